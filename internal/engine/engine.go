@@ -1,0 +1,103 @@
+// Package engine is the seam between Cay and what isolates a sandbox. gVisor
+// (engine/runsc) is the first engine; a microVM may be the second. The
+// conformance suite in engine/enginetest is what an engine must pass; nothing
+// outside an engine's own package knows how it works.
+package engine
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// Engine runs instances. All methods are safe for concurrent use; those on
+// one instance must not overlap, except Usage, Watch and Kill.
+//
+// An engine's instances outlive the process that drives it. Cancelling a
+// context ends the wait, never a half-done instance: after an error from Boot
+// or Restore nothing of the instance is left running, and Kill of an unknown
+// instance is no error. Errors are *cay.Error; Unavailable may be tried again,
+// Conflict means that this engine cannot restore this snapshot.
+type Engine interface {
+	// Fingerprint says what engine this is and what this host offers it.
+	Fingerprint() Fingerprint
+	// CanRestore returns nil when the snapshot can be restored on this host
+	// by this engine (or an older build of it that is still installed), or
+	// Conflict with the reason.
+	CanRestore(cay.Snapshot) error
+	// Boot starts an instance from a root image with nothing in memory.
+	Boot(ctx context.Context, spec BootSpec) error
+	// Restore starts an instance from a snapshot.
+	Restore(ctx context.Context, spec RestoreSpec) error
+	// Checkpoint writes a memory snapshot of an instance into dir, which
+	// exists and is empty, and returns the record with what the engine
+	// knows filled in (Format, Kind, Engine…, Root, CPUFeatures, Limits,
+	// Files); ids, team and agent are the caller's. Files are fsynced.
+	// With keep the instance goes on; without, it is gone when the call
+	// returns.
+	Checkpoint(ctx context.Context, id cay.InstanceID, dir string, keep bool) (cay.Snapshot, error)
+	// Hold stops an instance in place at no CPU; Release lets it go on.
+	// Both are idempotent.
+	Hold(ctx context.Context, id cay.InstanceID) error
+	Release(ctx context.Context, id cay.InstanceID) error
+	// Kill ends an instance and removes what the engine keeps of it. It is
+	// idempotent and ignores cancellation once begun.
+	Kill(ctx context.Context, id cay.InstanceID) error
+	// Watch returns a channel that gets the death of the instance, once,
+	// with its evidence, also when it was killed, and is then closed.
+	Watch(id cay.InstanceID) (<-chan cay.Death, error)
+	// List names what is alive or half made, also from before a restart.
+	List(ctx context.Context) ([]cay.InstanceID, error)
+	// Adopt takes an instance over that an earlier process started. NotFound
+	// when it is not alive and whole.
+	Adopt(ctx context.Context, id cay.InstanceID) error
+	// Usage reads what an instance uses. It costs microseconds.
+	Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error)
+	// Changes streams a tar of the files that differ from the root image.
+	// Removed files appear as OCI whiteouts (".wh.<name>").
+	Changes(ctx context.Context, id cay.InstanceID) (io.ReadCloser, error)
+}
+
+// Fingerprint identifies an engine on a host.
+type Fingerprint struct {
+	Name        string   // "runsc"
+	Hash        string   // of the build that starts new instances
+	CPUFeatures []string // sorted; what a snapshot taken here may rely on
+}
+
+// Net is an instance's place in the network, made by vnet before the engine
+// is called. The engine takes what it finds in the namespace: one interface
+// with its address and routes.
+type Net struct {
+	Namespace string // path of the network namespace
+}
+
+// BootSpec starts an instance from a root image. The bundle that comes of it
+// is snapshot format.
+type BootSpec struct {
+	ID       cay.InstanceID
+	Root     string   // path of the EROFS image; never changes, named by digest
+	Digest   string   // of the root image
+	Args     []string // of PID 1
+	Limits   cay.Limits
+	Dir      string // the instance's own directory on disk, for the overlay and the bundle
+	Reserved string // host directory behind guest.ReservedMount
+	Net      Net
+}
+
+// RestoreSpec starts an instance from a snapshot directory.
+type RestoreSpec struct {
+	ID       cay.InstanceID
+	Snapshot cay.Snapshot
+	From     string // the snapshot's directory
+	Root     string // path of the root image named by Snapshot.Root
+	Limits   cay.Limits
+	Dir      string
+	Reserved string
+	Net      Net
+}
+
+// KillGrace is how long an engine may take to end an instance.
+const KillGrace = 10 * time.Second

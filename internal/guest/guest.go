@@ -1,0 +1,81 @@
+// Package guest is what the host and the agent inside a sandbox agree on:
+// ports, paths and the body of the agent's internal /init. Both sides import
+// it; it imports the standard library only. A change here is a change of the
+// snapshot format (cay.SnapshotFormat), because agents live in snapshots.
+package guest
+
+import "time"
+
+const (
+	// Protocol is the version of /init that this build speaks. The host
+	// speaks it and the last few; an agent answers with its own.
+	Protocol = 1
+	// EnvdVersion is what SDKs are told: the version of E2B's daemon whose
+	// wire the agent implements.
+	EnvdVersion = "0.6.13"
+
+	// AgentPort serves processes, files and the internal routes.
+	AgentPort = 49983
+	// InterpPort serves the code interpreter, where a template has one.
+	InterpPort = 49999
+
+	// AgentPath is the agent in every root image; it is PID 1.
+	AgentPath = "/usr/lib/cay/cay-agent"
+	// ReservedMount is the bind mount that every bundle has. What the host
+	// mounts below its source later appears inside a running sandbox.
+	ReservedMount = "/.cay"
+	// RunDir holds the files that tell a program where it runs.
+	RunDir = "/run/e2b"
+
+	// User is the default user of every template that names no other.
+	User = "user"
+	// Home is the default user's home and working directory.
+	Home = "/home/user"
+)
+
+// InternalPaths are the agent's routes that only the host may call. The proxy
+// answers 404 for them.
+var InternalPaths = []string{
+	"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade",
+}
+
+// Mode says why the host calls /init.
+type Mode string
+
+// The modes.
+const (
+	// ModeBuild is a template build: no identity yet.
+	ModeBuild Mode = "build"
+	// ModeCreate gives a fresh clone its identity: random generators are
+	// reseeded, the machine id is written.
+	ModeCreate Mode = "create"
+	// ModeResume is the same sandbox going on: a user's own seeds survive.
+	ModeResume Mode = "resume"
+)
+
+// Init is the body of POST /init, which answers 200 with InitReply. When the
+// agent already has a token the call must carry it in X-Access-Token.
+type Init struct {
+	Mode        Mode              `json:"mode"`
+	SandboxID   string            `json:"sandboxID,omitempty"`
+	TemplateID  string            `json:"templateID,omitempty"`
+	BuildID     string            `json:"buildID,omitempty"`
+	EnvVars     map[string]string `json:"envVars,omitempty"`     // sandbox-wide; replaces earlier ones
+	TemplateEnv map[string]string `json:"templateEnv,omitempty"` // ModeBuild only: below EnvVars, stays for good
+	AccessToken string            `json:"accessToken,omitempty"` // empty: the agent asks for none
+	Timestamp   time.Time         `json:"timestamp"`             // the host's clock
+	DefaultUser string            `json:"defaultUser,omitempty"`
+	DefaultDir  string            `json:"defaultWorkdir,omitempty"`
+	CABundle    string            `json:"caBundle,omitempty"`  // PEM to trust besides the image's
+	MachineID   string            `json:"machineID,omitempty"` // 32 hex digits
+	Entropy     []byte            `json:"entropy,omitempty"`   // 32 bytes from the host
+	CPUs        int               `json:"cpus,omitempty"`
+	MemoryMB    int               `json:"memoryMB,omitempty"`
+	DiskMB      int               `json:"diskMB,omitempty"`
+}
+
+// InitReply is the answer to /init.
+type InitReply struct {
+	Protocol int    `json:"protocol"`
+	Version  string `json:"version"` // EnvdVersion of the agent inside
+}

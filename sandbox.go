@@ -1,0 +1,155 @@
+package cay
+
+import (
+	"net/netip"
+	"time"
+)
+
+// State is where a sandbox is in its life:
+//
+//	creating → running ⇄ pausing → paused → resuming → running
+//
+// and from anywhere → killed, with a Cause that is kept.
+type State string
+
+// The states.
+const (
+	Creating State = "creating"
+	Running  State = "running"
+	Pausing  State = "pausing"
+	Paused   State = "paused"
+	Resuming State = "resuming"
+	Killed   State = "killed"
+)
+
+// Cause says why a sandbox ended.
+type Cause string
+
+// The causes.
+const (
+	CauseAsked       Cause = "asked"
+	CauseTimeout     Cause = "timeout"
+	CauseOutOfMemory Cause = "out_of_memory"
+	CauseEngine      Cause = "engine_crash"
+	CauseHostLost    Cause = "host_lost"
+	CauseFailedStart Cause = "failed_start"
+)
+
+// Limits bound what a sandbox may use. They come from its template.
+type Limits struct {
+	CPUs     int `json:"cpus"`
+	MemoryMB int `json:"memoryMB"`
+	DiskMB   int `json:"diskMB"`
+}
+
+// TimeoutAction is what happens to a sandbox when its time is over.
+type TimeoutAction string
+
+// The actions.
+const (
+	KillOnTimeout  TimeoutAction = "kill"
+	PauseOnTimeout TimeoutAction = "pause"
+)
+
+// NetworkPolicy says what a sandbox may reach and who may reach it. The zero
+// value denies the internet and the public; DefaultNetwork is the usual start.
+type NetworkPolicy struct {
+	AllowInternet bool     `json:"allowInternet"`
+	AllowPublic   bool     `json:"allowPublic"` // reach its ports without a traffic token
+	AllowOut      []string `json:"allowOut,omitempty"`
+	DenyOut       []string `json:"denyOut,omitempty"`
+	MaskHost      string   `json:"maskHost,omitempty"`
+}
+
+// DefaultNetwork is what a sandbox gets that asks for nothing: the internet,
+// and ports open to who knows its id.
+func DefaultNetwork() NetworkPolicy {
+	return NetworkPolicy{AllowInternet: true, AllowPublic: true}
+}
+
+// Sandbox is a computer of an agent. One record for life; Instance names its
+// present incarnation.
+type Sandbox struct {
+	ID       SandboxID
+	Team     TeamID
+	Template TemplateID
+	Build    BuildID
+	Snapshot SnapshotID // what it was restored from
+	Alias    string     // the template's name at creation, for people
+	Node     NodeID
+	Instance InstanceID
+
+	State   State
+	Cause   Cause     // set when killed
+	EndedAt time.Time // set when killed or paused
+
+	Limits   Limits
+	Metadata map[string]string
+	Env      map[string]string
+	Network  NetworkPolicy
+
+	// Secure sandboxes want their access token on every call to the agent.
+	Secure bool
+
+	// StartedAt and EndAt have millisecond precision: clients compare them.
+	StartedAt time.Time
+	EndAt     time.Time
+	Timeout   time.Duration // as asked at creation
+	OnTimeout TimeoutAction
+}
+
+// CreateSpec is what a caller asks of a new sandbox. It travels rest → control
+// unchanged.
+type CreateSpec struct {
+	Team      TeamID
+	Template  string // id, name, or name:tag
+	Timeout   time.Duration
+	OnTimeout TimeoutAction
+	Secure    bool
+	Metadata  map[string]string
+	Env       map[string]string
+	Network   NetworkPolicy
+}
+
+// InstanceSpec is all that a node needs to make one incarnation run. It is
+// complete: a node never asks the store, and its journal keeps exactly this.
+type InstanceSpec struct {
+	Instance     InstanceID        `json:"instance"`
+	Sandbox      SandboxID         `json:"sandbox"`
+	Team         TeamID            `json:"team"`
+	Template     TemplateID        `json:"template"`
+	Build        BuildID           `json:"build"`
+	Snapshot     SnapshotID        `json:"snapshot"`
+	Limits       Limits            `json:"limits"`
+	Env          map[string]string `json:"env,omitempty"`
+	AccessToken  string            `json:"accessToken,omitempty"` // empty when not secure
+	TrafficToken string            `json:"trafficToken,omitempty"`
+	Network      NetworkPolicy     `json:"network"`
+}
+
+// Instance is a running incarnation, as its node sees it.
+type Instance struct {
+	Spec    InstanceSpec
+	Addr    netip.Addr // where the host reaches its ports
+	Started time.Time
+}
+
+// Death is how an instance ended, told by its node once.
+type Death struct {
+	Instance InstanceID
+	Sandbox  SandboxID
+	Cause    Cause
+	Detail   string // evidence for logs, e.g. "oom_kill 3"
+	At       time.Time
+}
+
+// Usage is what an instance uses now.
+type Usage struct {
+	At         time.Time
+	CPUTime    time.Duration // since it started
+	MemoryUsed int64         // bytes
+	MemoryMax  int64         // bytes
+	DiskUsed   int64         // bytes, of what it wrote
+	DiskMax    int64         // bytes
+	Tasks      int
+}

@@ -1,0 +1,52 @@
+package cay
+
+import "time"
+
+// SnapshotFormat is the number of the present snapshot format. It is raised
+// by every change to capabilities, rlimits, mounts, engine flags, the root's
+// format or the agent's /init; docs/adr says how an old one is met.
+const SnapshotFormat = 1
+
+// SnapshotKind is what a snapshot holds.
+type SnapshotKind string
+
+// The kinds.
+const (
+	MemorySnapshot SnapshotKind = "memory" // memory, processes and files
+	FilesSnapshot  SnapshotKind = "files"  // files only; restored by booting
+)
+
+// Snapshot is the record of an immutable snapshot. It lies beside its files
+// as snapshot.json, written last, and is enough to restore without a database.
+type Snapshot struct {
+	Format      int          `json:"format"`
+	ID          SnapshotID   `json:"id"`
+	Kind        SnapshotKind `json:"kind"`
+	Parent      SnapshotID   `json:"parent,omitempty"`
+	Team        TeamID       `json:"team"`
+	Engine      string       `json:"engine"`      // e.g. "runsc"
+	EngineHash  string       `json:"engineHash"`  // the build that took it, and alone restores it
+	EngineFlags []string     `json:"engineFlags"` // flags that must be the same at restore
+	Root        string       `json:"root"`        // digest of the root image below its overlay
+	CPUFeatures []string     `json:"cpuFeatures"`
+	Agent       int          `json:"agent"` // protocol that the agent inside speaks
+	Limits      Limits       `json:"limits"`
+	Files       []SnapFile   `json:"files"`
+	CreatedAt   time.Time    `json:"createdAt"`
+}
+
+// SnapFile is one file of a snapshot.
+type SnapFile struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// Size is the sum of the files, in bytes.
+func (s Snapshot) Size() int64 {
+	var n int64
+	for _, f := range s.Files {
+		n += f.Size
+	}
+	return n
+}

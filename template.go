@@ -1,0 +1,52 @@
+package cay
+
+import "time"
+
+// Team owns everything that has a row.
+type Team struct {
+	ID        TeamID
+	Name      string
+	CreatedAt time.Time
+}
+
+// APIKey is the record of a key. The key itself is shown once and never
+// stored; Hash is SHA-256 of it.
+type APIKey struct {
+	ID        KeyID
+	Team      TeamID
+	Name      string
+	Hash      [32]byte
+	Mask      string // the first and last characters, for people
+	CreatedAt time.Time
+}
+
+// BuildState is where a build is.
+type BuildState string
+
+// The states of a build, in E2B's words.
+const (
+	BuildWaiting  BuildState = "waiting"
+	BuildBuilding BuildState = "building"
+	BuildReady    BuildState = "ready"
+	BuildError    BuildState = "error"
+)
+
+// Template is a named starting point. Its newest ready build is what a
+// sandbox starts from.
+type Template struct {
+	ID           TemplateID
+	Team         TeamID
+	Names        []string // aliases, the first is the one to show
+	Public       bool
+	CreatedAt    time.Time
+	UpdatedAt    time.Time
+	LastSpawned  time.Time // zero when never
+	SpawnCount   int64
+	BuildCount   int
+	Build        BuildID // the newest ready one; empty when none
+	Snapshot     SnapshotID
+	BuildState   BuildState
+	Limits       Limits
+	EnvdVersion  string
+	RecipeDigest string // of what it was built from; equal digests need no rebuild
+}
