@@ -1,0 +1,116 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"time"
+)
+
+// maxReply bounds what the host reads of any answer of an agent: the guest is
+// hostile.
+const maxReply = 64 << 10
+
+// Client calls the internal routes of one agent from its host.
+type Client struct {
+	base string
+	http *http.Client
+}
+
+// NewClient returns a client of the agent at addr. Each client owns its
+// connections; Close drops them.
+func NewClient(addr netip.Addr) *Client {
+	return &Client{
+		base: "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(AgentPort)),
+		http: &http.Client{Transport: &http.Transport{
+			DialContext:       (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
+			DisableKeepAlives: true,
+		}},
+	}
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Init gives the agent its identity. token is what the agent has now, empty
+// for none.
+func (c *Client) Init(ctx context.Context, token string, in Init) (InitReply, error) {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return InitReply{}, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+"/init", bytes.NewReader(body))
+	if err != nil {
+		return InitReply{}, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("X-Access-Token", token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return InitReply{}, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+	if err != nil {
+		return InitReply{}, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return InitReply{}, fmt.Errorf("agent answered /init with %d: %.200q", resp.StatusCode, text)
+	}
+	var out InitReply
+	if err := json.Unmarshal(text, &out); err != nil {
+		return InitReply{}, fmt.Errorf("agent's answer to /init: %w", err)
+	}
+	return out, nil
+}
+
+// WaitReady calls until the port answers GET /health with 2xx or ctx ends. A
+// just-booted guest refuses connections for a while; 5 ms between tries costs
+// less than it finds.
+func (c *Client) WaitReady(ctx context.Context, port int) error {
+	u := c.base + "/health"
+	if port != AgentPort {
+		host, _, _ := net.SplitHostPort(c.base[len("http://"):])
+		u = "http://" + net.JoinHostPort(host, strconv.Itoa(port)) + "/health"
+	}
+	var last error
+	for {
+		err := c.health(ctx, u)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), last)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func (c *Client) health(ctx context.Context, u string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("%s answered %d", u, resp.StatusCode)
+	}
+	return nil
+}
