@@ -1,0 +1,34 @@
+# Everything a stranger needs is `make demo` and `make test`; both install what
+# they need first. scripts/ holds the work, one file a verb.
+
+.PHONY: demo test unit e2e build setup bench fuzz fmt clean
+
+demo: ## the quickstart on this machine, from nothing
+	@scripts/demo
+
+test: ## every test: unit, engine conformance, end to end with the real SDKs
+	@scripts/test all
+
+unit: ## Go tests with the race detector
+	@scripts/test unit
+
+e2e: ## the official SDKs against a real server
+	@scripts/test e2e
+
+build: ## bin/cay with the engine and the agent inside
+	@scripts/build
+
+setup: ## Debian packages, SDKs and Python environments
+	@scripts/setup all
+
+bench: ## the speed bars, each beside its raw counterpart
+	@scripts/bench
+
+fuzz: ## each fuzz target for FUZZTIME (1m)
+	@scripts/fuzz
+
+fmt:
+	gofmt -w $$(git ls-files '*.go')
+
+clean:
+	rm -rf bin build

@@ -1,0 +1,43 @@
+# Shared by the scripts in this folder: `. "$(dirname "$0")/lib.sh"`.
+# Every script then runs in the repository's root.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# One line a step, with the time it took, so that a long step is seen to move.
+step() {
+  local title=$1 start=$SECONDS
+  shift
+  printf '▸ %s\n' "$title"
+  if "$@"; then
+    printf '✓ %s (%d s)\n' "$title" $((SECONDS - start))
+  else
+    local code=$?
+    printf '✗ %s failed after %d s (exit %d)\n' "$title" $((SECONDS - start)) "$code" >&2
+    return "$code"
+  fi
+}
+
+die() {
+  printf 'error: %s\n' "$1" >&2
+  [ $# -lt 2 ] || printf '  hint: %s\n' "$2" >&2
+  exit 1
+}
+
+need_root() {
+  [ "$(id -u)" = 0 ] || die "this needs root: it makes namespaces, cgroups and mounts" "sudo make $1"
+}
+
+# quietly runs a command and shows its output only when it fails.
+quietly() {
+  local log code
+  log=$(mktemp)
+  if "$@" >"$log" 2>&1; then
+    rm -f "$log"
+  else
+    code=$?
+    tail -n 60 "$log" >&2
+    rm -f "$log"
+    return "$code"
+  fi
+}

@@ -1,0 +1,32 @@
+// The shared sandboxes of one test file, made on first use and killed after.
+import { after } from 'node:test'
+import { Sandbox } from 'e2b'
+import { Sandbox as Interpreter } from '@e2b/code-interpreter'
+
+const made = new Map()
+
+function shared(name, make) {
+  if (!made.has(name)) made.set(name, make())
+  return made.get(name)
+}
+
+/** One sandbox of the template base. */
+export const sandbox = () => shared('base', () => Sandbox.create({ timeoutMs: 900_000 }))
+
+/** One code interpreter. */
+export const interpreter = () => shared('interpreter', () => Interpreter.create({ timeoutMs: 900_000 }))
+
+/** Calls probe until it is true; throws after a generous deadline. */
+export async function eventually(probe, ms = 60_000) {
+  const deadline = Date.now() + ms
+  for (;;) {
+    const result = await probe()
+    if (result) return result
+    if (Date.now() > deadline) throw new Error(`not true after ${ms} ms: ${probe}`)
+    await new Promise((done) => setTimeout(done, 100))
+  }
+}
+
+after(async () => {
+  for (const sandbox of made.values()) await (await sandbox).kill()
+})

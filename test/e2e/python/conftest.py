@@ -1,0 +1,58 @@
+"""Fixtures of the end-to-end tests; run.py gives the environment."""
+
+import time
+
+import e2b
+import e2b_code_interpreter
+import pytest
+
+
+def pytest_configure(config):
+    config.option.asyncio_mode = "auto"
+
+
+@pytest.fixture(scope="module")
+def sbx():
+    """One sandbox of the template base for all tests of a file."""
+    sandbox = e2b.Sandbox.create(timeout=900)
+    yield sandbox
+    sandbox.kill()
+
+
+@pytest.fixture(scope="module")
+def ci():
+    """One code interpreter for all tests of a file."""
+    sandbox = e2b_code_interpreter.Sandbox.create(timeout=900)
+    yield sandbox
+    sandbox.kill()
+
+
+@pytest.fixture
+def create():
+    """Creates sandboxes that the test does not have to kill."""
+    made = []
+
+    def make(*args, kind=e2b.Sandbox, **kw):
+        sandbox = kind.create(*args, **{"timeout": 300, **kw})
+        made.append(sandbox)
+        return sandbox
+
+    yield make
+    for sandbox in made:
+        sandbox.kill()
+
+
+@pytest.fixture
+def eventually():
+    """Calls until the result is true; fails after a generous deadline."""
+
+    def wait(probe, seconds=60):
+        deadline = time.monotonic() + seconds
+        while True:
+            result = probe()
+            if result:
+                return result
+            assert time.monotonic() < deadline, f"not true after {seconds} s: {probe}"
+            time.sleep(0.1)
+
+    return wait

@@ -1,0 +1,33 @@
+"""`cay down` leaves the data and nothing else."""
+
+import pathlib
+import subprocess
+
+import e2b
+
+import world
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_nothing_is_left():
+    server = world.Server()
+    e2b.Sandbox.create(timeout=300)
+    server.cay("down")
+    assert not server.healthy()
+    name = server.env["CAY_NETWORK_NAME"]
+    assert name not in output("ip", "netns", "list")
+    assert name not in output("ip", "-br", "link")
+    assert f" {name}\n" not in output("nft", "list", "tables")
+    run = server.env["CAY_RUN_DIR"]
+    assert run not in pathlib.Path("/proc/mounts").read_text()
+    assert str(server.data) not in pathlib.Path("/proc/mounts").read_text()
+    assert list((server.data / "instances").iterdir()) == []
+    for process in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            assert run.encode() not in process.read_bytes()
+        except OSError:
+            continue
+    assert list((server.data / "images").iterdir()), "templates stay"

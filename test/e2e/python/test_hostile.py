@@ -1,0 +1,82 @@
+"""Guests that take all they can get. Each test wrecks a sandbox of its own and
+looks at a neighbour: the sandbox answers again, the neighbour never noticed.
+
+How fast it answers is a benchmark's matter (make bench); the waits here are
+long because test machines are slow and shared.
+"""
+
+import e2b
+import pytest
+
+
+@pytest.fixture(scope="module")
+def neighbour():
+    sandbox = e2b.Sandbox.create(timeout=900)
+    sandbox.files.write("/tmp/mine", "untouched")
+    yield sandbox
+    assert sandbox.files.read("/tmp/mine") == "untouched"
+    assert sandbox.commands.run("echo fine").stdout == "fine\n"
+    sandbox.kill()
+
+
+@pytest.fixture
+def victim(create, neighbour):
+    return create(timeout=900)
+
+
+def answers(sandbox):
+    """Whether a new command runs to its end."""
+    try:
+        return sandbox.commands.run("echo alive", timeout=20, request_timeout=20).stdout == "alive\n"
+    except Exception:
+        return False
+
+
+def test_fork_bomb(victim, eventually):
+    bomb = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass\n"
+    victim.files.write("/tmp/bomb.py", bomb)
+    handle = victim.commands.run("timeout -s KILL 5 python3 /tmp/bomb.py", background=True, timeout=60)
+    assert handle.pid > 0
+    # Root has room to clean up: the limit counts the user's processes.
+    eventually(lambda: kills(victim), 120)
+    eventually(lambda: answers(victim), 120)
+
+
+def kills(sandbox):
+    try:
+        sandbox.commands.run("pkill -KILL -f bomb.py; ! pgrep -f [b]omb.py", user="root",
+                             timeout=20, request_timeout=20)
+        return True
+    except Exception:
+        return False
+
+
+def test_memory_hog_is_ended_and_the_sandbox_lives(victim, eventually):
+    hog = "python3 -c 'b=[]\nwhile True: b.append(bytearray(16<<20))'"
+    with pytest.raises(e2b.CommandExitException):
+        victim.commands.run(hog, timeout=120)
+    eventually(lambda: answers(victim), 120)
+
+
+def test_full_disk_is_an_error_not_an_end(victim, eventually):
+    run = victim.commands.run("head -c 20G /dev/zero > /tmp/big 2>/tmp/err; echo $?; cat /tmp/err", timeout=300)
+    assert run.stdout.splitlines()[0] != "0"
+    assert "No space left" in run.stdout
+    with pytest.raises(e2b.NotEnoughSpaceException):
+        victim.files.write("/tmp/more", b"x" * (8 << 20))
+    victim.commands.run("rm /tmp/big")
+    eventually(lambda: answers(victim), 120)
+
+
+def test_flood_of_output(victim, eventually):
+    """64 MB arrive whole; a flood nobody reads does not hurt either."""
+    total = 0
+
+    def count(chunk):
+        nonlocal total
+        total += len(chunk)
+
+    victim.commands.run("head -c 64M /dev/zero | tr '\\0' x", on_stdout=count, timeout=300)
+    assert total == 64 << 20
+    victim.commands.run("yes > /dev/stdout", background=True, timeout=0).disconnect()
+    eventually(lambda: answers(victim), 120)

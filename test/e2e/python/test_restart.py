@@ -1,0 +1,87 @@
+"""kill -9 of the server at work: sandboxes live, leftovers of a crash go."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+import e2b
+import e2b_code_interpreter
+import pytest
+
+import world
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The running server, found by the pid in its lock file."""
+    server = world.Server()
+    server.process = Adopted(int((server.data / "lock").read_text().split()[0]))
+    return server
+
+
+class Adopted:
+    """A process that run.py started."""
+
+    def __init__(self, pid):
+        self.pid = pid
+
+    def send_signal(self, number):
+        assert b"cay" in pathlib.Path(f"/proc/{self.pid}/cmdline").read_bytes()
+        os.kill(self.pid, number)
+
+    def wait(self, timeout=60):
+        import time
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                state = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+            except OSError:
+                return
+            if state == "Z":
+                return
+            assert time.monotonic() < deadline, f"process {self.pid} does not end"
+            time.sleep(0.02)
+
+
+def test_sandboxes_outlive_a_crash(server):
+    sandbox = e2b_code_interpreter.Sandbox.create(timeout=600, metadata={"who": "survivor"})
+    sandbox.run_code("x = 41")
+    sandbox.files.write("note.txt", "kept")
+    sleeper = sandbox.commands.run("sleep 3600", background=True, timeout=0)
+    before = sandbox.get_info()
+
+    server.kill9()
+    assert not server.healthy()
+    server.start()
+
+    listed = e2b.Sandbox.list(query=e2b.SandboxQuery(metadata={"who": "survivor"})).next_items()
+    assert [s.sandbox_id for s in listed] == [sandbox.sandbox_id]
+    assert sandbox.get_info().end_at == before.end_at
+    assert sandbox.run_code("x + 1").text == "42"
+    assert sandbox.files.read("note.txt") == "kept"
+    assert sleeper.pid in [p.pid for p in sandbox.commands.list()]
+    again = e2b.Sandbox.connect(sandbox.sandbox_id)
+    assert again.commands.run("echo back").stdout == "back\n"
+    assert sandbox.kill()
+    assert not sandbox.is_running()
+
+
+def test_leftovers_of_a_crash_are_gone(server):
+    """Creates are under way when the server dies; after a start nothing is
+    left that the list of sandboxes does not name."""
+    creating = [subprocess.Popen(
+        ["python3", "-c", f"import urllib.request as u;u.urlopen(u.Request('{server.url}/sandboxes',"
+         "b'{\"templateID\":\"base\"}',{'X-API-KEY':'" + os.environ["E2B_API_KEY"] +
+         "','Content-Type':'application/json'}))"], stderr=subprocess.DEVNULL) for _ in range(4)]
+    creating[0].wait(timeout=120)  # one is made, others are on their way
+    server.kill9()
+    for process in creating:
+        process.wait(timeout=60)
+    server.start()
+    alive = json.loads(server.cay("sandbox", "list", "--json").stdout)
+    instances = list((server.data / "instances").iterdir())
+    assert len(instances) == len(alive)
+    for sandbox in alive:
+        server.cay("sandbox", "kill", sandbox["sandboxID"])
+    assert list((server.data / "instances").iterdir()) == []

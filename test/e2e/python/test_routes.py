@@ -1,0 +1,93 @@
+"""The one port: host labels, routing headers, and what strangers get."""
+
+import http.client
+import json
+import os
+import urllib.parse
+
+import e2b
+import pytest
+
+SERVER = urllib.parse.urlparse(os.environ["E2B_API_URL"])
+
+
+@pytest.fixture(scope="module")
+def web(sbx):
+    """A web server on port 3000 of the shared sandbox."""
+    sbx.files.write("/home/user/site/index.html", "hello from inside")
+    sbx.commands.run("python3 -m http.server 3000 --bind 127.0.0.1 -d /home/user/site", background=True, timeout=0)
+    sbx.commands.run("for i in $(seq 300); do ss -Htln sport = :3000 | grep -q . && exit 0; sleep 0.1; done; exit 1",
+                     timeout=60)
+    return sbx
+
+
+def get(path="/", host=None, headers=None, method="GET"):
+    connection = http.client.HTTPConnection(SERVER.hostname, SERVER.port, timeout=60)
+    connection.request(method, path, headers={**({"Host": host} if host else {}), **(headers or {})})
+    reply = connection.getresponse()
+    body = reply.read().decode()
+    connection.close()
+    return reply, body
+
+
+def test_web_server_by_host(web):
+    for domain in (f"localhost:{SERVER.port}", "example.test"):
+        reply, body = get(host=f"3000-{web.sandbox_id}.{domain}")
+        assert (reply.status, body) == (200, "hello from inside")
+
+
+def test_web_server_by_headers(web):
+    reply, body = get(headers={"E2b-Sandbox-Id": web.sandbox_id, "E2b-Sandbox-Port": "3000"})
+    assert (reply.status, body) == (200, "hello from inside")
+
+
+def test_closed_port(sbx):
+    reply, body = get(host=f"4567-{sbx.sandbox_id}.localhost")
+    assert reply.status == 502
+    assert json.loads(body) == {"sandboxId": sbx.sandbox_id, "port": 4567, "code": 502,
+                                "message": "The sandbox is running but port is not open"}
+
+
+def test_unknown_sandbox():
+    reply, body = get(host="3000-inosuchsandboxatall0.localhost")
+    assert reply.status == 502
+    assert reply.getheader("Content-Type") == "application/json; charset=utf-8"
+    assert json.loads(body) == {"sandboxId": "inosuchsandboxatall0", "code": 502,
+                                "message": "The sandbox was not found"}
+
+
+@pytest.mark.parametrize("path", ["/init", "/freeze", "/upgrade"])
+def test_internal_routes_are_closed(sbx, path):
+    reply, body = get(path, host=f"49983-{sbx.sandbox_id}.localhost", method="POST")
+    assert reply.status == 404
+    assert "reserved for the E2B control plane" in body
+
+
+def test_agent_wants_its_token(sbx):
+    reply, body = get("/envs", host=f"49983-{sbx.sandbox_id}.localhost")
+    assert reply.status == 401
+    assert json.loads(body)["code"] == 401
+
+
+@pytest.mark.parametrize("method, path, status", [
+    ("GET", "/no/such/path", 404), ("PATCH", "/sandboxes", 405), ("GET", "/sandboxes/inothere", 404)])
+def test_errors_are_json(method, path, status):
+    reply, body = get(path, headers={"X-API-KEY": os.environ["E2B_API_KEY"]}, method=method)
+    assert reply.status == status
+    assert json.loads(body)["code"] == status
+    assert json.loads(body)["message"]
+
+
+def test_wrong_key():
+    with pytest.raises(e2b.AuthenticationException):
+        e2b.Sandbox.create(api_key="e2b_" + "0" * 40)
+
+
+def test_unknown_template():
+    with pytest.raises(e2b.SandboxException, match="404"):
+        e2b.Sandbox.create(template="no-such-template")
+
+
+def test_bad_timeout():
+    with pytest.raises(e2b.SandboxException, match="timeout"):
+        e2b.Sandbox.create(timeout=-1)

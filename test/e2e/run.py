@@ -1,0 +1,86 @@
+"""Runs every end-to-end suite against one real server and says what failed.
+
+    scripts/test e2e          all of them
+    CAY_E2E_RUN=files …       only Python tests whose names match
+
+Order matters once: the suites that restart and end the server come last.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import world
+
+HERE = pathlib.Path(__file__).resolve().parent
+SDK = world.ROOT / "build" / "sdk"
+
+
+def pytest(env, *args):
+    select = os.environ.get("CAY_E2E_RUN")
+    args = [*args, *(["-k", select] if select else [])]
+    code = subprocess.call(
+        [str(SDK / "python" / "bin" / "python"), "-m", "pytest", "-q", "-rs", "--tb=short",
+         "-p", "no:cacheprovider", "--durations=8", *args],
+        cwd=HERE / "python", env=env)
+    return code in (0, 5 if select else 0)
+
+
+def node(env, modules):
+    """Runs the JavaScript tests with the SDKs of one node_modules directory.
+
+    Imports resolve from the test's own folder, so the tests are copied
+    beside the packages.
+    """
+    target = SDK / modules / "tests"
+    target.mkdir(exist_ok=True)
+    for old in target.glob("*.mjs"):
+        old.unlink()
+    names = []
+    for file in sorted((HERE / "js").glob("*.mjs")):
+        (target / file.name).write_bytes(file.read_bytes())
+        if file.name.endswith(".test.mjs"):
+            names.append(file.name)
+    return subprocess.call(
+        ["node", "--test", "--test-concurrency=1", "--test-reporter=spec", *names],
+        cwd=target, env=env) == 0
+
+
+def suites(server):
+    env = {**server.env, **server.sdk_env(server.new_key()), "PYTHONPATH": str(HERE), "NO_COLOR": "1"}
+    last = ["test_restart.py", "test_down.py"]
+    yield "Python SDKs", lambda: pytest(env, ".", *[f"--ignore={name}" for name in last])
+    if not os.environ.get("CAY_E2E_RUN"):
+        yield "JavaScript SDKs", lambda: node(env, "js")
+        yield "JavaScript SDK 2.45.0", lambda: node(env, "js-2.45")
+    yield "crash, restart and down", lambda: pytest(env, *last)
+
+
+def main():
+    server = world.Server()
+    if server.healthy():
+        sys.exit(f"something already answers on {server.url}: end it first")
+    begun = time.monotonic()
+    print("▸ server and templates", flush=True)
+    server.start()
+    print(f"✓ server and templates ({time.monotonic() - begun:.0f} s)", flush=True)
+    failed = []
+    try:
+        for name, suite in suites(server):
+            print(f"▸ {name}", flush=True)
+            begun = time.monotonic()
+            ok = suite()
+            print(f"{'✓' if ok else '✗'} {name} ({time.monotonic() - begun:.0f} s)", flush=True)
+            if not ok:
+                failed.append(name)
+    finally:
+        server.cay("down", check=False)
+    if failed:
+        print("\nthe server's last lines:\n" + server.tail(), flush=True)
+        sys.exit("failed: " + ", ".join(failed))
+
+
+if __name__ == "__main__":
+    main()

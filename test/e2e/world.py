@@ -1,0 +1,98 @@
+"""The server that the end-to-end tests talk to.
+
+One real `cay server` with names of its own, so that it disturbs no other on
+this machine. Tests reach it through the official SDKs; the few that must kill
+or start it use Server.
+"""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CAY = ROOT / "bin" / "cay"
+
+
+class Server:
+    """A `cay server` process and how to reach it."""
+
+    def __init__(self):
+        self.port = int(os.environ.get("CAY_E2E_PORT", "7170"))
+        self.data = pathlib.Path(os.environ.get("CAY_E2E_DATA", ROOT / "build" / "e2e" / "data"))
+        self.log = self.data.parent / "server.log"
+        self.env = {
+            **os.environ,
+            "CAY_DATA_DIR": str(self.data),
+            "CAY_RUN_DIR": "/run/cay-e2e",
+            "CAY_LISTEN": f"127.0.0.1:{self.port}",
+            "CAY_NETWORK": "10.207.0.0/16",
+            "CAY_NETWORK_NAME": "cye2e",
+        }
+        self.process = None
+
+    @property
+    def url(self):
+        return f"http://localhost:{self.port}"
+
+    def cay(self, *args, check=True, timeout=120, **kw):
+        """Runs the command line tool against this server."""
+        return subprocess.run(
+            [str(CAY), *args], env=self.env, check=check, timeout=timeout,
+            text=True, stdin=subprocess.DEVNULL, capture_output=True, **kw)
+
+    def start(self, timeout=1200):
+        """Starts the server and waits until it serves.
+
+        The first start builds the templates, which takes minutes.
+        """
+        self.data.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [str(CAY), "server"], env=self.env, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + timeout
+        while not self.healthy():
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.tail()}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the server is not ready after {timeout} s:\n{self.tail()}")
+            time.sleep(0.1)
+
+    def healthy(self):
+        try:
+            with urllib.request.urlopen(self.url + "/health", timeout=5) as reply:
+                return reply.status in (200, 204)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def kill9(self):
+        """Kills the server as a crash would; its sandboxes live on."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        self.process.terminate()
+        return self.process.wait(timeout=60)
+
+    def new_key(self):
+        """Makes an API key the way a user does."""
+        text = self.cay("env", "--new-key", "e2e").stdout
+        found = re.search(r"e2b_[0-9a-f]{40}", text)
+        if not found:
+            raise RuntimeError(f"`cay env` printed no key: {text!r}")
+        return found.group()
+
+    def sdk_env(self, key):
+        """What points an official SDK here."""
+        return {"E2B_API_KEY": key, "E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.url}
+
+    def tail(self, lines=40):
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
