@@ -1,0 +1,161 @@
+// Package config is the one configuration of a Cay server: its defaults, an
+// optional YAML file, and the environment, which wins. Decoding is strict: a
+// misspelt name is an error that says so, not a setting that silently does
+// nothing.
+package config
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cay-run/cay"
+)
+
+// Config is what a server needs to know before it starts.
+type Config struct {
+	// Data is where everything that must survive a reboot lies.
+	Data string `yaml:"data"`
+	// Run is where what must not survive a reboot lies; a tmpfs is best.
+	Run string `yaml:"run"`
+	// Listen is the address of the one port.
+	Listen string `yaml:"listen"`
+	// Domain is the domain below which sandboxes have host names. Empty
+	// leaves the choice to clients: any <port>-<id>.<anything> is routed.
+	Domain string `yaml:"domain"`
+	// MetricsListen is the address of the metrics; empty turns them off.
+	MetricsListen string `yaml:"metricsListen"`
+	// Network is where sandboxes get their addresses from.
+	Network netip.Prefix `yaml:"network"`
+	// NetworkName prefixes everything that is named on the host: network
+	// namespaces, interfaces, the nftables table and cgroups. Two servers on
+	// one machine need two.
+	NetworkName string `yaml:"networkName"`
+}
+
+// Default is the configuration of a server that was told nothing.
+func Default() Config {
+	return Config{
+		Data:        "/var/lib/cay",
+		Run:         "/run/cay",
+		Listen:      "127.0.0.1:7070",
+		Network:     netip.MustParsePrefix("10.201.0.0/16"),
+		NetworkName: "cay",
+	}
+}
+
+// fileVariable names the YAML file; it is a setting of the environment only.
+const fileVariable = "CAY_CONFIG"
+
+// variables binds each environment variable to its field.
+var variables = map[string]func(*Config, string) error{
+	"CAY_DATA_DIR":       func(c *Config, v string) error { c.Data = v; return nil },
+	"CAY_RUN_DIR":        func(c *Config, v string) error { c.Run = v; return nil },
+	"CAY_LISTEN":         func(c *Config, v string) error { c.Listen = v; return nil },
+	"CAY_DOMAIN":         func(c *Config, v string) error { c.Domain = v; return nil },
+	"CAY_METRICS_LISTEN": func(c *Config, v string) error { c.MetricsListen = v; return nil },
+	"CAY_NETWORK_NAME":   func(c *Config, v string) error { c.NetworkName = v; return nil },
+	"CAY_NETWORK": func(c *Config, v string) (err error) {
+		c.Network, err = netip.ParsePrefix(v)
+		return err
+	},
+}
+
+// Load makes the configuration from an environment in the form of os.Environ.
+// Variables that do not begin with CAY_ are ignored, as are those that begin
+// with CAY_TEST_, which belong to tests.
+func Load(environ []string) (Config, error) {
+	c := Default()
+	set := map[string]string{}
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, "CAY_") || strings.HasPrefix(name, "CAY_TEST_") {
+			continue
+		}
+		if name != fileVariable && variables[name] == nil {
+			return Config{}, cay.Errorf(cay.Invalid, "unknown environment variable %s", name).
+				WithHint("check its spelling, or unset it; `cay server --help` lists the ones there are")
+		}
+		set[name] = value
+	}
+	if path := set[fileVariable]; path != "" {
+		if err := c.read(path); err != nil {
+			return Config{}, err
+		}
+	}
+	for name, assign := range variables {
+		value, ok := set[name]
+		if !ok {
+			continue
+		}
+		if err := assign(&c, value); err != nil {
+			return Config{}, cay.Wrap(cay.Invalid, err, "%s=%q is wrong", name, value)
+		}
+	}
+	return c, c.Validate()
+}
+
+// read lays the YAML file at path over c.
+func (c *Config) read(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return cay.Wrap(cay.Invalid, err, "the file named by %s cannot be read", fileVariable)
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(c); err != nil && !errors.Is(err, io.EOF) {
+		return cay.Wrap(cay.Invalid, err, "%s is not a good configuration", path)
+	}
+	return nil
+}
+
+// networkName leaves room for "-" and an index in the 15 characters of an
+// interface's name, and cannot be confused with another name's interfaces.
+var networkName = regexp.MustCompile(`^[a-z][a-z0-9]{0,5}$`)
+
+// Validate says what is wrong with c, naming the field.
+func (c Config) Validate() error {
+	switch {
+	case !filepath.IsAbs(c.Data):
+		return cay.Errorf(cay.Invalid, "data directory %q is not an absolute path", c.Data)
+	case !filepath.IsAbs(c.Run):
+		return cay.Errorf(cay.Invalid, "run directory %q is not an absolute path", c.Run)
+	case filepath.Clean(c.Data) == filepath.Clean(c.Run):
+		return cay.Errorf(cay.Invalid, "data and run directory are the same: %s", c.Data)
+	case !networkName.MatchString(c.NetworkName):
+		return cay.Errorf(cay.Invalid, "network name %q is not a letter and at most 5 more letters or digits, in lower case", c.NetworkName)
+	case !c.Network.IsValid() || !c.Network.Addr().Is4() || c.Network != c.Network.Masked():
+		return cay.Errorf(cay.Invalid, "network %q is not an IPv4 prefix such as 10.201.0.0/16", c.Network)
+	case c.Network.Bits() < 8 || c.Network.Bits() > 28:
+		return cay.Errorf(cay.Invalid, "network %s is not between /8 and /28", c.Network)
+	case strings.ContainsAny(c.Domain, "/: ") || strings.HasPrefix(c.Domain, "."):
+		return cay.Errorf(cay.Invalid, "domain %q is not a plain domain name such as sandbox.example.com", c.Domain)
+	}
+	if err := address("listen", c.Listen); err != nil {
+		return err
+	}
+	if c.MetricsListen == "" {
+		return nil
+	}
+	return address("metrics listen", c.MetricsListen)
+}
+
+func address(field, s string) error {
+	_, port, err := net.SplitHostPort(s)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return cay.Wrap(cay.Invalid, err, "%s address %q is not host:port", field, s)
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package config
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cay-run/cay"
+)
+
+func TestLoadDefaults(t *testing.T) {
+	got, err := Load([]string{"HOME=/root", "CAY_TEST_ANYTHING=1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != Default() {
+		t.Errorf("Load of nothing = %+v, want the defaults", got)
+	}
+}
+
+func TestLoadEnvironmentWinsOverFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cay.yaml")
+	text := "listen: 0.0.0.0:80\nnetwork: 10.9.0.0/16\ndomain: example.org\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load([]string{"CAY_CONFIG=" + file, "CAY_LISTEN=127.0.0.1:9", "CAY_METRICS_LISTEN=[::1]:9100"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Listen = "127.0.0.1:9"
+	want.Network = netip.MustParsePrefix("10.9.0.0/16")
+	want.Domain = "example.org"
+	want.MetricsListen = "[::1]:9100"
+	if got != want {
+		t.Errorf("Load = %+v, want %+v", got, want)
+	}
+}
+
+func TestLoadNamesWhatIsWrong(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return "CAY_CONFIG=" + path
+	}
+	for _, tc := range []struct{ env, want string }{
+		{"CAY_LISTN=x", "CAY_LISTN"},
+		{"CAY_LISTEN=7070", "listen"},
+		{"CAY_LISTEN=:http", "listen"},
+		{"CAY_METRICS_LISTEN=x", "metrics"},
+		{"CAY_NETWORK=fd00::/64", "network"},
+		{"CAY_NETWORK=10.0.0.1/16", "network"},
+		{"CAY_NETWORK=10.0.0.0/30", "/28"},
+		{"CAY_NETWORK=ten", "CAY_NETWORK"},
+		{"CAY_NETWORK_NAME=toolong", "toolong"},
+		{"CAY_NETWORK_NAME=a-b", "a-b"},
+		{"CAY_DATA_DIR=data", "data"},
+		{"CAY_DATA_DIR=/run/cay", "same"},
+		{"CAY_RUN_DIR=", "run"},
+		{"CAY_DOMAIN=http://x", "domain"},
+		{"CAY_CONFIG=" + filepath.Join(dir, "none"), "CAY_CONFIG"},
+		{file("unknown.yaml", "lisen: x"), "lisen"},
+		{file("type.yaml", "listen: [1]"), "type.yaml"},
+	} {
+		_, err := Load([]string{tc.env})
+		if cay.KindOf(err) != cay.Invalid || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("Load(%s) = %v, want an invalid error that names %s", tc.env, err, tc.want)
+		}
+	}
+}
