@@ -1,0 +1,203 @@
+"""The speed bars, each figure beside its raw counterpart in the same run.
+
+    make bench            prints raw samples, medians and a table; build/bench.json
+    BENCH_N=50 make bench more samples
+
+Machines are shared and noisy: samples of a figure and of its counterpart are
+taken in turns, and ratios of medians are what counts. A bar that is missed is
+said, not hidden; the exit status is 0 all the same.
+"""
+
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import time
+
+import e2b
+import e2b_code_interpreter
+
+import world
+
+N = int(os.environ.get("BENCH_N", "20"))
+ALIVE = int(os.environ.get("BENCH_ALIVE", "50"))
+
+
+class Figure:
+    """One measured thing with its raw counterpart and its bar."""
+
+    def __init__(self, name, unit, bar, rule):
+        self.name, self.unit, self.rule = name, unit, rule
+        self.bar = bar  # raw median → what ours may be
+        self.ours, self.raw = [], []
+
+    def row(self):
+        ours, raw = statistics.median(self.ours), statistics.median(self.raw) if self.raw else None
+        limit = self.bar(raw)
+        return {"name": self.name, "unit": self.unit, "ours": round(ours, 1),
+                "raw": None if raw is None else round(raw, 1), "bar": round(limit, 1), "rule": self.rule,
+                "met": ours <= limit, "samples": {"ours": self.ours, "raw": self.raw}}
+
+
+def ms(work):
+    begun = time.perf_counter()
+    work()
+    return round((time.perf_counter() - begun) * 1000, 2)
+
+
+def create_to_first_result(server):
+    figure = Figure("create → first run_code", "ms", lambda raw: 1.3 * raw, "1.3 × one raw restore")
+    for turn in range(N + 1):
+        made = []
+
+        def ours():
+            made.append(e2b_code_interpreter.Sandbox.create())
+            assert made[0].run_code("1").text == "1"
+
+        took = ms(ours)
+        made[0].kill()
+        raw = json.loads(subprocess.run(
+            [str(world.ROOT / "build" / "bench-raw"), "-data", str(server.data), "-run", "/run/cay-bench-raw",
+             "-template", "code-interpreter-v1"],
+            check=True, capture_output=True, text=True, env=server.env).stdout)["ms"]
+        if turn:  # the first turn warms caches
+            figure.ours.append(took)
+            figure.raw.append(raw)
+    return figure
+
+
+IN_GUEST = """
+import json, subprocess, time
+out = []
+for _ in range(%d):
+    begun = time.perf_counter()
+    subprocess.run(["bash", "-l", "-c", "true"], check=True)
+    out.append((time.perf_counter() - begun) * 1000)
+print(json.dumps(out))
+"""
+
+
+def command(_):
+    figure = Figure('commands.run("true")', "ms", lambda raw: 1.5 * raw + 3, "1.5 × bash -l -c true inside + 3")
+    sandbox = e2b.Sandbox.create()
+    sandbox.files.write("/tmp/raw.py", IN_GUEST % 5)
+    sandbox.commands.run("true")
+    for _ in range(max(4, N // 5)):
+        figure.ours += [ms(lambda: sandbox.commands.run("true")) for _ in range(5)]
+        figure.raw += json.loads(sandbox.commands.run("python3 /tmp/raw.py").stdout)
+    sandbox.kill()
+    return figure
+
+
+KERNEL = """
+import json, sys, time
+from jupyter_client import BlockingKernelClient
+import glob, os
+from jupyter_client.manager import start_new_kernel
+manager, client = start_new_kernel()
+client.execute_interactive("1", output_hook=lambda m: None)
+out = []
+for _ in range(%d):
+    begun = time.perf_counter()
+    client.execute_interactive("1", output_hook=lambda m: None)
+    out.append((time.perf_counter() - begun) * 1000)
+print(json.dumps(out))
+client.stop_channels()
+manager.shutdown_kernel(now=True)
+"""
+
+
+def run_code(_):
+    figure = Figure('run_code("1")', "ms", lambda raw: raw + 10, "the kernel's own execution + 10")
+    sandbox = e2b_code_interpreter.Sandbox.create()
+    sandbox.files.write("/tmp/kernel.py", KERNEL % N)
+    sandbox.run_code("1")
+    for _ in range(2):
+        figure.ours += [ms(lambda: sandbox.run_code("1")) for _ in range(N)]
+        figure.raw += json.loads(sandbox.commands.run("python3 /tmp/kernel.py", timeout=120).stdout)
+    sandbox.kill()
+    return figure
+
+
+def memory(server):
+    """PSS of all processes that a sandbox is on the host, ALIVE of them."""
+    figure = Figure(f"idle base sandbox, {ALIVE} alive", "MB", lambda _: 30, "30 MB of PSS each")
+    made = [e2b.Sandbox.create(timeout=900) for _ in range(ALIVE)]
+    time.sleep(5)  # let creation settle: idle is what is measured
+    total = 0
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if server.env["CAY_RUN_DIR"].encode() in (process / "cmdline").read_bytes() and \
+                    b"runsc" in (process / "cmdline").read_bytes():
+                for line in (process / "smaps_rollup").read_text().splitlines():
+                    if line.startswith("Pss:"):
+                        total += int(line.split()[1]) * 1024
+        except OSError:
+            continue
+    assert total, "no process of a sandbox was found"
+    figure.ours.append(round(total / ALIVE / 1e6, 2))
+    for sandbox in made:
+        sandbox.kill()
+    return figure
+
+
+def recovery(_):
+    """Worst time from a guest's misdeed to its sandbox answering again."""
+    figure = Figure("answers after a fork bomb", "ms", lambda _: 5000, "5 s")
+    bomb = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass\n"
+    for _ in range(3):
+        sandbox = e2b.Sandbox.create()
+        sandbox.files.write("/tmp/bomb.py", bomb)
+        sandbox.commands.run("python3 /tmp/bomb.py", background=True, timeout=0)
+        time.sleep(2)
+
+        def answer():
+            while True:
+                try:
+                    sandbox.commands.run("echo alive", user="root", timeout=20, request_timeout=20)
+                    return
+                except Exception:
+                    continue
+
+        figure.ours.append(ms(answer))
+        sandbox.kill()
+    return figure
+
+
+def machine():
+    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
+    memory_kb = int(open("/proc/meminfo").readline().split()[1])
+    return {"cpu": model, "cores": os.cpu_count(), "memory_gib": round(memory_kb / 2**20), "kernel": platform.release(),
+            "load": os.getloadavg()[0], "date": time.strftime("%Y-%m-%d")}
+
+
+def main():
+    server = world.Server()
+    server.env.update(CAY_RUN_DIR="/run/cay-bench", CAY_NETWORK_NAME="cybch", CAY_NETWORK="10.208.0.0/16",
+                      CAY_LISTEN="127.0.0.1:7180", CAY_DATA_DIR=str(world.ROOT / "build" / "bench" / "data"))
+    server.port, server.data = 7180, pathlib.Path(server.env["CAY_DATA_DIR"])
+    server.log = server.data.parent / "server.log"
+    server.start()
+    try:
+        os.environ.update(server.sdk_env(server.new_key()))
+        host, rows = machine(), []
+        for measure in (create_to_first_result, command, run_code, memory, recovery):
+            row = measure(server).row()
+            rows.append(row)
+            print(f"{row['name']}: ours {row['samples']['ours']} raw {row['samples']['raw']}", flush=True)
+    finally:
+        server.cay("down", check=False)
+    result = {"machine": host, "figures": rows}
+    (world.ROOT / "build" / "bench.json").write_text(json.dumps(result, indent=1))
+    print(f"\n{host['cpu']}, {host['cores']} cores, {host['memory_gib']} GiB, Linux {host['kernel']}, {host['date']}\n")
+    print("| figure | ours | raw | bar | rule | met |\n|---|---|---|---|---|---|")
+    for r in rows:
+        raw = "–" if r["raw"] is None else f"{r['raw']} {r['unit']}"
+        print(f"| {r['name']} | {r['ours']} {r['unit']} | {raw} | {r['bar']} {r['unit']} | {r['rule']} | "
+              f"{'yes' if r['met'] else '**no**'} |")
+
+
+if __name__ == "__main__":
+    main()
