@@ -1,0 +1,212 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+const sandboxColumns = `id, team, template, build, snapshot, alias, node, instance,
+state, cause, ended_at, cpus, memory_mb, disk_mb, metadata, env, network, secure,
+started_at, end_at, timeout_ms, on_timeout`
+
+// AddSandbox records a new sandbox and counts it for its template.
+func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox) error {
+	metadata, env, network, err := encode(b)
+	if err != nil {
+		return err
+	}
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (`+sandboxColumns+`)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`,
+			b.ID, b.Team, b.Template, b.Build, b.Snapshot, b.Alias, b.Node, b.Instance,
+			b.State, b.Cause, millis(b.EndedAt), b.Limits.CPUs, b.Limits.MemoryMB, b.Limits.DiskMB,
+			metadata, env, network, flag(b.Secure),
+			millis(b.StartedAt), millis(b.EndAt), b.Timeout.Milliseconds(), b.OnTimeout)
+		if err != nil {
+			return err
+		}
+		for _, k := range slices.Sorted(maps.Keys(b.Metadata)) {
+			_, err := tx.ExecContext(ctx,
+				`INSERT INTO sandbox_metadata (sandbox, team, key, value) VALUES ($1, $2, $3, $4)`,
+				b.ID, b.Team, k, b.Metadata[k])
+			if err != nil {
+				return err
+			}
+		}
+		_, err = tx.ExecContext(ctx,
+			`UPDATE templates SET spawn_count = spawn_count + 1, last_spawned_at = $1 WHERE id = $2`,
+			millis(b.StartedAt), b.Template)
+		return err
+	})
+}
+
+// UpdateSandbox replaces a sandbox's record, all but its metadata.
+func (s *SQLite) UpdateSandbox(ctx context.Context, b cay.Sandbox) error {
+	_, env, network, err := encode(b)
+	if err != nil {
+		return err
+	}
+	res, err := s.w.ExecContext(ctx, `
+UPDATE sandboxes SET template = $1, build = $2, snapshot = $3, alias = $4, node = $5, instance = $6,
+    state = $7, cause = $8, ended_at = $9, cpus = $10, memory_mb = $11, disk_mb = $12,
+    env = $13, network = $14, secure = $15, started_at = $16, end_at = $17,
+    timeout_ms = $18, on_timeout = $19
+WHERE team = $20 AND id = $21`,
+		b.Template, b.Build, b.Snapshot, b.Alias, b.Node, b.Instance,
+		b.State, b.Cause, millis(b.EndedAt), b.Limits.CPUs, b.Limits.MemoryMB, b.Limits.DiskMB,
+		env, network, flag(b.Secure), millis(b.StartedAt), millis(b.EndAt),
+		b.Timeout.Milliseconds(), b.OnTimeout, b.Team, b.ID)
+	if err != nil {
+		return dbError(err)
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return notFound("sandbox", b.ID)
+	}
+	return nil
+}
+
+// Sandbox finds a team's sandbox in any state.
+func (s *SQLite) Sandbox(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error) {
+	row := s.r.QueryRowContext(ctx,
+		`SELECT `+sandboxColumns+` FROM sandboxes WHERE team = $1 AND id = $2`, team, id)
+	return one(row, scanSandbox, "sandbox", id)
+}
+
+// Sandboxes lists a team's sandboxes.
+func (s *SQLite) Sandboxes(ctx context.Context, q SandboxQuery) ([]cay.Sandbox, error) {
+	c := q.conditions()
+	order, beyond := "DESC", "<"
+	if q.Ascending {
+		order, beyond = "ASC", ">"
+	}
+	if q.After != nil {
+		at, id := c.arg(millis(q.After.StartedAt)), c.arg(q.After.ID)
+		c.where = append(c.where, fmt.Sprintf(
+			"(started_at %s %s OR (started_at = %s AND id > %s))", beyond, at, at, id))
+	}
+	text := `SELECT ` + sandboxColumns + ` FROM sandboxes WHERE ` + strings.Join(c.where, " AND ") +
+		` ORDER BY started_at ` + order + `, id ASC`
+	if q.Limit > 0 {
+		text += ` LIMIT ` + c.arg(q.Limit)
+	}
+	rows, err := s.r.QueryContext(ctx, text, c.args...)
+	return collect(rows, err, scanSandbox)
+}
+
+// CountSandboxes counts what q finds without its After and Limit.
+func (s *SQLite) CountSandboxes(ctx context.Context, q SandboxQuery) (int, error) {
+	c := q.conditions()
+	var n int
+	err := s.r.QueryRowContext(ctx,
+		`SELECT COUNT(*) FROM sandboxes WHERE `+strings.Join(c.where, " AND "), c.args...).Scan(&n)
+	return n, dbError(err)
+}
+
+// LiveSandboxes lists the sandboxes of all teams that are not killed.
+func (s *SQLite) LiveSandboxes(ctx context.Context) ([]cay.Sandbox, error) {
+	rows, err := s.r.QueryContext(ctx,
+		`SELECT `+sandboxColumns+` FROM sandboxes WHERE state IN ($1, $2, $3, $4, $5) ORDER BY started_at, id`,
+		cay.Creating, cay.Running, cay.Pausing, cay.Paused, cay.Resuming)
+	return collect(rows, err, scanSandbox)
+}
+
+// PruneSandboxes forgets sandboxes that were killed before a time.
+func (s *SQLite) PruneSandboxes(ctx context.Context, before time.Time) (int, error) {
+	res, err := s.w.ExecContext(ctx,
+		`DELETE FROM sandboxes WHERE state = $1 AND ended_at < $2`, cay.Killed, millis(before))
+	if err != nil {
+		return 0, dbError(err)
+	}
+	n, err := res.RowsAffected()
+	return int(n), dbError(err)
+}
+
+// conditions collects the parts of a WHERE. Placeholders are numbered in the
+// order of their first use, which is how SQLite binds them.
+type conditions struct {
+	where []string
+	args  []any
+}
+
+func (c *conditions) arg(v any) string {
+	c.args = append(c.args, v)
+	return fmt.Sprintf("$%d", len(c.args))
+}
+
+func (q SandboxQuery) conditions() *conditions {
+	c := &conditions{}
+	c.where = append(c.where, "team = "+c.arg(q.Team))
+	if len(q.States) > 0 {
+		var in []string
+		for _, state := range q.States {
+			in = append(in, c.arg(state))
+		}
+		c.where = append(c.where, "state IN ("+strings.Join(in, ", ")+")")
+	}
+	if q.Template != "" {
+		c.where = append(c.where, "template = "+c.arg(q.Template))
+	}
+	if !q.StartedAfter.IsZero() {
+		c.where = append(c.where, "started_at >= "+c.arg(ceilMillis(q.StartedAfter)))
+	}
+	for _, k := range slices.Sorted(maps.Keys(q.Metadata)) {
+		c.where = append(c.where, fmt.Sprintf(
+			"EXISTS (SELECT 1 FROM sandbox_metadata m WHERE m.sandbox = sandboxes.id AND m.key = %s AND m.value = %s)",
+			c.arg(k), c.arg(q.Metadata[k])))
+	}
+	return c
+}
+
+// ceilMillis is the first whole millisecond at or after t: what started in an
+// earlier one started before t.
+func ceilMillis(t time.Time) int64 {
+	ms := t.UnixMilli()
+	if t.Nanosecond()%int(time.Millisecond) != 0 {
+		ms++
+	}
+	return ms
+}
+
+func encode(b cay.Sandbox) (metadata, env, network string, err error) {
+	var out [3]string
+	for i, v := range []any{b.Metadata, b.Env, b.Network} {
+		text, err := json.Marshal(v)
+		if err != nil {
+			return "", "", "", cay.Wrap(cay.Internal, err, "cannot record sandbox %s", b.ID)
+		}
+		out[i] = string(text)
+	}
+	return out[0], out[1], out[2], nil
+}
+
+func scanSandbox(row scanner) (cay.Sandbox, error) {
+	var b cay.Sandbox
+	var metadata, env, network string
+	var ended, secure, started, end, timeout int64
+	err := row.Scan(&b.ID, &b.Team, &b.Template, &b.Build, &b.Snapshot, &b.Alias, &b.Node, &b.Instance,
+		&b.State, &b.Cause, &ended, &b.Limits.CPUs, &b.Limits.MemoryMB, &b.Limits.DiskMB,
+		&metadata, &env, &network, &secure, &started, &end, &timeout, &b.OnTimeout)
+	if err != nil {
+		return b, err
+	}
+	b.EndedAt, b.StartedAt, b.EndAt = fromMillis(ended), fromMillis(started), fromMillis(end)
+	b.Timeout = time.Duration(timeout) * time.Millisecond
+	b.Secure = secure != 0
+	for _, f := range []struct {
+		text string
+		into any
+	}{{metadata, &b.Metadata}, {env, &b.Env}, {network, &b.Network}} {
+		if err := json.Unmarshal([]byte(f.text), f.into); err != nil {
+			return b, cay.Wrap(cay.Internal, err, "the record of sandbox %s is damaged", b.ID)
+		}
+	}
+	return b, nil
+}

@@ -1,0 +1,71 @@
+package store_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/store/storetest"
+)
+
+func TestSQLite(t *testing.T) {
+	storetest.Run(t, func(t testing.TB) store.Store {
+		return openAt(t, filepath.Join(t.TempDir(), "odd ?&%#name", "cay.db"))
+	})
+}
+
+func openAt(t testing.TB, path string) *store.SQLite {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func TestSQLiteReopens(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cay.db")
+	a := openAt(t, path)
+	team := cay.Team{ID: cay.NewTeamID(), Name: "a", CreatedAt: time.UnixMilli(1).UTC()}
+	if err := a.AddTeam(t.Context(), team); err != nil {
+		t.Fatal(err)
+	}
+	b := openAt(t, path) // a second process, while the first lives
+	if err := b.AddTeam(t.Context(), cay.Team{ID: cay.NewTeamID(), Name: "b", CreatedAt: time.UnixMilli(2).UTC()}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := a.Teams(t.Context())
+	if err != nil || len(list) != 2 || list[0] != team {
+		t.Fatalf("found %v, %v", list, err)
+	}
+	for _, name := range []string{path, path + "-wal"} {
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %v: it holds secrets", filepath.Base(name), info.Mode())
+		}
+	}
+}
+
+func TestSQLiteErrors(t *testing.T) {
+	if _, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "none", "cay.db")); cay.KindOf(err) != cay.Unavailable {
+		t.Errorf("a directory that is not there: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "cay.db")
+	if err := os.WriteFile(path, []byte("this is no database, but long enough to be taken for one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := store.Open(t.Context(), path); err == nil {
+		s.Close()
+		t.Error("a file that is no database was opened")
+	}
+}

@@ -1,0 +1,92 @@
+// Package store keeps Cay's records: teams, keys, templates and sandboxes.
+// SQLite is the first implementation of Store; the conformance suite in
+// store/storetest is what every implementation passes.
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// Store keeps records. All methods are safe for concurrent use; each is one
+// transaction. What is written is seen by every call that starts later. Times
+// keep millisecond precision and come back in UTC.
+//
+// Errors are *cay.Error: NotFound for a record that is not there or that the
+// team may not see, Conflict for a name or id that is taken, NoSpace for a
+// full disk. Cancelling a context leaves the record as it was before, or as
+// asked, never between.
+type Store interface {
+	// AddTeam records a team; its id and its name must be new.
+	AddTeam(ctx context.Context, team cay.Team) error
+	// Teams lists all teams, oldest first.
+	Teams(ctx context.Context) ([]cay.Team, error)
+	// TeamByName finds a team by its exact name.
+	TeamByName(ctx context.Context, name string) (cay.Team, error)
+
+	// AddKey records a key; its id and its hash must be new.
+	AddKey(ctx context.Context, key cay.APIKey) error
+	// KeyByHash finds the key with that hash, of any team.
+	KeyByHash(ctx context.Context, hash [32]byte) (cay.APIKey, error)
+	// Keys lists a team's keys, oldest first.
+	Keys(ctx context.Context, team cay.TeamID) ([]cay.APIKey, error)
+	// RemoveKey removes a team's key.
+	RemoveKey(ctx context.Context, team cay.TeamID, id cay.KeyID) error
+
+	// AddTemplate records a template with its names; they must be new to the
+	// team. What a template has of its builds is recorded by PutBuild.
+	AddTemplate(ctx context.Context, t cay.Template) error
+	// Template finds a template that is the team's own or public.
+	Template(ctx context.Context, team cay.TeamID, id cay.TemplateID) (cay.Template, error)
+	// TemplateByName finds the team's template of that name, else a public
+	// one, the oldest if there are many.
+	TemplateByName(ctx context.Context, team cay.TeamID, name string) (cay.Template, error)
+	// Templates lists what is the team's own or public, newest first.
+	Templates(ctx context.Context, team cay.TeamID) ([]cay.Template, error)
+	// PutBuild records a build or replaces it. One that is ready becomes
+	// what its template starts sandboxes from.
+	PutBuild(ctx context.Context, b cay.Build) error
+	// Builds lists the builds of a template that the team may see, newest
+	// first.
+	Builds(ctx context.Context, team cay.TeamID, id cay.TemplateID) ([]cay.Build, error)
+
+	// AddSandbox records a new sandbox and counts it for its template.
+	AddSandbox(ctx context.Context, s cay.Sandbox) error
+	// UpdateSandbox replaces a sandbox's record, all but its metadata.
+	UpdateSandbox(ctx context.Context, s cay.Sandbox) error
+	// Sandbox finds a team's sandbox in any state.
+	Sandbox(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error)
+	// Sandboxes lists a team's sandboxes.
+	Sandboxes(ctx context.Context, q SandboxQuery) ([]cay.Sandbox, error)
+	// CountSandboxes counts what q finds without its After and Limit.
+	CountSandboxes(ctx context.Context, q SandboxQuery) (int, error)
+	// LiveSandboxes lists the sandboxes of all teams that are not killed.
+	LiveSandboxes(ctx context.Context) ([]cay.Sandbox, error)
+	// PruneSandboxes forgets sandboxes that were killed before a time and
+	// returns how many.
+	PruneSandboxes(ctx context.Context, before time.Time) (int, error)
+
+	// Close lets go of the database. No call may follow.
+	Close() error
+}
+
+// SandboxQuery says which sandboxes to list. The order is by StartedAt, then
+// by ID ascending in either direction.
+type SandboxQuery struct {
+	Team         cay.TeamID
+	States       []cay.State       // any of these; none means all
+	Metadata     map[string]string // all of these
+	Template     cay.TemplateID    // empty means any
+	StartedAfter time.Time         // inclusive; zero means any
+	Ascending    bool
+	After        *Cursor // the last one of the page before
+	Limit        int     // 0 means all
+}
+
+// Cursor is a place in a list of sandboxes.
+type Cursor struct {
+	StartedAt time.Time
+	ID        cay.SandboxID
+}

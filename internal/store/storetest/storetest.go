@@ -1,0 +1,267 @@
+// Package storetest is the conformance suite of store.Store: every
+// implementation runs it.
+package storetest
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// Run runs the suite. open returns a new, empty store each time and closes it
+// when its test ends.
+func Run(t *testing.T, open func(t testing.TB) store.Store) {
+	tests := []struct {
+		name string
+		test func(t *testing.T, s store.Store)
+	}{
+		{"Teams", testTeams},
+		{"Keys", testKeys},
+		{"Templates", testTemplates},
+		{"TemplateVisibility", testVisibility},
+		{"Builds", testBuilds},
+		{"Sandbox", testSandbox},
+		{"SandboxTeams", testSandboxTeams},
+		{"List", testList},
+		{"Live", testLive},
+		{"Prune", testPrune},
+		{"Parallel", testParallel},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { tt.test(t, open(t)) })
+	}
+	t.Run("Model", func(t *testing.T) { testModel(t, open) })
+}
+
+// at is a time with the precision that a store keeps.
+func at(ms int) time.Time {
+	return time.UnixMilli(1_700_000_000_000 + int64(ms)).UTC()
+}
+
+func addTeam(t testing.TB, s store.Store, name string) cay.Team {
+	t.Helper()
+	team := cay.Team{ID: cay.NewTeamID(), Name: name, CreatedAt: at(0)}
+	noError(t, s.AddTeam(t.Context(), team))
+	return team
+}
+
+func sandbox(team cay.TeamID, started int) cay.Sandbox {
+	return cay.Sandbox{
+		ID: cay.NewSandboxID(), Team: team, Template: "tmpl", Build: cay.NewBuildID(),
+		Snapshot: cay.NewSnapshotID(), Alias: "base", Node: "local", Instance: cay.NewInstanceID(),
+		State:     cay.Running,
+		Limits:    cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024},
+		Metadata:  map[string]string{"user": "ann", "odd key=&": "v%20 ü"},
+		Env:       map[string]string{"A": "1"},
+		Network:   cay.NetworkPolicy{AllowInternet: true, AllowOut: []string{"1.1.1.1"}},
+		Secure:    true,
+		StartedAt: at(started), EndAt: at(started + 300_000), Timeout: 300 * time.Second,
+		OnTimeout: cay.KillOnTimeout,
+	}
+}
+
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func same(t testing.TB, what string, got, want any) {
+	t.Helper()
+	if d := cmp.Diff(want, got); d != "" {
+		t.Fatalf("%s differs (-want +got):\n%s", what, d)
+	}
+}
+
+func wantKind(t testing.TB, err error, kind cay.Kind) {
+	t.Helper()
+	if cay.KindOf(err) != kind {
+		t.Fatalf("error %v is of kind %q, want %q", err, cay.KindOf(err), kind)
+	}
+}
+
+func testTeams(t *testing.T, s store.Store) {
+	list, err := s.Teams(t.Context())
+	noError(t, err)
+	if len(list) != 0 {
+		t.Fatalf("a new store has teams: %v", list)
+	}
+	a := addTeam(t, s, "a")
+	b := cay.Team{ID: cay.NewTeamID(), Name: "b", CreatedAt: at(5)}
+	noError(t, s.AddTeam(t.Context(), b))
+	list, err = s.Teams(t.Context())
+	noError(t, err)
+	same(t, "the list", list, []cay.Team{a, b})
+	got, err := s.TeamByName(t.Context(), "b")
+	noError(t, err)
+	same(t, "the team", got, b)
+	_, err = s.TeamByName(t.Context(), "c")
+	wantKind(t, err, cay.NotFound)
+	wantKind(t, s.AddTeam(t.Context(), cay.Team{ID: cay.NewTeamID(), Name: "a"}), cay.Conflict)
+	wantKind(t, s.AddTeam(t.Context(), a), cay.Conflict)
+}
+
+func testKeys(t *testing.T, s store.Store) {
+	a, b := addTeam(t, s, "a"), addTeam(t, s, "b")
+	key := cay.APIKey{
+		ID: cay.NewKeyID(), Team: a.ID, Name: "first", Hash: sha256.Sum256([]byte("x")),
+		Mask: "e2b_12…34", CreatedAt: at(1),
+	}
+	noError(t, s.AddKey(t.Context(), key))
+	got, err := s.KeyByHash(t.Context(), key.Hash)
+	noError(t, err)
+	same(t, "the key", got, key)
+	_, err = s.KeyByHash(t.Context(), sha256.Sum256([]byte("y")))
+	wantKind(t, err, cay.NotFound)
+
+	twin := key
+	twin.ID = cay.NewKeyID()
+	wantKind(t, s.AddKey(t.Context(), twin), cay.Conflict)
+
+	list, err := s.Keys(t.Context(), a.ID)
+	noError(t, err)
+	same(t, "the list", list, []cay.APIKey{key})
+	list, err = s.Keys(t.Context(), b.ID)
+	noError(t, err)
+	if len(list) != 0 {
+		t.Fatalf("a team sees another's keys: %v", list)
+	}
+	wantKind(t, s.RemoveKey(t.Context(), b.ID, key.ID), cay.NotFound)
+	noError(t, s.RemoveKey(t.Context(), a.ID, key.ID))
+	_, err = s.KeyByHash(t.Context(), key.Hash)
+	wantKind(t, err, cay.NotFound)
+}
+
+func testSandbox(t *testing.T, s store.Store) {
+	team := addTeam(t, s, "a")
+	want := sandbox(team.ID, 1)
+	noError(t, s.AddSandbox(t.Context(), want))
+	wantKind(t, s.AddSandbox(t.Context(), want), cay.Conflict)
+	got, err := s.Sandbox(t.Context(), team.ID, want.ID)
+	noError(t, err)
+	same(t, "the sandbox", got, want)
+
+	want.State, want.Cause, want.EndedAt = cay.Killed, cay.CauseOutOfMemory, at(9)
+	want.Node, want.Instance, want.Env = "other", cay.NewInstanceID(), nil
+	want.EndAt, want.Network = at(77), cay.DefaultNetwork()
+	noError(t, s.UpdateSandbox(t.Context(), want))
+	got, err = s.Sandbox(t.Context(), team.ID, want.ID)
+	noError(t, err)
+	same(t, "the sandbox", got, want)
+
+	bare := cay.Sandbox{ID: cay.NewSandboxID(), Team: team.ID, State: cay.Creating}
+	noError(t, s.AddSandbox(t.Context(), bare))
+	got, err = s.Sandbox(t.Context(), team.ID, bare.ID)
+	noError(t, err)
+	same(t, "the bare sandbox", got, bare)
+
+	wantKind(t, s.UpdateSandbox(t.Context(), sandbox(team.ID, 1)), cay.NotFound)
+	_, err = s.Sandbox(t.Context(), team.ID, "inone")
+	wantKind(t, err, cay.NotFound)
+}
+
+func testSandboxTeams(t *testing.T, s store.Store) {
+	a, b := addTeam(t, s, "a"), addTeam(t, s, "b")
+	box := sandbox(a.ID, 1)
+	noError(t, s.AddSandbox(t.Context(), box))
+	_, err := s.Sandbox(t.Context(), b.ID, box.ID)
+	wantKind(t, err, cay.NotFound)
+	stolen := box
+	stolen.Team = b.ID
+	wantKind(t, s.UpdateSandbox(t.Context(), stolen), cay.NotFound)
+	list, err := s.Sandboxes(t.Context(), store.SandboxQuery{Team: b.ID})
+	noError(t, err)
+	if len(list) != 0 {
+		t.Fatalf("a team sees another's sandboxes: %v", list)
+	}
+}
+
+func testLive(t *testing.T, s store.Store) {
+	a, b := addTeam(t, s, "a"), addTeam(t, s, "b")
+	var want []cay.Sandbox
+	for i, state := range []cay.State{cay.Running, cay.Killed, cay.Creating, cay.Paused, cay.Pausing, cay.Resuming} {
+		box := sandbox([]cay.TeamID{a.ID, b.ID}[i%2], i)
+		box.State = state
+		noError(t, s.AddSandbox(t.Context(), box))
+		if state != cay.Killed {
+			want = append(want, box)
+		}
+	}
+	got, err := s.LiveSandboxes(t.Context())
+	noError(t, err)
+	same(t, "what lives", got, want)
+}
+
+func testPrune(t *testing.T, s store.Store) {
+	team := addTeam(t, s, "a")
+	var ids []cay.SandboxID
+	for i := range 4 {
+		box := sandbox(team.ID, i)
+		if i > 0 { // the first one lives
+			box.State, box.EndedAt = cay.Killed, at(i*100)
+		}
+		noError(t, s.AddSandbox(t.Context(), box))
+		ids = append(ids, box.ID)
+	}
+	n, err := s.PruneSandboxes(t.Context(), at(250))
+	noError(t, err)
+	if n != 2 {
+		t.Fatalf("%d sandboxes were forgotten, want 2", n)
+	}
+	list, err := s.Sandboxes(t.Context(), store.SandboxQuery{Team: team.ID})
+	noError(t, err)
+	same(t, "what is left", idsOf(list), []cay.SandboxID{ids[3], ids[0]})
+}
+
+func testParallel(t *testing.T, s store.Store) {
+	team := addTeam(t, s, "a")
+	var wg sync.WaitGroup
+	errs := make(chan error, 64)
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 4 {
+				box := sandbox(team.ID, i*10+j)
+				if err := s.AddSandbox(t.Context(), box); err != nil {
+					errs <- err
+					return
+				}
+				box.State = cay.Paused
+				if err := s.UpdateSandbox(t.Context(), box); err != nil {
+					errs <- err
+					return
+				}
+				got, err := s.Sandbox(t.Context(), team.ID, box.ID)
+				if err != nil || got.State != cay.Paused {
+					errs <- fmt.Errorf("wrote paused, read %q, %v", got.State, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		t.Error(err)
+	}
+	n, err := s.CountSandboxes(t.Context(), store.SandboxQuery{Team: team.ID, States: []cay.State{cay.Paused}})
+	noError(t, err)
+	if n != 32 {
+		t.Fatalf("%d sandboxes, want 32", n)
+	}
+}
+
+func idsOf(list []cay.Sandbox) []cay.SandboxID {
+	var out []cay.SandboxID
+	for _, b := range list {
+		out = append(out, b.ID)
+	}
+	return out
+}

@@ -1,0 +1,91 @@
+package store
+
+import (
+	"context"
+	"encoding/hex"
+
+	"github.com/cay-run/cay"
+)
+
+// AddTeam records a team.
+func (s *SQLite) AddTeam(ctx context.Context, t cay.Team) error {
+	_, err := s.w.ExecContext(ctx,
+		`INSERT INTO teams (id, name, created_at) VALUES ($1, $2, $3)`,
+		t.ID, t.Name, millis(t.CreatedAt))
+	return dbError(err)
+}
+
+// Teams lists all teams, oldest first.
+func (s *SQLite) Teams(ctx context.Context) ([]cay.Team, error) {
+	rows, err := s.r.QueryContext(ctx,
+		`SELECT id, name, created_at FROM teams ORDER BY created_at, id`)
+	return collect(rows, err, scanTeam)
+}
+
+// TeamByName finds a team by its exact name.
+func (s *SQLite) TeamByName(ctx context.Context, name string) (cay.Team, error) {
+	row := s.r.QueryRowContext(ctx,
+		`SELECT id, name, created_at FROM teams WHERE name = $1`, name)
+	return one(row, scanTeam, "team", name)
+}
+
+func scanTeam(row scanner) (cay.Team, error) {
+	var t cay.Team
+	var created int64
+	err := row.Scan(&t.ID, &t.Name, &created)
+	t.CreatedAt = fromMillis(created)
+	return t, err
+}
+
+const keyColumns = `id, team, name, hash, mask, created_at`
+
+// AddKey records a key.
+func (s *SQLite) AddKey(ctx context.Context, k cay.APIKey) error {
+	_, err := s.w.ExecContext(ctx,
+		`INSERT INTO api_keys (`+keyColumns+`) VALUES ($1, $2, $3, $4, $5, $6)`,
+		k.ID, k.Team, k.Name, hex.EncodeToString(k.Hash[:]), k.Mask, millis(k.CreatedAt))
+	return dbError(err)
+}
+
+// KeyByHash finds the key with that hash, of any team.
+func (s *SQLite) KeyByHash(ctx context.Context, hash [32]byte) (cay.APIKey, error) {
+	row := s.r.QueryRowContext(ctx,
+		`SELECT `+keyColumns+` FROM api_keys WHERE hash = $1`, hex.EncodeToString(hash[:]))
+	return one(row, scanKey, "key", "with this hash")
+}
+
+// Keys lists a team's keys, oldest first.
+func (s *SQLite) Keys(ctx context.Context, team cay.TeamID) ([]cay.APIKey, error) {
+	rows, err := s.r.QueryContext(ctx,
+		`SELECT `+keyColumns+` FROM api_keys WHERE team = $1 ORDER BY created_at, id`, team)
+	return collect(rows, err, scanKey)
+}
+
+// RemoveKey removes a team's key.
+func (s *SQLite) RemoveKey(ctx context.Context, team cay.TeamID, id cay.KeyID) error {
+	res, err := s.w.ExecContext(ctx,
+		`DELETE FROM api_keys WHERE team = $1 AND id = $2`, team, id)
+	if err != nil {
+		return dbError(err)
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return notFound("key", id)
+	}
+	return nil
+}
+
+func scanKey(row scanner) (cay.APIKey, error) {
+	var k cay.APIKey
+	var hash string
+	var created int64
+	if err := row.Scan(&k.ID, &k.Team, &k.Name, &hash, &k.Mask, &created); err != nil {
+		return k, err
+	}
+	k.CreatedAt = fromMillis(created)
+	b, err := hex.DecodeString(hash)
+	if err != nil || len(b) != len(k.Hash) {
+		return k, cay.Errorf(cay.Internal, "the record of key %s is damaged", k.ID)
+	}
+	copy(k.Hash[:], b)
+	return k, nil
+}

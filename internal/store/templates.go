@@ -1,0 +1,164 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/cay-run/cay"
+)
+
+// templateQuery reads templates with their newest ready build. A template that
+// has none shows the state of its newest build.
+const templateQuery = `
+SELECT t.id, t.team, t.public, t.created_at, t.updated_at, t.last_spawned_at, t.spawn_count,
+       (SELECT COUNT(*) FROM builds c WHERE c.template = t.id),
+       t.build, COALESCE(b.snapshot, ''),
+       COALESCE(b.state,
+           (SELECT n.state FROM builds n WHERE n.template = t.id ORDER BY n.created_at DESC, n.id LIMIT 1),
+           'waiting'),
+       COALESCE(b.cpus, 0), COALESCE(b.memory_mb, 0), COALESCE(b.disk_mb, 0),
+       COALESCE(b.envd_version, ''), COALESCE(b.recipe_digest, '')
+FROM templates t LEFT JOIN builds b ON b.id = t.build `
+
+// AddTemplate records a template with its names.
+func (s *SQLite) AddTemplate(ctx context.Context, t cay.Template) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `
+INSERT INTO templates (id, team, public, created_at, updated_at, last_spawned_at, spawn_count, build)
+VALUES ($1, $2, $3, $4, $5, 0, 0, '')`,
+			t.ID, t.Team, flag(t.Public), millis(t.CreatedAt), millis(t.UpdatedAt))
+		if err != nil {
+			return err
+		}
+		for i, name := range t.Names {
+			_, err := tx.ExecContext(ctx,
+				`INSERT INTO template_names (team, name, template, position) VALUES ($1, $2, $3, $4)`,
+				t.Team, name, t.ID, i)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Template finds a template that is the team's own or public.
+func (s *SQLite) Template(ctx context.Context, team cay.TeamID, id cay.TemplateID) (cay.Template, error) {
+	row := s.r.QueryRowContext(ctx,
+		templateQuery+`WHERE t.id = $1 AND (t.team = $2 OR t.public = 1)`, id, team)
+	return s.named(ctx, row, id)
+}
+
+// TemplateByName finds the team's template of that name, else a public one.
+func (s *SQLite) TemplateByName(ctx context.Context, team cay.TeamID, name string) (cay.Template, error) {
+	row := s.r.QueryRowContext(ctx, templateQuery+`
+JOIN template_names m ON m.template = t.id
+WHERE m.name = $1 AND (t.team = $2 OR t.public = 1)
+ORDER BY CASE WHEN t.team = $2 THEN 0 ELSE 1 END, t.created_at, t.id LIMIT 1`, name, team)
+	return s.named(ctx, row, name)
+}
+
+func (s *SQLite) named(ctx context.Context, row *sql.Row, ref any) (cay.Template, error) {
+	t, err := one(row, scanTemplate, "template", ref)
+	if err != nil {
+		return t, err
+	}
+	rows, err := s.r.QueryContext(ctx,
+		`SELECT template, name FROM template_names WHERE template = $1 ORDER BY position`, t.ID)
+	names, err := collect(rows, err, scanName)
+	for _, n := range names {
+		t.Names = append(t.Names, n.name)
+	}
+	return t, err
+}
+
+// Templates lists what is the team's own or public, newest first.
+func (s *SQLite) Templates(ctx context.Context, team cay.TeamID) ([]cay.Template, error) {
+	rows, err := s.r.QueryContext(ctx, templateQuery+`
+WHERE t.team = $1 OR t.public = 1 ORDER BY t.created_at DESC, t.id`, team)
+	list, err := collect(rows, err, scanTemplate)
+	if err != nil {
+		return nil, err
+	}
+	rows, err = s.r.QueryContext(ctx, `
+SELECT m.template, m.name FROM template_names m JOIN templates t ON t.id = m.template
+WHERE t.team = $1 OR t.public = 1 ORDER BY m.template, m.position`, team)
+	names, err := collect(rows, err, scanName)
+	if err != nil {
+		return nil, err
+	}
+	byID := make(map[cay.TemplateID][]string)
+	for _, n := range names {
+		byID[n.template] = append(byID[n.template], n.name)
+	}
+	for i := range list {
+		list[i].Names = byID[list[i].ID]
+	}
+	return list, nil
+}
+
+type templateName struct {
+	template cay.TemplateID
+	name     string
+}
+
+func scanName(row scanner) (n templateName, err error) {
+	err = row.Scan(&n.template, &n.name)
+	return n, err
+}
+
+func scanTemplate(row scanner) (cay.Template, error) {
+	var t cay.Template
+	var public, created, updated, spawned int64
+	err := row.Scan(&t.ID, &t.Team, &public, &created, &updated, &spawned, &t.SpawnCount,
+		&t.BuildCount, &t.Build, &t.Snapshot, &t.BuildState,
+		&t.Limits.CPUs, &t.Limits.MemoryMB, &t.Limits.DiskMB, &t.EnvdVersion, &t.RecipeDigest)
+	t.Public = public != 0
+	t.CreatedAt, t.UpdatedAt, t.LastSpawned = fromMillis(created), fromMillis(updated), fromMillis(spawned)
+	return t, err
+}
+
+const buildColumns = `id, template, team, state, snapshot, recipe_digest,
+cpus, memory_mb, disk_mb, envd_version, created_at, updated_at, finished_at`
+
+// PutBuild records a build or replaces it.
+func (s *SQLite) PutBuild(ctx context.Context, b cay.Build) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `
+INSERT INTO builds (`+buildColumns+`)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+ON CONFLICT (id) DO UPDATE SET state = excluded.state, snapshot = excluded.snapshot,
+    recipe_digest = excluded.recipe_digest, cpus = excluded.cpus, memory_mb = excluded.memory_mb,
+    disk_mb = excluded.disk_mb, envd_version = excluded.envd_version,
+    updated_at = excluded.updated_at, finished_at = excluded.finished_at`,
+			b.ID, b.Template, b.Team, b.State, b.Snapshot, b.RecipeDigest,
+			b.Limits.CPUs, b.Limits.MemoryMB, b.Limits.DiskMB, b.EnvdVersion,
+			millis(b.CreatedAt), millis(b.UpdatedAt), millis(b.FinishedAt))
+		if err != nil || b.State != cay.BuildReady {
+			return err
+		}
+		_, err = tx.ExecContext(ctx,
+			`UPDATE templates SET build = $1, updated_at = $2 WHERE id = $3`,
+			b.ID, millis(b.UpdatedAt), b.Template)
+		return err
+	})
+}
+
+// Builds lists the builds of a template that the team may see, newest first.
+func (s *SQLite) Builds(ctx context.Context, team cay.TeamID, id cay.TemplateID) ([]cay.Build, error) {
+	rows, err := s.r.QueryContext(ctx, `
+SELECT `+buildColumns+` FROM builds
+WHERE template IN (SELECT t.id FROM templates t WHERE t.id = $1 AND (t.team = $2 OR t.public = 1))
+ORDER BY created_at DESC, id`, id, team)
+	return collect(rows, err, scanBuild)
+}
+
+func scanBuild(row scanner) (cay.Build, error) {
+	var b cay.Build
+	var created, updated, finished int64
+	err := row.Scan(&b.ID, &b.Template, &b.Team, &b.State, &b.Snapshot, &b.RecipeDigest,
+		&b.Limits.CPUs, &b.Limits.MemoryMB, &b.Limits.DiskMB, &b.EnvdVersion,
+		&created, &updated, &finished)
+	b.CreatedAt, b.UpdatedAt, b.FinishedAt = fromMillis(created), fromMillis(updated), fromMillis(finished)
+	return b, err
+}
