@@ -1,0 +1,106 @@
+package auth
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cay-run/cay"
+)
+
+const (
+	secretFile = "secret.key"
+	secretLen  = 32
+)
+
+// Tokens derives the tokens of sandboxes from their ids and one secret, so
+// that a sandbox has the same tokens for life and no record holds them.
+type Tokens struct{ secret []byte }
+
+// NewTokens returns Tokens over a secret of at least 32 bytes.
+func NewTokens(secret []byte) (*Tokens, error) {
+	if len(secret) < secretLen {
+		return nil, cay.Errorf(cay.Invalid, "the server's secret has %d bytes, fewer than %d", len(secret), secretLen)
+	}
+	return &Tokens{secret: append([]byte(nil), secret...)}, nil
+}
+
+// OpenTokens reads the secret from the data directory and makes it at the
+// first start.
+func OpenTokens(dataDir string) (*Tokens, error) {
+	path := filepath.Join(dataDir, secretFile)
+	secret, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := makeSecret(dataDir, path); err != nil {
+			return nil, cay.Wrap(cay.Unavailable, err, "cannot write the server's secret %s", path).
+				WithHint("check that the data directory is there and writable")
+		}
+		secret, err = os.ReadFile(path) // another process may have been first
+	}
+	if err != nil {
+		return nil, cay.Wrap(cay.Unavailable, err, "cannot read the server's secret %s", path)
+	}
+	if len(secret) != secretLen {
+		return nil, cay.Errorf(cay.Internal, "the server's secret %s is damaged: %d bytes, not %d", path, len(secret), secretLen).
+			WithHint("restore it from a backup; removing it changes the tokens of all sandboxes")
+	}
+	return NewTokens(secret)
+}
+
+// makeSecret writes a whole secret or nothing: it links a finished file into
+// place, which fails quietly when there is one.
+func makeSecret(dir, path string) error {
+	f, err := os.CreateTemp(dir, ".secret-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	secret := make([]byte, secretLen)
+	rand.Read(secret)
+	_, err = f.Write(secret)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// Access returns the token that a secure sandbox's agent asks for.
+func (t *Tokens) Access(id cay.SandboxID) string { return t.derive("access", id) }
+
+// Traffic returns the token that the proxy asks for where a sandbox's ports
+// are not public.
+func (t *Tokens) Traffic(id cay.SandboxID) string { return t.derive("traffic", id) }
+
+// CheckAccess reports in constant time whether token is the access token.
+func (t *Tokens) CheckAccess(id cay.SandboxID, token string) bool {
+	return equal(token, t.Access(id))
+}
+
+// CheckTraffic reports in constant time whether token is the traffic token.
+func (t *Tokens) CheckTraffic(id cay.SandboxID, token string) bool {
+	return equal(token, t.Traffic(id))
+}
+
+func equal(a, b string) bool {
+	return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1
+}
+
+func (t *Tokens) derive(use string, id cay.SandboxID) string {
+	mac := hmac.New(sha256.New, t.secret)
+	mac.Write([]byte("cay " + use + " token\x00" + string(id)))
+	return hex.EncodeToString(mac.Sum(nil))
+}
