@@ -1,0 +1,265 @@
+package vnet
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+
+	"github.com/google/nftables"
+
+	"github.com/cay-run/cay"
+)
+
+// policy is a sandbox's egress policy as the packet filter keeps it. The zero
+// value lets nothing out.
+type policy struct {
+	open    bool // the internet
+	dns     bool // names
+	allowed []netip.Prefix
+	denied  []netip.Prefix
+}
+
+// Apply sets what the instance in a slot may reach, in one step, in place of
+// what was set before. Names resolve unless nothing at all is allowed.
+// Destinations are IPv4 addresses and prefixes; IPv6 ones are taken and have
+// no effect, because guests have no IPv6.
+func (m *Manager) Apply(_ context.Context, s Slot, p cay.NetworkPolicy) error {
+	m.mu.Lock()
+	ok := m.slots[s.Index] == held
+	m.mu.Unlock()
+	if !ok {
+		return cay.Errorf(cay.Conflict, "network slot %d is not in use", s.Index)
+	}
+	allowed, err := prefixes("allowOut", p.AllowOut)
+	if err != nil {
+		return err
+	}
+	denied, err := prefixes("denyOut", p.DenyOut)
+	if err != nil {
+		return err
+	}
+	return m.applyPolicy(s.Index, policy{
+		open:    p.AllowInternet,
+		dns:     p.AllowInternet || len(p.AllowOut) > 0,
+		allowed: allowed,
+		denied:  denied,
+	})
+}
+
+// CheckPolicy says whether Apply would take a policy.
+func CheckPolicy(p cay.NetworkPolicy) error {
+	if _, err := prefixes("allowOut", p.AllowOut); err != nil {
+		return err
+	}
+	_, err := prefixes("denyOut", p.DenyOut)
+	return err
+}
+
+func prefixes(field string, in []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, s := range in {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			addr, err := netip.ParseAddr(s)
+			if err != nil || addr.Zone() != "" {
+				return nil, badDestination(field, s)
+			}
+			p = netip.PrefixFrom(addr, addr.BitLen())
+		}
+		if p.Addr().Is4() {
+			out = append(out, p.Masked())
+		}
+	}
+	return disjoint(out), nil
+}
+
+func badDestination(field, s string) error {
+	if field == "allowOut" && strings.ContainsAny(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ*") && !strings.ContainsAny(s, ":/ ") {
+		return cay.Errorf(cay.Unsupported, "network.allowOut: domain names such as %q are not offered yet", s).
+			WithHint("use IP addresses or CIDR ranges")
+	}
+	return cay.Errorf(cay.Invalid, "network.%s: %q is neither an IP address nor a CIDR range", field, s)
+}
+
+// elements are the set elements that say a policy for an address.
+func (p policy) elements(s *sets, addr netip.Addr) map[*nftables.Set][]nftables.SetElement {
+	out := map[*nftables.Set][]nftables.SetElement{}
+	if p.open {
+		out[s.open] = []nftables.SetElement{{Key: addr.AsSlice()}}
+	}
+	if p.dns {
+		out[s.dns] = []nftables.SetElement{{Key: addr.AsSlice()}}
+	}
+	pairs := func(prefixes []netip.Prefix) (out []nftables.SetElement) {
+		for _, d := range prefixes {
+			out = append(out, nftables.SetElement{
+				Key:    append(addr.AsSlice(), d.Addr().AsSlice()...),
+				KeyEnd: append(addr.AsSlice(), last(d).AsSlice()...),
+			})
+		}
+		return out
+	}
+	if len(p.allowed) > 0 {
+		out[s.allowed] = pairs(p.allowed)
+	}
+	if len(p.denied) > 0 {
+		out[s.denied] = pairs(p.denied)
+	}
+	return out
+}
+
+// applyPolicy replaces a slot's policy in one transaction.
+func (m *Manager) applyPolicy(index int, next policy) error {
+	m.rules.Lock()
+	defer m.rules.Unlock()
+	c, err := nftables.New()
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "no netlink socket")
+	}
+	s := newSets(m.table())
+	before := m.applied[index].elements(s, m.addr(index))
+	after := next.elements(s, m.addr(index))
+	if len(before) == 0 && len(after) == 0 {
+		return nil
+	}
+	for _, set := range s.all() {
+		if len(before[set]) > 0 {
+			if err := c.SetDeleteElements(set, before[set]); err != nil {
+				return cay.Wrap(cay.Internal, err, "network policy")
+			}
+		}
+		if err := addElements(c, set, after[set]); err != nil {
+			return cay.Wrap(cay.Internal, err, "network policy")
+		}
+	}
+	if err := c.Flush(); err != nil {
+		return cay.Wrap(cay.Internal, err, "the network policy of slot %d cannot be set", index)
+	}
+	m.applied[index] = next
+	return nil
+}
+
+// addElements adds in pieces: a netlink attribute holds no more than 64 KiB.
+func addElements(c *nftables.Conn, set *nftables.Set, elements []nftables.SetElement) error {
+	for len(elements) > 0 {
+		n := min(len(elements), 256)
+		if err := c.SetAddElements(set, elements[:n]); err != nil {
+			return err
+		}
+		elements = elements[n:]
+	}
+	return nil
+}
+
+// admit lets slots send in their own names.
+func (m *Manager) admit(indices []int) error {
+	return m.changeSlots(indices, func(c *nftables.Conn, s *sets, e []nftables.SetElement) error {
+		return addElements(c, s.slots, e)
+	})
+}
+
+// expel undoes admit. It is idempotent.
+func (m *Manager) expel(index int) error {
+	return m.changeSlots([]int{index}, func(c *nftables.Conn, s *sets, e []nftables.SetElement) error {
+		// Adding first makes deleting what is not there no error.
+		if err := c.SetAddElements(s.slots, e); err != nil {
+			return err
+		}
+		return c.SetDeleteElements(s.slots, e)
+	})
+}
+
+func (m *Manager) changeSlots(indices []int, change func(*nftables.Conn, *sets, []nftables.SetElement) error) error {
+	m.rules.Lock()
+	defer m.rules.Unlock()
+	c, err := nftables.New()
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "no netlink socket")
+	}
+	var elements []nftables.SetElement
+	for _, index := range indices {
+		key := make([]byte, 16, 20)
+		copy(key, m.linkName(index))
+		elements = append(elements, nftables.SetElement{Key: append(key, m.addr(index).AsSlice()...)})
+	}
+	if err := change(c, newSets(m.table()), elements); err != nil {
+		return cay.Wrap(cay.Internal, err, "network slots")
+	}
+	if err := c.Flush(); err != nil {
+		return cay.Wrap(cay.Internal, err, "the packet filter's slots cannot be changed")
+	}
+	return nil
+}
+
+// admitFound rebuilds the set of slots from those found, and reads back the
+// policies that an earlier manager applied to them.
+func (m *Manager) admitFound() error {
+	var indices []int
+	byAddr := map[netip.Addr]int{}
+	for index := range m.slots {
+		indices = append(indices, index)
+		byAddr[m.addr(index)] = index
+	}
+	err := m.changeSlots(indices, func(c *nftables.Conn, s *sets, e []nftables.SetElement) error {
+		c.FlushSet(s.slots)
+		return addElements(c, s.slots, e)
+	})
+	if err != nil {
+		return err
+	}
+	return m.readPolicies(byAddr)
+}
+
+// readPolicies fills m.applied from the packet filter.
+func (m *Manager) readPolicies(byAddr map[netip.Addr]int) error {
+	c, err := nftables.New()
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "no netlink socket")
+	}
+	s := newSets(m.table())
+	read := func(set *nftables.Set, add func(*policy, netip.Prefix)) error {
+		elements, err := c.GetSetElements(set)
+		if err != nil {
+			return cay.Wrap(cay.Internal, err, "the packet filter cannot be read")
+		}
+		for _, e := range elements {
+			if len(e.Key) < 4 {
+				continue
+			}
+			index, ok := byAddr[netip.AddrFrom4([4]byte(e.Key[:4]))]
+			if !ok {
+				continue
+			}
+			p := m.applied[index]
+			add(&p, destination(e))
+			m.applied[index] = p
+		}
+		return nil
+	}
+	for set, add := range map[*nftables.Set]func(*policy, netip.Prefix){
+		s.open:    func(p *policy, _ netip.Prefix) { p.open = true },
+		s.dns:     func(p *policy, _ netip.Prefix) { p.dns = true },
+		s.allowed: func(p *policy, d netip.Prefix) { p.allowed = append(p.allowed, d) },
+		s.denied:  func(p *policy, d netip.Prefix) { p.denied = append(p.denied, d) },
+	} {
+		if err := read(set, add); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// destination is the prefix behind an element of flows; the zero one for
+// other elements.
+func destination(e nftables.SetElement) netip.Prefix {
+	if len(e.Key) < 8 || len(e.KeyEnd) < 8 {
+		return netip.Prefix{}
+	}
+	first, end := netip.AddrFrom4([4]byte(e.Key[4:8])), netip.AddrFrom4([4]byte(e.KeyEnd[4:8]))
+	for bits := 0; bits <= 32; bits++ {
+		if p := netip.PrefixFrom(first, bits); p.Masked().Addr() == first && last(p) == end {
+			return p
+		}
+	}
+	return netip.PrefixFrom(first, 32)
+}

@@ -1,0 +1,401 @@
+package vnet
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cay-run/cay"
+)
+
+// closedForEver are the ranges that are no internet: "this" network, private,
+// shared, loopback, link-local, protocol assignments, documentation of the
+// first kind (hosts in small clouds live there), benchmarks, multicast and the
+// rest. AllowOut does not open them.
+var closedForEver = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("10.0.0.0/8"),
+	netip.MustParsePrefix("100.64.0.0/10"),
+	netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("172.16.0.0/12"),
+	netip.MustParsePrefix("192.0.0.0/24"),
+	netip.MustParsePrefix("192.0.2.0/24"),
+	netip.MustParsePrefix("192.168.0.0/16"),
+	netip.MustParsePrefix("198.18.0.0/15"),
+	netip.MustParsePrefix("224.0.0.0/3"),
+}
+
+// sets are the table's memory of slots.
+type sets struct {
+	slots   *nftables.Set // interface . address: who may send as whom
+	open    *nftables.Set // address: reaches the internet
+	dns     *nftables.Set // address: may ask names
+	allowed *nftables.Set // address . destination: beats denied
+	denied  *nftables.Set // address . destination
+	blocked *nftables.Set // destination: closed to all
+}
+
+func (m *Manager) table() *nftables.Table {
+	return &nftables.Table{Name: m.name, Family: nftables.TableFamilyINet}
+}
+
+func newSets(t *nftables.Table) *sets {
+	pair := nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)
+	return &sets{
+		slots: &nftables.Set{
+			Table: t, Name: "slots", Concatenation: true,
+			KeyType: nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeIPAddr),
+		},
+		open:    &nftables.Set{Table: t, Name: "open", KeyType: nftables.TypeIPAddr},
+		dns:     &nftables.Set{Table: t, Name: "dns", KeyType: nftables.TypeIPAddr},
+		allowed: &nftables.Set{Table: t, Name: "allowed", KeyType: pair, Interval: true, Concatenation: true},
+		denied:  &nftables.Set{Table: t, Name: "denied", KeyType: pair, Interval: true, Concatenation: true},
+		blocked: &nftables.Set{Table: t, Name: "blocked", KeyType: nftables.TypeIPAddr, Interval: true},
+	}
+}
+
+func (s *sets) all() []*nftables.Set {
+	return []*nftables.Set{s.slots, s.open, s.dns, s.allowed, s.denied, s.blocked}
+}
+
+// writeTable writes the packet filter in one transaction. Chains are replaced;
+// sets stay, and so do the policies of living instances.
+func (m *Manager) writeTable(resolver netip.AddrPort) error {
+	blocked, err := m.blockedRanges()
+	if err != nil {
+		return err
+	}
+	err = m.writeTableOnce(resolver, blocked)
+	if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EBUSY) {
+		// Another version's sets are in the way. Policies are applied again
+		// by those who adopt; until then the slots are closed.
+		if err := m.deleteTable(); err != nil {
+			return err
+		}
+		err = m.writeTableOnce(resolver, blocked)
+	}
+	if err != nil {
+		return cay.Wrap(cay.Unsupported, err, "the packet filter cannot be written").
+			WithHint("the kernel needs nftables with nat, reject and sets (nf_tables, nft_nat, nft_masq, nft_reject_inet): modprobe nf_tables")
+	}
+	return m.admitFound()
+}
+
+func (m *Manager) writeTableOnce(resolver netip.AddrPort, blocked []netip.Prefix) error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	t := c.AddTable(m.table())
+	s := newSets(t)
+	for _, set := range s.all() {
+		if err := c.AddSet(set, nil); err != nil {
+			return err
+		}
+	}
+	c.FlushSet(s.blocked)
+	if err := c.SetAddElements(s.blocked, intervals(blocked)); err != nil {
+		return err
+	}
+	w := chainWriter{c: c, t: t, guests: m.name + "-"}
+	w.spoofing(s)
+	w.names(s, resolver)
+	w.input(resolver)
+	w.forward(s, resolver)
+	w.masquerade(m.network)
+	return c.Flush()
+}
+
+func (m *Manager) deleteTable() error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	c.AddTable(m.table()) // so that deleting is no error when there is none
+	c.DelTable(m.table())
+	if err := c.Flush(); err != nil {
+		return cay.Wrap(cay.Internal, err, "the packet filter %q cannot be removed", m.name)
+	}
+	return nil
+}
+
+// blockedRanges are the closed ranges and the networks that the host is a
+// member of: its neighbours are none of a guest's business.
+func (m *Manager) blockedRanges() ([]netip.Prefix, error) {
+	out := append(slices.Clone(closedForEver), m.network)
+	var addrs []netlink.Addr
+	err := untorn(func() (err error) {
+		addrs, err = m.links.AddrList(nil, netlink.FAMILY_V4)
+		return err
+	})
+	if err != nil {
+		return nil, cay.Wrap(cay.Internal, err, "the host's addresses cannot be listed")
+	}
+	for _, a := range addrs {
+		// A tunnel may claim half the world; that is no neighbourhood.
+		if p, ok := prefixOf(a.IPNet); ok && p.Bits() >= 8 {
+			out = append(out, p.Masked())
+		}
+	}
+	return disjoint(out), nil
+}
+
+// disjoint sorts prefixes and leaves out those within others: the kernel
+// takes no overlapping intervals.
+func disjoint(in []netip.Prefix) []netip.Prefix {
+	in = slices.Clone(in)
+	slices.SortFunc(in, func(a, b netip.Prefix) int {
+		if c := a.Addr().Compare(b.Addr()); c != 0 {
+			return c
+		}
+		return a.Bits() - b.Bits()
+	})
+	var out []netip.Prefix
+	for _, p := range in {
+		if n := len(out); n == 0 || !out[n-1].Overlaps(p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// intervals are the elements of a set of ranges: each begins at its first
+// address and ends before the one after its last.
+func intervals(prefixes []netip.Prefix) []nftables.SetElement {
+	var out []nftables.SetElement
+	for _, p := range prefixes {
+		out = append(out, nftables.SetElement{Key: p.Addr().AsSlice()})
+		if next := last(p).Next(); next.IsValid() {
+			out = append(out, nftables.SetElement{Key: next.AsSlice(), IntervalEnd: true})
+		}
+	}
+	return out
+}
+
+// last is the last address of an IPv4 prefix.
+func last(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().As4()
+	for bit := p.Bits(); bit < 32; bit++ {
+		b[bit/8] |= 0x80 >> (bit % 8)
+	}
+	return netip.AddrFrom4(b)
+}
+
+// chainWriter queues chains and rules.
+type chainWriter struct {
+	c      *nftables.Conn
+	t      *nftables.Table
+	guests string // what every guest's interface begins with
+}
+
+// chain begins a chain anew.
+func (w chainWriter) chain(name string, typ nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority) func(...[]expr.Any) {
+	chain := w.c.AddChain(&nftables.Chain{Name: name, Table: w.t, Type: typ, Hooknum: hook, Priority: prio})
+	w.c.FlushChain(chain)
+	return func(parts ...[]expr.Any) {
+		w.c.AddRule(&nftables.Rule{Table: w.t, Chain: chain, Exprs: slices.Concat(parts...)})
+	}
+}
+
+// spoofing drops what a guest sends in another's name, and all IPv6, before
+// anything looks at it.
+func (w chainWriter) spoofing(s *sets) {
+	rule := w.chain("spoofing", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
+	rule(w.from(), notIPv4(), drop())
+	rule(w.from(), []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: unix.NFT_REG_1},
+		&expr.Payload{DestRegister: unix.NFT_REG_2, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4},
+		&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: s.slots.Name, SetID: s.slots.ID, Invert: true},
+	}, drop())
+}
+
+// names sends the guests' questions on to the resolver.
+func (w chainWriter) names(s *sets, resolver netip.AddrPort) {
+	rule := w.chain("names", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
+	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+		rule(w.from(), to(netip.PrefixFrom(DNS, 32)), fromSet(s.dns), protocol(proto), toPort(53), []expr.Any{
+			&expr.Immediate{Register: unix.NFT_REG_1, Data: resolver.Addr().AsSlice()},
+			&expr.Immediate{Register: unix.NFT_REG_2, Data: binaryutil.BigEndian.PutUint16(resolver.Port())},
+			&expr.NAT{
+				Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4,
+				RegAddrMin: unix.NFT_REG_1, RegProtoMin: unix.NFT_REG_2, Specified: true,
+			},
+		})
+	}
+}
+
+// input is what guests may send to the host itself: answers, and questions if
+// the resolver is one of the host's addresses.
+func (w chainWriter) input(resolver netip.AddrPort) {
+	rule := w.chain("input", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter)
+	rule(w.from(), replies(), accept())
+	w.questions(rule, resolver)
+	w.refuse(rule, w.from())
+}
+
+// forward is what guests may send through the host.
+func (w chainWriter) forward(s *sets, resolver netip.AddrPort) {
+	rule := w.chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
+	w.refuse(rule, w.from(), w.into()) // a neighbour
+	rule(w.into(), replies(), accept())
+	rule(w.into(), drop())
+	w.questions(rule, resolver)
+	w.refuse(rule, w.from(), toSet(s.blocked))
+	rule(w.from(), flowSet(s.allowed), accept())
+	w.refuse(rule, w.from(), flowSet(s.denied))
+	rule(w.from(), fromSet(s.open), accept())
+	w.refuse(rule, w.from())
+}
+
+// masquerade hides guests behind the host.
+func (w chainWriter) masquerade(network netip.Prefix) {
+	rule := w.chain("masquerade", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
+	rule(w.notInto(), from(network), []expr.Any{&expr.Masq{}})
+}
+
+// questions accepts what the chain of names has sent to the resolver.
+func (w chainWriter) questions(rule func(...[]expr.Any), resolver netip.AddrPort) {
+	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+		rule(w.from(), redirected(), to(netip.PrefixFrom(resolver.Addr(), 32)),
+			protocol(proto), toPort(resolver.Port()), accept())
+	}
+}
+
+// refuse answers no, so that a guest need not wait for a timeout.
+func (w chainWriter) refuse(rule func(...[]expr.Any), match ...[]expr.Any) {
+	all := slices.Concat(match...)
+	rule(all, protocol(unix.IPPROTO_TCP), []expr.Any{
+		&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST},
+	})
+	rule(all, []expr.Any{
+		&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED},
+	})
+}
+
+func (w chainWriter) from() []expr.Any {
+	return w.link(expr.MetaKeyIIFNAME, expr.CmpOpEq)
+}
+
+func (w chainWriter) into() []expr.Any {
+	return w.link(expr.MetaKeyOIFNAME, expr.CmpOpEq)
+}
+
+func (w chainWriter) notInto() []expr.Any {
+	return w.link(expr.MetaKeyOIFNAME, expr.CmpOpNeq)
+}
+
+// link matches the beginning of an interface's name.
+func (w chainWriter) link(key expr.MetaKey, op expr.CmpOp) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: key, Register: unix.NFT_REG_1},
+		&expr.Cmp{Op: op, Register: unix.NFT_REG_1, Data: []byte(w.guests)},
+	}
+}
+
+func notIPv4() []expr.Any { return family(expr.CmpOpNeq) }
+func isIPv4() []expr.Any  { return family(expr.CmpOpEq) }
+
+func family(op expr.CmpOp) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: unix.NFT_REG_1},
+		&expr.Cmp{Op: op, Register: unix.NFT_REG_1, Data: []byte{unix.NFPROTO_IPV4}},
+	}
+}
+
+const (
+	sourceOffset      = 12
+	destinationOffset = 16
+)
+
+func address(offset, length uint32) expr.Any {
+	return &expr.Payload{DestRegister: unix.NFT_REG_1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}
+}
+
+func from(p netip.Prefix) []expr.Any { return slices.Concat(isIPv4(), within(sourceOffset, p)) }
+func to(p netip.Prefix) []expr.Any   { return slices.Concat(isIPv4(), within(destinationOffset, p)) }
+
+func within(offset uint32, p netip.Prefix) []expr.Any {
+	mask := ^uint32(0) << (32 - p.Bits())
+	return []expr.Any{
+		address(offset, 4),
+		&expr.Bitwise{
+			SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: 4,
+			Mask: binaryutil.BigEndian.PutUint32(mask), Xor: make([]byte, 4),
+		},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: p.Addr().AsSlice()},
+	}
+}
+
+func fromSet(s *nftables.Set) []expr.Any { return lookup(sourceOffset, 4, s) }
+func toSet(s *nftables.Set) []expr.Any   { return lookup(destinationOffset, 4, s) }
+
+// flowSet looks source and destination up, which are neighbours in the header.
+func flowSet(s *nftables.Set) []expr.Any { return lookup(sourceOffset, 8, s) }
+
+func lookup(offset, length uint32, s *nftables.Set) []expr.Any {
+	return append(isIPv4(), address(offset, length),
+		&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: s.Name, SetID: s.ID})
+}
+
+func protocol(proto byte) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: unix.NFT_REG_1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: []byte{proto}},
+	}
+}
+
+func toPort(port uint16) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: unix.NFT_REG_1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: binaryutil.BigEndian.PutUint16(port)},
+	}
+}
+
+// replies matches packets of connections that the other side began.
+func replies() []expr.Any {
+	return conntrack(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
+}
+
+// redirected matches packets whose destination was rewritten.
+func redirected() []expr.Any {
+	const destinationNAT = 1 << 5 // IPS_DST_NAT
+	return conntrack(expr.CtKeySTATUS, destinationNAT)
+}
+
+// conntrack matches when any of the bits is set.
+func conntrack(key expr.CtKey, bits uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: key, Register: unix.NFT_REG_1},
+		&expr.Bitwise{
+			SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: 4,
+			Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: make([]byte, 4),
+		},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: unix.NFT_REG_1, Data: make([]byte, 4)},
+	}
+}
+
+func accept() []expr.Any {
+	return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
+}
+
+func drop() []expr.Any {
+	return []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}}
+}
+
+// untorn repeats a listing that changed under the reader.
+func untorn(list func() error) error {
+	var err error
+	for range 50 {
+		if err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return err
+		}
+	}
+	return err
+}
