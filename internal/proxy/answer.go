@@ -1,0 +1,129 @@
+package proxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"html"
+	"net/http"
+	"strings"
+
+	"github.com/cay-run/cay"
+)
+
+// answer is what the proxy itself says. Programs get it as JSON, whose texts
+// SDKs and their tests compare; people in browsers get a page.
+type answer struct {
+	SandboxID cay.SandboxID `json:"sandboxId"`
+	Message   string        `json:"message"`
+	Port      int           `json:"port,omitempty"`
+	Code      int           `json:"code"`
+
+	title, text string // of the page
+}
+
+func notFound(id cay.SandboxID) answer {
+	return answer{
+		SandboxID: id, Message: "The sandbox was not found", Code: http.StatusBadGateway,
+		title: "Sandbox Not Found",
+		text:  fmt.Sprintf("The sandbox %s wasn't found. It may have ended, or never existed.", id),
+	}
+}
+
+func portClosed(rt route) answer {
+	return answer{
+		SandboxID: rt.id, Message: "The sandbox is running but port is not open",
+		Port: rt.port, Code: http.StatusBadGateway,
+		title: "Closed Port",
+		text: fmt.Sprintf("The sandbox %s is running but there's no service running on port %d. "+
+			"Start one inside the sandbox and reload.", rt.id, rt.port),
+	}
+}
+
+func noAnswer(rt route) answer {
+	return answer{
+		SandboxID: rt.id, Message: "The service on the port closed the connection without an answer",
+		Port: rt.port, Code: http.StatusBadGateway,
+		title: "No Answer",
+		text: fmt.Sprintf("The service on port %d of the sandbox %s closed the connection "+
+			"without an answer.", rt.port, rt.id),
+	}
+}
+
+// trafficToken is the header that opens a sandbox which is not public.
+const trafficToken = "e2b-traffic-access-token"
+
+func tokenMissing(id cay.SandboxID) answer {
+	const m = "Sandbox is secured with traffic access token. Token header '" + trafficToken + "' is missing"
+	return answer{SandboxID: id, Message: m, Code: http.StatusForbidden, title: "Missing Traffic Access Token", text: m}
+}
+
+func tokenInvalid(id cay.SandboxID) answer {
+	const m = "Sandbox is secured with traffic access token. Provided token in header '" + trafficToken + "' is invalid"
+	return answer{SandboxID: id, Message: m, Code: http.StatusForbidden, title: "Invalid Traffic Access Token", text: m}
+}
+
+// lookupFailed turns a Lookup's error into what callers are told.
+func lookupFailed(id cay.SandboxID, err error) answer {
+	a := notFound(id)
+	switch cay.KindOf(err) {
+	case cay.Conflict:
+		a.Code, a.Message = http.StatusConflict, "The sandbox is changing its state, try again"
+	case cay.Exhausted:
+		a.Code, a.Message = http.StatusTooManyRequests, "Too many connections to the sandbox"
+	case cay.Denied:
+		a.Code, a.Message = http.StatusForbidden, "The sandbox may not be resumed by this request"
+	default:
+		return a
+	}
+	a.title, a.text = http.StatusText(a.Code), a.Message
+	return a
+}
+
+// internalRoute answers calls of what only the host may call.
+func internalRoute(id cay.SandboxID) answer {
+	const m = "This endpoint is reserved for the E2B control plane"
+	return answer{SandboxID: id, Message: m, Code: http.StatusNotFound, title: "Not Found", text: m}
+}
+
+func (a answer) write(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	// Pages elsewhere may read the reason: it says nothing secret.
+	h.Set("Access-Control-Allow-Origin", "*")
+	if isNavigation(r) {
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		h.Set("X-Content-Type-Options", "nosniff")
+		w.WriteHeader(a.Code)
+		fmt.Fprintf(w, page, html.EscapeString(a.title), html.EscapeString(a.title), html.EscapeString(a.text))
+		return
+	}
+	h.Set("Content-Type", "application/json; charset=utf-8")
+	body, err := json.Marshal(a)
+	if err != nil { // strings and numbers always marshal
+		panic(err)
+	}
+	w.WriteHeader(a.Code)
+	w.Write(body)
+}
+
+// isNavigation tells a person's browser from a program.
+func isNavigation(r *http.Request) bool {
+	return strings.Contains(r.UserAgent(), "Mozilla/") &&
+		strings.Contains(r.Header.Get("Accept"), "text/html")
+}
+
+const page = `<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>%s</title>
+<style>
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 36rem; margin: 20vh auto; padding: 0 1rem; color: #1d2733; background: #fbfaf6 }
+h1 { font-size: 1.5rem }
+@media (prefers-color-scheme: dark) { body { color: #e6e4dc; background: #16191d } }
+</style>
+</head>
+<body><h1>%s</h1><p>%s</p></body>
+</html>
+`

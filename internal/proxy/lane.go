@@ -1,0 +1,170 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
+)
+
+// A closed port may be about to open: a server that was just started. These
+// pauses come between tries.
+var dialPauses = []time.Duration{
+	10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond,
+}
+
+// dialTimeout bounds one try. A live guest answers a SYN within microseconds.
+const dialTimeout = 5 * time.Second
+
+// A guest's own server may drop an idle connection at any moment, usually
+// after 5 s; a request sent just then is lost. Ours wait longer.
+const (
+	idleForeign = 3 * time.Second
+	idleOwn     = 5 * time.Minute
+)
+
+// dialError marks that a request never left this host.
+type dialError struct{ err error }
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+// errCut is why dials fail after Cut.
+var errCut = errors.New("the sandbox is over")
+
+// lane holds all connections to one instance of a sandbox.
+type lane struct {
+	instance cay.InstanceID
+	addr     netip.Addr
+	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
+	ctx      context.Context // done after cut
+	cancel   context.CancelFunc
+	own      *http.Transport // to the agent and the interpreter
+	foreign  *http.Transport // to what users run
+
+	mu    sync.Mutex
+	conns map[*laneConn]struct{}
+}
+
+func newLane(t Target, dial func(context.Context, string, string) (net.Conn, error)) *lane {
+	l := &lane{instance: t.Instance, addr: t.Addr, dial: dial, conns: map[*laneConn]struct{}{}}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.own, l.foreign = l.transport(idleOwn), l.transport(idleForeign)
+	return l
+}
+
+func (l *lane) transport(idle time.Duration) *http.Transport {
+	return &http.Transport{
+		DialContext:         l.connect,
+		DisableCompression:  true, // bytes pass as they are
+		MaxIdleConnsPerHost: 64,
+		IdleConnTimeout:     idle,
+		ReadBufferSize:      32 << 10,
+		WriteBufferSize:     32 << 10,
+	}
+}
+
+// RoundTrip sends a request to the port that its URL names.
+func (l *lane) RoundTrip(r *http.Request) (*http.Response, error) {
+	switch r.URL.Port() {
+	case strconv.Itoa(guest.AgentPort), strconv.Itoa(guest.InterpPort):
+		return l.own.RoundTrip(r)
+	}
+	return l.foreign.RoundTrip(r)
+}
+
+// connect dials the guest, with patience for a port that is not open yet.
+func (l *lane) connect(ctx context.Context, network, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	for try := 0; ; try++ {
+		conn, err := l.tryDial(ctx, network, addr)
+		if err == nil {
+			return l.keep(conn)
+		}
+		if try == len(dialPauses) || !errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, &dialError{err}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, &dialError{ctx.Err()}
+		case <-time.After(dialPauses[try]):
+		}
+	}
+}
+
+func (l *lane) tryDial(ctx context.Context, network, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return l.dial(ctx, network, addr)
+}
+
+// keep registers a fresh connection, or refuses it when the lane was cut
+// while it was made.
+func (l *lane) keep(conn net.Conn) (net.Conn, error) {
+	c := &laneConn{Conn: conn, lane: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conns == nil {
+		conn.Close()
+		return nil, &dialError{errCut}
+	}
+	l.conns[c] = struct{}{}
+	return c, nil
+}
+
+// cut breaks every connection, now and for ever.
+func (l *lane) cut() {
+	l.cancel()
+	l.mu.Lock()
+	conns := l.conns
+	l.conns = nil
+	l.mu.Unlock()
+	for c := range conns {
+		c.abort()
+	}
+	l.own.CloseIdleConnections()
+	l.foreign.CloseIdleConnections()
+}
+
+func (l *lane) isCut() bool { return l.ctx.Err() != nil }
+
+// laneConn tells its lane when it is closed.
+type laneConn struct {
+	net.Conn
+	lane *lane
+}
+
+func (c *laneConn) Close() error {
+	c.lane.mu.Lock()
+	delete(c.lane.conns, c) // a nil map is fine
+	c.lane.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// CloseWrite ends what is sent to the guest, as websockets and tunnels do.
+func (c *laneConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return fmt.Errorf("close write: %w", errors.ErrUnsupported)
+}
+
+// abort drops the connection without waiting for a guest that is no more: a
+// read here fails at once, and nothing lingers in the kernel.
+func (c *laneConn) abort() {
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		tcp.SetLinger(0)
+	}
+	c.Conn.Close()
+}

@@ -1,0 +1,325 @@
+package proxy
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"iter"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
+)
+
+// Target is where a sandbox is and who may reach it.
+type Target struct {
+	Instance     cay.InstanceID
+	Addr         netip.Addr
+	Public       bool   // false: ports want TrafficToken
+	TrafficToken string //
+	MaskHost     string // what users' servers see as Host; "${PORT}" is replaced
+}
+
+// Config says where sandboxes are.
+type Config struct {
+	// Lookup finds a running sandbox. NotFound is what it says of one that
+	// is over; it says so before Cut is called.
+	Lookup func(cay.SandboxID) (Target, error)
+	// Tokens yields the access tokens of running sandboxes, for signed file
+	// URLs. Nil means that such URLs need a host or headers.
+	Tokens func() iter.Seq2[cay.SandboxID, string]
+	// Domain is the server's own, if it has one; a port in it is ignored.
+	Domain string
+	// Dial replaces the net package's in tests.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	Log  *slog.Logger
+}
+
+// Proxy serves the ports of sandboxes. Its methods are safe for concurrent
+// use.
+type Proxy struct {
+	cfg     Config
+	reverse *httputil.ReverseProxy
+
+	mu    sync.Mutex
+	lanes map[cay.SandboxID]*lane
+}
+
+// New returns a proxy.
+func New(cfg Config) *Proxy {
+	if cfg.Dial == nil {
+		cfg.Dial = (&net.Dialer{}).DialContext
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	p := &Proxy{cfg: cfg, lanes: map[cay.SandboxID]*lane{}}
+	p.reverse = &httputil.ReverseProxy{
+		Rewrite:       rewrite,
+		Transport:     byLane{},
+		FlushInterval: -1, // streams must not wait
+		BufferPool:    buffers{},
+		ErrorHandler:  p.failed,
+		ErrorLog:      slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+	}
+	return p
+}
+
+// Wrap returns a handler that serves requests to sandboxes and leaves all
+// others to next.
+func (p *Proxy) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rt, v, way := p.find(r)
+		switch v {
+		case ours:
+			p.serve(w, r, rt)
+		case broken:
+			badRoute(w, way)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// Ways to name a sandbox.
+const (
+	byHost = iota
+	byHeaders
+	bySignature
+)
+
+// find tells which sandbox a request is for. The order is part of the
+// contract: host label, headers, signature.
+func (p *Proxy) find(r *http.Request) (route, verdict, int) {
+	if rt, v := parseHost(r.Host); v != notOurs {
+		return rt, v, byHost
+	}
+	if !trustsHeaders(r.Host, p.cfg.Domain) {
+		return route{}, notOurs, 0
+	}
+	if rt, v := parseHeaders(r.Header); v != notOurs {
+		return rt, v, byHeaders
+	}
+	rt, v := p.signedFiles(r)
+	return rt, v, bySignature
+}
+
+func badRoute(w http.ResponseWriter, way int) {
+	switch way {
+	case byHost:
+		http.Error(w, "Invalid host: want <port>-<sandbox id>.<domain>", http.StatusBadRequest)
+	case byHeaders:
+		http.Error(w, "Invalid headers "+headerID+" or "+headerPort, http.StatusBadRequest)
+	default:
+		w.Header().Set("Content-Type", "application/json; charset=utf-8")
+		w.Header().Set("Access-Control-Allow-Origin", "*")
+		w.WriteHeader(http.StatusUnauthorized)
+		w.Write([]byte(`{"code":401,"message":"invalid signature"}`))
+	}
+}
+
+// Cut breaks every connection of a sandbox and forgets it. Lookup must say
+// already that it is over, or its next request opens new ones.
+func (p *Proxy) Cut(id cay.SandboxID) {
+	p.mu.Lock()
+	l := p.lanes[id]
+	delete(p.lanes, id)
+	p.mu.Unlock()
+	if l != nil {
+		l.cut()
+	}
+}
+
+// Close breaks all connections.
+func (p *Proxy) Close() {
+	p.mu.Lock()
+	lanes := p.lanes
+	p.lanes = map[cay.SandboxID]*lane{}
+	p.mu.Unlock()
+	for _, l := range lanes {
+		l.cut()
+	}
+}
+
+// trip is one request on its way; it travels in the request's context.
+type trip struct {
+	route
+	target Target
+	lane   *lane
+}
+
+type tripKey struct{}
+
+func tripOf(r *http.Request) *trip { return r.Context().Value(tripKey{}).(*trip) }
+
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, rt route) {
+	if r.Method == http.MethodConnect {
+		http.Error(w, "CONNECT is not offered", http.StatusMethodNotAllowed)
+		return
+	}
+	target, l, err := p.lane(rt.id)
+	if err != nil {
+		lookupFailed(rt.id, err).write(w, r)
+		return
+	}
+	if a, ok := refuse(r, rt, target); ok {
+		a.write(w, r)
+		return
+	}
+	t := &trip{route: rt, target: target, lane: l}
+	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tripKey{}, t)))
+}
+
+// refuse says why a request may not pass.
+func refuse(r *http.Request, rt route, target Target) (answer, bool) {
+	if rt.port == guest.AgentPort {
+		// The path is cleaned because the agent's router cleans it too.
+		internal := slices.Contains(guest.InternalPaths, path.Clean("/"+r.URL.Path))
+		return internalRoute(rt.id), internal
+	}
+	if target.Public {
+		return answer{}, false
+	}
+	got := r.Header.Get(trafficToken)
+	if got == "" {
+		return tokenMissing(rt.id), true
+	}
+	same := target.TrafficToken != "" && subtle.ConstantTimeCompare([]byte(got), []byte(target.TrafficToken)) == 1
+	return tokenInvalid(rt.id), !same
+}
+
+// lane finds or makes the lane of a sandbox's present instance.
+//
+// A sandbox may end between Lookup and here, and its address may serve
+// another; therefore a new lane is entered first and looked up again after: if
+// the sandbox is still there then its Cut is yet to come and finds the lane.
+func (p *Proxy) lane(id cay.SandboxID) (Target, *lane, error) {
+	target, err := p.cfg.Lookup(id)
+	if err != nil {
+		return Target{}, nil, err
+	}
+	l, old := p.enter(id, target)
+	if old == l {
+		return target, l, nil
+	}
+	if old != nil {
+		old.cut()
+	}
+	again, err := p.cfg.Lookup(id)
+	if err == nil && again.Instance != target.Instance {
+		err = cay.Errorf(cay.Conflict, "sandbox %s is changing its instance", id)
+	}
+	if err != nil {
+		p.drop(id, l)
+		return Target{}, nil, err
+	}
+	return again, l, nil
+}
+
+// enter returns the lane for a target and what was there before: the same
+// lane, that of an older instance, or nil.
+func (p *Proxy) enter(id cay.SandboxID, target Target) (l, old *lane) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old = p.lanes[id]
+	if old != nil && old.instance == target.Instance && old.addr == target.Addr {
+		return old, old
+	}
+	l = newLane(target, p.cfg.Dial)
+	p.lanes[id] = l
+	return l, old
+}
+
+// drop cuts one lane, and forgets it unless it was replaced already.
+func (p *Proxy) drop(id cay.SandboxID, l *lane) {
+	p.mu.Lock()
+	if p.lanes[id] == l {
+		delete(p.lanes, id)
+	}
+	p.mu.Unlock()
+	l.cut()
+}
+
+// rewrite points a request at the guest.
+func rewrite(pr *httputil.ProxyRequest) {
+	t := tripOf(pr.In)
+	pr.Out.URL = &url.URL{
+		Scheme:   "http",
+		Host:     net.JoinHostPort(t.target.Addr.String(), strconv.Itoa(t.port)),
+		Path:     pr.In.URL.Path,
+		RawPath:  pr.In.URL.RawPath,
+		RawQuery: pr.In.URL.RawQuery,
+	}
+	pr.Out.Host = pr.In.Host
+	pr.SetXForwarded()
+	if proto := pr.In.Header.Get("X-Forwarded-Proto"); proto == "https" && fromLoopback(pr.In) {
+		pr.Out.Header.Set("X-Forwarded-Proto", proto) // a TLS terminator on this host
+	}
+	pr.Out.Header.Del(trafficToken) // for the proxy alone
+	if t.port == guest.AgentPort {
+		// The agent upgrades nothing; an upgrade would be a way around
+		// the check of internal paths.
+		pr.Out.Header.Del("Upgrade")
+		pr.Out.Header.Del("Connection")
+		return
+	}
+	if mask := t.target.MaskHost; mask != "" {
+		pr.Out.Host = strings.ReplaceAll(mask, "${PORT}", strconv.Itoa(t.port))
+	}
+}
+
+func fromLoopback(r *http.Request) bool {
+	ap, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && ap.Addr().Unmap().IsLoopback()
+}
+
+// failed answers a request that got no response. One whose response had begun
+// never comes here: its connection is broken off.
+func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
+	t := tripOf(r)
+	var dial *dialError
+	switch {
+	case r.Context().Err() != nil: // the caller left
+		panic(http.ErrAbortHandler)
+	case t.lane.isCut(), !p.alive(t):
+		notFound(t.id).write(w, r)
+	case errors.As(err, &dial):
+		portClosed(t.route).write(w, r)
+	default:
+		p.cfg.Log.Debug("a guest gave no answer", "sandbox", t.id, "port", t.port, "err", err)
+		noAnswer(t.route).write(w, r)
+	}
+}
+
+func (p *Proxy) alive(t *trip) bool {
+	now, err := p.cfg.Lookup(t.id)
+	return err == nil && now.Instance == t.lane.instance
+}
+
+// byLane is the transport of the one ReverseProxy: each request has its own.
+type byLane struct{}
+
+func (byLane) RoundTrip(r *http.Request) (*http.Response, error) {
+	return tripOf(r).lane.RoundTrip(r)
+}
+
+// buffers lends the buffers that bodies are copied with. They are large
+// because a system call costs more than a copy.
+type buffers struct{}
+
+const bufferSize = 256 << 10
+
+var pool = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+
+func (buffers) Get() []byte  { return pool.Get().(*[bufferSize]byte)[:] }
+func (buffers) Put(b []byte) { pool.Put((*[bufferSize]byte)(b)) }
