@@ -1,0 +1,114 @@
+package image
+
+import "strings"
+
+// Hostname is what every sandbox is called, for ever: it is part of memory
+// snapshots, and sudo wants it to resolve.
+const Hostname = "cay"
+
+// bundlePath is where a guest finds the authorities it trusts.
+const bundlePath = "/etc/ssl/certs/ca-certificates.crt"
+
+// trustVars are the variables by which programs with a bundle of their own
+// learn of the system's.
+var trustVars = []string{
+	"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
+	"PIP_CERT", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO",
+}
+
+// Env is the environment of every template made here.
+func Env() map[string]string {
+	env := map[string]string{"LANG": "C.UTF-8"}
+	for _, name := range trustVars {
+		env[name] = bundlePath
+	}
+	return env
+}
+
+// Base is a small Debian for an agent: shells, git, compilers, Python, node.
+func Base() Recipe {
+	return Recipe{
+		Name:  "base",
+		Suite: "bookworm",
+		Packages: strings.Fields(`
+			bash bzip2 ca-certificates coreutils curl file git iproute2
+			iputils-ping jq less lsof ncurses-bin net-tools netcat-openbsd
+			openssh-client procps psmisc rsync sudo tar tzdata unzip vim-tiny
+			wget xz-utils zip
+			build-essential pkg-config
+			python3 python3-dev python3-pip python3-venv python-is-python3`),
+		Node: "24",
+		NPM:  "11",
+		Files: []File{
+			{Path: "/etc/hostname", Mode: 0o644, Data: []byte(Hostname + "\n")},
+			{Path: "/etc/hosts", Mode: 0o644, Data: []byte(hosts)},
+			{Path: "/etc/machine-id", Mode: 0o644, Data: nil},
+			{Path: "/etc/sudoers.d/user", Mode: 0o440, Data: []byte(sudoers)},
+			// An empty /tmp would become a RAM disk outside the overlay.
+			{Path: "/tmp/.cay", Mode: 0o644, Data: nil},
+			{Path: "/var/tmp/.cay", Mode: 0o644, Data: nil},
+		},
+		Steps: []Step{
+			{Name: "make the user", Script: makeUser},
+			{Name: "tidy up", Script: tidy},
+		},
+	}
+}
+
+// CodeInterpreter is Base with Jupyter's kernel and the usual libraries for
+// data.
+func CodeInterpreter() Recipe {
+	base := Base()
+	return Recipe{
+		Name: "code-interpreter-v1",
+		From: &base,
+		Python: strings.Fields(`
+			ipykernel numpy pandas matplotlib scipy scikit-learn pillow
+			seaborn openpyxl requests beautifulsoup4`),
+		Steps: []Step{
+			{Name: "compile Python modules", Script: compile},
+			{Name: "build the font cache", Script: fontCache},
+			{Name: "tidy up", Script: tidy},
+		},
+	}
+}
+
+const hosts = `127.0.0.1 localhost ` + Hostname + `
+::1 localhost ip6-localhost ip6-loopback
+`
+
+// sudo drops the environment; programs under it must trust the same.
+var sudoers = `user ALL=(ALL:ALL) NOPASSWD: ALL
+Defaults env_keep += "` + strings.Join(trustVars, " ") + `"
+`
+
+// The user owns /usr/local, so that pip and npm install for everybody without
+// sudo, and a kernel that runs already finds what pip installed. The user's
+// own site directory exists for the same reason: Python looks for it once.
+const makeUser = `
+useradd --create-home --uid 1000 --user-group --shell /bin/bash user
+site=$(python3 -c 'import sysconfig as s; v = s.get_config_var("py_version_short"); print("/home/user/.local/lib/python%s/site-packages" % v)')
+mkdir -p "$site" /home/user/.local/bin
+chown -R user:user /home/user
+mkdir -p /.cay /run/e2b
+chmod 1777 /tmp /var/tmp
+update-alternatives --quiet --install /usr/bin/vim vim /usr/bin/vim.tiny 10
+`
+
+const compile = `
+cd /usr/local/lib/python3*/dist-packages
+# Tests of libraries are a tenth of the size and nobody runs them here.
+find numpy scipy pandas sklearn matplotlib mpl_toolkits -type d -name tests -prune -exec rm -rf {} +
+# A module that does not compile is one for another Python: not an error.
+python3 -m compileall -q -j 0 . || true
+`
+
+const fontCache = `
+runuser -u user -- env HOME=/home/user MPLBACKEND=agg python3 -c 'import matplotlib.pyplot'
+`
+
+const tidy = `
+chown -R user:user /usr/local
+rm -rf /var/cache/apt/* /var/cache/debconf/*-old /var/lib/apt/lists/* /var/log/* /root/.cache /root/.npm
+mkdir -p /var/cache/apt/archives/partial /var/lib/apt/lists/partial
+`
