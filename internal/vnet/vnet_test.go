@@ -597,3 +597,13 @@ func TestDisjoint(t *testing.T) {
 		t.Errorf("disjoint = %s", got)
 	}
 }
+
+func TestProbe(t *testing.T) {
+	needRoot(t)
+	if err := Probe(); err != nil {
+		t.Error(err)
+	}
+	if _, err := DropsForwarded(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,100 @@
+// Package doctor looks a host over: what a server needs, what would make it
+// better, and what to do about either.
+package doctor
+
+import (
+	"context"
+	"io/fs"
+	"os"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/config"
+)
+
+// Status is the outcome of a check.
+type Status string
+
+// The outcomes. A server starts with warnings, not with failures.
+const (
+	OK   Status = "ok"
+	Warn Status = "warn"
+	Fail Status = "fail"
+)
+
+// Check is one thing that was looked at.
+type Check struct {
+	Name   string `json:"name"`
+	Status Status `json:"status"`
+	Detail string `json:"detail"`
+	Hint   string `json:"hint,omitempty"` // what to do; empty when all is well
+}
+
+// examination looks at one thing.
+type examination struct {
+	name  string
+	start bool // a server looks at it before it starts
+	look  func(context.Context, host) Check
+}
+
+// host is what is examined. Files of the kernel are read through sys, so that
+// tests can show other kernels.
+type host struct {
+	cfg config.Config
+	sys fs.FS // the root directory
+}
+
+var examinations = []examination{
+	{"root", true, root},
+	{"kernel", true, kernel},
+	{"cgroups", true, cgroups},
+	{"packet filter", true, packetFilter},
+	{"system calls", true, systemCalls},
+	{"data directory", true, dataDirectory},
+	{"run directory", true, runDirectory},
+	{"port", true, port},
+	{"memory", false, memory},
+	{"tasks", false, tasks},
+	{"forwarding", false, forwarding},
+	{"build tools", false, buildTools},
+}
+
+// Run makes every check.
+func Run(ctx context.Context, cfg config.Config) []Check {
+	return examine(ctx, host{cfg, os.DirFS("/")}, examinations)
+}
+
+func examine(ctx context.Context, h host, list []examination) []Check {
+	var out []Check
+	for _, e := range list {
+		c := e.look(ctx, h)
+		c.Name = e.name
+		out = append(out, c)
+	}
+	return out
+}
+
+// Required is what a server asks before it starts: nil, or the first thing
+// that must be put right, with a hint.
+func Required(ctx context.Context, cfg config.Config) error {
+	h := host{cfg, os.DirFS("/")}
+	for _, e := range examinations {
+		if !e.start {
+			continue
+		}
+		if c := e.look(ctx, h); c.Status == Fail {
+			kind := cay.Unsupported
+			switch e.name {
+			case "port":
+				kind = cay.Conflict
+			case "data directory":
+				kind = cay.NoSpace
+			}
+			return cay.Errorf(kind, "%s", c.Detail).WithHint("%s", c.Hint)
+		}
+	}
+	return nil
+}
+
+func ok(detail string) Check         { return Check{Status: OK, Detail: detail} }
+func warn(detail, hint string) Check { return Check{Status: Warn, Detail: detail, Hint: hint} }
+func fail(detail, hint string) Check { return Check{Status: Fail, Detail: detail, Hint: hint} }
