@@ -1,0 +1,322 @@
+package archive
+
+import (
+	"archive/tar"
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Owner is who gets all that is unpacked.
+type Owner struct{ UID, GID int }
+
+// Stats counts what was unpacked.
+type Stats struct {
+	Entries int64 `json:"entries"`
+	Bytes   int64 `json:"bytes"`
+}
+
+type unpacking struct {
+	root  *os.Root
+	owner *Owner
+	buf   []byte
+	known map[string]bool // directories that are there
+	dirs  []*tar.Header   // whose modes and times are set last
+	stats Stats
+}
+
+// Unpack reads a tar into the directory dir, which must exist. All that it
+// makes belongs to owner; with nil, to whom the archive says, set-id bits
+// kept. Sockets, FIFOs and devices are left out. The error is *FormatError
+// where the archive is at fault. What was unpacked before an error stays, but
+// no part of a file does.
+func Unpack(r io.Reader, dir string, owner *Owner) (Stats, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return Stats{}, err
+	}
+	defer root.Close()
+	u := &unpacking{root: root, owner: owner, buf: make([]byte, bufSize), known: map[string]bool{".": true}}
+	tr := tar.NewReader(bufio.NewReaderSize(r, bufSize))
+	for {
+		h, err := tr.Next()
+		if err == io.EOF {
+			return u.stats, u.finish()
+		}
+		if err != nil {
+			return u.stats, readError(err)
+		}
+		if u.stats.Entries++; u.stats.Entries > maxEntries {
+			return u.stats, &FormatError{fmt.Sprintf("the archive has more than %d entries", maxEntries)}
+		}
+		if err := u.entry(h, tr); err != nil {
+			return u.stats, err
+		}
+	}
+}
+
+// readError tells a bad archive from a reader that failed.
+func readError(err error) error {
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return &FormatError{"the archive ends too early"}
+	case errors.Is(err, tar.ErrHeader), errors.Is(err, tar.ErrFieldTooLong):
+		return &FormatError{"the archive is not a tar that can be read"}
+	}
+	return err
+}
+
+// local cleans a name of the archive and refuses one that leads out.
+func local(name string) (string, error) {
+	clean := path.Clean(name)
+	if name == "" || strings.ContainsRune(name, 0) || path.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, "../") {
+		return "", &FormatError{fmt.Sprintf("the archive's entry %.200q does not stay in the directory", name)}
+	}
+	return clean, nil
+}
+
+func (u *unpacking) entry(h *tar.Header, r io.Reader) error {
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil
+	}
+	name, err := local(h.Name)
+	if err != nil {
+		return err
+	}
+	if name == "." { // the directory itself stays as it is
+		return nil
+	}
+	h.Name = name
+	if err := u.parents(path.Dir(name)); err != nil {
+		return u.outside(name, err)
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		err = u.dir(h)
+	case tar.TypeReg, tar.TypeGNUSparse:
+		err = u.file(h, r)
+	case tar.TypeSymlink:
+		err = u.symlink(h)
+	case tar.TypeLink:
+		err = u.link(h)
+	}
+	return u.outside(name, err)
+}
+
+// outside names the entry in errors of os.Root that have no errno: what it
+// says when a link leads out.
+func (u *unpacking) outside(name string, err error) error {
+	var errno syscall.Errno
+	var pe *fs.PathError
+	var le *os.LinkError
+	if err == nil || errors.As(err, &errno) || !errors.As(err, &pe) && !errors.As(err, &le) {
+		return err
+	}
+	return &FormatError{fmt.Sprintf("the archive's entry %.200q does not stay in the directory", name)}
+}
+
+// parents makes the directories that an entry needs and the archive has not
+// named.
+func (u *unpacking) parents(dir string) error {
+	if u.known[dir] {
+		return nil
+	}
+	if err := u.parents(path.Dir(dir)); err != nil {
+		return err
+	}
+	return u.mkdir(dir, nil)
+}
+
+func (u *unpacking) mkdir(dir string, h *tar.Header) error {
+	if st, err := u.root.Stat(dir); err == nil && st.IsDir() {
+		u.known[dir] = true
+		return nil
+	}
+	if err := u.replace(dir); err != nil {
+		return err
+	}
+	if err := u.root.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	u.known[dir] = true
+	return u.chown(dir, h)
+}
+
+func (u *unpacking) dir(h *tar.Header) error {
+	if err := u.mkdir(h.Name, h); err != nil {
+		return err
+	}
+	u.dirs = append(u.dirs, h)
+	return nil
+}
+
+// replace takes a file or link out of the way. A directory stays, and is an
+// error.
+func (u *unpacking) replace(name string) error {
+	st, err := u.root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if st.IsDir() {
+		return &FormatError{fmt.Sprintf("a directory is in the way of the archive's entry %.200q", name)}
+	}
+	return u.root.Remove(name)
+}
+
+func (u *unpacking) file(h *tar.Header, r io.Reader) error {
+	if err := u.room(h.Size); err != nil {
+		return err
+	}
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	f, err := u.root.OpenFile(h.Name, flags, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		if err := u.replace(h.Name); err != nil {
+			return err
+		}
+		f, err = u.root.OpenFile(h.Name, flags, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	n, err := io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{r}, u.buf)
+	if err != nil {
+		err = readError(err)
+	} else {
+		err = u.seal(f, h)
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		_ = u.root.Remove(h.Name) // no part of a file stays
+		return err
+	}
+	u.stats.Bytes += n
+	_ = u.root.Chtimes(h.Name, time.Time{}, clampTime(h.ModTime)) // a time that cannot be set is no loss
+	return nil
+}
+
+// seal gives an open file its owner, attributes and mode, in the order in
+// which one does not undo the other.
+func (u *unpacking) seal(f *os.File, h *tar.Header) error {
+	uid, gid := u.ids(h)
+	if err := f.Chown(uid, gid); err != nil {
+		return err
+	}
+	for key, value := range h.PAXRecords {
+		name, ok := strings.CutPrefix(key, xattrPrefix)
+		if !ok || !strings.HasPrefix(name, "user.") {
+			continue
+		}
+		err := unix.Fsetxattr(int(f.Fd()), name, []byte(value), 0)
+		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			return &fs.PathError{Op: "setxattr", Path: h.Name, Err: err}
+		}
+	}
+	return f.Chmod(u.mode(h))
+}
+
+func (u *unpacking) symlink(h *tar.Header) error {
+	if err := u.replace(h.Name); err != nil {
+		return err
+	}
+	// Where it leads does not matter: nothing here follows it out.
+	if err := u.root.Symlink(h.Linkname, h.Name); err != nil {
+		return err
+	}
+	return u.chown(h.Name, h)
+}
+
+func (u *unpacking) link(h *tar.Header) error {
+	target, err := local(h.Linkname)
+	if err != nil {
+		return err
+	}
+	if target == h.Name {
+		return nil
+	}
+	if err := u.replace(h.Name); err != nil {
+		return err
+	}
+	err = u.root.Link(target, h.Name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &FormatError{fmt.Sprintf("the archive links to %.200q, which is not there", target)}
+	}
+	return err
+}
+
+// finish sets what unpacking into a directory would have changed.
+func (u *unpacking) finish() error {
+	for i := len(u.dirs) - 1; i >= 0; i-- {
+		h := u.dirs[i]
+		if st, err := u.root.Lstat(h.Name); err != nil || !st.IsDir() {
+			continue // a later entry took its place
+		}
+		if err := u.root.Chmod(h.Name, u.mode(h)); err != nil {
+			return err
+		}
+		_ = u.root.Chtimes(h.Name, time.Time{}, clampTime(h.ModTime)) // as above
+	}
+	return nil
+}
+
+func (u *unpacking) ids(h *tar.Header) (uid, gid int) {
+	if u.owner != nil {
+		return u.owner.UID, u.owner.GID
+	}
+	if h == nil {
+		return os.Getuid(), os.Getgid()
+	}
+	return h.Uid, h.Gid
+}
+
+func (u *unpacking) chown(name string, h *tar.Header) error {
+	uid, gid := u.ids(h)
+	return u.root.Lchown(name, uid, gid)
+}
+
+func (u *unpacking) mode(h *tar.Header) fs.FileMode {
+	m := fs.FileMode(h.Mode & 0o777)
+	if u.owner != nil {
+		return m
+	}
+	for bit, flag := range map[int64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
+		if h.Mode&bit != 0 {
+			m |= flag
+		}
+	}
+	return m
+}
+
+// room refuses a file that cannot fit: an archive of a few bytes can announce
+// exabytes of holes.
+func (u *unpacking) room(size int64) error {
+	if size < 1<<20 {
+		return nil
+	}
+	d, err := u.root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	var st unix.Statfs_t
+	if unix.Fstatfs(int(d.Fd()), &st) != nil || st.Blocks == 0 {
+		return nil // unknown: writing will tell
+	}
+	if free := st.Bfree; uint64(size)/uint64(st.Bsize) > free {
+		return syscall.ENOSPC
+	}
+	return nil
+}
