@@ -99,5 +99,10 @@ type RestoreSpec struct {
 	Net      Net
 }
 
+// Hostname is what every instance calls itself. It is snapshot format: a
+// restored instance keeps the name it was booted with. Root images resolve it
+// in /etc/hosts.
+const Hostname = "cay"
+
 // KillGrace is how long an engine may take to end an instance.
 const KillGrace = 10 * time.Second

@@ -1,0 +1,279 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+func (s *suite) boot(t *testing.T) {
+	at := s.slots[0]
+	id := s.start(t, at)
+	at.expect(t, "cay", "/host")
+	at.expect(t, "from the image", "/read", "path", "/etc/old")
+	at.refused(t, "not permitted", "/mount", "path", "/run")
+	at.refused(t, "read-only", "/write", "path", "/.cay/mine", "text", "x")
+
+	listener, err := net.Listen("tcp", net.JoinHostPort(at.host.String(), "0"))
+	must(t, err)
+	defer listener.Close()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("from the host"))
+			conn.Close()
+		}
+	}()
+	at.expect(t, "from the host", "/dial", "addr", listener.Addr().String())
+
+	u, err := s.Usage(t.Context(), id)
+	must(t, err)
+	if u.CPUTime <= 0 || u.MemoryUsed <= 0 || u.Tasks <= 0 || u.At.IsZero() {
+		t.Errorf("usage of a living instance: %+v", u)
+	}
+	if u.MemoryMax != int64(limits.MemoryMB)<<20 || u.DiskMax != int64(limits.DiskMB)<<20 {
+		t.Errorf("limits in usage: %+v", u)
+	}
+	ids, err := s.List(t.Context())
+	must(t, err)
+	if !slices.Contains(ids, id) {
+		t.Errorf("%s is not in %s", id, ids)
+	}
+
+	death, err := s.Watch(id)
+	must(t, err)
+	must(t, s.Kill(t.Context(), id))
+	if d := receive(t, death); d.Cause != cay.CauseAsked || d.Instance != id || d.At.IsZero() {
+		t.Errorf("death of a killed instance: %+v", d)
+	}
+	must(t, s.Kill(t.Context(), id)) // again is fine
+	s.gone(t, id)
+	if _, err := s.Usage(t.Context(), id); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("usage of a dead instance: %v", err)
+	}
+}
+
+func (s *suite) restore(t *testing.T) {
+	at := s.slots[0]
+	id := s.start(t, at)
+	at.expect(t, "1", "/count")
+	at.expect(t, "", "/write", "path", "/tmp/note", "text", "before")
+
+	kept, keptDir := s.snapshot(t, id, true)
+	at.expect(t, "2", "/count") // it went on
+	if kept.Root != "sha256-test" || kept.Kind != cay.MemorySnapshot || kept.Limits != limits || kept.Size() == 0 {
+		t.Errorf("record of a snapshot: %+v", kept)
+	}
+	for _, f := range kept.Files {
+		if info, err := os.Stat(filepath.Join(keptDir, f.Name)); err != nil || info.Size() != f.Size || len(f.SHA256) != 64 {
+			t.Errorf("file of a snapshot: %+v, %v", f, err)
+		}
+	}
+	last, lastDir := s.snapshot(t, id, false)
+	s.gone(t, id)
+
+	again := s.resume(t, last, lastDir, at)
+	at.expect(t, "3", "/count")
+	at.expect(t, "before", "/read", "path", "/tmp/note")
+	must(t, s.Kill(t.Context(), again))
+
+	s.resume(t, kept, keptDir, at)
+	at.expect(t, "2", "/count")
+	at.expect(t, "before", "/read", "path", "/tmp/note")
+}
+
+func (s *suite) twins(t *testing.T) {
+	a, b := s.slots[0], s.slots[1]
+	id := s.start(t, a)
+	a.expect(t, "1", "/count")
+	snap, dir := s.snapshot(t, id, false)
+
+	s.resume(t, snap, dir, a)
+	second := s.resume(t, snap, dir, b)
+	a.expect(t, "2", "/count")
+	a.expect(t, "3", "/count")
+	b.expect(t, "2", "/count")
+	a.expect(t, "", "/write", "path", "/tmp/mine", "text", "a")
+	b.refused(t, "no such file", "/read", "path", "/tmp/mine")
+
+	// A snapshot of a restored instance restores as well.
+	grandchild, from := s.snapshot(t, second, false)
+	s.resume(t, grandchild, from, b)
+	b.expect(t, "3", "/count")
+	a.expect(t, "4", "/count")
+}
+
+func (s *suite) strangers(t *testing.T) {
+	at := s.slots[0]
+	snap, dir := s.snapshot(t, s.start(t, at), false)
+	must(t, s.CanRestore(snap))
+	for name, spoil := range map[string]func(*cay.Snapshot){
+		"engine":  func(s *cay.Snapshot) { s.Engine = "another" },
+		"build":   func(s *cay.Snapshot) { s.EngineHash = "0123456789abcdef" },
+		"format":  func(s *cay.Snapshot) { s.Format = 999 },
+		"kind":    func(s *cay.Snapshot) { s.Kind = cay.FilesSnapshot },
+		"feature": func(s *cay.Snapshot) { s.CPUFeatures = append(slices.Clone(s.CPUFeatures), "telepathy") },
+	} {
+		bad := snap
+		spoil(&bad)
+		if err := s.CanRestore(bad); cay.KindOf(err) != cay.Conflict {
+			t.Errorf("wrong %s: CanRestore says %v", name, err)
+		}
+		spec := s.restoreSpec(bad, dir, at)
+		if err := s.Restore(t.Context(), spec); cay.KindOf(err) != cay.Conflict {
+			t.Errorf("wrong %s: Restore says %v", name, err)
+		}
+		s.gone(t, spec.ID)
+	}
+}
+
+func (s *suite) adopt(t *testing.T) {
+	at := s.slots[0]
+	id := s.start(t, at)
+	at.expect(t, "1", "/count")
+
+	next := s.open(t)
+	if _, err := next.Usage(t.Context(), id); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("usage before adoption: %v", err)
+	}
+	ids, err := next.List(t.Context())
+	must(t, err)
+	if !slices.Contains(ids, id) {
+		t.Fatalf("%s is not in %s", id, ids)
+	}
+	must(t, next.Adopt(t.Context(), id))
+	must(t, next.Adopt(t.Context(), id)) // again is fine
+	at.expect(t, "2", "/count")
+	death, err := next.Watch(id)
+	must(t, err)
+	snap, err := next.Checkpoint(t.Context(), id, t.TempDir(), true)
+	must(t, err)
+	if len(snap.CPUFeatures) == 0 || snap.EngineHash == "" {
+		t.Errorf("record of an adopted instance's snapshot: %+v", snap)
+	}
+	at.expect(t, "3", "/count")
+	must(t, next.Kill(t.Context(), id))
+	receive(t, death)
+	if err := next.Adopt(t.Context(), id); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("adopting a dead instance: %v", err)
+	}
+	s.gone(t, id)
+}
+
+// halfMade kills an instance behind an engine that never heard of it.
+func (s *suite) halfMade(t *testing.T) {
+	id := s.start(t, s.slots[0])
+	next := s.open(t)
+	must(t, next.Kill(t.Context(), id))
+	s.gone(t, id)
+	must(t, next.Kill(t.Context(), cay.NewInstanceID())) // never existed
+	if err := next.Adopt(t.Context(), cay.NewInstanceID()); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("adopting nothing: %v", err)
+	}
+}
+
+func (s *suite) pause(t *testing.T) {
+	at := s.slots[0]
+	id := s.start(t, at)
+	must(t, s.Hold(t.Context(), id))
+	must(t, s.Hold(t.Context(), id))
+	// Whatever is slow here, a held guest answers never, so this cannot flake.
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if text, _, err := at.try(ctx, "/health"); err == nil {
+		t.Errorf("a held guest answers %q", text)
+	}
+	must(t, s.Release(t.Context(), id))
+	must(t, s.Release(t.Context(), id))
+	at.expect(t, "ok", "/health")
+}
+
+func (s *suite) ownEnd(t *testing.T) {
+	at := s.slots[0]
+	id := s.start(t, at)
+	death, err := s.Watch(id)
+	must(t, err)
+	at.expect(t, "", "/exit", "code", "3")
+	if d := receive(t, death); d.Cause != cay.CauseEngine || d.Detail == "" {
+		t.Errorf("death by its own end: %+v", d)
+	}
+	must(t, s.Kill(t.Context(), id))
+	s.gone(t, id)
+}
+
+func (s *suite) outOfMemory(t *testing.T) {
+	at := s.slots[0]
+	id := s.start(t, at)
+	death, err := s.Watch(id)
+	must(t, err)
+	go at.try(context.Background(), "/eat", "mb", "2000") // its answer never comes
+	if d := receive(t, death); d.Cause != cay.CauseOutOfMemory || d.Detail == "" {
+		t.Errorf("death out of memory: %+v", d)
+	}
+	must(t, s.Kill(t.Context(), id))
+	s.gone(t, id)
+}
+
+func (s *suite) diskFull(t *testing.T) {
+	at := s.slots[0]
+	id := s.start(t, at)
+	at.expect(t, "", "/fill", "path", "/tmp/part", "mb", "20")
+	u, err := s.Usage(t.Context(), id)
+	must(t, err)
+	if u.DiskUsed < 20<<20 {
+		t.Errorf("usage after writing 20 MB: %d bytes of disk", u.DiskUsed)
+	}
+	at.refused(t, "no space left", "/fill", "path", "/tmp/rest", "mb", "100")
+	at.expect(t, "", "/remove", "path", "/tmp/rest")
+	at.expect(t, "", "/write", "path", "/tmp/after", "text", "x")
+}
+
+func (s *suite) cancelled(t *testing.T) {
+	at := s.slots[0]
+	id := cay.NewInstanceID()
+	at.address(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Boot(ctx, s.bootSpec(id, at)); cay.KindOf(err) != cay.Unavailable {
+		t.Errorf("boot with an ended context: %v", err)
+	}
+	s.gone(t, id)
+
+	missing := s.bootSpec(cay.NewInstanceID(), at)
+	missing.Root = filepath.Join(s.dir, "nothing.erofs")
+	if err := s.Boot(t.Context(), missing); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("boot without its root image: %v", err)
+	}
+	s.gone(t, missing.ID)
+}
+
+// receive waits for the one death that a channel brings, and for its close.
+func receive(t *testing.T, ch <-chan cay.Death) cay.Death {
+	t.Helper()
+	timeout := time.After(patience)
+	var d cay.Death
+	for n := 0; ; n++ {
+		select {
+		case next, open := <-ch:
+			if !open && n == 1 {
+				return d
+			}
+			if !open || n > 0 {
+				t.Fatal(errors.New("a death must be told once"))
+			}
+			d = next
+		case <-timeout:
+			t.Fatal("no death was told")
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package runsc
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// Checkpoint implements engine.Engine.
+func (e *Engine) Checkpoint(ctx context.Context, id cay.InstanceID, dir string, keep bool) (cay.Snapshot, error) {
+	in, err := e.get(id)
+	if err != nil {
+		return cay.Snapshot{}, err
+	}
+	args := []string{"checkpoint", "--image-path=" + dir, "--compression=none", "--exclude-committed-zero-pages"}
+	if keep {
+		args = append(args, "--leave-running")
+	} else {
+		in.asked.Store(true)
+	}
+	if _, err := e.call(ctx, in.record, append(args, string(id))...); err != nil {
+		return cay.Snapshot{}, diskError(err, "cannot checkpoint instance %s", id)
+	}
+	if !keep {
+		// What destroy removes has no part in the snapshot.
+		if err := e.destroy(id); err != nil {
+			return cay.Snapshot{}, err
+		}
+	}
+	if err := copyFile(filepath.Join(dir, bundleName), filepath.Join(bundleDir(in.Dir), "config.json")); err != nil {
+		return cay.Snapshot{}, diskError(err, "cannot keep the bundle of instance %s", id)
+	}
+	files, err := seal(dir)
+	if err != nil {
+		return cay.Snapshot{}, diskError(err, "cannot finish the checkpoint of instance %s", id)
+	}
+	limits := in.Limits
+	limits.DiskMB = in.DiskMB
+	return cay.Snapshot{
+		Format: cay.SnapshotFormat, Kind: cay.MemorySnapshot, Engine: Name, EngineHash: in.EngineHash,
+		EngineFlags: in.Flags, Root: in.Root, CPUFeatures: in.CPUFeatures, Limits: limits,
+		Files: files, CreatedAt: time.Now().UTC().Truncate(time.Millisecond),
+	}, nil
+}
+
+// seal syncs every file of a new snapshot and takes its measure.
+func seal(dir string) ([]cay.SnapFile, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	files := make([]cay.SnapFile, 0, len(entries))
+	for _, entry := range entries {
+		f, err := os.Open(filepath.Join(dir, entry.Name()))
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.New()
+		size, err := io.Copy(sum, f)
+		if err == nil {
+			err = f.Sync()
+		}
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, cay.SnapFile{Name: entry.Name(), Size: size, SHA256: hex.EncodeToString(sum.Sum(nil))})
+	}
+	return files, syncDir(dir)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+func copyFile(to, from string) error {
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, text, 0o600)
+}
+
+// Hold implements engine.Engine.
+func (e *Engine) Hold(ctx context.Context, id cay.InstanceID) error {
+	return e.turn(ctx, id, "pause", "paused")
+}
+
+// Release implements engine.Engine.
+func (e *Engine) Release(ctx context.Context, id cay.InstanceID) error {
+	return e.turn(ctx, id, "resume", "running")
+}
+
+// turn brings an instance into a state; being there already is no error.
+func (e *Engine) turn(ctx context.Context, id cay.InstanceID, command, want string) error {
+	in, err := e.get(id)
+	if err != nil {
+		return err
+	}
+	_, err = e.call(ctx, in.record, command, string(id))
+	if err == nil {
+		return nil
+	}
+	var state struct{ Status string }
+	text, stateErr := e.call(ctx, in.record, "state", string(id))
+	if stateErr == nil && json.Unmarshal(text, &state) == nil && state.Status == want {
+		return nil
+	}
+	return cay.Wrap(cay.Unavailable, err, "cannot %s instance %s", command, id)
+}
+
+// Usage implements engine.Engine.
+func (e *Engine) Usage(_ context.Context, id cay.InstanceID) (cay.Usage, error) {
+	in, err := e.get(id)
+	if err != nil {
+		return cay.Usage{}, err
+	}
+	u := e.cg.usage(id)
+	u.At = time.Now()
+	u.MemoryMax = int64(in.Limits.MemoryMB) << 20
+	u.DiskUsed, u.DiskMax = in.overlaySize(), int64(in.DiskMB)<<20
+	return u, nil
+}

@@ -1,0 +1,51 @@
+package runsc_test
+
+import (
+	"bufio"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cay-run/cay/internal/engine"
+	"github.com/cay-run/cay/internal/engine/enginetest"
+	"github.com/cay-run/cay/internal/engine/runsc"
+)
+
+func TestConformance(t *testing.T) {
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := t.TempDir()
+	cfg := runsc.Config{
+		Engines: filepath.Join(root, "build/engines"),
+		Hash:    builtHash(t, filepath.Join(root, "build/manifest")),
+		Run:     run,
+		Cgroup:  "cay-enginetest",
+	}
+	enginetest.Run(t, func(t testing.TB) engine.Engine {
+		e, err := runsc.Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	})
+}
+
+// builtHash reads which engine scripts/build-engine has built last.
+func builtHash(t *testing.T, manifest string) string {
+	t.Helper()
+	f, err := os.Open(manifest)
+	if err != nil {
+		t.Fatalf("no engine is built, run scripts/build-engine first: %v", err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Scan()
+	hash, ok := strings.CutPrefix(lines.Text(), "engine ")
+	if !ok {
+		t.Fatalf("%s starts with %q", manifest, lines.Text())
+	}
+	return hash
+}

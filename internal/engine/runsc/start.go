@@ -1,0 +1,241 @@
+package runsc
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/engine"
+)
+
+// Boot implements engine.Engine.
+func (e *Engine) Boot(ctx context.Context, s engine.BootSpec) error {
+	r := &record{
+		ID: s.ID, EngineHash: e.cfg.Hash, Flags: flags(), Dir: s.Dir, Reserved: s.Reserved,
+		Root: s.Digest, Limits: s.Limits, DiskMB: s.Limits.DiskMB, CPUFeatures: e.features,
+	}
+	if len(s.Args) == 0 {
+		return cay.Errorf(cay.Invalid, "a booted instance needs a program to run")
+	}
+	make := func(p place) (document, error) { return newDocument(s.Args, r.DiskMB, p), nil }
+	return e.bring(ctx, r, s.Root, s.Net, make, "run", "--detach")
+}
+
+// Restore implements engine.Engine.
+func (e *Engine) Restore(ctx context.Context, s engine.RestoreSpec) error {
+	if err := e.CanRestore(s.Snapshot); err != nil {
+		return err
+	}
+	r := &record{
+		ID: s.ID, EngineHash: s.Snapshot.EngineHash, Flags: s.Snapshot.EngineFlags, Dir: s.Dir, Reserved: s.Reserved,
+		Root: s.Snapshot.Root, Limits: s.Limits, DiskMB: s.Snapshot.Limits.DiskMB, CPUFeatures: s.Snapshot.CPUFeatures,
+	}
+	recorded := func(p place) (document, error) {
+		d, err := readDocument(filepath.Join(s.From, bundleName))
+		if err != nil {
+			return nil, err
+		}
+		return d, d.put(p)
+	}
+	return e.bring(ctx, r, s.Root, s.Net, recorded, "restore", "--detach", "--image-path="+s.From)
+}
+
+// bring makes an instance from nothing with one command; on any error nothing
+// of it is left.
+func (e *Engine) bring(ctx context.Context, r *record, image string, net engine.Net, bundle func(place) (document, error), command ...string) error {
+	if err := check(r, net); err != nil {
+		return err
+	}
+	if _, err := os.Stat(e.recordFile(r.ID, "record.json")); err == nil {
+		return cay.Errorf(cay.Conflict, "instance %s exists", r.ID)
+	}
+	err := e.prepare(r, net, bundle)
+	if err == nil {
+		args := append(slices.Clone(command), "--bundle="+bundleDir(r.Dir), "--pid-file="+e.recordFile(r.ID, "pid"), string(r.ID))
+		err = e.start(ctx, r, image, args...)
+	}
+	if err == nil {
+		err = e.begin(r)
+	}
+	if err != nil {
+		err = e.startError(ctx, r, err)
+		return errors.Join(err, e.destroy(r.ID))
+	}
+	return nil
+}
+
+func check(r *record, net engine.Net) error {
+	switch {
+	case !cay.ValidID(string(r.ID)):
+		return cay.Errorf(cay.Invalid, "%q is no instance id", r.ID)
+	case r.Limits.CPUs < 1 || r.Limits.MemoryMB < 1 || r.DiskMB < 1:
+		return cay.Errorf(cay.Invalid, "instance %s needs limits above zero, got %+v", r.ID, r.Limits)
+	case !filepath.IsAbs(r.Dir) || !filepath.IsAbs(r.Reserved) || !filepath.IsAbs(net.Namespace):
+		return cay.Errorf(cay.Invalid, "instance %s needs absolute paths for its directory, reserved mount and network namespace", r.ID)
+	}
+	return nil
+}
+
+// prepare writes all that the command reads, the record first.
+func (e *Engine) prepare(r *record, net engine.Net, bundle func(place) (document, error)) error {
+	e.mu.Lock() // so that tidy sees it
+	err := e.save(r)
+	e.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(overlayDir(r.Dir), 0o700); err != nil {
+		return err
+	}
+	if err := shareReserved(r.Reserved); err != nil {
+		return err
+	}
+	d, err := bundle(place{
+		root:      filepath.Join(bundleDir(r.Dir), "root"),
+		cgroup:    e.cg.path(r.ID),
+		namespace: net.Namespace,
+		reserved:  r.Reserved,
+		limits:    r.Limits,
+	})
+	if err != nil {
+		return err
+	}
+	return writeBundle(bundleDir(r.Dir), d)
+}
+
+// begin takes over what the command left running.
+func (e *Engine) begin(r *record) error {
+	pid, err := e.pid(r.ID)
+	if err != nil {
+		return err
+	}
+	r.Started, r.Whole = time.Now(), true
+	if err := e.save(r); err != nil {
+		return err
+	}
+	_, err = e.hold(r, pid)
+	return err
+}
+
+func (e *Engine) startError(ctx context.Context, r *record, err error) error {
+	var known *cay.Error
+	switch {
+	case ctx.Err() != nil:
+		return cay.Wrap(cay.Unavailable, err, "the start of instance %s was cut off", r.ID)
+	case errors.As(err, &known):
+		return err
+	case e.cg.oomKills(r.ID) > 0:
+		return cay.Wrap(cay.Exhausted, err, "instance %s does not fit in %d MB of memory", r.ID, r.Limits.MemoryMB)
+	case isNoSpace(err):
+		return cay.Wrap(cay.NoSpace, err, "no disk space to start instance %s", r.ID)
+	}
+	return cay.Wrap(cay.Internal, err, "instance %s did not start", r.ID)
+}
+
+// Adopt implements engine.Engine.
+func (e *Engine) Adopt(_ context.Context, id cay.InstanceID) error {
+	e.mu.Lock()
+	_, held := e.live[id]
+	e.mu.Unlock()
+	if held {
+		return nil
+	}
+	gone := func(why string, err error) error {
+		return cay.Wrap(cay.NotFound, err, "instance %s is not alive: %s", id, why)
+	}
+	r, err := e.load(id)
+	if err != nil {
+		return gone("it has no record", err)
+	}
+	if !r.Whole {
+		return gone("its start was never finished", nil)
+	}
+	pid, err := e.pid(id)
+	if err != nil {
+		return gone("it has no process", err)
+	}
+	// Only the cgroup says whose process this is today.
+	if !slices.Contains(e.cg.procs(id), pid) {
+		return gone("its process is over", nil)
+	}
+	if _, err := e.hold(r, pid); err != nil {
+		return gone("its process is over", err)
+	}
+	return nil
+}
+
+// Kill implements engine.Engine.
+func (e *Engine) Kill(_ context.Context, id cay.InstanceID) error {
+	if !cay.ValidID(string(id)) {
+		return cay.Errorf(cay.Invalid, "%q is no instance id", id)
+	}
+	return e.destroy(id)
+}
+
+// destroy ends whatever there is of an instance, however far it came. The
+// record goes last, so that a second try finds what the first one left.
+func (e *Engine) destroy(id cay.InstanceID) error {
+	e.mu.Lock()
+	in := e.live[id]
+	e.mu.Unlock()
+	if in != nil {
+		in.asked.Store(true)
+	}
+	if err := e.cg.killAll(id, engine.KillGrace); err != nil {
+		return err
+	}
+	if in != nil {
+		<-in.dead // its evidence is in the cgroup
+	}
+	if err := e.cg.remove(id, engine.KillGrace); err != nil {
+		return err
+	}
+	if r, err := e.load(id); err == nil {
+		if err := unmount(r.Reserved); err != nil {
+			return cay.Wrap(cay.Internal, err, "cannot release the reserved mount of instance %s", id)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.forget(id); err != nil {
+		return cay.Wrap(cay.Internal, err, "cannot remove the state of instance %s", id)
+	}
+	delete(e.live, id)
+	return nil
+}
+
+// shareReserved makes a directory a mount of its own: shared, so that what is
+// mounted below it later appears inside, and read-only, so that the guest's
+// root cannot write to the host's disk through it.
+func shareReserved(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return errors.Join(
+		unix.Mount(dir, dir, "", unix.MS_BIND, ""),
+		unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""),
+		unix.Mount("", dir, "", unix.MS_PRIVATE, ""), // leave the parent's group first
+		unix.Mount("", dir, "", unix.MS_SHARED, ""),
+	)
+}
+
+// unmount takes away every mount at dir; none is fine.
+func unmount(dir string) error {
+	for {
+		err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func bundleDir(dir string) string { return filepath.Join(dir, "bundle") }
