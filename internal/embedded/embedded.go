@@ -1,0 +1,137 @@
+// Package embedded carries the programs that a node runs beside the server:
+// the agent, gVisor's runsc and its sentry. scripts/build-engine puts them
+// into bin before the server is built.
+package embedded
+
+import (
+	"bufio"
+	"bytes"
+	"embed"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cay-run/cay"
+)
+
+//go:embed all:bin
+var bin embed.FS
+
+// Binaries says where the programs lie after Unpack.
+type Binaries struct {
+	EngineHash  string // of the engine that starts new instances
+	EngineDir   string // the directory of engines, one below it for each hash
+	AgentPath   string
+	AgentDigest string // SHA-256, in hex
+}
+
+// Unpack writes the programs below a data directory, each under its hash, and
+// says where. What is there already is left alone, so it costs nothing the
+// second time, and older engines stay for the snapshots that need them.
+func Unpack(dataDir string) (Binaries, error) { return unpack(bin, dataDir) }
+
+func unpack(files fs.FS, dataDir string) (Binaries, error) {
+	m, err := readManifest(files)
+	if err != nil {
+		return Binaries{}, cay.Wrap(cay.Unavailable, err, "this cay was built without its engine and agent").
+			WithHint("build it with scripts/build")
+	}
+	agent := m.sums["cay-agent"]
+	b := Binaries{
+		EngineHash:  m.engine,
+		EngineDir:   filepath.Join(dataDir, "engines"),
+		AgentPath:   filepath.Join(dataDir, "agents", agent, "cay-agent"),
+		AgentDigest: agent,
+	}
+	engine := map[string]string{"cay-runsc": "cay-runsc", "gvisor_sentry": "gvisor-bin/gvisor_sentry"}
+	if err := place(files, filepath.Join(b.EngineDir, b.EngineHash), engine); err != nil {
+		return Binaries{}, unpackError(err, dataDir)
+	}
+	if err := place(files, filepath.Dir(b.AgentPath), map[string]string{"cay-agent": "cay-agent"}); err != nil {
+		return Binaries{}, unpackError(err, dataDir)
+	}
+	return b, nil
+}
+
+func unpackError(err error, dataDir string) error {
+	return cay.Wrap(cay.Internal, err, "cannot unpack the engine below %s", dataDir)
+}
+
+// manifest is what scripts/build-engine says it has built.
+type manifest struct {
+	engine string
+	sums   map[string]string // of each program, by name
+}
+
+func readManifest(files fs.FS) (manifest, error) {
+	text, err := fs.ReadFile(files, "bin/manifest")
+	if err != nil {
+		return manifest{}, err
+	}
+	m := manifest{sums: make(map[string]string)}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		switch f := strings.Fields(lines.Text()); {
+		case len(f) == 2 && f[0] == "engine":
+			m.engine = f[1]
+		case len(f) == 2:
+			m.sums[f[1]] = f[0]
+		}
+	}
+	if m.engine == "" {
+		return manifest{}, errors.New("the manifest names no engine")
+	}
+	for _, name := range []string{"cay-runsc", "gvisor_sentry", "cay-agent"} {
+		if m.sums[name] == "" {
+			return manifest{}, errors.New("the manifest names no " + name)
+		}
+	}
+	return m, nil
+}
+
+// place makes a directory of programs appear whole: written aside, synced,
+// renamed. A directory that is there was made so.
+func place(files fs.FS, dir string, programs map[string]string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), ".new-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp) // nothing is left there after the rename
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		return err
+	}
+	for name, to := range programs {
+		text, err := fs.ReadFile(files, "bin/"+name)
+		if err != nil {
+			return err
+		}
+		if err := write(filepath.Join(tmp, to), text); err != nil {
+			return err
+		}
+	}
+	err = os.Rename(tmp, dir)
+	if errors.Is(err, fs.ErrExist) {
+		return nil // another server was faster
+	}
+	return err
+}
+
+func write(path string, text []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Sync(), f.Close())
+}
