@@ -1,0 +1,69 @@
+package template
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/image"
+)
+
+// The templates that Cay brings.
+const (
+	Base            = "base"
+	CodeInterpreter = "code-interpreter-v1"
+)
+
+// Names lists them in the order in which to build them: the later ones begin
+// with the trees of the earlier ones.
+func Names() []string { return []string{Base, CodeInterpreter} }
+
+// definition is one template.
+type definition struct {
+	recipe image.Recipe
+	args   []string // of PID 1
+	ports  []int    // that must answer /health before the snapshot
+	limits cay.Limits
+}
+
+func lookup(name string) (definition, error) {
+	switch name {
+	case Base:
+		return definition{
+			recipe: image.Base(),
+			args:   []string{guest.AgentPath},
+			limits: cay.Limits{CPUs: 2, MemoryMB: 1024, DiskMB: 10240},
+		}, nil
+	case CodeInterpreter:
+		return definition{
+			recipe: image.CodeInterpreter(),
+			args:   []string{guest.AgentPath, "-interp"},
+			ports:  []int{guest.InterpPort},
+			limits: cay.Limits{CPUs: 2, MemoryMB: 2048, DiskMB: 10240},
+		}, nil
+	}
+	return definition{}, cay.Errorf(cay.NotFound, "no recipe for a template %q", name)
+}
+
+// key names everything that a snapshot of this definition depends on. Equal
+// keys need no second build.
+func (d definition) key(files []image.File, agentDigest, engineHash string) string {
+	text, err := json.Marshal(struct {
+		Recipe, Files, Agent, Engine string
+		Format                       int
+		Args                         []string
+		Ports                        []int
+		Limits                       cay.Limits
+		Env                          map[string]string
+	}{
+		d.recipe.Digest(), image.FilesDigest(files), agentDigest, engineHash,
+		cay.SnapshotFormat, d.args, d.ports, d.limits, image.Env(),
+	})
+	if err != nil {
+		panic(err) // plain data: it cannot fail
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}

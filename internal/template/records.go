@@ -1,0 +1,225 @@
+package template
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/image"
+)
+
+const (
+	workName     = "work" // of the builds under way, below the builds' directory
+	recordSuffix = ".json"
+)
+
+// record is what <data>/builds/<key>.json holds.
+type record struct {
+	Snapshot cay.SnapshotID `json:"snapshot"`
+}
+
+// find returns the finished build of a key, or NotFound. One whose snapshot
+// is gone, damaged, or not for this host any more counts as none.
+func (b *Builder) find(name string, def definition, key string) (Result, error) {
+	none := cay.Errorf(cay.NotFound, "template %s is not built yet", name)
+	r, err := readRecord(b.recordPath(key))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Result{}, none
+	}
+	if err != nil {
+		return Result{}, cay.Wrap(cay.Internal, err, "read the record of template %s", name)
+	}
+	_, s, err := b.cfg.Snapshots.Get(r.Snapshot)
+	if err != nil {
+		return Result{}, none
+	}
+	if _, err := b.cfg.Snapshots.Image(s.Root); err != nil {
+		return Result{}, none
+	}
+	if err := b.cfg.Engine.CanRestore(s); err != nil {
+		b.cfg.Log.Info("template must be built again", "template", name, "snapshot", s.ID, "err", err)
+		return Result{}, none
+	}
+	return Result{Name: name, Snapshot: s, Limits: def.limits, RecipeDigest: key, Cached: true}, nil
+}
+
+// record remembers the snapshot of a key. It replaces the file as a whole; a
+// crash before costs a build, nothing more.
+func (b *Builder) record(key string, id cay.SnapshotID) error {
+	text, err := json.Marshal(record{Snapshot: id})
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "encode a build's record")
+	}
+	tmp := filepath.Join(b.dir, workName, key)
+	if err := os.WriteFile(tmp, append(text, '\n'), 0o600); err != nil {
+		return cay.Wrap(cay.Internal, err, "write a build's record")
+	}
+	if err := os.Rename(tmp, b.recordPath(key)); err != nil {
+		return cay.Wrap(cay.Internal, err, "name a build's record")
+	}
+	return nil
+}
+
+func (b *Builder) recordPath(key string) string {
+	return filepath.Join(b.dir, key+recordSuffix)
+}
+
+// readRecord treats a torn file, which a crash of the machine can leave, as
+// none.
+func readRecord(path string) (record, error) {
+	var r record
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(text, &r); err != nil || r.Snapshot == "" {
+		return r, fs.ErrNotExist
+	}
+	return r, nil
+}
+
+// lock waits until no other build works in this data directory, then removes
+// what killed builds left.
+func (b *Builder) lock(ctx context.Context, p image.Progress) (unlock func(), err error) {
+	if err := os.MkdirAll(b.dir, 0o700); err != nil {
+		return nil, cay.Wrap(cay.Internal, err, "make %s", b.dir)
+	}
+	f, err := os.OpenFile(filepath.Join(b.dir, ".lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, cay.Wrap(cay.Internal, err, "lock %s", b.dir)
+	}
+	for told := false; ; told = true {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			f.Close()
+			return nil, cay.Wrap(cay.Internal, err, "lock %s", b.dir)
+		}
+		if !told {
+			p("waiting for another build", -1)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, cay.Wrap(cay.Unavailable, ctx.Err(), "another build is at work")
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	if err := b.removeLeftovers(ctx); err != nil {
+		f.Close()
+		return nil, cay.Wrap(cay.Internal, err, "remove what an earlier build left")
+	}
+	return func() { f.Close() }, nil
+}
+
+// removeLeftovers ends the instances of builds that were killed and empties
+// the work directory, where each has one named like it.
+func (b *Builder) removeLeftovers(ctx context.Context) error {
+	work := filepath.Join(b.dir, workName)
+	entries, err := os.ReadDir(work)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() || !cay.ValidID(e.Name()) {
+			continue
+		}
+		if err := b.cfg.Engine.Kill(ctx, cay.InstanceID(e.Name())); err != nil {
+			return err
+		}
+	}
+	return errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o755))
+}
+
+// Collect removes what only earlier builds needed: their snapshots, then root
+// images below no snapshot, then trees of other recipes. What inUse says yes
+// to stays, with its image: a snapshot that a template in the store, a
+// sandbox or a running instance names. No build runs meanwhile.
+func (b *Builder) Collect(ctx context.Context, inUse func(cay.SnapshotID) bool) error {
+	unlock, err := b.lock(ctx, func(string, int) {})
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	current, recipes, err := b.currentBuilds()
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(b.dir)
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "list builds")
+	}
+	for _, e := range entries {
+		key, ok := strings.CutSuffix(e.Name(), recordSuffix)
+		if !ok || current[key] {
+			continue
+		}
+		r, err := readRecord(b.recordPath(key))
+		if err == nil && inUse(r.Snapshot) {
+			continue
+		}
+		if err == nil {
+			if err := b.cfg.Snapshots.Remove(r.Snapshot); err != nil {
+				return err
+			}
+		}
+		if err := os.Remove(b.recordPath(key)); err != nil {
+			return cay.Wrap(cay.Internal, err, "remove a build's record")
+		}
+	}
+	if err := b.collectImages(); err != nil {
+		return err
+	}
+	return b.images.Prune(ctx, recipes...)
+}
+
+// currentBuilds returns the keys and recipes of all templates as they would
+// be built now.
+func (b *Builder) currentBuilds() (map[string]bool, []image.Recipe, error) {
+	keys := map[string]bool{}
+	var recipes []image.Recipe
+	for _, name := range Names() {
+		def, files, err := b.plan(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		keys[b.key(def, files)] = true
+		recipes = append(recipes, def.recipe)
+	}
+	return keys, recipes, nil
+}
+
+// collectImages removes the images that no snapshot stands on. It needs to
+// know them all: a damaged one stops it.
+func (b *Builder) collectImages() error {
+	all, err := b.cfg.Snapshots.List()
+	if err != nil {
+		return err
+	}
+	used := map[string]bool{}
+	for _, s := range all {
+		used[s.Root] = true
+	}
+	digests, err := b.cfg.Snapshots.Images()
+	if err != nil {
+		return err
+	}
+	for _, digest := range digests {
+		if used[digest] {
+			continue
+		}
+		if err := b.cfg.Snapshots.RemoveImage(digest); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,246 @@
+package template
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/engine"
+	"github.com/cay-run/cay/internal/image"
+	"github.com/cay-run/cay/internal/snapshot"
+)
+
+// verdict is an engine that is asked who it is and what it restores, and told
+// to kill.
+type verdict struct {
+	engine.Engine
+	hash   string
+	refuse error
+	killed []cay.InstanceID
+}
+
+func (v *verdict) Fingerprint() engine.Fingerprint { return engine.Fingerprint{Hash: v.hash} }
+func (v *verdict) CanRestore(cay.Snapshot) error   { return v.refuse }
+
+func (v *verdict) Kill(_ context.Context, id cay.InstanceID) error {
+	v.killed = append(v.killed, id)
+	return nil
+}
+
+// world is a builder over a real data directory.
+type world struct {
+	*Builder
+	t      *testing.T
+	data   string
+	dir    *snapshot.Dir
+	engine *verdict
+}
+
+func newWorld(t *testing.T) world {
+	t.Helper()
+	data := t.TempDir()
+	dir, err := snapshot.Open(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &verdict{hash: "engine1"}
+	return world{New(Config{
+		Data: data, Engine: e, Snapshots: dir, AgentDigest: "agent1", Log: slog.New(slog.DiscardHandler),
+	}), t, data, dir, e}
+}
+
+// image adds a root image and returns its digest.
+func (w world) image(content string) string {
+	w.t.Helper()
+	path := filepath.Join(w.data, "new")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	digest, err := w.dir.AddImage(path)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return digest
+}
+
+// commit adds a snapshot that stands on an image.
+func (w world) commit(root string) cay.SnapshotID {
+	w.t.Helper()
+	tmp, err := w.dir.Begin()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(tmp, "memory"), []byte("m"), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte("m"))
+	s := cay.Snapshot{
+		Format: cay.SnapshotFormat, ID: cay.NewSnapshotID(), Root: root, CreatedAt: time.Now(),
+		Files: []cay.SnapFile{{Name: "memory", Size: 1, SHA256: hex.EncodeToString(sum[:])}},
+	}
+	if err := w.dir.Commit(tmp, s); err != nil {
+		w.t.Fatal(err)
+	}
+	return s.ID
+}
+
+// built pretends that a template was built: it commits a snapshot and records
+// it under the present key.
+func (w world) built(name string) (cay.SnapshotID, string) {
+	w.t.Helper()
+	root := w.image("root of " + name + w.engine.hash)
+	id := w.commit(root)
+	def, files, err := w.plan(name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	unlock, err := w.lock(w.t.Context(), func(string, int) {})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer unlock()
+	if err := w.record(w.key(def, files), id); err != nil {
+		w.t.Fatal(err)
+	}
+	return id, root
+}
+
+func wantKind(t *testing.T, err error, kind cay.Kind) {
+	t.Helper()
+	if cay.KindOf(err) != kind {
+		t.Fatalf("got error %v of kind %q, want %q", err, cay.KindOf(err), kind)
+	}
+}
+
+func TestTheHostNameResolves(t *testing.T) {
+	if image.Hostname != engine.Hostname {
+		t.Errorf("images resolve %q, instances are called %q", image.Hostname, engine.Hostname)
+	}
+}
+
+func TestKeyNamesWhatASnapshotDependsOn(t *testing.T) {
+	def, err := lookup(Base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := []image.File{{Path: "/etc/a", Data: []byte("a")}}
+	one := def.key(files, "agent", "engine")
+	if one != def.key(files, "agent", "engine") {
+		t.Error("equal inputs have two keys")
+	}
+	interp, err := lookup(CodeInterpreter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bigger := def
+	bigger.limits.MemoryMB++
+	for what, key := range map[string]string{
+		"recipe": interp.key(files, "agent", "engine"),
+		"files":  def.key(nil, "agent", "engine"),
+		"agent":  def.key(files, "agent2", "engine"),
+		"engine": def.key(files, "agent", "engine2"),
+		"limits": bigger.key(files, "agent", "engine"),
+	} {
+		if key == one {
+			t.Errorf("the key does not name the %s", what)
+		}
+	}
+}
+
+func TestBuildFindsWhatIsBuilt(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.Current(Base)
+	wantKind(t, err, cay.NotFound)
+	id, _ := w.built(Base)
+	r, err := w.Build(t.Context(), Base, nil)
+	if err != nil || !r.Cached || r.Snapshot.ID != id || r.Limits.MemoryMB != 1024 || r.RecipeDigest == "" {
+		t.Fatalf("got %+v, %v", r, err)
+	}
+	_, err = w.Build(t.Context(), "desktop", nil)
+	wantKind(t, err, cay.NotFound)
+}
+
+func TestWhatIsBuiltMustStillServe(t *testing.T) {
+	for name, spoil := range map[string]func(w world, id cay.SnapshotID, root string) error{
+		"snapshot gone": func(w world, id cay.SnapshotID, _ string) error { return w.dir.Remove(id) },
+		"image gone":    func(w world, _ cay.SnapshotID, root string) error { return w.dir.RemoveImage(root) },
+		"engine withdrawn": func(w world, _ cay.SnapshotID, _ string) error {
+			w.engine.refuse = cay.Errorf(cay.Conflict, "withdrawn")
+			return nil
+		},
+		"another engine": func(w world, _ cay.SnapshotID, _ string) error { w.engine.hash = "engine2"; return nil },
+		"torn record": func(w world, _ cay.SnapshotID, _ string) error {
+			all, err := filepath.Glob(filepath.Join(w.Builder.dir, "*"+recordSuffix))
+			if err != nil {
+				return err
+			}
+			return os.Truncate(all[0], 3)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			id, root := w.built(Base)
+			if err := spoil(w, id, root); err != nil {
+				t.Fatal(err)
+			}
+			_, err := w.Current(Base)
+			wantKind(t, err, cay.NotFound)
+		})
+	}
+}
+
+func TestCollect(t *testing.T) {
+	w := newWorld(t)
+	oldBase, oldRoot := w.built(Base)
+	oldInterp, usedRoot := w.built(CodeInterpreter)
+	w.engine.hash = "engine2"
+	newBase, newRoot := w.built(Base)
+	paused := w.commit(newRoot) // no template's: a sandbox's own
+	orphan := w.image("of a build that was killed")
+
+	inUse := func(id cay.SnapshotID) bool { return id == oldInterp }
+	for range 2 { // the second time finds nothing to do
+		if err := w.Collect(t.Context(), inUse); err != nil {
+			t.Fatal(err)
+		}
+		for id, kept := range map[cay.SnapshotID]bool{oldBase: false, oldInterp: true, newBase: true, paused: true} {
+			if _, _, err := w.dir.Get(id); (err == nil) != kept {
+				t.Errorf("snapshot %s is kept: %v, want %v", id, err == nil, kept)
+			}
+		}
+		for digest, kept := range map[string]bool{oldRoot: false, usedRoot: true, newRoot: true, orphan: false} {
+			if _, err := w.dir.Image(digest); (err == nil) != kept {
+				t.Errorf("image %.8s is kept: %v, want %v", digest, err == nil, kept)
+			}
+		}
+	}
+	if r, err := w.Current(Base); err != nil || r.Snapshot.ID != newBase {
+		t.Errorf("the present build is %v, %v", r, err)
+	}
+}
+
+func TestALockedBuilderRemovesWhatKilledBuildsLeft(t *testing.T) {
+	w := newWorld(t)
+	left := filepath.Join(w.Builder.dir, workName, "n0", "reserved")
+	if err := os.MkdirAll(left, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := w.lock(t.Context(), func(string, int) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if _, err := os.Lstat(left); !os.IsNotExist(err) {
+		t.Error("it is still there")
+	}
+	if !slices.Equal(w.engine.killed, []cay.InstanceID{"n0"}) {
+		t.Errorf("killed %v", w.engine.killed)
+	}
+}
