@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -70,15 +71,19 @@ var variables = map[string]func(*Config, string) error{
 	},
 }
 
+// foreign are the beginnings of names that tests and benchmarks use.
+var foreign = []string{"CAY_TEST_", "CAY_E2E_", "CAY_BENCH_"}
+
 // Load makes the configuration from an environment in the form of os.Environ.
-// Variables that do not begin with CAY_ are ignored, as are those that begin
-// with CAY_TEST_, which belong to tests.
+// Variables that do not begin with CAY_ are ignored, as are those of tests.
 func Load(environ []string) (Config, error) {
 	c := Default()
 	set := map[string]string{}
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, "CAY_") || strings.HasPrefix(name, "CAY_TEST_") {
+		if !strings.HasPrefix(name, "CAY_") || slices.ContainsFunc(foreign, func(f string) bool {
+			return strings.HasPrefix(name, f)
+		}) {
 			continue
 		}
 		if name != fileVariable && variables[name] == nil {

@@ -11,7 +11,7 @@ import (
 )
 
 func TestLoadDefaults(t *testing.T) {
-	got, err := Load([]string{"HOME=/root", "CAY_TEST_ANYTHING=1"})
+	got, err := Load([]string{"HOME=/root", "CAY_TEST_ANYTHING=1", "CAY_E2E_PORT=7170"})
 	if err != nil {
 		t.Fatal(err)
 	}

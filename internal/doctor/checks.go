@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay/internal/vnet"
@@ -128,14 +127,14 @@ func dataDirectory(_ context.Context, h host) Check {
 		return warn(fmt.Sprintf("the free space of %s cannot be read: %v", dir, err), "see that it has some 20 GB")
 	}
 	free := st.Bavail * uint64(st.Bsize)
-	detail := fmt.Sprintf("%s free in %s", humanize.IBytes(free), h.cfg.Data)
+	detail := fmt.Sprintf("%s free in %s", gib(free), h.cfg.Data)
 	switch {
 	case free < minDisk:
 		return fail("no disk space: only "+detail, "free some, or set CAY_DATA_DIR to a larger disk")
 	case st.Files > 0 && st.Ffree < 10_000:
 		return fail(fmt.Sprintf("no disk space: only %d inodes free in %s", st.Ffree, h.cfg.Data), "remove files, or set CAY_DATA_DIR to another disk")
 	case free < goodDisk:
-		return warn("only "+detail, "snapshots and sandboxes' files live there: "+humanize.IBytes(goodDisk)+" or more is better")
+		return warn("only "+detail, "snapshots and sandboxes' files live there: "+gib(goodDisk)+" or more is better")
 	}
 	return ok(detail)
 }
@@ -152,6 +151,8 @@ func runDirectory(_ context.Context, h host) Check {
 	}
 	return ok(h.cfg.Run + " is on a tmpfs")
 }
+
+func gib(bytes uint64) string { return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30)) }
 
 // existing is the nearest directory above path that is there.
 func existing(path string) string {
@@ -202,7 +203,7 @@ func memory(_ context.Context, h host) Check {
 		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &kb); n != 1 {
 			continue
 		}
-		detail := humanize.IBytes(kb<<10) + " available"
+		detail := gib(kb<<10) + " available"
 		if kb<<10 < goodFree {
 			return warn("only "+detail, "a sandbox with a Python kernel takes some 200 MB, a template build more: add memory, or run fewer")
 		}

@@ -43,7 +43,7 @@ func TestChecksOfTheKernel(t *testing.T) {
 		{"no seccomp", with(systemCalls), files(), Fail, "seccomp"},
 		{"no ptrace", with(systemCalls), files(trap, "trap", "proc/sys/kernel/yama/ptrace_scope", "3"), Fail, "ptrace"},
 		{"no user namespaces", with(systemCalls), files(trap, "trap", "proc/sys/user/max_user_namespaces", "0"), Fail, "user namespaces"},
-		{"much memory", with(memory), files("proc/meminfo", "MemTotal: 9 kB\nMemAvailable:   16000000 kB"), OK, "15 GiB"},
+		{"much memory", with(memory), files("proc/meminfo", "MemTotal: 9 kB\nMemAvailable:   16000000 kB"), OK, "15.3 GiB"},
 		{"little memory", with(memory), files("proc/meminfo", "MemAvailable: 1000 kB"), Warn, "only"},
 		{"few tasks", with(tasks), files("proc/sys/kernel/pid_max", "32768", "proc/sys/kernel/threads-max", "99999999"), Warn, "pid_max"},
 		{"many tasks", with(tasks), files("proc/sys/kernel/pid_max", "4194304"), OK, "room"},
