@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cay-run/cay/internal/agent"
+	"github.com/cay-run/cay/internal/agent/reap"
+	"github.com/cay-run/cay/internal/agent/user"
+	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/interp"
+)
+
+// interpreter serves code contexts on a port of their own, as the default
+// user, and gives every clone's kernels randomness of their own.
+func interpreter(ctx context.Context, g *errgroup.Group, port int, a *agent.Agent, reaper *reap.Reaper, log *slog.Logger) error {
+	u, err := user.Lookup(guest.User)
+	if err != nil {
+		return err
+	}
+	srv, err := interp.New(interp.Config{
+		User:       u.Name,
+		Home:       u.Home,
+		Credential: &syscall.Credential{Uid: u.UID, Gid: u.GID, Groups: u.Groups},
+		Env:        a.Env,
+		Spawn:      reaper.Spawn,
+		Log:        log,
+	})
+	if err != nil {
+		return err
+	}
+	a.OnInit(func(ctx context.Context, in guest.Init) error {
+		if in.Mode != guest.ModeCreate {
+			return nil
+		}
+		return srv.Reseed(ctx, in.Entropy)
+	})
+	l, err := agent.Listen(ctx, port)
+	if err != nil {
+		srv.Close()
+		return err
+	}
+	g.Go(func() error {
+		defer srv.Close()
+		return agent.Serve(ctx, l, srv.Handler(), log)
+	})
+	// /health of the interpreter fails until its first kernel is warm, which
+	// is what its template's build waits for.
+	g.Go(func() error {
+		if err := srv.Start(ctx); err != nil {
+			log.Error("interpreter did not start", "error", err)
+		}
+		return nil
+	})
+	return nil
+}

@@ -1,0 +1,76 @@
+// Command cay-agent is PID 1 of a sandbox: it buries orphans, runs processes
+// and moves files for whoever holds the sandbox's token, and with -interp
+// serves the code interpreter. It mounts nothing; the bundle did.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cay-run/cay/internal/agent"
+	"github.com/cay-run/cay/internal/agent/reap"
+	"github.com/cay-run/cay/internal/guest"
+)
+
+// options are the command line.
+type options struct {
+	port       int
+	interpPort int
+	interp     bool
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.port, "port", guest.AgentPort, "port of processes and files")
+	flag.BoolVar(&o.interp, "interp", false, "serve the code interpreter too")
+	flag.IntVar(&o.interpPort, "interp-port", guest.InterpPort, "port of the code interpreter")
+	flag.Parse()
+
+	// Every sandbox pays for the agent's memory; it makes little garbage.
+	debug.SetGCPercent(50)
+	syscall.Umask(0o022)
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, o, log); err != nil {
+		fmt.Fprintln(os.Stderr, "cay-agent:", err)
+		os.Exit(1)
+	}
+}
+
+// run serves until ctx ends.
+func run(ctx context.Context, o options, log *slog.Logger) error {
+	first := os.Getpid() == 1
+	reaper := reap.New(first)
+	defer reaper.Close()
+	a := agent.New(agent.Config{Reaper: reaper, Log: log})
+	defer a.Close()
+
+	g, ctx := errgroup.WithContext(ctx)
+	if first {
+		g.Go(func() error { a.Guard(ctx); return nil })
+	}
+	if o.interp {
+		if err := interpreter(ctx, g, o.interpPort, a, reaper, log); err != nil {
+			return err
+		}
+	}
+	l, err := agent.Listen(ctx, o.port)
+	if err != nil {
+		return err
+	}
+	g.Go(func() error { return agent.Serve(ctx, l, a.Handler(), log) })
+	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}

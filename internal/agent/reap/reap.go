@@ -1,0 +1,152 @@
+// Package reap starts processes and collects their exits. One goroutine
+// collects for all: as PID 1 the agent must also bury orphans, and whoever
+// waits for "any child" would steal the exits that others wait for.
+package reap
+
+import (
+	"errors"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+)
+
+// Reaper starts processes and collects their exits.
+type Reaper struct {
+	all bool
+
+	// mu is held for reading while a process starts, so that no exit is
+	// collected between its fork and its entry in children.
+	mu       sync.RWMutex
+	table    sync.Mutex
+	children map[int]*Child
+
+	signals chan os.Signal
+	stopped chan struct{}
+}
+
+// Child is a process that a Reaper started.
+type Child struct {
+	Pid int
+
+	reaper *Reaper
+	group  bool
+	done   chan struct{}
+	status syscall.WaitStatus
+}
+
+// New starts collecting. With all it also buries children that it did not
+// start: what PID 1 must do, and what nobody else may.
+func New(all bool) *Reaper {
+	r := &Reaper{
+		all:      all,
+		children: map[int]*Child{},
+		signals:  make(chan os.Signal, 1),
+		stopped:  make(chan struct{}),
+	}
+	signal.Notify(r.signals, syscall.SIGCHLD)
+	go func() {
+		defer close(r.stopped)
+		for range r.signals {
+			r.collect()
+		}
+	}()
+	return r
+}
+
+// Close stops collecting. Processes go on.
+func (r *Reaper) Close() {
+	signal.Stop(r.signals)
+	close(r.signals)
+	<-r.stopped
+}
+
+// Start runs a program. attr.Sys must make it the leader of a process group
+// where Signal is to reach the group.
+func (r *Reaper) Start(path string, args []string, attr *syscall.ProcAttr) (*Child, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	pid, err := syscall.ForkExec(path, args, attr)
+	if err != nil {
+		return nil, &os.PathError{Op: "exec", Path: path, Err: err}
+	}
+	c := &Child{Pid: pid, reaper: r, done: make(chan struct{})}
+	if attr.Sys != nil {
+		c.group = attr.Sys.Setsid || attr.Sys.Setpgid && attr.Sys.Pgid == 0
+	}
+	r.table.Lock()
+	r.children[pid] = c
+	r.table.Unlock()
+	return c, nil
+}
+
+// collect takes every exit there is.
+func (r *Reaper) collect() {
+	if r.all {
+		for r.collectOne(-1) {
+		}
+		return
+	}
+	r.table.Lock()
+	pids := make([]int, 0, len(r.children))
+	for pid := range r.children {
+		pids = append(pids, pid)
+	}
+	r.table.Unlock()
+	for _, pid := range pids {
+		r.collectOne(pid)
+	}
+}
+
+// collectOne takes the exit of pid, of any child for -1. It holds the lock
+// over the call, so that Signal never hits a pid that is free again.
+func (r *Reaper) collectOne(pid int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var status syscall.WaitStatus
+	for {
+		got, err := syscall.Wait4(pid, &status, syscall.WNOHANG, nil)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil || got <= 0 {
+			return false
+		}
+		pid = got
+		break
+	}
+	r.table.Lock()
+	c := r.children[pid]
+	delete(r.children, pid)
+	r.table.Unlock()
+	if c != nil {
+		c.status = status
+		close(c.done)
+	}
+	return true
+}
+
+// Done is closed when the process has exited and is buried.
+func (c *Child) Done() <-chan struct{} { return c.done }
+
+// Status says how the process ended. Done must be closed.
+func (c *Child) Status() syscall.WaitStatus {
+	<-c.done
+	return c.status
+}
+
+// Signal signals the process, and its group where it leads one. It returns
+// os.ErrProcessDone after the end.
+func (c *Child) Signal(sig syscall.Signal) error {
+	c.reaper.mu.RLock()
+	defer c.reaper.mu.RUnlock()
+	select {
+	case <-c.done:
+		return os.ErrProcessDone
+	default:
+	}
+	if c.group && syscall.Kill(-c.Pid, sig) == nil {
+		return nil
+	}
+	return syscall.Kill(c.Pid, sig)
+}
