@@ -1,0 +1,255 @@
+// Package control holds the use cases: create, list, extend and kill
+// sandboxes, find templates. It is the only writer of a sandbox's state. Truth
+// is in the store; what lives is kept in memory as well, and a node does the
+// work.
+package control
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// Node runs sandboxes. Create leaves nothing behind when it fails; Kill of an
+// unknown instance is no error; Deaths tells of every instance that ended,
+// also of those that were killed.
+type Node interface {
+	Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error)
+	Kill(ctx context.Context, id cay.InstanceID, cause cay.Cause) error
+	Instances() []cay.Instance
+	Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error)
+	Deaths() <-chan cay.Death
+}
+
+// Tokens derives the tokens of a sandbox from its id.
+type Tokens interface {
+	Access(id cay.SandboxID) string
+	Traffic(id cay.SandboxID) string
+}
+
+// MaxTimeout is the longest time that a sandbox can be given at once.
+const MaxTimeout = 30 * 24 * time.Hour
+
+const (
+	createWithin = time.Minute      // a client waits no longer
+	endWithin    = 30 * time.Second // to record an end and have the node carry it out
+	retryAfter   = 5 * time.Second  // when an end could not be recorded
+	sweepEvery   = 5 * time.Second  // metrics, and what node and store disagree on
+	lookAgain    = time.Minute      // at deadlines, in case the clock was set
+	keepKilled   = 7 * 24 * time.Hour
+	pruneEvery   = time.Hour
+)
+
+// Config is what a Control needs. Log may be nil.
+type Config struct {
+	Store  store.Store
+	Node   Node
+	NodeID cay.NodeID
+	Tokens Tokens
+	Log    *slog.Logger
+}
+
+// Control carries the use cases out.
+type Control struct {
+	store  store.Store
+	node   Node
+	nodeID cay.NodeID
+	tokens Tokens
+	log    *slog.Logger
+
+	wake chan struct{} // a deadline changed
+
+	mu   sync.RWMutex
+	live map[cay.SandboxID]*entry // all that are not killed
+}
+
+// entry is a sandbox that is not killed. Who changes it holds its lock from
+// the decision to the record; who reads it takes what is recorded.
+type entry struct {
+	lock    chan struct{} // holds a value while locked
+	current atomic.Pointer[cay.Sandbox]
+	metrics history
+
+	ending   atomic.Bool  // Run is ending it
+	notUntil atomic.Int64 // Unix milliseconds before which Run does not try again
+	missed   int          // sweeps in a row that did not find its instance
+}
+
+func newEntry(s cay.Sandbox) *entry {
+	e := &entry{lock: make(chan struct{}, 1)}
+	e.current.Store(&s)
+	return e
+}
+
+func (e *entry) acquire(ctx context.Context) error {
+	select {
+	case e.lock <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return cay.Wrap(cay.Unavailable, ctx.Err(), "sandbox %s is busy", e.sandbox().ID)
+	}
+}
+
+func (e *entry) release() { <-e.lock }
+
+// sandbox returns the record. Its maps are shared and never written.
+func (e *entry) sandbox() cay.Sandbox { return *e.current.Load() }
+
+// Open brings store and node to agree: a sandbox whose instance is gone is
+// killed, an instance that no record wants is killed. Run must follow.
+func Open(ctx context.Context, cfg Config) (*Control, error) {
+	c := &Control{
+		store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, log: cfg.Log,
+		wake: make(chan struct{}, 1),
+		live: make(map[cay.SandboxID]*entry),
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if err := c.reconcile(ctx); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Control) reconcile(ctx context.Context) error {
+	rows, err := c.store.LiveSandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	unclaimed := make(map[cay.InstanceID]cay.Instance)
+	for _, i := range c.node.Instances() {
+		unclaimed[i.Spec.Instance] = i
+	}
+	for _, s := range rows {
+		_, alive := unclaimed[s.Instance]
+		cause := cay.CauseHostLost
+		switch {
+		case s.State == cay.Paused:
+			c.live[s.ID] = newEntry(s)
+			continue
+		case s.State == cay.Running && alive:
+			c.live[s.ID] = newEntry(s)
+			delete(unclaimed, s.Instance)
+			continue
+		case s.State == cay.Creating: // nobody was told of it
+			cause = cay.CauseFailedStart
+		}
+		c.log.Warn("sandbox was lost while the server was away", "sandbox", s.ID, "state", s.State, "cause", cause)
+		if err := c.store.UpdateSandbox(ctx, killed(s, cause, now())); err != nil {
+			return err
+		}
+	}
+	for id, i := range unclaimed {
+		c.log.Warn("instance has no record", "instance", id, "sandbox", i.Spec.Sandbox)
+		c.stop(ctx, id, cay.CauseHostLost)
+	}
+	return nil
+}
+
+// now has the precision of all recorded times.
+func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
+
+// killed returns the record of a sandbox that ended. What it was given as
+// environment holds secrets and is of no more use.
+func killed(s cay.Sandbox, cause cay.Cause, at time.Time) cay.Sandbox {
+	s.State, s.Cause, s.EndedAt, s.Env = cay.Killed, cause, at.UTC().Truncate(time.Millisecond), nil
+	return s
+}
+
+func errNoSandbox(id cay.SandboxID) error {
+	return cay.Errorf(cay.NotFound, "sandbox %q not found: it doesn't exist or you don't have access to it", string(id))
+}
+
+// find returns a team's living sandbox.
+func (c *Control) find(team cay.TeamID, id cay.SandboxID) (*entry, error) {
+	c.mu.RLock()
+	e := c.live[id]
+	c.mu.RUnlock()
+	if e == nil {
+		return nil, errNoSandbox(id)
+	}
+	if s := e.sandbox(); s.Team != team || s.State == cay.Creating {
+		return nil, errNoSandbox(id)
+	}
+	return e, nil
+}
+
+// entries returns all that lives.
+func (c *Control) entries() []*entry {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	out := make([]*entry, 0, len(c.live))
+	for _, e := range c.live {
+		out = append(out, e)
+	}
+	return out
+}
+
+// change runs f on a team's sandbox while nobody else changes it.
+func (c *Control) change(ctx context.Context, team cay.TeamID, id cay.SandboxID, f func(*entry, cay.Sandbox) error) error {
+	e, err := c.find(team, id)
+	if err != nil {
+		return err
+	}
+	if err := e.acquire(ctx); err != nil {
+		return err
+	}
+	defer e.release()
+	s := e.sandbox()
+	if s.State == cay.Killed { // while this waited
+		return errNoSandbox(id)
+	}
+	return f(e, s)
+}
+
+// save records a sandbox. The caller holds its lock. A caller that goes away
+// must not leave memory and store apart, so this cannot be cancelled.
+func (c *Control) save(ctx context.Context, e *entry, s cay.Sandbox) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
+	defer cancel()
+	if err := c.store.UpdateSandbox(ctx, s); err != nil {
+		return err
+	}
+	e.current.Store(&s)
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// end kills a sandbox. The caller holds its lock. The record comes first: if
+// the server dies after it, the next one finds an instance that no record
+// wants.
+func (c *Control) end(ctx context.Context, e *entry, cause cay.Cause, at time.Time) error {
+	s := killed(e.sandbox(), cause, at)
+	if err := c.save(ctx, e, s); err != nil {
+		return err
+	}
+	c.drop(s.ID)
+	c.log.Info("sandbox ended", "sandbox", s.ID, "cause", cause)
+	c.stop(ctx, s.Instance, cause)
+	return nil
+}
+
+func (c *Control) drop(id cay.SandboxID) {
+	c.mu.Lock()
+	delete(c.live, id)
+	c.mu.Unlock()
+}
+
+// stop has the node end an instance. What fails here is tried again by the
+// sweep, for as long as the node has the instance.
+func (c *Control) stop(ctx context.Context, id cay.InstanceID, cause cay.Cause) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
+	defer cancel()
+	if err := c.node.Kill(ctx, id, cause); err != nil {
+		c.log.Error("cannot end an instance", "instance", id, "error", err)
+	}
+}

@@ -1,0 +1,122 @@
+// Package controltest has a node in memory, for tests of what stands on
+// control: it starts, lists and ends instances that do nothing.
+package controltest
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// Node is a node in memory. Its fields may be set before it is used.
+type Node struct {
+	// OnCreate and OnKill, when set, run first; their error is the answer.
+	OnCreate func(context.Context, cay.InstanceSpec) error
+	OnKill   func(cay.InstanceID) error
+
+	mu        sync.Mutex
+	instances map[cay.InstanceID]cay.Instance
+	kills     map[cay.InstanceID]cay.Cause
+	deaths    chan cay.Death
+}
+
+// NewNode returns a node with nothing on it.
+func NewNode() *Node {
+	return &Node{
+		instances: make(map[cay.InstanceID]cay.Instance),
+		kills:     make(map[cay.InstanceID]cay.Cause),
+		deaths:    make(chan cay.Death, 1024),
+	}
+}
+
+// Create starts an instance.
+func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error) {
+	if n.OnCreate != nil {
+		if err := n.OnCreate(ctx, spec); err != nil {
+			return cay.Instance{}, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return cay.Instance{}, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, ok := n.instances[spec.Instance]; ok {
+		return cay.Instance{}, cay.Errorf(cay.Conflict, "instance %s runs already", spec.Instance)
+	}
+	i := cay.Instance{Spec: spec, Addr: netip.MustParseAddr("127.0.0.1"), Started: time.Now()}
+	n.instances[spec.Instance] = i
+	return i, nil
+}
+
+// Kill ends an instance.
+func (n *Node) Kill(_ context.Context, id cay.InstanceID, cause cay.Cause) error {
+	if n.OnKill != nil {
+		if err := n.OnKill(id); err != nil {
+			return err
+		}
+	}
+	n.Die(id, cause, "killed")
+	return nil
+}
+
+// Die ends an instance and tells of its death.
+func (n *Node) Die(id cay.InstanceID, cause cay.Cause, detail string) {
+	n.mu.Lock()
+	i, ok := n.instances[id]
+	if ok {
+		delete(n.instances, id)
+		n.kills[id] = cause
+	}
+	n.mu.Unlock()
+	if ok {
+		n.deaths <- cay.Death{Instance: id, Sandbox: i.Spec.Sandbox, Cause: cause, Detail: detail, At: time.Now()}
+	}
+}
+
+// Vanish ends an instance and tells nobody.
+func (n *Node) Vanish(id cay.InstanceID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.instances, id)
+}
+
+// Ended returns how an instance ended.
+func (n *Node) Ended(id cay.InstanceID) (cay.Cause, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	cause, ok := n.kills[id]
+	return cause, ok
+}
+
+// Instances lists what runs.
+func (n *Node) Instances() []cay.Instance {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []cay.Instance
+	for _, i := range n.instances {
+		out = append(out, i)
+	}
+	return out
+}
+
+// Usage says that an instance has used one CPU for half of its life.
+func (n *Node) Usage(_ context.Context, id cay.InstanceID) (cay.Usage, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	i, ok := n.instances[id]
+	if !ok {
+		return cay.Usage{}, cay.Errorf(cay.NotFound, "no instance %s", id)
+	}
+	return cay.Usage{
+		At: time.Now(), CPUTime: time.Since(i.Started) / 2, Tasks: 3,
+		MemoryUsed: 100 << 20, MemoryMax: int64(i.Spec.Limits.MemoryMB) << 20,
+		DiskUsed: 1 << 20, DiskMax: int64(i.Spec.Limits.DiskMB) << 20,
+	}, nil
+}
+
+// Deaths tells of every instance that ended.
+func (n *Node) Deaths() <-chan cay.Death { return n.deaths }

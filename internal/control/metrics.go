@@ -1,0 +1,86 @@
+package control
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// keepMetrics is how many samples of a sandbox are kept: one hour.
+const keepMetrics = int(time.Hour / sweepEvery)
+
+// Metric is what a sandbox used at a moment.
+type Metric struct {
+	At         time.Time
+	CPUs       int
+	CPUPercent float64 // of all its CPUs, since the sample before
+	MemoryUsed int64
+	MemoryMax  int64
+	DiskUsed   int64
+	DiskMax    int64
+}
+
+// history is the last samples of one sandbox.
+type history struct {
+	mu      sync.Mutex
+	last    cay.Usage
+	samples []Metric
+}
+
+func (h *history) add(u cay.Usage, cpus int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := Metric{
+		At: u.At.UTC(), CPUs: cpus,
+		MemoryUsed: u.MemoryUsed, MemoryMax: u.MemoryMax, DiskUsed: u.DiskUsed, DiskMax: u.DiskMax,
+	}
+	wall, used := u.At.Sub(h.last.At), u.CPUTime-h.last.CPUTime
+	if !h.last.At.IsZero() && wall > 0 && used > 0 && cpus > 0 {
+		m.CPUPercent = min(100, 100*float64(used)/float64(wall)/float64(cpus))
+	}
+	h.last = u
+	if len(h.samples) == keepMetrics {
+		h.samples = append(h.samples[:0], h.samples[1:]...)
+	}
+	h.samples = append(h.samples, m)
+}
+
+func (h *history) between(start, end time.Time) []Metric {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []Metric
+	for _, m := range h.samples {
+		if !m.At.Before(start) && (end.IsZero() || !m.At.After(end)) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// Metrics returns the samples of a sandbox from start to end, oldest first. A
+// zero end means now.
+func (c *Control) Metrics(_ context.Context, team cay.TeamID, id cay.SandboxID, start, end time.Time) ([]Metric, error) {
+	e, err := c.find(team, id)
+	if err != nil {
+		return nil, err
+	}
+	return e.metrics.between(start, end), nil
+}
+
+// LatestMetrics returns the newest sample of each of the team's sandboxes
+// that is among ids and has one.
+func (c *Control) LatestMetrics(_ context.Context, team cay.TeamID, ids []cay.SandboxID) map[cay.SandboxID]Metric {
+	out := make(map[cay.SandboxID]Metric)
+	for _, id := range ids {
+		e, err := c.find(team, id)
+		if err != nil {
+			continue
+		}
+		if list := e.metrics.between(time.Time{}, time.Time{}); len(list) > 0 {
+			out[id] = list[len(list)-1]
+		}
+	}
+	return out
+}

@@ -1,0 +1,207 @@
+package control
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// Run ends sandboxes whose time is over, records those that died and samples
+// what they use, until ctx ends. Sandboxes go on living then.
+func (c *Control) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	wg.Go(func() { c.expire(ctx) })
+	wg.Go(func() { c.mourn(ctx) })
+	wg.Go(func() { c.sweep(ctx) })
+	wg.Wait()
+	return ctx.Err()
+}
+
+// expire ends every sandbox at its time. It sleeps until the nearest one.
+func (c *Control) expire(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		due, next := c.due()
+		for _, e := range due {
+			wg.Go(func() { c.endDue(ctx, e) })
+		}
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-c.wake:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+// due returns what must end now, marked as ending, and when to look again.
+func (c *Control) due() (due []*entry, next time.Time) {
+	t := time.Now()
+	next = t.Add(lookAgain)
+	for _, e := range c.entries() {
+		s := e.sandbox()
+		if s.State != cay.Running || e.ending.Load() {
+			continue
+		}
+		end := s.EndAt
+		if retry := time.UnixMilli(e.notUntil.Load()); end.Before(retry) {
+			end = retry
+		}
+		switch {
+		case !t.Before(end):
+			e.ending.Store(true)
+			due = append(due, e)
+		case end.Before(next):
+			next = end
+		}
+	}
+	return due, next
+}
+
+func (c *Control) endDue(ctx context.Context, e *entry) {
+	err := e.acquire(ctx)
+	if err == nil {
+		s := e.sandbox()
+		if s.State == cay.Running && !time.Now().Before(s.EndAt) { // nobody extended it meanwhile
+			err = c.end(ctx, e, cay.CauseTimeout, now())
+		}
+		e.release()
+	}
+	if err != nil && ctx.Err() == nil {
+		c.log.Error("cannot end a sandbox whose time is over", "sandbox", e.sandbox().ID, "error", err)
+		e.notUntil.Store(time.Now().Add(retryAfter).UnixMilli())
+	}
+	e.ending.Store(false)
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// mourn records the deaths that the node tells of.
+func (c *Control) mourn(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	deaths := c.node.Deaths()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case d, ok := <-deaths:
+			if !ok {
+				return
+			}
+			// One that is still being created holds its lock: do not let
+			// the next death wait for it.
+			wg.Go(func() { c.died(ctx, d) })
+		}
+	}
+}
+
+func (c *Control) died(ctx context.Context, d cay.Death) {
+	c.mu.RLock()
+	e := c.live[d.Sandbox]
+	c.mu.RUnlock()
+	if e == nil || e.acquire(ctx) != nil {
+		return
+	}
+	defer e.release()
+	s := e.sandbox()
+	if s.State == cay.Killed || s.Instance != d.Instance {
+		return
+	}
+	c.log.Warn("sandbox died", "sandbox", d.Sandbox, "cause", d.Cause, "detail", d.Detail)
+	at := d.At
+	if at.IsZero() {
+		at = now()
+	}
+	if err := c.end(ctx, e, d.Cause, at); err != nil { // the sweep finds it again
+		c.log.Error("cannot record a death", "sandbox", d.Sandbox, "error", err)
+	}
+}
+
+// sweep samples what sandboxes use and puts right what node and store do not
+// agree on: an end that could not be carried out, a death that could not be
+// recorded. Either must be seen twice, so that what is just happening is left
+// alone.
+func (c *Control) sweep(ctx context.Context) {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	strays := make(map[cay.InstanceID]bool)
+	pruned := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		c.sample(ctx)
+		strays = c.agree(ctx, strays)
+		if time.Since(pruned) >= pruneEvery {
+			pruned = time.Now()
+			if _, err := c.store.PruneSandboxes(ctx, pruned.Add(-keepKilled)); err != nil && ctx.Err() == nil {
+				c.log.Error("cannot forget old sandboxes", "error", err)
+			}
+		}
+	}
+}
+
+func (c *Control) sample(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, sweepEvery)
+	defer cancel()
+	for _, e := range c.entries() {
+		s := e.sandbox()
+		if s.State != cay.Running {
+			continue
+		}
+		u, err := c.node.Usage(ctx, s.Instance)
+		if err != nil { // it is dying, or the node is busy: there is a next time
+			c.log.Debug("no usage", "sandbox", s.ID, "error", err)
+			continue
+		}
+		e.metrics.add(u, s.Limits.CPUs)
+	}
+}
+
+func (c *Control) agree(ctx context.Context, before map[cay.InstanceID]bool) map[cay.InstanceID]bool {
+	var running []*entry // read before the node's list: each has an instance in it
+	for _, e := range c.entries() {
+		if e.sandbox().State == cay.Running {
+			running = append(running, e)
+		}
+	}
+	alive := make(map[cay.InstanceID]bool)
+	for _, i := range c.node.Instances() {
+		alive[i.Spec.Instance] = true
+	}
+	for _, e := range running {
+		if s := e.sandbox(); alive[s.Instance] {
+			e.missed = 0
+		} else if e.missed++; e.missed > 1 {
+			c.died(ctx, cay.Death{Instance: s.Instance, Sandbox: s.ID, Cause: cay.CauseHostLost, Detail: "the node has no such instance"})
+		}
+	}
+
+	wanted := make(map[cay.InstanceID]bool)
+	for _, e := range c.entries() {
+		wanted[e.sandbox().Instance] = true
+	}
+	strays := make(map[cay.InstanceID]bool)
+	for id := range alive {
+		if wanted[id] {
+			continue
+		}
+		if before[id] {
+			c.log.Warn("ending an instance that no record wants", "instance", id)
+			c.stop(ctx, id, cay.CauseAsked)
+		}
+		strays[id] = true
+	}
+	return strays
+}

@@ -1,0 +1,271 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// Create starts a sandbox and returns it when it runs.
+func (c *Control) Create(ctx context.Context, spec cay.CreateSpec) (cay.Sandbox, error) {
+	if err := checkTimeout(spec.Timeout); err != nil {
+		return cay.Sandbox{}, err
+	}
+	if spec.OnTimeout == cay.PauseOnTimeout {
+		return cay.Sandbox{}, cay.Errorf(cay.Unsupported, "autoPause: pausing is not in this version")
+	}
+	t, err := c.Template(ctx, spec.Team, spec.Template)
+	if err != nil {
+		return cay.Sandbox{}, err
+	}
+	if t.Build == "" || t.Snapshot == "" {
+		return cay.Sandbox{}, cay.Errorf(cay.NotFound, "template %q not found ready: it has no finished build", spec.Template).
+			WithHint("wait for its build, or build it again")
+	}
+	s := newSandbox(spec, t)
+	s.Node = c.nodeID
+	e := newEntry(s)
+	e.lock <- struct{}{}
+	defer e.release()
+	if err := c.store.AddSandbox(ctx, s); err != nil {
+		return cay.Sandbox{}, err
+	}
+	c.mu.Lock()
+	c.live[s.ID] = e
+	c.mu.Unlock()
+	return c.start(ctx, e, spec.Timeout)
+}
+
+func newSandbox(spec cay.CreateSpec, t cay.Template) cay.Sandbox {
+	s := cay.Sandbox{
+		ID: cay.NewSandboxID(), Team: spec.Team, Template: t.ID, Build: t.Build, Snapshot: t.Snapshot,
+		Instance: cay.NewInstanceID(), State: cay.Creating, Limits: t.Limits,
+		Metadata: spec.Metadata, Env: spec.Env, Network: spec.Network, Secure: spec.Secure,
+		StartedAt: now(), Timeout: spec.Timeout, OnTimeout: cay.KillOnTimeout,
+	}
+	s.EndAt = s.StartedAt.Add(spec.Timeout)
+	if len(t.Names) > 0 {
+		s.Alias = t.Names[0]
+	}
+	return s
+}
+
+// start has the node run a sandbox that is recorded as creating. The caller
+// holds its lock.
+func (c *Control) start(ctx context.Context, e *entry, timeout time.Duration) (cay.Sandbox, error) {
+	s := e.sandbox()
+	within, cancel := context.WithTimeout(ctx, createWithin)
+	defer cancel()
+	_, err := c.node.Create(within, c.instanceSpec(s))
+	if err == nil && ctx.Err() != nil { // nobody is left to be told its id
+		err = ctx.Err()
+	}
+	if err == nil {
+		s.State, s.StartedAt = cay.Running, now()
+		s.EndAt = s.StartedAt.Add(timeout)
+		err = c.save(ctx, e, s)
+	}
+	if err == nil {
+		return s, nil
+	}
+	c.fail(ctx, e)
+	if cay.KindOf(err) == cay.Internal {
+		err = cay.Wrap(cay.Internal, err, "the sandbox could not be started").WithCode("sandbox_create_failed")
+	}
+	return cay.Sandbox{}, err
+}
+
+// fail ends a sandbox that could not be started. It leaves memory even if it
+// cannot be recorded: a record that says creating is put right at the next
+// start.
+func (c *Control) fail(ctx context.Context, e *entry) {
+	if err := c.end(ctx, e, cay.CauseFailedStart, now()); err != nil {
+		s := killed(e.sandbox(), cay.CauseFailedStart, now())
+		c.log.Error("cannot record a failed start", "sandbox", s.ID, "error", err)
+		e.current.Store(&s)
+		c.drop(s.ID)
+		c.stop(ctx, s.Instance, cay.CauseFailedStart)
+	}
+}
+
+func (c *Control) instanceSpec(s cay.Sandbox) cay.InstanceSpec {
+	access, traffic := c.TokensOf(s)
+	return cay.InstanceSpec{
+		Instance: s.Instance, Sandbox: s.ID, Team: s.Team, Template: s.Template, Build: s.Build,
+		Snapshot: s.Snapshot, Limits: s.Limits, Env: s.Env, Network: s.Network,
+		AccessToken: access, TrafficToken: traffic,
+	}
+}
+
+// TokensOf returns the tokens that a sandbox's clients need. Empty means that
+// none is asked for.
+func (c *Control) TokensOf(s cay.Sandbox) (access, traffic string) {
+	if s.Secure {
+		access = c.tokens.Access(s.ID)
+	}
+	if !s.Network.AllowPublic {
+		traffic = c.tokens.Traffic(s.ID)
+	}
+	return access, traffic
+}
+
+// Get returns a team's sandbox that is not killed.
+func (c *Control) Get(_ context.Context, team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error) {
+	e, err := c.find(team, id)
+	if err != nil {
+		return cay.Sandbox{}, err
+	}
+	s := e.sandbox()
+	if s.State == cay.Killed {
+		return cay.Sandbox{}, errNoSandbox(id)
+	}
+	return s, nil
+}
+
+// Kill ends a sandbox. When it returns nil the sandbox is over, or the node
+// could not end it yet and is asked again until it has.
+func (c *Control) Kill(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {
+	return c.change(ctx, team, id, func(e *entry, _ cay.Sandbox) error {
+		return c.end(ctx, e, cay.CauseAsked, now())
+	})
+}
+
+// SetTimeout makes a sandbox end that long from now, sooner or later than it
+// would have. Zero ends it at once.
+func (c *Control) SetTimeout(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration) error {
+	if timeout != 0 {
+		if err := checkTimeout(timeout); err != nil {
+			return err
+		}
+	}
+	return c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
+		if err := mustRun(s); err != nil {
+			return err
+		}
+		if timeout == 0 {
+			return c.end(ctx, e, cay.CauseTimeout, now())
+		}
+		s.EndAt = now().Add(timeout)
+		return c.save(ctx, e, s)
+	})
+}
+
+// Extend makes sure that a sandbox has at least that long from now. It never
+// shortens its time: then EndAt stays as it is, to the bit.
+func (c *Control) Extend(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration) (cay.Sandbox, error) {
+	var out cay.Sandbox
+	if err := checkTimeout(timeout); err != nil {
+		return out, err
+	}
+	err := c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
+		if err := mustRun(s); err != nil {
+			return err
+		}
+		if end := now().Add(timeout); end.After(s.EndAt) {
+			s.EndAt = end
+			if err := c.save(ctx, e, s); err != nil {
+				return err
+			}
+		}
+		out = s
+		return nil
+	})
+	return out, err
+}
+
+// Refresh is Extend by E2B's older call.
+func (c *Control) Refresh(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration) error {
+	_, err := c.Extend(ctx, team, id, timeout)
+	return err
+}
+
+// Connect gives a running sandbox at least that long from now. resumed says
+// whether it had to be resumed, which this version never does.
+func (c *Control) Connect(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration) (s cay.Sandbox, resumed bool, err error) {
+	s, err = c.Extend(ctx, team, id, timeout)
+	return s, false, err
+}
+
+func mustRun(s cay.Sandbox) error {
+	if s.State != cay.Running {
+		return cay.Errorf(cay.Conflict, "sandbox %s is %s, not running", s.ID, s.State)
+	}
+	return nil
+}
+
+func checkTimeout(d time.Duration) error {
+	switch {
+	case d <= 0:
+		return cay.Errorf(cay.Invalid, "timeout: must be more than 0 seconds")
+	case d > MaxTimeout:
+		return cay.Errorf(cay.Invalid, "timeout: must be at most %d seconds", int64(MaxTimeout/time.Second))
+	}
+	return nil
+}
+
+// Cursor is a place in a list of sandboxes.
+type Cursor = store.Cursor
+
+// Query says which of a team's sandboxes to list.
+type Query struct {
+	Team         cay.TeamID
+	States       []cay.State
+	Metadata     map[string]string
+	Template     string // id or name; one that is not there finds nothing
+	StartedAfter time.Time
+	Ascending    bool
+	After        *Cursor
+	Limit        int // 0 means all
+}
+
+// Page is a part of a list. Next is nil on the last one. Total counts what the
+// query finds on all pages.
+type Page struct {
+	Sandboxes []cay.Sandbox
+	Next      *Cursor
+	Total     map[cay.State]int
+}
+
+// List lists a team's sandboxes by their start.
+func (c *Control) List(ctx context.Context, q Query) (Page, error) {
+	page := Page{Total: make(map[cay.State]int)}
+	sq := store.SandboxQuery{
+		Team: q.Team, States: q.States, Metadata: q.Metadata, StartedAfter: q.StartedAfter,
+		Ascending: q.Ascending, After: q.After,
+	}
+	if q.Template != "" {
+		t, err := c.Template(ctx, q.Team, q.Template)
+		switch {
+		case cay.KindOf(err) == cay.NotFound:
+			return page, nil
+		case err != nil:
+			return page, err
+		}
+		sq.Template = t.ID
+	}
+	for _, state := range q.States {
+		one := sq
+		one.States = []cay.State{state}
+		n, err := c.store.CountSandboxes(ctx, one)
+		if err != nil {
+			return page, err
+		}
+		page.Total[state] = n
+	}
+	if q.Limit > 0 {
+		sq.Limit = q.Limit + 1 // one more tells whether there is a next page
+	}
+	list, err := c.store.Sandboxes(ctx, sq)
+	if err != nil {
+		return page, err
+	}
+	if q.Limit > 0 && len(list) > q.Limit {
+		list = list[:q.Limit]
+		last := list[len(list)-1]
+		page.Next = &Cursor{StartedAt: last.StartedAt, ID: last.ID}
+	}
+	page.Sandboxes = list
+	return page, nil
+}

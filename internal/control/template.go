@@ -1,0 +1,118 @@
+package control
+
+import (
+	"context"
+	"regexp"
+	"strings"
+
+	"github.com/cay-run/cay"
+)
+
+// defaultTag is the tag that a reference without one means. It is the newest
+// ready build; this version knows no other.
+const defaultTag = "default"
+
+var reference = regexp.MustCompile(`^(?:([a-z0-9][a-z0-9._-]*)/)?([a-z0-9][a-z0-9._-]*)(?::([a-z0-9][a-z0-9._-]*))?$`)
+
+// Template finds a template by id, name or team/name, each with or without
+// ":tag", in any case. It is the team's own or public.
+func (c *Control) Template(ctx context.Context, team cay.TeamID, ref string) (cay.Template, error) {
+	parts := reference.FindStringSubmatch(strings.ToLower(ref))
+	if parts == nil || len(ref) > 256 {
+		return cay.Template{}, cay.Errorf(cay.Invalid, "templateID: %.80q is no template id or name", ref).
+			WithHint("use an id, a name, or name:tag")
+	}
+	space, name, tag := parts[1], parts[2], parts[3]
+	t, err := c.template(ctx, team, space, name)
+	if err == nil && tag != "" && tag != defaultTag {
+		err = cay.Errorf(cay.NotFound, "")
+	}
+	if cay.KindOf(err) == cay.NotFound {
+		return cay.Template{}, cay.Errorf(cay.NotFound, "template %q not found", ref).
+			WithHint("`cay template list` shows what there is")
+	}
+	return t, err
+}
+
+func (c *Control) template(ctx context.Context, team cay.TeamID, space, name string) (cay.Template, error) {
+	if space == "" {
+		t, err := c.store.Template(ctx, team, cay.TemplateID(name))
+		if cay.KindOf(err) == cay.NotFound {
+			return c.store.TemplateByName(ctx, team, name)
+		}
+		return t, err
+	}
+	owner, err := c.store.TeamByName(ctx, space)
+	if err != nil {
+		return cay.Template{}, err
+	}
+	t, err := c.store.TemplateByName(ctx, owner.ID, name)
+	if err == nil && (t.Team != owner.ID || (owner.ID != team && !t.Public)) {
+		err = cay.Errorf(cay.NotFound, "")
+	}
+	return t, err
+}
+
+// Templates lists what a team may start sandboxes from, newest first.
+func (c *Control) Templates(ctx context.Context, team cay.TeamID) ([]cay.Template, error) {
+	return c.store.Templates(ctx, team)
+}
+
+// Builds lists the builds of a template, newest first.
+func (c *Control) Builds(ctx context.Context, team cay.TeamID, id cay.TemplateID) ([]cay.Build, error) {
+	return c.store.Builds(ctx, team, id)
+}
+
+// TeamNames returns the names of all teams, for the full names of templates.
+func (c *Control) TeamNames(ctx context.Context) (map[cay.TeamID]string, error) {
+	teams, err := c.store.Teams(ctx)
+	names := make(map[cay.TeamID]string, len(teams))
+	for _, t := range teams {
+		names[t.ID] = t.Name
+	}
+	return names, err
+}
+
+// Publication is a finished build of a template.
+type Publication struct {
+	Team         cay.TeamID
+	Names        []string // the first one finds the template
+	Public       bool
+	Snapshot     cay.SnapshotID
+	Limits       cay.Limits
+	EnvdVersion  string
+	RecipeDigest string
+}
+
+// Publish records a finished build; sandboxes start from it from now on. It
+// makes the template when there is none of that name, and does nothing when
+// the template starts from that snapshot already.
+func (c *Control) Publish(ctx context.Context, p Publication) (cay.Template, error) {
+	if len(p.Names) == 0 || p.Snapshot == "" {
+		return cay.Template{}, cay.Errorf(cay.Invalid, "a build needs a name and a snapshot to be published")
+	}
+	t, err := c.store.TemplateByName(ctx, p.Team, p.Names[0])
+	switch {
+	case cay.KindOf(err) == cay.NotFound || err == nil && t.Team != p.Team:
+		t = cay.Template{
+			ID: cay.NewTemplateID(), Team: p.Team, Names: p.Names, Public: p.Public,
+			CreatedAt: now(), UpdatedAt: now(),
+		}
+		if err := c.store.AddTemplate(ctx, t); err != nil {
+			return cay.Template{}, err
+		}
+	case err != nil:
+		return cay.Template{}, err
+	case t.Snapshot == p.Snapshot && t.RecipeDigest == p.RecipeDigest && t.Limits == p.Limits:
+		return t, nil
+	}
+	err = c.store.PutBuild(ctx, cay.Build{
+		ID: cay.NewBuildID(), Template: t.ID, Team: t.Team, State: cay.BuildReady,
+		Snapshot: p.Snapshot, RecipeDigest: p.RecipeDigest, Limits: p.Limits, EnvdVersion: p.EnvdVersion,
+		CreatedAt: now(), UpdatedAt: now(), FinishedAt: now(),
+	})
+	if err != nil {
+		return cay.Template{}, err
+	}
+	return c.store.Template(ctx, p.Team, t.ID)
+}
