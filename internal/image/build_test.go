@@ -128,6 +128,9 @@ func TestBuild(t *testing.T) {
 			t.Errorf("%s holds %q, %v; want %q", path, got, err, want)
 		}
 	}
+	if st, err := os.Stat(filepath.Join(root, "etc/motd")); err != nil || !st.ModTime().Equal(epoch) {
+		t.Errorf("the image did not keep a file's time: %v, %v", st, err)
+	}
 	for _, dir := range []string{"dev", "proc", "tmp"} { // what a step sees there is not the tree's
 		if entries, err := os.ReadDir(filepath.Join(root, dir)); err != nil || len(entries) != 0 {
 			t.Errorf("%s holds %v, %v", dir, entries, err)
