@@ -52,14 +52,14 @@ func lookup(name string) (definition, error) {
 func (d definition) key(files []image.File, agentDigest, engineHash string) string {
 	text, err := json.Marshal(struct {
 		Recipe, Files, Agent, Engine string
-		Format                       int
+		Format, Image                int
 		Args                         []string
 		Ports                        []int
 		Limits                       cay.Limits
 		Env                          map[string]string
 	}{
 		d.recipe.Digest(), image.FilesDigest(files), agentDigest, engineHash,
-		cay.SnapshotFormat, d.args, d.ports, d.limits, image.Env(),
+		cay.SnapshotFormat, image.Format, d.args, d.ports, d.limits, image.Env(),
 	})
 	if err != nil {
 		panic(err) // plain data: it cannot fail
