@@ -2,6 +2,7 @@ package fs
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -148,3 +150,8 @@ func (a answer) check(t *testing.T, status int, text string) {
 		t.Errorf("got %d %.300q, want %d with %q", a.status, a.body, status, text)
 	}
 }
+
+// unixTime is a time that is easy to recognise.
+var unixTime = time.Unix(1_000_000_000, 0)
+
+func jsonCompact(b *bytes.Buffer, text string) error { return json.Compact(b, []byte(text)) }

@@ -80,11 +80,12 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, op string, h fun
 	return h(w, r, call{query: q, user: u, dir: s.defaultDir()})
 }
 
-// requestBody returns the body behind its content coding.
+// requestBody returns the body behind its content coding. Closing it leaves
+// the request's own open, to be drained.
 func requestBody(r *http.Request) (io.ReadCloser, error) {
 	switch coding := strings.ToLower(strings.TrimSpace(r.Header.Get("Content-Encoding"))); coding {
 	case "", "identity":
-		return body{r.Body}, nil
+		return io.NopCloser(body{r.Body}), nil
 	case "gzip", "x-gzip":
 		z, err := gzip.NewReader(body{r.Body})
 		if err != nil {
@@ -97,10 +98,10 @@ func requestBody(r *http.Request) (io.ReadCloser, error) {
 }
 
 // body makes every error of reading a request's body the client's fault.
-type body struct{ io.ReadCloser }
+type body struct{ r io.Reader }
 
 func (b body) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
+	n, err := b.r.Read(p)
 	switch {
 	case err == nil || err == io.EOF:
 		return n, err
