@@ -1,0 +1,292 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/engine"
+	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/vnet"
+)
+
+// Create makes an instance run: slot, journal, restore, identity. It returns
+// when the agent inside knows who it is. On an error nothing is left, and the
+// error says which step failed.
+func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error) {
+	inst, err := n.begin(spec)
+	if err != nil {
+		return cay.Instance{}, err
+	}
+	defer n.work.Done()
+	if err := n.make(ctx, inst); err != nil {
+		if !n.undo(inst) {
+			n.cfg.Log.Warn("a failed create is still being undone", "sandbox", spec.Sandbox, "instance", spec.Instance)
+		}
+		return cay.Instance{}, err
+	}
+	n.show(inst)
+	n.work.Go(func() { n.tend(inst) })
+	return inst.public(), nil
+}
+
+// undo gives back what a failed create has. It reports whether that was done
+// before the caller's patience was over; it goes on otherwise.
+func (n *Node) undo(inst *instance) bool {
+	n.work.Go(func() { n.finish(inst) })
+	patience := time.NewTimer(clearPause)
+	defer patience.Stop()
+	select {
+	case <-inst.gone:
+		return true
+	case <-patience.C:
+		return false
+	}
+}
+
+// begin makes this Create the owner of its ids.
+func (n *Node) begin(spec cay.InstanceSpec) (*instance, error) {
+	for field, id := range map[string]string{
+		"instance": string(spec.Instance), "sandbox": string(spec.Sandbox), "snapshot": string(spec.Snapshot),
+	} {
+		if !cay.ValidID(id) {
+			return nil, cay.Errorf(cay.Invalid, "%s: %q is not an id", field, id)
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, cay.Errorf(cay.Unavailable, "the server is stopping")
+	}
+	if _, ok := n.instances[spec.Instance]; ok {
+		return nil, cay.Errorf(cay.Conflict, "instance %s exists", spec.Instance)
+	}
+	inst := newInstance(spec)
+	n.instances[spec.Instance] = inst
+	n.work.Add(1)
+	return inst, nil
+}
+
+// make takes the steps of a create, one after another.
+func (n *Node) make(ctx context.Context, inst *instance) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(inst.ctx, func() { cancel(context.Cause(inst.ctx)) })()
+	defer context.AfterFunc(n.ctx, func() { cancel(cay.Errorf(cay.Unavailable, "the server is stopping")) })()
+
+	select {
+	case n.restores <- struct{}{}:
+		defer func() { <-n.restores }()
+	case <-ctx.Done():
+		return stepFailed(ctx, "wait for its turn", ctx.Err())
+	}
+	from, err := n.find(&inst.spec)
+	if err != nil {
+		return stepFailed(ctx, "find its snapshot", err)
+	}
+	if inst.slot, err = n.cfg.Net.Acquire(ctx); err != nil {
+		return stepFailed(ctx, "get a network slot", err)
+	}
+	inst.holds = true
+	if err := n.cfg.Net.Apply(ctx, inst.slot, inst.spec.Network); err != nil {
+		return stepFailed(ctx, "apply its network policy", err)
+	}
+	inst.started = time.Now()
+	if err := n.prepare(inst); err != nil {
+		return stepFailed(ctx, "write its journal", err)
+	}
+	if err := n.cfg.Engine.Restore(ctx, n.restoreSpec(inst, from)); err != nil {
+		return stepFailed(ctx, "restore its snapshot", err)
+	}
+	if inst.died, err = n.cfg.Engine.Watch(inst.spec.Instance); err != nil {
+		return stepFailed(ctx, "watch it", err)
+	}
+	if err := n.introduce(ctx, inst); err != nil {
+		return stepFailed(ctx, "give it its identity", err)
+	}
+	if err := markWhole(n.journal(inst.spec.Instance)); err != nil {
+		return stepFailed(ctx, "finish its journal", err)
+	}
+	return nil
+}
+
+// source is where an instance comes from.
+type source struct {
+	record    cay.Snapshot
+	dir, root string
+}
+
+// find locates a snapshot and its root, and fills in limits that nobody set.
+func (n *Node) find(spec *cay.InstanceSpec) (source, error) {
+	dir, record, err := n.cfg.Snapshots.Get(spec.Snapshot)
+	if err != nil {
+		return source{}, err
+	}
+	if err := n.cfg.Engine.CanRestore(record); err != nil {
+		return source{}, err
+	}
+	root, err := n.cfg.Snapshots.Image(record.Root)
+	if err != nil {
+		return source{}, err
+	}
+	if spec.Limits == (cay.Limits{}) {
+		spec.Limits = record.Limits
+	}
+	return source{record: record, dir: dir, root: root}, nil
+}
+
+// prepare writes the journal and makes the directories that the engine gets.
+func (n *Node) prepare(inst *instance) error {
+	id := inst.spec.Instance
+	if err := os.MkdirAll(n.reserved(id), 0o755); err != nil {
+		return diskError(err)
+	}
+	err := writeJournal(n.journal(id), record{Spec: inst.spec, Slot: inst.slot.Index, Started: inst.started})
+	if err != nil {
+		return diskError(err)
+	}
+	return nil
+}
+
+func (n *Node) restoreSpec(inst *instance, from source) engine.RestoreSpec {
+	id := inst.spec.Instance
+	return engine.RestoreSpec{
+		ID:       id,
+		Snapshot: from.record,
+		From:     from.dir,
+		Root:     from.root,
+		Limits:   inst.spec.Limits,
+		Dir:      filepath.Join(n.journal(id), engineDir),
+		Reserved: n.reserved(id),
+		Net:      engine.Net{Namespace: inst.slot.Namespace},
+	}
+}
+
+// introduceTimeout bounds how long a restored agent may stay silent. A host
+// under load is slow; a dead guest is noticed at once by its death.
+const introduceTimeout = 30 * time.Second
+
+// evidenceWait is how long a failed call waits for the reason.
+const evidenceWait = 200 * time.Millisecond
+
+// introduce tells the agent who it is. A guest that dies meanwhile ends the
+// wait with the evidence of its death.
+func (n *Node) introduce(ctx context.Context, inst *instance) error {
+	ctx, cancel := context.WithTimeout(ctx, introduceTimeout)
+	defer cancel()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case d := <-inst.died:
+			inst.death = &d
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	reply, err := n.cfg.Init(ctx, inst.slot, identity(inst.spec))
+	if err != nil { // a connection breaks before the death is noticed that broke it
+		select {
+		case <-watched:
+		case <-time.After(evidenceWait):
+		}
+	}
+	cancel()
+	<-watched
+	switch {
+	case inst.death != nil:
+		return cay.Errorf(cay.Internal, "it died: %s (%s)", inst.death.Cause, inst.death.Detail)
+	case errors.Is(err, context.DeadlineExceeded):
+		return cay.Wrap(cay.Unavailable, err, "its agent did not answer within %s", introduceTimeout).
+			WithHint("the host may be overloaded; try again")
+	case err != nil:
+		return err
+	case reply.Protocol < 1 || reply.Protocol > guest.Protocol:
+		return cay.Errorf(cay.Conflict, "its agent speaks protocol %d, this server %d", reply.Protocol, guest.Protocol).
+			WithHint("build the template again with this version of Cay")
+	}
+	return nil
+}
+
+// identity is what a fresh instance is told.
+func identity(spec cay.InstanceSpec) guest.Init {
+	env := maps.Clone(spec.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	env["E2B_SANDBOX"] = "true"
+	env["E2B_SANDBOX_ID"] = string(spec.Sandbox)
+	env["E2B_TEMPLATE_ID"] = string(spec.Template)
+	entropy := make([]byte, 32)
+	rand.Read(entropy)                                          // never fails: it ends the program instead
+	machine := sha256.Sum256([]byte("machine " + spec.Sandbox)) // one a sandbox, for life
+	return guest.Init{
+		Mode:        guest.ModeCreate,
+		SandboxID:   string(spec.Sandbox),
+		TemplateID:  string(spec.Template),
+		BuildID:     string(spec.Build),
+		EnvVars:     env,
+		AccessToken: spec.AccessToken,
+		Timestamp:   time.Now(),
+		MachineID:   hex.EncodeToString(machine[:16]),
+		Entropy:     entropy,
+		CPUs:        spec.Limits.CPUs,
+		MemoryMB:    spec.Limits.MemoryMB,
+		DiskMB:      spec.Limits.DiskMB,
+	}
+}
+
+// callAgent calls a real agent. Only a failed dial is tried again: a request
+// that was sent may have given the agent its token already.
+func callAgent(ctx context.Context, slot vnet.Slot, in guest.Init) (guest.InitReply, error) {
+	client := guest.NewClient(slot.Addr)
+	defer client.Close()
+	for {
+		reply, err := client.Init(ctx, "", in)
+		var op *net.OpError
+		if err == nil || ctx.Err() != nil || !errors.As(err, &op) || op.Op != "dial" {
+			return reply, err
+		}
+		select {
+		case <-ctx.Done():
+			return guest.InitReply{}, fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// stepFailed says which step of a create failed. When the create was called
+// off, that is the reason and not what broke on the way.
+func stepFailed(ctx context.Context, step string, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
+		kind := cay.KindOf(cause)
+		if kind == cay.Internal { // killed while it was made
+			kind = cay.Conflict
+		}
+		return cay.Wrap(kind, err, "the sandbox was not created: %v", cause)
+	}
+	out := cay.Wrap(cay.KindOf(err), err, "create sandbox: %s: %v", step, message(err)).WithCode("sandbox_create_failed")
+	var known *cay.Error
+	if errors.As(err, &known) {
+		out.Hint = known.Hint
+	}
+	return out
+}
+
+// message is the part of an error that callers may see.
+func message(err error) string {
+	var known *cay.Error
+	if errors.As(err, &known) && known.Msg != "" {
+		return known.Msg
+	}
+	return "see the server's log"
+}

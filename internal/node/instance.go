@@ -1,0 +1,170 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/vnet"
+)
+
+// instance is one incarnation. Its fields belong to its owner; slot, started
+// and spec do not change once it is found by Lookup.
+type instance struct {
+	spec    cay.InstanceSpec
+	slot    vnet.Slot
+	holds   bool // the slot
+	routed  bool // Lookup has found it: somebody may hold connections
+	started time.Time
+
+	died  <-chan cay.Death
+	death *cay.Death // what came from died
+
+	ctx  context.Context         // done, with the cause, when it is to end
+	stop context.CancelCauseFunc // asks the owner to end it
+	gone chan struct{}           // closed when all is given back
+}
+
+func newInstance(spec cay.InstanceSpec) *instance {
+	inst := &instance{spec: spec, gone: make(chan struct{})}
+	inst.ctx, inst.stop = context.WithCancelCause(context.Background())
+	return inst
+}
+
+func (i *instance) public() cay.Instance {
+	return cay.Instance{Spec: i.spec, Addr: i.slot.Addr, Started: i.started}
+}
+
+// asked is why an owner is told to end its instance.
+type asked cay.Cause
+
+func (a asked) Error() string { return "the sandbox was ended: " + string(a) }
+
+// Kill ends an instance and returns when everything of it is given back. One
+// that is unknown, or gone, is no error. When ctx ends first the kill goes on.
+func (n *Node) Kill(ctx context.Context, id cay.InstanceID, cause cay.Cause) error {
+	n.mu.Lock()
+	inst := n.instances[id]
+	n.mu.Unlock()
+	if inst == nil {
+		return nil
+	}
+	inst.stop(asked(cause))
+	select {
+	case <-inst.gone:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.ctx.Done():
+		return cay.Errorf(cay.Unavailable, "the server is stopping")
+	}
+}
+
+// tend owns a running instance until its end.
+func (n *Node) tend(inst *instance) {
+	select {
+	case d, ok := <-inst.died:
+		if !ok { // an engine that forgot to say why
+			d = cay.Death{Cause: cay.CauseEngine, Detail: "the engine lost sight of it"}
+		}
+		inst.death = &d
+	case <-inst.ctx.Done():
+	case <-n.ctx.Done():
+		return // it lives on; the next Open adopts it
+	}
+	d := inst.deathRecord()
+	n.hide(inst)
+	if n.finish(inst) {
+		n.deaths.tell(d)
+	}
+}
+
+// finish gives back all that an instance has, however often that takes, and
+// lets go of it. It gives up only when the node closes; the next Open goes on.
+func (n *Node) finish(inst *instance) bool {
+	for {
+		err := n.clear(inst)
+		if err == nil {
+			break
+		}
+		n.cfg.Log.Error("a sandbox ended and something of it is left; trying again",
+			"sandbox", inst.spec.Sandbox, "instance", inst.spec.Instance, "err", err)
+		select {
+		case <-n.ctx.Done():
+			return false
+		case <-time.After(clearPause):
+		}
+	}
+	n.mu.Lock()
+	delete(n.instances, inst.spec.Instance)
+	n.mu.Unlock()
+	close(inst.gone)
+	return true
+}
+
+// deathRecord says how an instance ended, from what is known of it.
+func (i *instance) deathRecord() cay.Death {
+	d := cay.Death{Cause: cay.CauseAsked}
+	var why asked
+	if i.death != nil {
+		d = *i.death
+	}
+	if errors.As(context.Cause(i.ctx), &why) && i.death == nil {
+		d.Cause = cay.Cause(why)
+	}
+	d.Instance, d.Sandbox = i.spec.Instance, i.spec.Sandbox
+	if d.At.IsZero() {
+		d.At = time.Now()
+	}
+	return d
+}
+
+// clear gives back what an instance still has, in the order that makes it safe:
+// the engine first, then routes, then the address, then the journal. It does
+// what it can also after a failure, but never frees an address that a
+// container may still have.
+func (n *Node) clear(inst *instance) error {
+	ctx, cancel := context.WithTimeout(context.Background(), clearTimeout)
+	defer cancel()
+	id := inst.spec.Instance
+	err := n.cfg.Engine.Kill(ctx, id)
+	if inst.routed {
+		n.cfg.OnGone(inst.spec.Sandbox)
+	}
+	if err != nil {
+		return fmt.Errorf("end its container: %w", err)
+	}
+	var errs []error
+	if inst.holds {
+		inst.holds = false // a slot that cannot be released is not used again
+		if err := n.cfg.Net.Release(ctx, inst.slot); err != nil {
+			errs = append(errs, fmt.Errorf("release network slot %d: %w", inst.slot.Index, err))
+		}
+	}
+	errs = append(errs, removeMounted(n.reserved(id)), removeJournal(n.journal(id)))
+	return errors.Join(errs...)
+}
+
+const (
+	clearTimeout = time.Minute
+	clearPause   = 5 * time.Second
+)
+
+// show lets Lookup find an instance.
+func (n *Node) show(inst *instance) {
+	inst.routed = true
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.bySandbox[inst.spec.Sandbox] = inst
+}
+
+// hide makes Lookup lose an instance.
+func (n *Node) hide(inst *instance) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.bySandbox[inst.spec.Sandbox] == inst {
+		delete(n.bySandbox, inst.spec.Sandbox)
+	}
+}

@@ -1,0 +1,101 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// The files of a journal directory.
+const (
+	specFile  = "spec.json" // written and synced before the engine is called
+	wholeFile = "whole"     // exists once the instance has its identity
+	engineDir = "engine"    // the engine's own
+)
+
+// record is a journal: all that adoption needs.
+type record struct {
+	Spec    cay.InstanceSpec `json:"spec"`
+	Slot    int              `json:"slot"`
+	Started time.Time        `json:"started"`
+}
+
+func (n *Node) journal(id cay.InstanceID) string  { return filepath.Join(n.cfg.Dir, string(id)) }
+func (n *Node) reserved(id cay.InstanceID) string { return filepath.Join(n.cfg.Reserved, string(id)) }
+
+// writeJournal makes a journal directory and returns when it is on disk. It
+// holds tokens: nobody else may read it.
+func writeJournal(dir string, r record) error {
+	if err := os.MkdirAll(filepath.Join(dir, engineDir), 0o700); err != nil {
+		return err
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, specFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := syncDir(dir); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(dir))
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// markWhole says that an instance may be adopted. It needs no sync: a crash of
+// the host, which could lose it, loses the instance too.
+func markWhole(dir string) error {
+	f, err := os.OpenFile(filepath.Join(dir, wholeFile), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return diskError(err)
+	}
+	return f.Close()
+}
+
+// readJournal returns what is in a journal, and whether its instance may be
+// adopted. A journal that was cut off by a crash is not whole.
+func readJournal(dir string) (r record, whole bool) {
+	text, err := os.ReadFile(filepath.Join(dir, specFile))
+	if err != nil || json.Unmarshal(text, &r) != nil || string(r.Spec.Instance) != filepath.Base(dir) {
+		return record{}, false
+	}
+	_, err = os.Stat(filepath.Join(dir, wholeFile))
+	return r, err == nil
+}
+
+// removeJournal ends a journal. The mark goes first, so that half a journal is
+// never adopted.
+func removeJournal(dir string) error {
+	err := os.Remove(filepath.Join(dir, wholeFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// diskError names a full disk.
+func diskError(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return cay.Wrap(cay.NoSpace, err, "the disk of the data directory is full").
+			WithHint("free space below the data directory, or move it to a larger disk")
+	}
+	return cay.Wrap(cay.Internal, err, "the data directory cannot be written")
+}

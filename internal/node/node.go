@@ -1,0 +1,187 @@
+// Package node runs instances on one machine.
+//
+// An instance is one incarnation of a sandbox: a slot in the network, a
+// container of the engine, a directory on disk. The node makes the three
+// together or none of them, watches for deaths, and gives everything back when
+// an instance is over.
+//
+// Before the engine is called the node writes a journal, one directory an
+// instance. The server may be killed at any instruction: instances are
+// processes of their own, and the next Open adopts those whose journal says
+// that they were finished and ends all others. The node needs no database.
+//
+// Each instance has one owner: the Create that makes it, then the goroutine
+// that tends it. Nobody else changes it; Kill only asks the owner.
+package node
+
+import (
+	"context"
+	"iter"
+	"log/slog"
+	"runtime"
+	"sync"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/engine"
+	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/vnet"
+)
+
+// Engine is what a node needs of an engine.
+type Engine interface {
+	CanRestore(cay.Snapshot) error
+	Restore(ctx context.Context, spec engine.RestoreSpec) error
+	Kill(ctx context.Context, id cay.InstanceID) error
+	Watch(id cay.InstanceID) (<-chan cay.Death, error)
+	List(ctx context.Context) ([]cay.InstanceID, error)
+	Adopt(ctx context.Context, id cay.InstanceID) error
+	Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error)
+}
+
+// Net is what a node needs of the network.
+type Net interface {
+	Acquire(ctx context.Context) (vnet.Slot, error)
+	Release(ctx context.Context, s vnet.Slot) error
+	Adopt(ctx context.Context, index int) (vnet.Slot, error)
+	Apply(ctx context.Context, s vnet.Slot, p cay.NetworkPolicy) error
+	Reclaim(ctx context.Context) error
+}
+
+// Snapshots is where a node finds what to restore.
+type Snapshots interface {
+	Get(id cay.SnapshotID) (dir string, s cay.Snapshot, err error)
+	Image(digest string) (path string, err error)
+}
+
+// Config is what a node works with.
+type Config struct {
+	// Dir holds the journals, and below them what instances write.
+	Dir string
+	// Reserved holds a directory an instance that the guest sees as
+	// guest.ReservedMount. ShareMount should have been called on it.
+	Reserved  string
+	Engine    Engine
+	Net       Net
+	Snapshots Snapshots
+	// OnGone is called when an instance is over and no longer found by
+	// Lookup, before its address is used again. It must not block for long.
+	OnGone func(cay.SandboxID)
+	// Restores bounds how many instances are made at once; 0 chooses by
+	// the number of CPUs.
+	Restores int
+	// Init calls an agent's /init; nil calls the real one.
+	Init func(context.Context, vnet.Slot, guest.Init) (guest.InitReply, error)
+	Log  *slog.Logger
+}
+
+// Node runs instances. Its methods are safe for concurrent use.
+type Node struct {
+	cfg      Config
+	restores chan struct{} // a token for each Create at work
+
+	ctx    context.Context // done when the node closes
+	cancel context.CancelFunc
+	work   sync.WaitGroup // creates and tending goroutines
+	deaths *deaths
+
+	mu        sync.Mutex
+	closed    bool
+	instances map[cay.InstanceID]*instance
+	bySandbox map[cay.SandboxID]*instance // only what Lookup may find
+}
+
+// Open makes a node from what an earlier one left on this machine: whole
+// instances are adopted, everything else is ended and removed. No other
+// process may use the same directories, and nothing but nodes may have
+// started instances of the engine that are still wanted.
+func Open(ctx context.Context, cfg Config) (*Node, error) {
+	if cfg.Restores <= 0 {
+		cfg.Restores = max(2, runtime.NumCPU()*3/2)
+	}
+	if cfg.OnGone == nil {
+		cfg.OnGone = func(cay.SandboxID) {}
+	}
+	if cfg.Init == nil {
+		cfg.Init = callAgent
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	n := &Node{
+		cfg:       cfg,
+		restores:  make(chan struct{}, cfg.Restores),
+		deaths:    newDeaths(),
+		instances: map[cay.InstanceID]*instance{},
+		bySandbox: map[cay.SandboxID]*instance{},
+	}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	if err := n.recover(ctx); err != nil {
+		n.Close()
+		return nil, err
+	}
+	return n, nil
+}
+
+// Close stops tending and waits for what is under way: creates are cancelled,
+// kills end. Instances live on.
+func (n *Node) Close() error {
+	n.mu.Lock()
+	again := n.closed
+	n.closed = true
+	n.mu.Unlock()
+	n.cancel()
+	n.work.Wait()
+	if !again {
+		n.deaths.close()
+	}
+	return nil
+}
+
+// Deaths tells how instances ended that had been running, each once: killed
+// on request too, and those that an earlier node left and Open found dead. It
+// is closed by Close. What nobody reads is kept.
+func (n *Node) Deaths() <-chan cay.Death { return n.deaths.out }
+
+// Instances lists what runs.
+func (n *Node) Instances() []cay.Instance {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := make([]cay.Instance, 0, len(n.bySandbox))
+	for _, inst := range n.bySandbox {
+		out = append(out, inst.public())
+	}
+	return out
+}
+
+// Lookup finds the running instance of a sandbox.
+func (n *Node) Lookup(id cay.SandboxID) (cay.Instance, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	inst, ok := n.bySandbox[id]
+	if !ok {
+		return cay.Instance{}, false
+	}
+	return inst.public(), true
+}
+
+// Tokens yields the access tokens of the sandboxes that run.
+func (n *Node) Tokens() iter.Seq2[cay.SandboxID, string] {
+	return func(yield func(cay.SandboxID, string) bool) {
+		for _, inst := range n.Instances() {
+			if token := inst.Spec.AccessToken; token != "" && !yield(inst.Spec.Sandbox, token) {
+				return
+			}
+		}
+	}
+}
+
+// Usage reads what an instance uses.
+func (n *Node) Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error) {
+	n.mu.Lock()
+	_, ok := n.instances[id]
+	n.mu.Unlock()
+	if !ok {
+		return cay.Usage{}, cay.Errorf(cay.NotFound, "instance %s is not on this machine", id)
+	}
+	return n.cfg.Engine.Usage(ctx, id)
+}
