@@ -1,0 +1,221 @@
+package interp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+)
+
+const (
+	// maxBody bounds a request: code of tens of megabytes is still code.
+	maxBody = 64 << 20
+	// silence is how long a stream may say nothing.
+	silence = 5 * time.Second
+)
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", s.health)
+	mux.HandleFunc("POST /execute", s.execute)
+	mux.HandleFunc("GET /contexts", func(w http.ResponseWriter, _ *http.Request) { reply(w, s.list()) })
+	mux.HandleFunc("POST /contexts", s.createContext)
+	mux.HandleFunc("POST /contexts/{id}/restart", s.restartContext)
+	mux.HandleFunc("DELETE /contexts/{id}", s.deleteContext)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Access-Control-Allow-Origin", "*")
+		if r.Method == http.MethodOptions {
+			h.Set("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS")
+			h.Set("Access-Control-Allow-Headers", "*")
+			if asked := r.Header.Get("Access-Control-Request-Headers"); asked != "" {
+				h.Set("Access-Control-Allow-Headers", asked)
+			}
+			h.Set("Access-Control-Max-Age", "600")
+			w.WriteHeader(http.StatusOK)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
+	if !s.warm.Load() {
+		http.Error(w, "the interpreter is starting", http.StatusServiceUnavailable)
+		return
+	}
+	reply(w, "OK")
+}
+
+func (s *Server) createContext(w http.ResponseWriter, r *http.Request) {
+	var in struct{ Language, Cwd string }
+	if !read(w, r, &in) {
+		return
+	}
+	sess, err := s.create(r.Context(), in.Language, in.Cwd)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	reply(w, sess)
+}
+
+func (s *Server) restartContext(w http.ResponseWriter, r *http.Request) {
+	sess, err := s.lookup(r.PathValue("id"))
+	if err == nil {
+		err = sess.restart(r.Context())
+	}
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	reply(w, nil)
+}
+
+func (s *Server) deleteContext(w http.ResponseWriter, r *http.Request) {
+	if err := s.remove(r.PathValue("id")); err != nil {
+		fail(w, err)
+		return
+	}
+	reply(w, nil)
+}
+
+// executeBody is the body of POST /execute. Absent and null are the same.
+type executeBody struct {
+	Code      *string           `json:"code"`
+	ContextID string            `json:"context_id"`
+	Language  string            `json:"language"`
+	EnvVars   map[string]string `json:"env_vars"`
+}
+
+func (s *Server) execute(w http.ResponseWriter, r *http.Request) {
+	var in executeBody
+	if !read(w, r, &in) {
+		return
+	}
+	sess, err := s.target(in)
+	if err == nil {
+		// A kernel that cannot start is an error of the request, not of the
+		// stream.
+		_, err = sess.kernel(r.Context(), nil)
+	}
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.Header().Set("Cache-Control", "no-cache")
+	rc := http.NewResponseController(w)
+	if rc.Flush() != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	// A client that is gone may leave a write blocked.
+	defer context.AfterFunc(ctx, func() { _ = rc.SetWriteDeadline(time.Unix(1, 0)) })()
+
+	events := make(chan any)
+	if !s.background(func() {
+		sess.execute(ctx, *in.Code, in.EnvVars, func(ev any) {
+			select {
+			case events <- ev:
+			case <-ctx.Done():
+			}
+		})
+	}) {
+		return
+	}
+	stream(ctx, w, rc, events)
+}
+
+// target is the context that a request means.
+func (s *Server) target(in executeBody) (*session, error) {
+	switch {
+	case in.Code == nil:
+		return nil, badRequest("code is required")
+	case in.ContextID != "" && in.Language != "":
+		return nil, badRequest("only one of context_id and language can be given")
+	case in.ContextID != "":
+		return s.lookup(in.ContextID)
+	}
+	lang, err := language(in.Language)
+	if err != nil {
+		return nil, err
+	}
+	return s.defaultSession(lang)
+}
+
+// stream writes events as lines until the last, or until the client is gone.
+func stream(ctx context.Context, w http.ResponseWriter, rc *http.ResponseController, events <-chan any) {
+	quiet := time.NewTimer(silence)
+	defer quiet.Stop()
+	for {
+		var ev any
+		select {
+		case ev = <-events:
+		case <-quiet.C:
+			ev = keepalive
+		case <-ctx.Done():
+			return
+		}
+		line, err := marshal(ev)
+		if err != nil {
+			continue
+		}
+		if _, err := w.Write(line); err != nil {
+			return
+		}
+		if rc.Flush() != nil || ev == endOfExecution {
+			return
+		}
+		quiet.Reset(silence)
+	}
+}
+
+// marshal is JSON as it is, not made safe for HTML, and a line feed.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return b.Bytes(), err
+}
+
+func read(w http.ResponseWriter, r *http.Request, into any) bool {
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(into)
+	var large *http.MaxBytesError
+	switch {
+	case err == nil:
+		return true
+	case errors.As(err, &large):
+		http.Error(w, "the request is too large", http.StatusRequestEntityTooLarge)
+	default:
+		http.Error(w, "malformed request: "+err.Error(), http.StatusBadRequest)
+	}
+	return false
+}
+
+func reply(w http.ResponseWriter, v any) {
+	line, err := marshal(v)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(bytes.TrimSuffix(line, []byte("\n")))
+}
+
+// fail answers with an error as plain text.
+func fail(w http.ResponseWriter, err error) {
+	code := http.StatusInternalServerError
+	var bad badRequest
+	switch {
+	case errors.As(err, &bad):
+		code = http.StatusBadRequest
+	case errors.Is(err, errNotFound):
+		code = http.StatusNotFound
+	}
+	http.Error(w, err.Error(), code)
+}

@@ -1,0 +1,76 @@
+"""Starts the IPython kernel of one context: python3 launch.py -f CONNECTION."""
+
+import sys
+
+sys.path.pop(0)  # our own directory is not the user's business
+
+import importlib.util
+import os
+
+import zmq
+from ipykernel.iostream import OutStream
+from ipykernel.kernelapp import IPKernelApp
+
+# What may wait for a client that reads slowly. Beyond it the code that prints
+# waits too.
+MAX_BUFFERED = 1 << 20
+MAX_QUEUED = 64
+
+
+class BoundedStream(OutStream):
+    """Output that holds its writer back when the client is slow."""
+
+    flush_timeout = 24 * 3600
+    _unflushed = 0
+
+    def write(self, string):
+        written = super().write(string)
+        self._unflushed += len(string)
+        if self._unflushed > MAX_BUFFERED:
+            self._unflushed = 0
+            self.flush()
+        return written
+
+
+class KernelApp(IPKernelApp):
+    """A kernel whose publisher waits where ZeroMQ's would lose messages."""
+
+    def init_iopub(self, context):
+        context.setsockopt(zmq.SNDHWM, MAX_QUEUED)
+        context.setsockopt(zmq.XPUB_NODROP, 1)
+        try:
+            super().init_iopub(context)
+        finally:
+            context.sockopts.clear()
+
+    def init_shell(self):
+        super().init_shell()
+        sys.modules["_cay"].install(self.shell)
+
+
+def load(name):
+    """Loads a module from our directory without putting it on sys.path."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+
+
+def main():
+    sys.modules["_cay_launch"] = sys.modules["__main__"]
+    load("_cay_chart")
+    load("_cay")
+    app = KernelApp.instance()
+    app.outstream_class = "_cay_launch.BoundedStream"
+    config = app.config
+    config.InteractiveShell.colors = "NoColor"
+    config.PlainTextFormatter.max_seq_length = 0
+    config.HistoryManager.enabled = False
+    config.InlineBackend.print_figure_kwargs = {"bbox_inches": "tight"}
+    app.initialize()
+    app.start()
+
+
+if __name__ == "__main__":
+    main()
