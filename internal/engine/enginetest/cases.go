@@ -1,14 +1,19 @@
 package enginetest
 
 import (
+	"archive/tar"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
 )
@@ -198,6 +203,81 @@ func (s *suite) pause(t *testing.T) {
 	at.expect(t, "ok", "/health")
 }
 
+// reserved mounts something on the host that must appear in a running guest.
+func (s *suite) reserved(t *testing.T) {
+	at := s.slots[0]
+	id := cay.NewInstanceID()
+	spec := s.bootSpec(id, at)
+	later := filepath.Join(spec.Reserved, "later")
+	must(t, os.MkdirAll(later, 0o755))
+	at.address(t)
+	s.endWith(t, id)
+	must(t, s.Boot(t.Context(), spec))
+	at.refused(t, "no such file", "/read", "path", "/.cay/later/note")
+	must(t, unix.Mount("cayet", later, "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() { _ = unix.Unmount(later, unix.MNT_DETACH) })
+	must(t, os.WriteFile(filepath.Join(later, "note"), []byte("volume"), 0o644))
+	at.expect(t, "volume", "/read", "path", "/.cay/later/note")
+}
+
+func (s *suite) changes(t *testing.T) {
+	at := s.slots[0]
+	id := s.start(t, at)
+	at.expect(t, "", "/write", "path", "/etc/new", "text", "hello")
+	at.expect(t, "", "/fill", "path", "/tmp/big", "mb", "3")
+	at.expect(t, "", "/remove", "path", "/etc/old")
+	at.expect(t, "", "/remove", "path", "/srv") // and made again, without its file
+	at.expect(t, "", "/mkdir", "path", "/srv")
+
+	stream, err := s.Changes(t.Context(), id)
+	must(t, err)
+	defer stream.Close()
+	found := make(map[string]string)
+	for in := tar.NewReader(stream); ; {
+		h, err := in.Next()
+		if err == io.EOF {
+			break
+		}
+		must(t, err)
+		text, err := io.ReadAll(in)
+		must(t, err)
+		found[h.Name] = string(text)
+		if h.Name == "etc/new" && (h.Mode != 0o640 || h.Uid != 0) {
+			t.Errorf("a changed file's header: %+v", h)
+		}
+	}
+	must(t, stream.Close())
+	if found["etc/new"] != "hello" {
+		t.Errorf("changed file: %q", found["etc/new"])
+	}
+	block := make([]byte, 1<<20)
+	for i := range block {
+		block[i] = byte(i)
+	}
+	if found["tmp/big"] != strings.Repeat(string(block), 3) {
+		t.Errorf("changed big file: %d bytes, or wrong ones", len(found["tmp/big"]))
+	}
+	for _, name := range []string{"etc/.wh.old", "srv/", "srv/.wh..wh..opq"} {
+		if _, ok := found[name]; !ok {
+			t.Errorf("%s is not among the changes", name)
+		}
+	}
+	for _, name := range []string{"guest", "etc/hosts", "etc/old", "srv/inside"} {
+		if _, ok := found[name]; ok {
+			t.Errorf("%s is among the changes", name)
+		}
+	}
+	at.expect(t, "hello", "/read", "path", "/etc/new") // it went on
+}
+
+// elevate runs a set-uid program as somebody else, as sudo does.
+func (s *suite) elevate(t *testing.T) {
+	at := s.slots[0]
+	s.start(t, at)
+	at.expect(t, "0", "/elevate", "path", "/guest-suid")
+	at.expect(t, "1000", "/elevate", "path", "/guest")
+}
+
 func (s *suite) ownEnd(t *testing.T) {
 	at := s.slots[0]
 	id := s.start(t, at)
@@ -216,7 +296,7 @@ func (s *suite) outOfMemory(t *testing.T) {
 	id := s.start(t, at)
 	death, err := s.Watch(id)
 	must(t, err)
-	go at.try(context.Background(), "/eat", "mb", "2000") // its answer never comes
+	go at.try(t.Context(), "/eat", "mb", "2000") // its answer never comes
 	if d := receive(t, death); d.Cause != cay.CauseOutOfMemory || d.Detail == "" {
 		t.Errorf("death out of memory: %+v", d)
 	}

@@ -22,7 +22,7 @@ func Run(t *testing.T, open func(testing.TB) engine.Engine) {
 		t.Fatal("the engine's conformance suite must run as root")
 	}
 	s := &suite{open: open, image: rootImage(t), dir: t.TempDir()}
-	s.slots = []*slot{newSlot(t, 1), newSlot(t, 2)}
+	s.slots = []*slot{newSlot(t, 0), newSlot(t, 1)}
 	s.Engine = open(t)
 	for _, c := range []struct {
 		name string
@@ -35,6 +35,9 @@ func Run(t *testing.T, open func(testing.TB) engine.Engine) {
 		{"adopt after restart", (*suite).adopt},
 		{"half made", (*suite).halfMade},
 		{"hold and release", (*suite).pause},
+		{"reserved mount", (*suite).reserved},
+		{"changed files", (*suite).changes},
+		{"set-uid programs", (*suite).elevate},
 		{"own end", (*suite).ownEnd},
 		{"out of memory", (*suite).outOfMemory},
 		{"disk full", (*suite).diskFull},

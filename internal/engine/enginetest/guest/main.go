@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strconv"
 	"sync/atomic"
@@ -21,19 +22,25 @@ var (
 )
 
 func main() {
+	if len(os.Args) > 1 { // started by elevate
+		fmt.Print(os.Geteuid())
+		return
+	}
 	signal.Ignore(syscall.SIGTERM, syscall.SIGHUP)
 	answers := map[string]func(*http.Request) (string, error){
-		"/health": func(*http.Request) (string, error) { return "ok", nil },
-		"/count":  func(*http.Request) (string, error) { return strconv.FormatInt(count.Add(1), 10), nil },
-		"/host":   func(*http.Request) (string, error) { return os.Hostname() },
-		"/write":  write,
-		"/read":   read,
-		"/remove": func(r *http.Request) (string, error) { return "", os.RemoveAll(r.FormValue("path")) },
-		"/fill":   fill,
-		"/eat":    eat,
-		"/mount":  mount,
-		"/dial":   dial,
-		"/exit":   exit,
+		"/health":  func(*http.Request) (string, error) { return "ok", nil },
+		"/count":   func(*http.Request) (string, error) { return strconv.FormatInt(count.Add(1), 10), nil },
+		"/host":    func(*http.Request) (string, error) { return os.Hostname() },
+		"/write":   write,
+		"/read":    read,
+		"/remove":  func(r *http.Request) (string, error) { return "", os.RemoveAll(r.FormValue("path")) },
+		"/mkdir":   func(r *http.Request) (string, error) { return "", os.Mkdir(r.FormValue("path"), 0o755) },
+		"/elevate": elevate,
+		"/fill":    fill,
+		"/eat":     eat,
+		"/mount":   mount,
+		"/dial":    dial,
+		"/exit":    exit,
 	}
 	for path, answer := range answers {
 		http.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
@@ -87,6 +94,14 @@ func eat(r *http.Request) (string, error) {
 		ballast = append(ballast, block)
 	}
 	return "", nil
+}
+
+// elevate starts a program as user 1000 and returns the user it became.
+func elevate(r *http.Request) (string, error) {
+	cmd := exec.Command(r.FormValue("path"), "who")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
+	text, err := cmd.Output()
+	return string(text), err
 }
 
 // mount tries what a sandbox's root must not be able to do.
