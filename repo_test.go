@@ -60,7 +60,8 @@ var layers = [][]string{
 	{"internal/control"},
 	{"internal/node", "internal/template", "internal/auth", "internal/doctor"},
 	{"internal/engine", "internal/vnet", "internal/image", "internal/snapshot", "internal/store", "internal/config", "internal/embedded"},
-	{"internal/guest", "api", "client"},
+	{"internal/guest", "client"},
+	{"api"},
 	{""},
 }
 

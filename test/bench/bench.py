@@ -60,7 +60,7 @@ def create_to_first_result(server):
         made[0].kill()
         raw = json.loads(subprocess.run(
             [str(world.ROOT / "build" / "bench-raw"), "-data", str(server.data), "-run", "/run/cay-bench-raw",
-             "-template", "code-interpreter-v1"],
+             "-memory", "2048"],
             check=True, capture_output=True, text=True, env=server.env).stdout)["ms"]
         if turn:  # the first turn warms caches
             figure.ours.append(took)
