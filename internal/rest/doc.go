@@ -1,0 +1,3 @@
+// Package rest is the REST face over control: E2B's names, fields and codes,
+// described in api/openapi/e2b.yaml. It translates and holds no state.
+package rest

@@ -1,0 +1,264 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/control"
+)
+
+// maxBody bounds a request. The largest honest ones carry environment
+// variables and metadata.
+const maxBody = 1 << 20
+
+// Config is what the REST face needs. Domain is told to clients, who build the
+// host names of sandboxes with it; empty means that they make them themselves.
+// Log may be nil.
+type Config struct {
+	Control *control.Control
+	Auth    *auth.Auth
+	Domain  string
+	Log     *slog.Logger
+}
+
+// server is the REST face: it translates and holds no state.
+type server struct {
+	control *control.Control
+	auth    *auth.Auth
+	domain  string
+	log     *slog.Logger
+}
+
+var _ StrictServerInterface = (*server)(nil)
+
+// New returns the handler of the whole REST surface.
+func New(cfg Config) http.Handler {
+	s := &server{control: cfg.Control, auth: cfg.Auth, domain: cfg.Domain, log: cfg.Log}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	root := chi.NewRouter()
+	root.NotFound(func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, cay.Errorf(cay.NotFound, "%s not found: there is no such route", r.URL.Path))
+	})
+	root.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, http.StatusMethodNotAllowed, "", r.Method+" is not allowed on "+r.URL.Path)
+	})
+	// The key is asked for before anything of a request is looked at, but
+	// only on routes that there are.
+	guarded := root.With(s.authenticate)
+	HandlerWithOptions(NewStrictHandlerWithOptions(s, nil, StrictHTTPServerOptions{
+		RequestErrorHandlerFunc:  s.badBody,
+		ResponseErrorHandlerFunc: s.fail,
+	}), ChiServerOptions{BaseRouter: guarded, ErrorHandlerFunc: s.badParam})
+	for _, route := range later {
+		guarded.MethodFunc(route.method, route.pattern, func(w http.ResponseWriter, r *http.Request) {
+			s.fail(w, r, cay.Errorf(cay.Unsupported, "%s is not in this version of Cay", route.what))
+		})
+	}
+	return s.guard(root)
+}
+
+// guard goes around everything: it bounds bodies, has the router see escaped
+// paths, so that an id may hold %2F, and answers for a panic.
+func (s *server) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			v := recover()
+			if v == nil {
+				return
+			}
+			if v == http.ErrAbortHandler {
+				panic(v)
+			}
+			s.log.Error("panic", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
+			writeError(w, http.StatusInternalServerError, "internal_server_error", "internal error")
+		}()
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		u := *r.URL
+		u.RawPath = u.EscapedPath()
+		r2 := *r
+		r2.URL = &u
+		next.ServeHTTP(w, &r2)
+	})
+}
+
+type teamKey struct{}
+
+// teamOf returns the team whose key the request carries.
+func teamOf(ctx context.Context) cay.TeamID {
+	team, _ := ctx.Value(teamKey{}).(cay.TeamID)
+	return team
+}
+
+func (s *server) authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/health" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		key := r.Header.Get("X-API-Key")
+		if key == "" {
+			scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+			if strings.EqualFold(scheme, "bearer") {
+				key = strings.TrimSpace(token)
+			}
+		}
+		record, err := s.auth.Verify(r.Context(), key)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), teamKey{}, record.Team)))
+	})
+}
+
+var statuses = map[cay.Kind]int{
+	cay.Invalid:         http.StatusBadRequest,
+	cay.Unauthenticated: http.StatusUnauthorized,
+	cay.Denied:          http.StatusForbidden,
+	cay.NotFound:        http.StatusNotFound,
+	cay.Conflict:        http.StatusConflict,
+	cay.Exhausted:       http.StatusTooManyRequests,
+	cay.Unsupported:     http.StatusNotImplemented,
+	cay.Unavailable:     http.StatusServiceUnavailable,
+	cay.NoSpace:         http.StatusInsufficientStorage,
+}
+
+// fail answers with an error. Causes go to the log, not to the caller.
+func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	status, ok := statuses[cay.KindOf(err)]
+	if !ok {
+		status = http.StatusInternalServerError
+	}
+	if status >= 500 && status != http.StatusNotImplemented && r.Context().Err() == nil {
+		s.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "status", status, "error", err)
+	}
+	code, text := "", "internal error"
+	var ours *cay.Error
+	switch {
+	case errors.As(err, &ours):
+		code, text = ours.Code, ours.Msg
+		if ours.Hint != "" {
+			text += "; " + ours.Hint
+		}
+	case status == http.StatusServiceUnavailable:
+		text = "the request ended before it was answered"
+	}
+	if code == "" && status == http.StatusInternalServerError {
+		code = "internal_server_error"
+	}
+	writeError(w, status, code, text)
+}
+
+func writeError(w http.ResponseWriter, status int, code, text string) {
+	e := Error{Code: int32(status), Message: text}
+	if code != "" {
+		e.ErrorCode = &code
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(e) // the client may be gone
+}
+
+// badBody answers for a body that could not be read.
+func (s *server) badBody(w http.ResponseWriter, r *http.Request, err error) {
+	var large *http.MaxBytesError
+	var field *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
+	text := "the request's body could not be read"
+	switch {
+	case errors.As(err, &large):
+		writeError(w, http.StatusRequestEntityTooLarge, "", "the request's body has more than 1 MiB")
+		return
+	case errors.As(err, &field) && field.Field != "":
+		text = field.Field + ": cannot be a JSON " + firstWord(field.Value) + ", must be " + typeName(field.Type.String())
+	case errors.As(err, &field):
+		text = "the request's body must be a JSON object, not a JSON " + firstWord(field.Value)
+	case errors.As(err, &syntax):
+		text = "the request's body is no JSON: " + syntax.Error()
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		text = "the request's body is no JSON: it is empty or ends too early"
+	}
+	writeError(w, http.StatusBadRequest, "", text)
+}
+
+// firstWord drops the value that encoding/json adds to "number".
+func firstWord(s string) string {
+	word, _, _ := strings.Cut(s, " ")
+	return word
+}
+
+func typeName(goType string) string {
+	goType = strings.TrimLeft(goType, "*")
+	switch {
+	case strings.HasPrefix(goType, "int"):
+		return "a whole number"
+	case goType == "bool":
+		return "true or false"
+	case goType == "string":
+		return "a string"
+	case strings.HasPrefix(goType, "[]"):
+		return "an array"
+	}
+	return "an object"
+}
+
+// badParam answers for a parameter that could not be read.
+func (s *server) badParam(w http.ResponseWriter, _ *http.Request, err error) {
+	name := "a parameter"
+	var format *InvalidParamFormatError
+	var required *RequiredParamError
+	var many *TooManyValuesForParamError
+	switch {
+	case errors.As(err, &required):
+		writeError(w, http.StatusBadRequest, "", required.ParamName+": is required")
+		return
+	case errors.As(err, &format):
+		name = format.ParamName
+	case errors.As(err, &many):
+		name = many.ParamName
+	}
+	writeError(w, http.StatusBadRequest, "", name+": has a value that cannot be read")
+}
+
+// GetHealth says that the server answers.
+func (s *server) GetHealth(context.Context, GetHealthRequestObject) (GetHealthResponseObject, error) {
+	return GetHealth204Response{}, nil
+}
+
+// seconds turns a number of the wire into a time, kept within what a Duration
+// can hold: control says what is too much.
+func seconds(n int64) time.Duration {
+	const most = int64(control.MaxTimeout/time.Second) + 1
+	return time.Duration(max(-1, min(n, most))) * time.Second
+}
+
+// pointer returns a pointer to v, or nil for a zero v: absent things are left
+// out of answers.
+func pointer[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// value returns what p points to, or v for none.
+func value[T any](p *T, v T) T {
+	if p != nil {
+		return *p
+	}
+	return v
+}

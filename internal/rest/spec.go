@@ -1,0 +1,116 @@
+package rest
+
+import (
+	"net"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/cay-run/cay"
+)
+
+// createSpec checks what a caller asks of a new sandbox. What this version
+// cannot do is refused, never silently left out.
+func createSpec(body *NewSandbox, secure bool, timeout int64) (cay.CreateSpec, error) {
+	spec := cay.CreateSpec{
+		Template: value(body.TemplateID, ""),
+		Timeout:  seconds(value(body.Timeout, timeout)), OnTimeout: cay.KillOnTimeout,
+		Secure:   secure,
+		Metadata: value(body.Metadata, nil), Env: value(body.EnvVars, nil),
+	}
+	if spec.Template == "" {
+		return spec, cay.Errorf(cay.Invalid, "templateID: is required")
+	}
+	if err := checkUnserved(body); err != nil {
+		return spec, err
+	}
+	for k, v := range spec.Env {
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
+			return spec, cay.Errorf(cay.Invalid, "envVars: %.80q cannot be in an environment", k)
+		}
+	}
+	for k, v := range spec.Metadata {
+		if strings.ContainsRune(k, 0) || strings.ContainsRune(v, 0) {
+			return spec, cay.Errorf(cay.Invalid, "metadata: %.80q holds a zero byte", k)
+		}
+	}
+	var err error
+	spec.Network, err = networkPolicy(value(body.Network, NewNetwork{}), secure)
+	if !value(body.AllowInternetAccess, true) {
+		spec.Network.AllowInternet = false
+	}
+	return spec, err
+}
+
+func checkUnserved(body *NewSandbox) error {
+	switch {
+	case value(body.AutoPause, false):
+		return cay.Errorf(cay.Unsupported, "autoPause: pausing is not in this version of Cay")
+	case body.AutoResume != nil && value(body.AutoResume.Enabled, false):
+		return cay.Errorf(cay.Unsupported, "autoResume: pausing is not in this version of Cay")
+	case !value(body.AutoPauseMemory, true):
+		return cay.Errorf(cay.Invalid, "autoPauseMemory: needs autoPause")
+	case body.Iam != nil && len(value(body.Iam.Tokens, nil)) > 0:
+		return cay.Errorf(cay.Invalid, "iam: identity tokens are not in this version of Cay")
+	case len(value(body.VolumeMounts, nil)) > 0:
+		return cay.Errorf(cay.Invalid, "volumeMounts: volumes are not in this version of Cay")
+	}
+	return nil
+}
+
+// allTraffic is how SDKs write "everything" in denyOut.
+const allTraffic = "0.0.0.0/0"
+
+func networkPolicy(n NewNetwork, secure bool) (cay.NetworkPolicy, error) {
+	p := cay.DefaultNetwork()
+	p.AllowPublic = value(n.AllowPublicTraffic, true)
+	p.AllowOut, p.DenyOut = value(n.AllowOut, nil), value(n.DenyOut, nil)
+	p.MaskHost = value(n.MaskRequestHost, "")
+	switch {
+	case !p.AllowPublic && !secure:
+		return p, cay.Errorf(cay.Invalid, "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.")
+	case len(value(n.EgressProxy, nil)) > 0:
+		return p, cay.Errorf(cay.Denied, "network.egressProxy: is not in this version of Cay")
+	case len(value(n.Rules, nil)) > 0:
+		return p, cay.Errorf(cay.Unsupported, "network.rules: are not in this version of Cay")
+	case len(value(n.HTTPSPorts, nil)) > 0:
+		return p, cay.Errorf(cay.Unsupported, "network.httpsPorts: are not in this version of Cay")
+	case p.MaskHost != "" && !validMask(p.MaskHost):
+		return p, cay.Errorf(cay.Invalid, "network.maskRequestHost: %.80q is no host or host:port", p.MaskHost)
+	}
+	for _, rule := range p.DenyOut {
+		if !isAddress(rule) {
+			return p, cay.Errorf(cay.Invalid, "network.denyOut: %.80q is no IP address or CIDR", rule)
+		}
+	}
+	for _, rule := range p.AllowOut {
+		if !isAddress(rule) {
+			return p, cay.Errorf(cay.Unsupported, "network.allowOut: %.80q is no IP address or CIDR, and rules by name are not in this version of Cay", rule).
+				WithHint("with names, denyOut must hold %s", allTraffic)
+		}
+	}
+	return p, nil
+}
+
+func isAddress(s string) bool {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return !strings.Contains(s, "%") // no zones
+	}
+	_, err := netip.ParsePrefix(s)
+	return err == nil
+}
+
+var hostName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$`)
+
+// validMask reports whether s is a host with or without a port. ${PORT}
+// stands for a port.
+func validMask(s string) bool {
+	s = strings.ReplaceAll(s, "${PORT}", "1")
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return hostName.MatchString(s)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0 && hostName.MatchString(host)
+}
