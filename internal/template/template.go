@@ -104,7 +104,12 @@ func (b *Builder) Build(ctx context.Context, name string, progress image.Progres
 		return found, nil
 	}
 	started := time.Now()
-	root, err := b.root(ctx, def, files, func(step string, percent int) { progress(step, percent*85/100) })
+	root, err := b.root(ctx, def, files, func(step string, percent int) {
+		if percent >= 0 { // else nobody knows
+			percent = percent * 85 / 100
+		}
+		progress(step, percent)
+	})
 	if err != nil {
 		return Result{}, err
 	}
