@@ -73,9 +73,27 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request, c call) error
 		return serveStream(w, r, io.MultiReader(bytes.NewReader(head), f))
 	default:
 		h.Set("ETag", etag(st, st.Size()))
-		http.ServeContent(w, r, "", st.ModTime(), f)
+		http.ServeContent(fileWriter{w}, r, "", st.ModTime(), f)
 	}
 	return nil
+}
+
+// fileWriter sends files the short way: by the connection itself, which can
+// have the kernel do it, past wrappers that do not know how.
+type fileWriter struct{ http.ResponseWriter }
+
+// ReadFrom implements io.ReaderFrom.
+func (w fileWriter) ReadFrom(r io.Reader) (int64, error) {
+	for inner := w.ResponseWriter; ; {
+		if to, ok := inner.(io.ReaderFrom); ok {
+			return to.ReadFrom(r)
+		}
+		wrapper, ok := inner.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return copyAll(w.ResponseWriter, r)
+		}
+		inner = wrapper.Unwrap()
+	}
 }
 
 // openRegular opens a file for reading and refuses what is none; it never
@@ -111,7 +129,7 @@ func serveGzip(w http.ResponseWriter, from io.Reader) error {
 	z := gzipWriters.Get().(*gzip.Writer)
 	defer gzipWriters.Put(z)
 	z.Reset(w)
-	if err := copyAll(z, from); err != nil || z.Close() != nil {
+	if _, err := copyAll(z, from); err != nil || z.Close() != nil {
 		abort()
 	}
 	return nil
@@ -122,18 +140,17 @@ func serveStream(w http.ResponseWriter, r *http.Request, from io.Reader) error {
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	if copyAll(w, from) != nil {
+	if _, err := copyAll(w, from); err != nil {
 		abort()
 	}
 	return nil
 }
 
 // copyAll copies in units of bufSize.
-func copyAll(w io.Writer, r io.Reader) error {
+func copyAll(w io.Writer, r io.Reader) (int64, error) {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
-	_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, *buf)
-	return err
+	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, *buf)
 }
 
 // contentType is what a browser needs to show a file.

@@ -53,7 +53,9 @@ func (s *Service) upload(w http.ResponseWriter, r *http.Request, c call) error {
 		}
 		err = up.file(c.query.Get("path"), body, size)
 	case "multipart/form-data":
-		err = up.form(body, params["boundary"])
+		err = up.form(body, params["boundary"], func(path string, content io.Reader) error {
+			return up.file(path, content, -1)
+		})
 	default:
 		return invalid("content type '%s' is not supported; use multipart/form-data or application/octet-stream", kind)
 	}
@@ -71,12 +73,13 @@ type uploading struct {
 	done     []written
 }
 
-// form writes the files of a multipart body.
-func (up *uploading) form(body io.Reader, boundary string) error {
+// form calls file for each file of a multipart body.
+func (up *uploading) form(body io.Reader, boundary string, file func(path string, content io.Reader) error) error {
 	if boundary == "" {
 		return invalid("the multipart content type has no boundary")
 	}
 	// The multipart reader itself reads in units of 4 KiB.
+	count := 0
 	parts := multipart.NewReader(bufio.NewReaderSize(body, bufSize), boundary)
 	for {
 		part, err := parts.NextRawPart()
@@ -92,18 +95,19 @@ func (up *uploading) form(body io.Reader, boundary string) error {
 		}
 		path := d.file
 		if up.query.Has("path") {
-			if len(up.done) > 0 {
+			if count > 0 {
 				return invalid("the query parameter 'path' names one file, but the request has several")
 			}
 			path = up.query.Get("path")
 		} else if path == "" {
 			return invalid("a part has no file name and the request no query parameter 'path'")
 		}
-		if err := up.file(path, partReader{part}, -1); err != nil {
+		if err := file(path, partReader{part}); err != nil {
 			return err
 		}
+		count++
 	}
-	if len(up.done) == 0 {
+	if count == 0 {
 		return invalid("the request has no part named 'file'")
 	}
 	return nil

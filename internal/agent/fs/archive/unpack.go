@@ -136,10 +136,15 @@ func (u *unpacking) parents(dir string) error {
 	return u.mkdir(dir, nil)
 }
 
+// mkdir makes a directory unless it is there. A link to one inside will do; a
+// link that leads out is neither followed nor taken away.
 func (u *unpacking) mkdir(dir string, h *tar.Header) error {
 	if st, err := u.root.Stat(dir); err == nil && st.IsDir() {
 		u.known[dir] = true
 		return nil
+	}
+	if st, err := u.root.Lstat(dir); err == nil && st.Mode()&fs.ModeSymlink != 0 {
+		return &FormatError{fmt.Sprintf("the archive's directory %.200q is a link that does not stay in the directory", dir)}
 	}
 	if err := u.replace(dir); err != nil {
 		return err
