@@ -1,0 +1,76 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/node"
+)
+
+// killsAtOnce bounds how many sandboxes Down ends at the same time.
+const killsAtOnce = 4
+
+// Down stops the running server, if there is one, ends all sandboxes and
+// removes what Cay made on this host: containers, network, mounts, run
+// directory. Data stays: templates, keys, records. It may be called again.
+func Down(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+	if log == nil {
+		log = slog.Default()
+	}
+	if _, err := os.Stat(cfg.Data); errors.Is(err, os.ErrNotExist) {
+		return nil // nothing was ever started here
+	}
+	if err := stopHolder(ctx, cfg.Data); err != nil {
+		return err
+	}
+	if err := makeDirs(cfg); err != nil {
+		return err
+	}
+	lock, err := takeLock(cfg.Data)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	m, err := openMachine(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	if err := endAll(ctx, m); err != nil {
+		return errors.Join(err, m.net.Close())
+	}
+	if err := m.net.Teardown(ctx); err != nil {
+		return cay.Wrap(cay.KindOf(err), err, "the sandboxes' network was not removed as a whole")
+	}
+	err = errors.Join(
+		node.UnshareMount(reservedDir(cfg)),
+		os.RemoveAll(instancesDir(cfg)),
+	)
+	// What is empty goes too; the run directory may be a mount of the user's.
+	for _, name := range []string{"engine", "runsc", "."} {
+		os.Remove(filepath.Join(cfg.Run, name))
+	}
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "something of the sandboxes is left below %s or %s", cfg.Run, cfg.Data)
+	}
+	return nil
+}
+
+func endAll(ctx context.Context, m *machine) error {
+	all, err := m.engine.List(ctx)
+	if err != nil {
+		return err
+	}
+	var kills errgroup.Group
+	kills.SetLimit(killsAtOnce)
+	for _, id := range all {
+		kills.Go(func() error { return m.engine.Kill(ctx, id) })
+	}
+	return kills.Wait()
+}

@@ -1,0 +1,336 @@
+// Package server puts the parts of Cay together and runs them on one port.
+//
+// A server can be killed at any instruction: sandboxes are processes of their
+// own, and the next server adopts them. Close and the end of Run therefore
+// leave them alive; Down is what ends them.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/doctor"
+	"github.com/cay-run/cay/internal/embedded"
+	"github.com/cay-run/cay/internal/engine/runsc"
+	"github.com/cay-run/cay/internal/node"
+	"github.com/cay-run/cay/internal/proxy"
+	"github.com/cay-run/cay/internal/rest"
+	"github.com/cay-run/cay/internal/snapshot"
+	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/template"
+	"github.com/cay-run/cay/internal/vnet"
+)
+
+const (
+	// nodeID is the name of the only machine.
+	nodeID cay.NodeID = "local"
+	// drainTime is how long requests may go on after Run was told to end.
+	drainTime = 10 * time.Second
+	// idleTime is longer than any client's keep-alive, so that it is always
+	// the client who lets go of an idle connection.
+	idleTime = 11 * time.Minute
+)
+
+// Server is a whole Cay on one machine.
+type Server struct {
+	cfg      config.Config
+	log      *slog.Logger
+	team     cay.Team
+	firstKey string
+
+	templates *template.Builder
+	control   *control.Control
+	node      *node.Node
+	proxy     *proxy.Proxy
+	http      *http.Server
+	listener  net.Listener
+	metrics   net.Listener // nil when off
+
+	ready   chan struct{}
+	running sync.WaitGroup
+	closers []func() error // in the order of opening
+	once    sync.Once
+	closed  error
+}
+
+// New makes a server: it checks the host, takes the data directory for itself,
+// takes over the sandboxes that an earlier server left, and listens. Run must
+// follow, and Close in the end. Templates that are built already are offered;
+// EnsureTemplates builds the others.
+func New(ctx context.Context, cfg config.Config, log *slog.Logger) (*Server, error) {
+	if log == nil {
+		log = slog.Default()
+	}
+	s := &Server{cfg: cfg, log: log, ready: make(chan struct{})}
+	if err := s.open(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Server) open(ctx context.Context) error {
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	m, err := openMachine(ctx, s.cfg, s.log)
+	if err != nil {
+		return err
+	}
+	s.later(m.net.Close)
+	if err := s.openNode(ctx, m); err != nil {
+		return err
+	}
+	if err := s.openControl(ctx, m); err != nil {
+		return err
+	}
+	for _, name := range template.Names() {
+		if built, err := s.templates.Current(name); err == nil {
+			if err := s.publish(ctx, built); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// begin takes what only one server can have: the directories and the port.
+func (s *Server) begin(ctx context.Context) error {
+	if err := makeDirs(s.cfg); err != nil {
+		return err
+	}
+	lock, err := takeLock(s.cfg.Data)
+	if err != nil {
+		return err
+	}
+	s.later(lock.Close)
+	if err := doctor.Required(ctx, s.cfg); err != nil {
+		return err
+	}
+	if s.listener, err = listen(ctx, s.cfg.Listen); err != nil {
+		return err
+	}
+	s.later(s.listener.Close)
+	if s.cfg.MetricsListen == "" {
+		return nil
+	}
+	if s.metrics, err = listen(ctx, s.cfg.MetricsListen); err != nil {
+		return err
+	}
+	s.later(s.metrics.Close)
+	return nil
+}
+
+func (s *Server) openNode(ctx context.Context, m *machine) error {
+	if err := node.ShareMount(reservedDir(s.cfg)); err != nil {
+		return cay.Wrap(cay.Unsupported, err, "the run directory cannot be a shared mount").
+			WithHint("run as root, and not in a container without CAP_SYS_ADMIN")
+	}
+	s.proxy = proxy.New(proxy.Config{
+		Lookup: s.lookup,
+		Tokens: s.tokens,
+		Domain: s.cfg.Domain,
+		Log:    s.log,
+	})
+	s.later(func() error { s.proxy.Close(); return nil })
+	var err error
+	s.node, err = node.Open(ctx, node.Config{
+		Dir:       instancesDir(s.cfg),
+		Reserved:  reservedDir(s.cfg),
+		Engine:    m.engine,
+		Net:       m.net,
+		Snapshots: m.snapshots,
+		OnGone:    s.proxy.Cut,
+		Log:       s.log,
+	})
+	if err != nil {
+		return err
+	}
+	s.later(s.node.Close)
+	s.templates = template.New(template.Config{
+		Data:        s.cfg.Data,
+		Engine:      m.engine,
+		Net:         m.net,
+		Snapshots:   m.snapshots,
+		AgentPath:   m.binaries.AgentPath,
+		AgentDigest: m.binaries.AgentDigest,
+		Log:         s.log,
+	})
+	return nil
+}
+
+func (s *Server) openControl(ctx context.Context, m *machine) error {
+	db, err := store.Open(ctx, filepath.Join(s.cfg.Data, "cay.db"))
+	if err != nil {
+		return err
+	}
+	s.later(db.Close)
+	tokens, err := auth.OpenTokens(s.cfg.Data)
+	if err != nil {
+		return err
+	}
+	if s.team, s.firstKey, err = auth.FirstStart(ctx, db); err != nil {
+		return err
+	}
+	s.control, err = control.Open(ctx, control.Config{
+		Store: db, Node: s.node, NodeID: nodeID, Tokens: tokens, Log: s.log,
+	})
+	if err != nil {
+		return err
+	}
+	face := rest.New(rest.Config{Control: s.control, Auth: auth.New(db), Domain: s.cfg.Domain, Log: s.log})
+	s.http = &http.Server{
+		Handler:           s.proxy.Wrap(face),
+		ReadHeaderTimeout: time.Minute,
+		IdleTimeout:       idleTime,
+		Protocols:         new(http.Protocols),
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	s.http.Protocols.SetHTTP1(true)
+	s.http.Protocols.SetUnencryptedHTTP2(true)
+	return nil
+}
+
+// later has Close call f, before what was opened earlier.
+func (s *Server) later(f func() error) { s.closers = append(s.closers, f) }
+
+// Run serves until ctx ends, then lets requests finish for a while. Sandboxes
+// live on. It may be called once.
+func (s *Server) Run(ctx context.Context) error {
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	failed := make(chan error, 2)
+	s.running.Go(func() { s.control.Run(work) })
+	s.running.Go(func() { failed <- s.http.Serve(s.listener) })
+	if s.metrics != nil {
+		m := &http.Server{Handler: http.HandlerFunc(s.serveMetrics), ReadHeaderTimeout: time.Minute}
+		s.running.Go(func() { failed <- m.Serve(s.metrics) })
+		defer m.Close()
+	}
+	close(s.ready)
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+		err = cay.Wrap(cay.Internal, err, "the server cannot accept connections any more")
+	}
+	s.drain()
+	stop()
+	s.running.Wait()
+	return err
+}
+
+// drain ends serving: no new requests, some time for those under way, then a
+// broken connection, which clients take for what it is.
+func (s *Server) drain() {
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	if err := s.http.Shutdown(ctx); err != nil {
+		s.http.Close()
+	}
+	s.proxy.Close()
+}
+
+// Ready is closed when the server answers.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Addr is where the server listens.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// FirstKey is the API key that the very first start of a data directory made;
+// it is shown now or never. Empty on later starts.
+func (s *Server) FirstKey() string { return s.firstKey }
+
+// Close gives everything back that the server holds, and leaves sandboxes
+// alive. It may be called again.
+func (s *Server) Close() error {
+	s.once.Do(func() {
+		var errs []error
+		for i := len(s.closers) - 1; i >= 0; i-- {
+			if err := s.closers[i](); err != nil && !errors.Is(err, net.ErrClosed) {
+				errs = append(errs, err)
+			}
+		}
+		s.closed = errors.Join(errs...)
+	})
+	return s.closed
+}
+
+func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/metrics" {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	fmt.Fprint(w, "# HELP cay_sandboxes Sandboxes that run on this machine.\n# TYPE cay_sandboxes gauge\n")
+	fmt.Fprintf(w, "cay_sandboxes %d\n", len(s.node.Instances()))
+}
+
+// listen takes a port, or says how to get one.
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, cay.Wrap(cay.Conflict, err, "cannot listen on %s", address).
+			WithHint("choose another address, or stop what uses it (`ss -ltnp` names it)")
+	}
+	return l, nil
+}
+
+func makeDirs(cfg config.Config) error {
+	for _, dir := range []string{cfg.Data, cfg.Run} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return cay.Wrap(cay.Unavailable, err, "cannot make the directory %s", dir).
+				WithHint("run as root, or set CAY_DATA_DIR and CAY_RUN_DIR")
+		}
+	}
+	return nil
+}
+
+func instancesDir(cfg config.Config) string { return filepath.Join(cfg.Data, "instances") }
+func reservedDir(cfg config.Config) string  { return filepath.Join(cfg.Run, "reserved") }
+
+// machine is what a server and Down both work with.
+type machine struct {
+	binaries  embedded.Binaries
+	engine    *runsc.Engine
+	snapshots *snapshot.Dir
+	net       *vnet.Manager
+}
+
+func openMachine(ctx context.Context, cfg config.Config, log *slog.Logger) (*machine, error) {
+	var m machine
+	var err error
+	if m.binaries, err = embedded.Unpack(cfg.Data); err != nil {
+		return nil, err
+	}
+	if m.snapshots, err = snapshot.Open(cfg.Data); err != nil {
+		return nil, err
+	}
+	m.engine, err = runsc.Open(runsc.Config{
+		Engines: m.binaries.EngineDir,
+		Hash:    m.binaries.EngineHash,
+		Run:     cfg.Run,
+		Cgroup:  cfg.NetworkName,
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.net, err = vnet.Open(ctx, vnet.Config{Name: cfg.NetworkName, Network: cfg.Network})
+	if err != nil {
+		return nil, err
+	}
+	log.Debug("machine opened", "engine", m.binaries.EngineHash, "network", cfg.Network)
+	return &m, nil
+}

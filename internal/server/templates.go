@@ -1,0 +1,86 @@
+package server
+
+import (
+	"context"
+	"iter"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/image"
+	"github.com/cay-run/cay/internal/proxy"
+	"github.com/cay-run/cay/internal/template"
+)
+
+// EnsureTemplates builds the templates that Cay brings, as far as they are
+// missing or were made from something else than this build would make them
+// from, and offers them. The first time takes minutes, later ones
+// milliseconds. It may run beside Run: what is built already serves meanwhile.
+// progress may be nil.
+func (s *Server) EnsureTemplates(ctx context.Context, progress image.Progress) error {
+	built := false
+	for _, name := range template.Names() {
+		result, err := s.templates.Build(ctx, name, progress)
+		if err != nil {
+			return err
+		}
+		if err := s.publish(ctx, result); err != nil {
+			return err
+		}
+		built = built || !result.Cached
+	}
+	if !built {
+		return nil
+	}
+	if err := s.collect(ctx); err != nil { // costs disk, nothing else
+		s.log.Warn("old templates could not be removed", "err", err)
+	}
+	return nil
+}
+
+// publish offers a built template to every team.
+func (s *Server) publish(ctx context.Context, built template.Result) error {
+	_, err := s.control.Publish(ctx, control.Publication{
+		Team:         s.team.ID,
+		Names:        []string{built.Name},
+		Public:       true,
+		Snapshot:     built.Snapshot.ID,
+		Limits:       built.Limits,
+		EnvdVersion:  guest.EnvdVersion,
+		RecipeDigest: built.RecipeDigest,
+	})
+	return err
+}
+
+// collect removes snapshots and images that nothing needs any more.
+func (s *Server) collect(ctx context.Context) error {
+	inUse := map[cay.SnapshotID]bool{}
+	templates, err := s.control.Templates(ctx, s.team.ID)
+	if err != nil {
+		return err
+	}
+	for _, t := range templates {
+		inUse[t.Snapshot] = true
+	}
+	for _, i := range s.node.Instances() {
+		inUse[i.Spec.Snapshot] = true
+	}
+	return s.templates.Collect(ctx, func(id cay.SnapshotID) bool { return inUse[id] })
+}
+
+// lookup tells the proxy where a sandbox is.
+func (s *Server) lookup(id cay.SandboxID) (proxy.Target, error) {
+	i, ok := s.node.Lookup(id)
+	if !ok {
+		return proxy.Target{}, cay.Errorf(cay.NotFound, "sandbox %s not found", id)
+	}
+	return proxy.Target{
+		Instance:     i.Spec.Instance,
+		Addr:         i.Addr,
+		Public:       i.Spec.Network.AllowPublic,
+		TrafficToken: i.Spec.TrafficToken,
+		MaskHost:     i.Spec.Network.MaskHost,
+	}, nil
+}
+
+func (s *Server) tokens() iter.Seq2[cay.SandboxID, string] { return s.node.Tokens() }
