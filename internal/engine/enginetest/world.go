@@ -81,8 +81,7 @@ func newSlot(t *testing.T, n int) *slot {
 	t.Helper()
 	// Suites may run side by side: names and addresses are the process's own,
 	// out of the network that is set aside for tests of networks.
-	base := netip.AddrFrom4([4]byte{198, 18, 0, 0}).As4()
-	block := binary.BigEndian.Uint32(base[:]) + uint32(2*os.Getpid()+n)%(1<<15)*4
+	block := 198<<24 | 18<<16 | uint32(2*os.Getpid()+n)%(1<<15)*4
 	addr := func(i uint32) netip.Addr {
 		var b [4]byte
 		binary.BigEndian.PutUint32(b[:], block+i)
