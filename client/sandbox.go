@@ -141,6 +141,14 @@ func (c *Client) SetTimeout(ctx context.Context, id string, timeout time.Duratio
 	return err
 }
 
+// KeepAlive lets a sandbox live that long from now at least. Unlike
+// SetTimeout it never brings its end nearer.
+func (c *Client) KeepAlive(ctx context.Context, id string, d time.Duration) error {
+	in := map[string]any{"duration": seconds(d)}
+	_, err := c.call(ctx, http.MethodPost, "/sandboxes/"+url.PathEscape(id)+"/refreshes", in, nil)
+	return err
+}
+
 // Templates lists the templates that sandboxes can be made of.
 func (c *Client) Templates(ctx context.Context) ([]Template, error) {
 	var out []Template

@@ -54,21 +54,42 @@ func Default() Config {
 	}
 }
 
-// fileVariable names the YAML file; it is a setting of the environment only.
+// fileVariable names the YAML file.
 const fileVariable = "CAY_CONFIG"
 
-// variables binds each environment variable to its field.
-var variables = map[string]func(*Config, string) error{
-	"CAY_DATA_DIR":       func(c *Config, v string) error { c.Data = v; return nil },
-	"CAY_RUN_DIR":        func(c *Config, v string) error { c.Run = v; return nil },
-	"CAY_LISTEN":         func(c *Config, v string) error { c.Listen = v; return nil },
-	"CAY_DOMAIN":         func(c *Config, v string) error { c.Domain = v; return nil },
-	"CAY_METRICS_LISTEN": func(c *Config, v string) error { c.MetricsListen = v; return nil },
-	"CAY_NETWORK_NAME":   func(c *Config, v string) error { c.NetworkName = v; return nil },
-	"CAY_NETWORK": func(c *Config, v string) (err error) {
-		c.Network, err = netip.ParsePrefix(v)
-		return err
-	},
+// Variable describes an environment variable.
+type Variable struct {
+	Name string
+	Use  string // what it sets, for people
+	set  func(*Config, string) error
+}
+
+// Variables are those that Load knows, with their defaults in their use.
+var Variables = []Variable{
+	{fileVariable, "YAML file with the same settings (data, run, listen, …), which the variables override", nil},
+	{"CAY_DATA_DIR", "what must survive a reboot [/var/lib/cay]",
+		func(c *Config, v string) error { c.Data = v; return nil }},
+	{"CAY_RUN_DIR", "what must not, best on a tmpfs [/run/cay]",
+		func(c *Config, v string) error { c.Run = v; return nil }},
+	{"CAY_LISTEN", "address of the one port [127.0.0.1:7070]",
+		func(c *Config, v string) error { c.Listen = v; return nil }},
+	{"CAY_DOMAIN", "domain of sandboxes' host names [any]",
+		func(c *Config, v string) error { c.Domain = v; return nil }},
+	{"CAY_METRICS_LISTEN", "address of the Prometheus metrics [off]",
+		func(c *Config, v string) error { c.MetricsListen = v; return nil }},
+	{"CAY_NETWORK", "where sandboxes get addresses from [10.201.0.0/16]",
+		func(c *Config, v string) (err error) { c.Network, err = netip.ParsePrefix(v); return err }},
+	{"CAY_NETWORK_NAME", "prefix of namespaces, interfaces and cgroups; two servers on one machine need two [cay]",
+		func(c *Config, v string) error { c.NetworkName = v; return nil }},
+}
+
+func variable(name string) *Variable {
+	for i := range Variables {
+		if Variables[i].Name == name {
+			return &Variables[i]
+		}
+	}
+	return nil
 }
 
 // foreign are the beginnings of names that tests and benchmarks use.
@@ -86,7 +107,7 @@ func Load(environ []string) (Config, error) {
 		}) {
 			continue
 		}
-		if name != fileVariable && variables[name] == nil {
+		if variable(name) == nil {
 			return Config{}, cay.Errorf(cay.Invalid, "unknown environment variable %s", name).
 				WithHint("check its spelling, or unset it; `cay server --help` lists the ones there are")
 		}
@@ -97,13 +118,13 @@ func Load(environ []string) (Config, error) {
 			return Config{}, err
 		}
 	}
-	for name, assign := range variables {
-		value, ok := set[name]
-		if !ok {
+	for _, v := range Variables {
+		value, ok := set[v.Name]
+		if !ok || v.set == nil {
 			continue
 		}
-		if err := assign(&c, value); err != nil {
-			return Config{}, cay.Wrap(cay.Invalid, err, "%s=%q is wrong", name, value)
+		if err := v.set(&c, value); err != nil {
+			return Config{}, cay.Wrap(cay.Invalid, err, "%s=%q is wrong", v.Name, value)
 		}
 	}
 	return c, c.Validate()

@@ -1,0 +1,161 @@
+// Command cay is all of Cay: the server, and the tool that talks to one.
+//
+// What people read goes to standard error, what programs read to standard
+// output. An error is one line and, where there is something to do about it, a
+// hint. The exit status is 1 after an error, 80 for wrong usage, and that of
+// the command for `sandbox exec` and `sandbox connect`.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/client"
+	"github.com/cay-run/cay/internal/config"
+)
+
+// commands is the command line.
+type commands struct {
+	JSON bool `help:"Print JSON instead of text."`
+
+	Up      upCmd      `cmd:"" help:"Set this machine up and serve."`
+	Server  serverCmd  `cmd:"" help:"Serve."`
+	Down    downCmd    `cmd:"" help:"End this machine's server and its sandboxes; data stays."`
+	Env     envCmd     `cmd:"" help:"Print the lines that point an SDK here."`
+	Doctor  doctorCmd  `cmd:"" help:"Say what this machine can do, and what to change."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+
+	Sandbox  sandboxCmd  `cmd:"" aliases:"sbx" help:"Make and use sandboxes."`
+	Template templateCmd `cmd:"" aliases:"tpl" help:"Look at templates."`
+}
+
+// app is what commands work with.
+type app struct {
+	ctx     context.Context
+	in      *os.File
+	out     io.Writer
+	err     io.Writer
+	environ []string
+	json    bool
+}
+
+// exitStatus ends the program with a status and no message.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+const wrongUsage = 80
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
+	code := run(&app{ctx: ctx, in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ()}, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// endings are the signals that end the program in good order. One that whoever
+// started it told it to ignore (nohup, a script's background) stays ignored.
+func endings() []os.Signal {
+	out := []os.Signal{syscall.SIGTERM}
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
+		if !signal.Ignored(s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// run is the program: it parses, runs and reports.
+func run(a *app, args []string) (code int) {
+	defer func() {
+		// Kong ends the program after --help; here that is a return.
+		if r := recover(); r != nil {
+			status, ok := r.(exitStatus)
+			if !ok {
+				panic(r)
+			}
+			code = int(status)
+		}
+	}()
+	var cli commands
+	parser, err := kong.New(&cli,
+		kong.Name("cay"),
+		kong.Description("Every AI agent gets a computer of its own."),
+		kong.Writers(a.out, a.err),
+		kong.Exit(func(code int) { panic(exitStatus(code)) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+	if err != nil {
+		panic(err) // the commands above are wrong
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintf(a.err, "error: %s\n  hint: cay --help lists the commands, cay COMMAND --help what they take\n", err)
+		return wrongUsage
+	}
+	a.json = cli.JSON
+	return a.report(parsed.Run(a))
+}
+
+// report prints an error and returns the exit status for it.
+func (a *app) report(err error) int {
+	var status exitStatus
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &status):
+		return int(status)
+	case errors.Is(err, context.Canceled) && a.ctx.Err() != nil:
+		return 130
+	}
+	fmt.Fprintf(a.err, "error: %s\n", oneLine(err.Error()))
+	var e *cay.Error
+	if errors.As(err, &e) && e.Hint != "" {
+		fmt.Fprintf(a.err, "  hint: %s\n", oneLine(e.Hint))
+	}
+	return 1
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// getenv looks a variable up.
+func (a *app) getenv(name string) string {
+	for _, entry := range a.environ {
+		if k, v, _ := strings.Cut(entry, "="); k == name {
+			return v
+		}
+	}
+	return ""
+}
+
+// config is that of this machine's server.
+func (a *app) config() (config.Config, error) { return config.Load(a.environ) }
+
+// client talks to the server that the environment names, or to this machine's.
+func (a *app) client() (*client.Client, error) {
+	c := client.Config{
+		APIKey:     a.getenv("E2B_API_KEY"),
+		APIURL:     a.getenv("E2B_API_URL"),
+		SandboxURL: a.getenv("E2B_SANDBOX_URL"),
+	}
+	if c.APIURL == "" {
+		cfg, err := a.config()
+		if err != nil {
+			return nil, err
+		}
+		c.APIURL = localURL(cfg.Listen)
+	}
+	return client.New(c)
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// invoke runs the program and returns what it printed.
+func invoke(t *testing.T, environ []string, args ...string) (code int, out, errs string) {
+	t.Helper()
+	in, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	var o, e bytes.Buffer
+	code = run(&app{ctx: t.Context(), in: in, out: &o, err: &e, environ: environ}, args)
+	return code, o.String(), e.String()
+}
+
+// stand is a server that answers fixed texts.
+func stand(t *testing.T, answers map[string]string) []string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, ok := answers[r.Method+" "+r.URL.Path]
+		if !ok {
+			w.WriteHeader(404)
+			body = `{"code":404,"message":"not found"}`
+		}
+		w.Write([]byte(body))
+	}))
+	t.Cleanup(server.Close)
+	return []string{"E2B_API_KEY=k", "E2B_API_URL=" + server.URL}
+}
+
+func TestHelpAndUsage(t *testing.T) {
+	for _, args := range [][]string{nil, {"--help"}, {"sandbox", "--help"}, {"server", "--help"}} {
+		code, out, _ := invoke(t, nil, args...)
+		if code != 0 || !strings.Contains(out, "Usage: cay") {
+			t.Errorf("cay %v: %d, %q", args, code, out)
+		}
+	}
+	if _, out, _ := invoke(t, nil, "server", "--help"); !strings.Contains(out, "CAY_LISTEN") {
+		t.Errorf("server --help lists no settings: %s", out)
+	}
+	for _, args := range [][]string{{"nonsense"}, {"sandbox", "create", "--nonsense"}, {"sandbox", "exec"}} {
+		code, _, errs := invoke(t, nil, args...)
+		if code != wrongUsage || !strings.Contains(errs, "hint: cay --help") {
+			t.Errorf("cay %v: %d, %q", args, code, errs)
+		}
+	}
+}
+
+func TestErrorsAreOneLineAndAHint(t *testing.T) {
+	env := stand(t, nil)
+	for _, tc := range []struct {
+		env  []string
+		args []string
+		want string
+	}{
+		{nil, []string{"sandbox", "list"}, "E2B_API_KEY"},
+		{[]string{"CAY_LISTN=x"}, []string{"env"}, "CAY_LISTN"},
+		{[]string{"E2B_API_KEY=k", "E2B_API_URL=http://127.0.0.1:1"}, []string{"template", "list"}, "cay up"},
+		{env, []string{"sandbox", "kill", "inone"}, "inone"},
+		{env, []string{"sandbox", "kill"}, "--all"},
+		{env, []string{"sandbox", "create", "--timeout", "0s"}, "--timeout"},
+		{env, []string{"sandbox", "exec", "inone", "--"}, "which command"},
+		{env, []string{"sandbox", "connect", "inone"}, "terminal"},
+		{env, []string{"sandbox", "cp", "a", "b"}, "ID:"},
+		{[]string{"CAY_DATA_DIR=/nonexistent/cay"}, []string{"env", "--new-key", "x"}, "cay up"},
+	} {
+		code, _, errs := invoke(t, tc.env, tc.args...)
+		lines := strings.Split(strings.TrimSpace(errs), "\n")
+		if code != 1 || !strings.HasPrefix(lines[0], "error: ") || len(lines) > 2 || !strings.Contains(errs, tc.want) {
+			t.Errorf("cay %v: %d, %q, want something about %q", tc.args, code, errs, tc.want)
+		}
+	}
+}
+
+func TestSandboxCommands(t *testing.T) {
+	start := time.Now().Add(-90 * time.Second).Format(time.RFC3339)
+	end := time.Now().Add(10*time.Minute + 30*time.Second).Format(time.RFC3339)
+	env := stand(t, map[string]string{
+		"POST /v2/sandboxes": `{"sandboxID":"inew","templateID":"t"}`,
+		"GET /v2/sandboxes": `[{"sandboxID":"iold","alias":"base","state":"running","startedAt":"` + start +
+			`","endAt":"` + end + `","cpuCount":2,"memoryMB":1024,"metadata":{"b":"\u001b[31m","a":"1"}}]`,
+		"DELETE /sandboxes/iold": "",
+		"GET /templates":         `[{"templateID":"tid","names":["base"],"memoryMB":512,"buildStatus":"ready"}]`,
+	})
+	if code, out, errs := invoke(t, env, "sandbox", "create"); code != 0 || out != "inew\n" {
+		t.Errorf("create: %d, %q, %q", code, out, errs)
+	}
+	var made struct{ SandboxID string }
+	if _, out, _ := invoke(t, env, "sandbox", "create", "base", "--json"); json.Unmarshal([]byte(out), &made) != nil || made.SandboxID != "inew" {
+		t.Errorf("create --json: %q", out)
+	}
+	_, out, _ := invoke(t, env, "sandbox", "list")
+	for _, want := range []string{"iold", "base", "running", "1m ago", "in 10m", "1 GB", "a=1 b=?[31m"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("list lacks %q:\n%s", want, out)
+		}
+	}
+	if code, out, errs := invoke(t, env, "sandbox", "kill", "--all"); code != 0 || out != "iold\n" {
+		t.Errorf("kill --all: %d, %q, %q", code, out, errs)
+	}
+	if _, out, _ := invoke(t, env, "template", "list"); !strings.Contains(out, "512 MB") {
+		t.Errorf("template list: %s", out)
+	}
+	empty := stand(t, map[string]string{"GET /v2/sandboxes": "null", "GET /templates": "[]"})
+	for _, args := range [][]string{{"sandbox", "list", "--json"}, {"template", "list", "--json"}} {
+		if _, out, _ := invoke(t, empty, args...); out != "[]\n" {
+			t.Errorf("%v of nothing: %q", args, out)
+		}
+	}
+}
+
+func TestEnvMakesKeys(t *testing.T) {
+	data := t.TempDir()
+	env := []string{"CAY_DATA_DIR=" + data, "CAY_LISTEN=0.0.0.0:7777"}
+	code, out, _ := invoke(t, env, "env")
+	if code != 0 || !strings.Contains(out, "export E2B_SANDBOX_URL=http://localhost:7777\n") || strings.Contains(out, "export E2B_API_KEY") {
+		t.Errorf("env: %d, %q", code, out)
+	}
+	db, err := store.Open(t.Context(), filepath.Join(data, "cay.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if code, _, errs := invoke(t, env, "env", "--new-key", "me"); code != 1 || !strings.Contains(errs, "first start") {
+		t.Errorf("env before the first start: %d, %q", code, errs)
+	}
+	team, first, err := auth.FirstStart(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The database is open here too, as it is while a server runs.
+	code, out, errs := invoke(t, env, "env", "--new-key", "me")
+	key := regexp.MustCompile(`e2b_[0-9a-f]{40}`).FindString(out)
+	if code != 0 || key == "" || key == first {
+		t.Fatalf("env --new-key: %d, %q, %q", code, out, errs)
+	}
+	record, err := auth.New(db).Verify(t.Context(), key)
+	if err != nil || record.Team != team.ID || record.Name != "me" {
+		t.Errorf("the new key's record = %+v, %v", record, err)
+	}
+}
+
+func TestDoctorAndVersion(t *testing.T) {
+	env := []string{"CAY_DATA_DIR=" + t.TempDir(), "CAY_RUN_DIR=" + t.TempDir(), "CAY_LISTEN=127.0.0.1:0"}
+	if _, out, _ := invoke(t, env, "doctor"); !strings.Contains(out, "nftables") || !strings.Contains(out, "kernel") {
+		t.Errorf("doctor: %s", out)
+	}
+	var checks []struct{ Name, Status string }
+	if _, out, _ := invoke(t, env, "doctor", "--json"); json.Unmarshal([]byte(out), &checks) != nil || len(checks) == 0 {
+		t.Errorf("doctor --json: %s", out)
+	}
+	if code, out, _ := invoke(t, nil, "version"); code != 0 || !strings.HasPrefix(out, "cay ") {
+		t.Errorf("version: %d, %q", code, out)
+	}
+}
+
+func TestTableFits(t *testing.T) {
+	tab := table{header: []string{"ID", "NAME", "NOTE"}}
+	tab.add("i0123456789", "näme", strings.Repeat("long ", 20))
+	for _, columns := range []int{0, 40, 60, 1} {
+		var b strings.Builder
+		tab.print(&b, columns)
+		if !strings.Contains(b.String(), "i0123456789") {
+			t.Errorf("%d columns: the id is cut:\n%s", columns, b.String())
+		}
+		for line := range strings.Lines(b.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSpace(line)); columns >= 40 && n > columns {
+				t.Errorf("%d columns: a line of %d: %q", columns, n, line)
+			}
+		}
+	}
+}
+
+func TestProgressOutsideATerminal(t *testing.T) {
+	var b bytes.Buffer
+	p := newProgress(&b)
+	p.update("install", 10)
+	p.update("install", 20)
+	p.update("boot", -1)
+	p.end()
+	if got := b.String(); !regexp.MustCompile(`^\d+s install \(10%\)\n\d+s boot\n$`).MatchString(got) {
+		t.Errorf("progress = %q", got)
+	}
+}
+
+func TestPlace(t *testing.T) {
+	for in, want := range map[string][2]string{
+		"i123:/a":   {"i123", "/a"},
+		"i123:":     {"i123", ""},
+		"./a:b":     {"", "./a:b"},
+		"/tmp/x":    {"", "/tmp/x"},
+		"-":         {"", "-"},
+		"i123:a:b":  {"i123", "a:b"},
+		"C-x:whole": {"", "C-x:whole"},
+	} {
+		if id, path := place(in); id != want[0] || path != want[1] {
+			t.Errorf("place(%q) = %q, %q", in, id, path)
+		}
+	}
+}
+
+func TestLocalURL(t *testing.T) {
+	for in, want := range map[string]string{
+		"127.0.0.1:7070": "http://localhost:7070",
+		":80":            "http://localhost:80",
+		"[::]:80":        "http://localhost:80",
+		"10.0.0.1:80":    "http://10.0.0.1:80",
+		"box.local:80":   "http://box.local:80",
+	} {
+		if got := localURL(in); got != want {
+			t.Errorf("localURL(%s) = %s, want %s", in, got, want)
+		}
+	}
+}

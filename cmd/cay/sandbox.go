@@ -1,0 +1,315 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/client"
+)
+
+type sandboxCmd struct {
+	Create  createCmd  `cmd:"" help:"Make a sandbox and print its id."`
+	List    listCmd    `cmd:"" aliases:"ls" help:"List sandboxes."`
+	Kill    killCmd    `cmd:"" aliases:"rm" help:"End sandboxes."`
+	Exec    execCmd    `cmd:"" help:"Run a command in a sandbox."`
+	Connect connectCmd `cmd:"" aliases:"shell" help:"Open a shell in a sandbox."`
+	Cp      cpCmd      `cmd:"" help:"Copy a file into a sandbox or out of one."`
+}
+
+type createCmd struct {
+	Template   string            `arg:"" optional:"" default:"base" help:"Template's name or id [base]."`
+	Timeout    time.Duration     `default:"5m" help:"When it ends by itself."`
+	Metadata   map[string]string `short:"m" placeholder:"KEY=VALUE" help:"Metadata to find it by."`
+	Env        map[string]string `short:"e" placeholder:"KEY=VALUE" help:"Environment of its processes."`
+	NoInternet bool              `help:"Close the internet to it."`
+}
+
+func (c *createCmd) Run(a *app) error {
+	if c.Timeout <= 0 {
+		return cay.Errorf(cay.Invalid, "--timeout must be more than 0, not %s", c.Timeout).WithHint("e.g. --timeout 10m")
+	}
+	api, err := a.client()
+	if err != nil {
+		return err
+	}
+	var s *client.Sandbox
+	err = a.wait("creating a sandbox", func() (err error) {
+		s, err = api.Create(a.ctx, client.CreateOptions{
+			Template: c.Template, Timeout: c.Timeout, Metadata: c.Metadata, Env: c.Env, NoInternet: c.NoInternet,
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(s)
+	}
+	fmt.Fprintln(a.out, clean(s.ID))
+	if isTerminal(a.err) {
+		fmt.Fprintf(a.err, "  it ends in %s; a shell inside: cay sandbox connect %s\n", unit(c.Timeout), clean(s.ID))
+	}
+	return nil
+}
+
+type listCmd struct{}
+
+func (listCmd) Run(a *app) error {
+	api, err := a.client()
+	if err != nil {
+		return err
+	}
+	list, err := api.List(a.ctx)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(append([]client.Info{}, list...))
+	}
+	if len(list) == 0 {
+		fmt.Fprintln(a.err, "no sandboxes; make one with: cay sandbox create")
+		return nil
+	}
+	t := table{header: []string{"ID", "TEMPLATE", "STATE", "STARTED", "ENDS", "CPUS", "MEMORY", "METADATA"}}
+	now := time.Now()
+	for _, s := range list {
+		name := s.Alias
+		if name == "" {
+			name = s.TemplateID
+		}
+		t.add(clean(s.ID), clean(name), clean(s.State), ago(s.StartedAt, now), ago(s.EndAt, now),
+			fmt.Sprint(s.CPUs), size(s.MemoryMB), pairs(s.Metadata))
+	}
+	t.print(a.out, width(a.out))
+	return nil
+}
+
+func pairs(m map[string]string) string {
+	var out []string
+	for k, v := range m {
+		out = append(out, clean(k)+"="+clean(v))
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+type killCmd struct {
+	IDs []string `arg:"" optional:"" name:"id" help:"Sandboxes' ids."`
+	All bool     `help:"End all of them."`
+}
+
+func (c *killCmd) Run(a *app) error {
+	if (len(c.IDs) == 0) != c.All {
+		return cay.Errorf(cay.Invalid, "which sandboxes?").WithHint("give ids, or --all")
+	}
+	api, err := a.client()
+	if err != nil {
+		return err
+	}
+	if c.All {
+		list, err := api.List(a.ctx)
+		if err != nil {
+			return err
+		}
+		for _, s := range list {
+			c.IDs = append(c.IDs, s.ID)
+		}
+	}
+	var errs []error
+	killed := []string{}
+	for _, id := range c.IDs {
+		err := a.wait("ending "+clean(id), func() error { return api.Kill(a.ctx, id) })
+		switch {
+		case cay.KindOf(err) == cay.NotFound && c.All:
+			// It ended by itself meanwhile.
+		case cay.KindOf(err) == cay.NotFound:
+			errs = append(errs, cay.Errorf(cay.NotFound, "there is no sandbox %s", clean(id)).
+				WithHint("cay sandbox list shows those that live"))
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			killed = append(killed, id)
+			if !a.json {
+				fmt.Fprintln(a.out, clean(id))
+			}
+		}
+	}
+	if a.json {
+		errs = append(errs, a.printJSON(killed))
+	}
+	return errors.Join(errs...)
+}
+
+// enough is how long a sandbox lives on at least when somebody uses it.
+const enough = 5 * time.Minute
+
+type execCmd struct {
+	ID      string            `arg:"" help:"Sandbox's id."`
+	Command []string          `arg:"" passthrough:"" help:"Program and arguments."`
+	User    string            `short:"u" help:"Run it as this user."`
+	Dir     string            `short:"w" help:"Run it in this directory."`
+	Env     map[string]string `short:"e" placeholder:"KEY=VALUE" help:"Add to its environment."`
+	Stdin   bool              `short:"i" help:"Pass standard input on."`
+}
+
+// Help shows its use.
+func (execCmd) Help() string {
+	return "The exit status is the command's. For a shell's syntax: cay sandbox exec ID -- bash -c 'ls | wc -l'"
+}
+
+func (c *execCmd) Run(a *app) error {
+	if len(c.Command) > 0 && c.Command[0] == "--" {
+		c.Command = c.Command[1:]
+	}
+	if len(c.Command) == 0 {
+		return cay.Errorf(cay.Invalid, "which command?").WithHint("e.g. cay sandbox exec %s -- uname -a", clean(c.ID))
+	}
+	api, err := a.client()
+	if err != nil {
+		return err
+	}
+	box, err := api.Connect(a.ctx, c.ID, enough)
+	if err != nil {
+		return err
+	}
+	// Following goes on when the user interrupts: the process ends first.
+	p, err := box.Start(context.WithoutCancel(a.ctx), client.Command{
+		Path: c.Command[0], Args: c.Command[1:], Env: c.Env, Dir: c.Dir, User: c.User,
+		Stdin: c.Stdin, Stdout: a.out, Stderr: a.err,
+	})
+	if err != nil {
+		return err
+	}
+	if c.Stdin {
+		go pass(a.ctx, a.in, p)
+	}
+	return a.follow(p)
+}
+
+// follow waits for a process, which an interrupt of ours ends.
+func (a *app) follow(p *client.Process) error {
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case <-done:
+		case <-a.ctx.Done():
+			_ = p.Kill(context.WithoutCancel(a.ctx))
+		}
+	}()
+	exit, err := p.Wait()
+	switch {
+	case a.ctx.Err() != nil:
+		return exitStatus(130)
+	case err != nil:
+		return err
+	case exit.Code != 0:
+		if exit.Code < 0 {
+			exit.Code = 137
+		}
+		return exitStatus(exit.Code)
+	}
+	return nil
+}
+
+// pass sends what can be read to a process, till one of them ends.
+func pass(ctx context.Context, r io.Reader, p *client.Process) {
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := r.Read(buf)
+		if n > 0 && p.Input(ctx, buf[:n]) != nil {
+			return
+		}
+		if err != nil {
+			_ = p.CloseStdin(ctx)
+			return
+		}
+	}
+}
+
+type cpCmd struct {
+	From string `arg:"" help:"Local path, ID:path, or - for standard input."`
+	To   string `arg:"" help:"Local path, ID:path, or - for standard output."`
+	User string `short:"u" help:"Whose files they are inside."`
+}
+
+func (c *cpCmd) Run(a *app) error {
+	fromID, from := place(c.From)
+	toID, to := place(c.To)
+	if (fromID == "") == (toID == "") {
+		return cay.Errorf(cay.Invalid, "one of the two must be in a sandbox, the other here").
+			WithHint("e.g. cay sandbox cp data.csv ID:data.csv")
+	}
+	api, err := a.client()
+	if err != nil {
+		return err
+	}
+	box, err := api.Connect(a.ctx, fromID+toID, enough)
+	if err != nil {
+		return err
+	}
+	return a.wait("copying", func() error {
+		if toID != "" {
+			return c.upload(a, box, from, to)
+		}
+		return c.download(a, box, from, to)
+	})
+}
+
+// place splits "ID:path". What cannot be an id is a path of this machine.
+func place(s string) (id, path string) {
+	id, rest, found := strings.Cut(s, ":")
+	if !found || !cay.ValidID(id) {
+		return "", s
+	}
+	return id, rest
+}
+
+func (c *cpCmd) upload(a *app, box *client.Sandbox, from, to string) error {
+	source := a.in
+	if from != "-" {
+		f, err := os.Open(from)
+		if err != nil {
+			return cay.Wrap(cay.NotFound, err, "cannot read")
+		}
+		defer f.Close()
+		if st, err := f.Stat(); err != nil || st.IsDir() {
+			return cay.Errorf(cay.Invalid, "%s is a directory", from).
+				WithHint("tar -c %s | cay sandbox exec -i %s -- tar -x", from, box.ID)
+		}
+		source = f
+	}
+	if to == "" || strings.HasSuffix(to, "/") {
+		to += path.Base(from)
+	}
+	return box.WriteFile(a.ctx, to, c.User, source)
+}
+
+func (c *cpCmd) download(a *app, box *client.Sandbox, from, to string) error {
+	content, err := box.ReadFile(a.ctx, from, c.User)
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	if to == "-" {
+		_, err = io.Copy(a.out, content)
+		return err
+	}
+	if st, err := os.Stat(to); err == nil && st.IsDir() {
+		to = path.Join(to, path.Base(from))
+	}
+	f, err := os.Create(to)
+	if err != nil {
+		return cay.Wrap(cay.Invalid, err, "cannot write")
+	}
+	_, err = io.Copy(f, content)
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/doctor"
+	"github.com/cay-run/cay/internal/server"
+)
+
+type serverCmd struct{}
+
+// Help lists the settings.
+func (serverCmd) Help() string {
+	return settings() + "\nSandboxes live on when it ends, and are taken over when it starts again."
+}
+
+func (serverCmd) Run(a *app) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	return a.serve(cfg)
+}
+
+type upCmd struct{}
+
+// Help lists the settings.
+func (upCmd) Help() string { return settings() }
+
+func (upCmd) Run(a *app) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	checks := doctor.Run(a.ctx, cfg)
+	failed := false
+	for _, c := range checks {
+		failed = failed || c.Status == doctor.Fail
+	}
+	told := *a
+	told.out = a.err
+	told.printChecks(checks)
+	if failed {
+		fmt.Fprintln(a.err, "error: this machine cannot run sandboxes yet; see ✗ above")
+		return exitStatus(1)
+	}
+	return a.serve(cfg)
+}
+
+// serve builds what templates are missing and serves until it is told to end.
+// Nobody is answered before the templates are there.
+func (a *app) serve(cfg config.Config) error {
+	s, err := server.New(a.ctx, cfg, a.logger())
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	p := newProgress(a.err)
+	err = s.EnsureTemplates(a.ctx, p.update)
+	p.end()
+	if err != nil {
+		return err
+	}
+	go func() {
+		select {
+		case <-s.Ready():
+			a.welcome(cfg, s.FirstKey())
+		case <-a.ctx.Done():
+		}
+	}()
+	return s.Run(a.ctx)
+}
+
+func (a *app) logger() *slog.Logger {
+	if a.json {
+		return slog.New(slog.NewJSONHandler(a.err, nil))
+	}
+	return slog.New(slog.NewTextHandler(a.err, nil))
+}
+
+// welcome says that the server answers, and how to point an SDK at it. The
+// first key is shown to people only: a log would keep it.
+func (a *app) welcome(cfg config.Config, key string) {
+	url := localURL(cfg.Listen)
+	if a.json {
+		a.logger().Info("serving", "url", url)
+		return
+	}
+	fmt.Fprintf(a.err, "Cay serves on %s\n", url)
+	if key == "" || !isTerminal(a.err) {
+		fmt.Fprintln(a.err, `Point an SDK here: eval "$(cay env --new-key me)"`)
+		return
+	}
+	fmt.Fprintf(a.err, "Point an SDK here (the key is shown this once; cay env makes others):\n\n"+
+		"  export E2B_API_KEY=%s\n  export E2B_API_URL=%s\n  export E2B_SANDBOX_URL=%s\n\n", key, url, url)
+}
+
+type downCmd struct{}
+
+func (downCmd) Run(a *app) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	err = a.wait("ending the server and its sandboxes", func() error {
+		return server.Down(a.ctx, cfg, a.logger())
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(a.err, "nothing of Cay runs any more; its data is in %s\n", cfg.Data)
+	return nil
+}
+
+// progress shows how far long work is: a bar that moves on a terminal, a line
+// for every step elsewhere.
+type progress struct {
+	w     io.Writer
+	live  bool
+	begun time.Time
+
+	mu      sync.Mutex
+	step    string
+	percent int
+	stop    chan struct{}
+	shown   sync.WaitGroup
+}
+
+func newProgress(w io.Writer) *progress {
+	return &progress{w: w, live: isTerminal(w), begun: time.Now(), percent: -1, stop: make(chan struct{})}
+}
+
+// update is told what is being done; percent is negative when nobody knows.
+func (p *progress) update(step string, percent int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	first := p.step == ""
+	if step != p.step && !p.live {
+		at := ""
+		if percent >= 0 {
+			at = fmt.Sprintf(" (%d%%)", percent)
+		}
+		fmt.Fprintf(p.w, "%s %s%s\n", unit(time.Since(p.begun)), step, at)
+	}
+	p.step, p.percent = step, percent
+	if first && p.live {
+		p.shown.Go(p.draw)
+	}
+}
+
+func (p *progress) draw() {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		p.mu.Lock()
+		line := p.line(i)
+		p.mu.Unlock()
+		fmt.Fprintf(p.w, "\r%s\x1b[K", fit(line, max(20, width(p.w)-1)))
+		select {
+		case <-p.stop:
+			fmt.Fprint(p.w, "\r\x1b[K")
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// line is what the terminal shows. The caller holds p.mu.
+func (p *progress) line(i int) string {
+	head := string([]rune("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")[i%10])
+	if p.percent >= 0 {
+		const cells = 24
+		full := min(p.percent, 100) * cells / 100
+		head += " " + strings.Repeat("█", full) + strings.Repeat("░", cells-full) + fmt.Sprintf(" %3d%%", min(p.percent, 100))
+	}
+	return head + " " + unit(time.Since(p.begun)) + " " + p.step
+}
+
+// end takes the bar away.
+func (p *progress) end() {
+	close(p.stop)
+	p.shown.Wait()
+}
