@@ -57,6 +57,7 @@ func entry(path string, st fs.FileInfo, names user.Names) *pb.EntryInfo {
 // resolveLink says where a symbolic link leads and, where that exists, what
 // is there. A dangling link stays a link.
 func resolveLink(e *pb.EntryInfo) {
+	e.IsSymlink = true
 	if target, err := filepath.EvalSymlinks(e.Path); err == nil {
 		if st, err := os.Stat(target); err == nil {
 			e.Type = fileType(st.Mode())

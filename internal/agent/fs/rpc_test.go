@@ -69,7 +69,7 @@ func TestStat(t *testing.T) {
 			"dangling": {pb.FileType_FILE_TYPE_SYMLINK, w.path("none")},
 		} {
 			e = stat(t, c, name)
-			if e.GetType() != want.kind || e.GetSymlinkTarget() != want.target || e.GetPermissions() != "Lrwxrwxrwx" {
+			if e.GetType() != want.kind || !e.GetIsSymlink() || e.GetSymlinkTarget() != want.target || e.GetPermissions() != "Lrwxrwxrwx" {
 				t.Errorf("%s: %v", name, e)
 			}
 		}
