@@ -1,0 +1,80 @@
+// The code interpreter through the unmodified JavaScript SDK.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { NotFoundError, TimeoutError } from 'e2b'
+import { interpreter } from './world.mjs'
+
+const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
+
+test("a model's answer", async () => {
+  const ci = await interpreter()
+  const execution = await ci.runCode("word='strawberry'\ncount=word.count('r')\ncount")
+  assert.equal(execution.text, '3')
+  await ci.runCode('x = 1')
+  assert.equal((await ci.runCode('x += 1; x')).text, '2')
+})
+
+test('logs, callbacks and errors', async () => {
+  const ci = await interpreter()
+  const seen = []
+  const execution = await ci.runCode(
+    "import sys\nprint('one', flush=True)\nprint('two', file=sys.stderr, flush=True)\n1/0",
+    {
+      onStdout: (message) => seen.push(message.line),
+      onStderr: (message) => seen.push(message.line),
+      onError: (error) => seen.push(error.name),
+    },
+  )
+  assert.deepEqual(seen, ['one\n', 'two\n', 'ZeroDivisionError'])
+  assert.deepEqual(execution.logs, { stdout: ['one\n'], stderr: ['two\n'] })
+  assert.equal(execution.error.value, 'division by zero')
+  assert.match(execution.error.traceback, /1\/0/)
+})
+
+test('data analysis', async () => {
+  const ci = await interpreter()
+  const rows = Array.from({ length: 10_000 }, (_, i) => `${'abc'[i % 3]},${i}`)
+  await ci.files.write('dataset.csv', ['kind,value', ...rows].join('\n'))
+  const execution = await ci.runCode(`
+import pandas as pd
+import matplotlib.pyplot as plt
+frame = pd.read_csv("dataset.csv")
+plt.plot(frame["value"][:10], label="first")
+plt.xlabel("Time (s)")
+plt.show()
+len(frame)
+`)
+  assert.equal(execution.error, undefined)
+  assert.equal(execution.text, '10000')
+  const [picture] = execution.results
+  assert.deepEqual(Buffer.from(picture.png, 'base64').subarray(0, 8), PNG)
+  assert.equal(picture.chart.type, 'line')
+  assert.equal(picture.chart.x_unit, 's')
+  assert.equal(picture.chart.elements[0].points.length, 10)
+})
+
+test('contexts', async () => {
+  const ci = await interpreter()
+  const context = await ci.createCodeContext({ cwd: '/tmp' })
+  assert.equal((await ci.runCode('import os; mine = 1; os.getcwd()', { context })).text, '/tmp')
+  assert.equal((await ci.runCode('mine')).error.name, 'NameError')
+  assert.ok((await ci.listCodeContexts()).some(({ id }) => id === context.id))
+  await ci.restartCodeContext(context)
+  assert.equal((await ci.runCode('mine', { context })).error.name, 'NameError')
+  await ci.removeCodeContext(context)
+  await assert.rejects(ci.runCode('1', { context }), NotFoundError)
+})
+
+test('environment', async () => {
+  const ci = await interpreter()
+  const read = "import os; os.environ.get('OF_CALL', 'none')"
+  assert.equal((await ci.runCode(read, { envs: { OF_CALL: 'c' } })).text, 'c')
+  assert.equal((await ci.runCode(read)).text, 'none')
+})
+
+test('a timeout interrupts', async () => {
+  const ci = await interpreter()
+  await ci.runCode('kept = 7')
+  await assert.rejects(ci.runCode('while True: pass', { timeoutMs: 2_000 }), TimeoutError)
+  assert.equal((await ci.runCode('kept')).text, '7')
+})
