@@ -337,6 +337,28 @@ func (s *suite) cancelled(t *testing.T) {
 	s.gone(t, missing.ID)
 }
 
+// killedStart kills an instance that is being made.
+func (s *suite) killedStart(t *testing.T) {
+	at := s.slots[0]
+	id := cay.NewInstanceID()
+	at.address(t)
+	s.endWith(t, id)
+	booted := make(chan error, 1)
+	go func() { booted <- s.Boot(t.Context(), s.bootSpec(id, at)) }()
+	for listed := false; !listed; {
+		ids, err := s.List(t.Context())
+		must(t, err)
+		listed = slices.Contains(ids, id)
+	}
+	must(t, s.Kill(t.Context(), id))
+	s.gone(t, id)
+	// It may have been whole already: then it was a common kill.
+	if err := <-booted; err != nil && cay.KindOf(err) != cay.Unavailable {
+		t.Errorf("boot of a killed instance: %v", err)
+	}
+	s.gone(t, id)
+}
+
 // receive waits for the one death that a channel brings, and for its close.
 func receive(t *testing.T, ch <-chan cay.Death) cay.Death {
 	t.Helper()

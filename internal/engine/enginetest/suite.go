@@ -42,6 +42,7 @@ func Run(t *testing.T, open func(testing.TB) engine.Engine) {
 		{"out of memory", (*suite).outOfMemory},
 		{"disk full", (*suite).diskFull},
 		{"cancelled start", (*suite).cancelled},
+		{"killed start", (*suite).killedStart},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(s, t) })
 	}

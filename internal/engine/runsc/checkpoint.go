@@ -25,7 +25,12 @@ func (e *Engine) Checkpoint(ctx context.Context, id cay.InstanceID, dir string, 
 	} else {
 		in.asked.Store(true)
 	}
-	if _, err := e.call(ctx, in.record, append(args, string(id))...); err != nil {
+	// Once begun it is finished: half a checkpoint may end the instance.
+	if err := ctx.Err(); err != nil {
+		return cay.Snapshot{}, err
+	}
+	if _, err := e.call(context.WithoutCancel(ctx), in.record, append(args, string(id))...); err != nil {
+		in.asked.Store(false)
 		return cay.Snapshot{}, diskError(err, "cannot checkpoint instance %s", id)
 	}
 	if !keep {
@@ -109,6 +114,10 @@ func (e *Engine) turn(ctx context.Context, id cay.InstanceID, command, want stri
 	if err != nil {
 		return err
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx) // milliseconds, and never half done
 	_, err = e.call(ctx, in.record, command, string(id))
 	if err == nil {
 		return nil

@@ -45,8 +45,9 @@ type Engine struct {
 	cg       hierarchy
 	features []string
 
-	mu   sync.Mutex
-	live map[cay.InstanceID]*instance
+	mu       sync.Mutex
+	live     map[cay.InstanceID]*instance
+	starting map[cay.InstanceID]*starting
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -58,7 +59,12 @@ func Open(cfg Config) (*Engine, error) {
 	if !validName(cfg.Hash) || !validName(cfg.Cgroup) {
 		return nil, cay.Errorf(cay.Invalid, "the engine needs a hash and a cgroup name, got %q and %q", cfg.Hash, cfg.Cgroup)
 	}
-	e := &Engine{cfg: cfg, cg: findHierarchy(cfg.Cgroup), live: make(map[cay.InstanceID]*instance)}
+	e := &Engine{
+		cfg:      cfg,
+		cg:       findHierarchy(cfg.Cgroup),
+		live:     make(map[cay.InstanceID]*instance),
+		starting: make(map[cay.InstanceID]*starting),
+	}
 	if !e.installed(cfg.Hash) {
 		return nil, cay.Errorf(cay.Unavailable, "engine %s is not in %s", cfg.Hash, cfg.Engines).
 			WithHint("build it with scripts/build-engine")

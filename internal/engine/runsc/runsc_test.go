@@ -17,12 +17,18 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := t.TempDir()
+	const cgroup = "cay-enginetest"
+	t.Cleanup(func() { // not while another run uses it
+		dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + cgroup)
+		for _, dir := range append(dirs, "/sys/fs/cgroup/"+cgroup) {
+			_ = os.Remove(dir)
+		}
+	})
 	cfg := runsc.Config{
 		Engines: filepath.Join(root, "build/engines"),
 		Hash:    builtHash(t, filepath.Join(root, "build/manifest")),
-		Run:     run,
-		Cgroup:  "cay-enginetest",
+		Run:     t.TempDir(),
+		Cgroup:  cgroup,
 	}
 	enginetest.Run(t, func(t testing.TB) engine.Engine {
 		e, err := runsc.Open(cfg)

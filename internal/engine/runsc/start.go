@@ -52,10 +52,12 @@ func (e *Engine) bring(ctx context.Context, r *record, image string, net engine.
 	if err := check(r, net); err != nil {
 		return err
 	}
-	if _, err := os.Stat(e.recordFile(r.ID, "record.json")); err == nil {
-		return cay.Errorf(cay.Conflict, "instance %s exists", r.ID)
+	ctx, finish, err := e.enter(ctx, r.ID)
+	if err != nil {
+		return err
 	}
-	err := e.prepare(r, net, bundle)
+	defer finish()
+	err = e.prepare(r, net, bundle)
 	if err == nil {
 		args := append(slices.Clone(command), "--bundle="+bundleDir(r.Dir), "--pid-file="+e.recordFile(r.ID, "pid"), string(r.ID))
 		err = e.start(ctx, r, image, args...)
@@ -68,6 +70,32 @@ func (e *Engine) bring(ctx context.Context, r *record, image string, net engine.
 		return errors.Join(err, e.destroy(r.ID))
 	}
 	return nil
+}
+
+// starting is a start under way, for a Kill that comes meanwhile.
+type starting struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// enter claims an id for a start, which ends with finish.
+func (e *Engine) enter(ctx context.Context, id cay.InstanceID) (_ context.Context, finish func(), _ error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, err := os.Stat(e.recordFile(id, "record.json"))
+	if e.starting[id] != nil || err == nil {
+		return nil, nil, cay.Errorf(cay.Conflict, "instance %s exists", id)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s := &starting{cancel: cancel, done: make(chan struct{})}
+	e.starting[id] = s
+	return ctx, func() {
+		cancel()
+		e.mu.Lock()
+		delete(e.starting, id)
+		e.mu.Unlock()
+		close(s.done)
+	}, nil
 }
 
 func check(r *record, net engine.Net) error {
@@ -174,6 +202,13 @@ func (e *Engine) Adopt(_ context.Context, id cay.InstanceID) error {
 func (e *Engine) Kill(_ context.Context, id cay.InstanceID) error {
 	if !cay.ValidID(string(id)) {
 		return cay.Errorf(cay.Invalid, "%q is no instance id", id)
+	}
+	e.mu.Lock()
+	s := e.starting[id]
+	e.mu.Unlock()
+	if s != nil {
+		s.cancel()
+		<-s.done
 	}
 	return e.destroy(id)
 }
