@@ -81,7 +81,7 @@ func TestReach(t *testing.T) {
 		apply(t, m, s, cay.NetworkPolicy{AllowOut: []string{w.public.String(), w.public.String() + "/31"}})
 		reaches(t, s, w.public, w.port)
 		refused(t, s, w.public2, w.port)
-		apply(t, m, s, cay.NetworkPolicy{AllowInternet: true, DenyOut: []string{"203.0.113.0/24", "::/0"}})
+		apply(t, m, s, cay.NetworkPolicy{AllowInternet: true, DenyOut: []string{"192.88.99.0/25", "::/0"}})
 		refused(t, s, w.public, w.port)
 		reaches(t, s, w.public2, w.port)
 		apply(t, m, s, cay.NetworkPolicy{AllowInternet: true, AllowOut: []string{w.public.String()}, DenyOut: []string{"0.0.0.0/0"}})
@@ -408,7 +408,7 @@ func TestAdoptAndReclaim(t *testing.T) {
 	m := open(t, cfg)
 	living, dead, broken := acquire(t, m), acquire(t, m), acquire(t, m)
 	policy := cay.NetworkPolicy{
-		AllowInternet: true, DenyOut: []string{"198.51.100.0/24"}, AllowOut: []string{"198.51.100.0"},
+		AllowInternet: true, DenyOut: []string{"192.88.99.128/25"}, AllowOut: []string{"192.88.99.128"},
 	}
 	apply(t, m, living, policy)
 	apply(t, m, dead, policy)

@@ -118,19 +118,20 @@ type world struct {
 	port    uint16
 }
 
-// newWorld makes a namespace with a link to the host, and routes to it.
+// newWorld makes a namespace with a link to the host, and routes to it. Its
+// public addresses are of the range that 6to4 relays had: nobody uses it now.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	needRoot(t)
 	var b [3]byte
 	rand.Read(b[:])
-	x, y := b[0], b[1]|1
+	x, y := b[0], b[1]&0x7f|1
 	name, _ := unique()
 	w := &world{
 		path:    namespacePath(name),
 		near:    netip.AddrFrom4([4]byte{100, 100, x, y - 1}),
-		public:  netip.AddrFrom4([4]byte{203, 0, 113, y}),
-		public2: netip.AddrFrom4([4]byte{198, 51, 100, y}),
+		public:  netip.AddrFrom4([4]byte{192, 88, 99, y}),
+		public2: netip.AddrFrom4([4]byte{192, 88, 99, y | 0x80}),
 		private: []netip.Addr{
 			netip.AddrFrom4([4]byte{10, 255, x, y}),
 			netip.AddrFrom4([4]byte{172, 31, x, y}),
