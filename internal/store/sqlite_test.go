@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,11 @@ import (
 	"github.com/cay-run/cay/internal/store"
 	"github.com/cay-run/cay/internal/store/storetest"
 )
+
+func init() {
+	// SQLite in Go under the race detector is slow; `-rapid.checks` asks for more.
+	flag.Set("rapid.checks", "25")
+}
 
 func TestSQLite(t *testing.T) {
 	storetest.Run(t, func(t testing.TB) store.Store {

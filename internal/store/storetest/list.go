@@ -120,12 +120,14 @@ func find(all []cay.Sandbox, q store.SandboxQuery) []cay.Sandbox {
 // compares what both say.
 func testModel(t *testing.T, open func(t testing.TB) store.Store) {
 	s := open(t)
-	teams := []cay.TeamID{addTeam(t, s, "m1").ID, addTeam(t, s, "m2").ID}
 	states := []cay.State{cay.Creating, cay.Running, cay.Paused, cay.Killed}
 	values := []string{"", "a", "b"}
-	var all []cay.Sandbox // runs share the store: what one leaves the next one finds
 
 	rapid.Check(t, func(r *rapid.T) {
+		var all []cay.Sandbox
+		teams := []cay.TeamID{ // of this run alone
+			addTeam(t, s, string(cay.NewTeamID())).ID, addTeam(t, s, string(cay.NewTeamID())).ID,
+		}
 		r.Repeat(map[string]func(*rapid.T){
 			"add": func(r *rapid.T) {
 				b := sandbox(rapid.SampledFrom(teams).Draw(r, "team"), rapid.IntRange(0, 9).Draw(r, "started"))
