@@ -137,8 +137,13 @@ func grow(ctx context.Context, r Recipe, from, tree, work string, p Progress) er
 		if err := run(ctx, nil, "/", os.Environ(), "cp", "--archive", "--reflink=auto", from, tree); err != nil {
 			return err
 		}
-	} else if err := debian(ctx, r, tree, work, partOf(p, 0, 70)); err != nil {
-		return err
+	} else {
+		if err := room(work, debianRoom); err != nil {
+			return err
+		}
+		if err := debian(ctx, r, tree, work, partOf(p, 0, 70)); err != nil {
+			return err
+		}
 	}
 	if r.Node != "" {
 		p("fetching node", 72)
@@ -157,6 +162,9 @@ func grow(ctx context.Context, r Recipe, from, tree, work string, p Progress) er
 		return err
 	}
 	if len(r.Python) > 0 {
+		if err := room(work, pythonRoom); err != nil {
+			return err
+		}
 		if err := python(ctx, r, tree, partOf(p, 5, 60)); err != nil {
 			return err
 		}
@@ -188,6 +196,26 @@ func python(ctx context.Context, r Recipe, tree string, p Progress) error {
 			p("installing Python wheels", 85)
 		}
 	})
+}
+
+// What a tree and its image may need on disk, so that a full one is told in a
+// second instead of after minutes.
+const (
+	debianRoom = 3 << 30
+	pythonRoom = 2 << 30
+)
+
+// room refuses to begin what the disk of dir cannot hold.
+func room(dir string, want uint64) error {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		return cay.Wrap(cay.Internal, err, "ask how full the disk of %s is", dir)
+	}
+	if free := st.Bavail * uint64(st.Bsize); free < want {
+		return cay.Errorf(cay.NoSpace, "building needs %d MB on the disk of %s, which has %d MB free", want>>20, dir, free>>20).
+			WithHint("free space there, or set CAY_DATA_DIR to another disk")
+	}
+	return nil
 }
 
 // partOf maps the progress of a part into that of the whole.

@@ -42,6 +42,7 @@ func debian(ctx context.Context, r Recipe, tree, work string, p Progress) error 
 		"--include="+strings.Join(r.Packages, ","),
 		`--aptopt=APT::Install-Recommends "false"`,
 		`--aptopt=Acquire::Languages "none"`,
+		`--aptopt=Acquire::Retries "5"`, // the host's own comes later and wins
 		"--dpkgopt=force-unsafe-io")
 	for _, opt := range hostAptOptions(ctx) {
 		args = append(args, "--aptopt="+opt)

@@ -208,6 +208,16 @@ func TestLinesSplitsAndKeepsTheTail(t *testing.T) {
 	}
 }
 
+func TestRoomSaysWhatIsFull(t *testing.T) {
+	dir := t.TempDir()
+	if err := room(dir, 0); err != nil {
+		t.Error(err)
+	}
+	if err := room(dir, 1<<62); cay.KindOf(err) != cay.NoSpace || !strings.Contains(err.Error(), dir) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestNeedSaysWhatToInstall(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	err := need("mkfs.erofs")
