@@ -104,9 +104,11 @@ func (n *Node) make(ctx context.Context, inst *instance) error {
 	if err := n.prepare(inst); err != nil {
 		return stepFailed(ctx, "write its journal", err)
 	}
+	prepared := time.Now()
 	if err := n.cfg.Engine.Restore(ctx, n.restoreSpec(inst, from)); err != nil {
 		return stepFailed(ctx, "restore its snapshot", err)
 	}
+	restored := time.Now()
 	if inst.died, err = n.cfg.Engine.Watch(inst.spec.Instance); err != nil {
 		return stepFailed(ctx, "watch it", err)
 	}
@@ -116,6 +118,8 @@ func (n *Node) make(ctx context.Context, inst *instance) error {
 	if err := markWhole(n.journal(inst.spec.Instance)); err != nil {
 		return stepFailed(ctx, "finish its journal", err)
 	}
+	n.cfg.Log.Debug("sandbox made", "sandbox", inst.spec.Sandbox, "instance", inst.spec.Instance,
+		"journal", prepared.Sub(inst.started), "restore", restored.Sub(prepared), "identity", time.Since(restored))
 	return nil
 }
 

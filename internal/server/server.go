@@ -36,8 +36,10 @@ import (
 const (
 	// nodeID is the name of the only machine.
 	nodeID cay.NodeID = "local"
-	// drainTime is how long requests may go on after Run was told to end.
-	drainTime = 10 * time.Second
+	// drainTime is how long requests may go on after Run was told to end:
+	// enough for a create, and not longer, because the next server cannot
+	// answer before, and streams of commands may last for hours.
+	drainTime = 3 * time.Second
 	// idleTime is longer than any client's keep-alive, so that it is always
 	// the client who lets go of an idle connection.
 	idleTime = 11 * time.Minute
