@@ -16,7 +16,8 @@ type Reaper struct {
 	all bool
 
 	// mu is held for reading while a process starts, so that no exit is
-	// collected between its fork and its entry in children.
+	// collected between its fork and its entry in children. Those who start
+	// side by side share children under table.
 	mu       sync.RWMutex
 	table    sync.Mutex
 	children map[int]*Child
@@ -80,46 +81,35 @@ func (r *Reaper) Start(path string, args []string, attr *syscall.ProcAttr) (*Chi
 	return c, nil
 }
 
-// collect takes every exit there is.
+// collect takes every exit there is. It holds the lock throughout: a process
+// whose start is under way must be in children before its exit is looked for,
+// and Signal must never hit a pid that is free again.
 func (r *Reaper) collect() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.all {
 		for r.collectOne(-1) {
 		}
 		return
 	}
-	r.table.Lock()
-	pids := make([]int, 0, len(r.children))
 	for pid := range r.children {
-		pids = append(pids, pid)
-	}
-	r.table.Unlock()
-	for _, pid := range pids {
 		r.collectOne(pid)
 	}
 }
 
-// collectOne takes the exit of pid, of any child for -1. It holds the lock
-// over the call, so that Signal never hits a pid that is free again.
+// collectOne takes the exit of pid, of any child for -1, and reports whether
+// there was one. The lock is held.
 func (r *Reaper) collectOne(pid int) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	var status syscall.WaitStatus
-	for {
-		got, err := syscall.Wait4(pid, &status, syscall.WNOHANG, nil)
-		if errors.Is(err, syscall.EINTR) {
-			continue
-		}
-		if err != nil || got <= 0 {
-			return false
-		}
-		pid = got
-		break
+	got, err := syscall.Wait4(pid, &status, syscall.WNOHANG, nil)
+	for errors.Is(err, syscall.EINTR) {
+		got, err = syscall.Wait4(pid, &status, syscall.WNOHANG, nil)
 	}
-	r.table.Lock()
-	c := r.children[pid]
-	delete(r.children, pid)
-	r.table.Unlock()
-	if c != nil {
+	if err != nil || got <= 0 {
+		return false
+	}
+	if c := r.children[got]; c != nil {
+		delete(r.children, got)
 		c.status = status
 		close(c.done)
 	}

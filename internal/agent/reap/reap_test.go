@@ -102,3 +102,20 @@ func TestSpawn(t *testing.T) {
 		}
 	}
 }
+
+// Exits that come while other processes start must not be lost.
+func TestExitsBesideStarts(t *testing.T) {
+	r := reap.New(false)
+	defer r.Close()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 25 {
+				if got := start(t, r, "exit 5").Status().ExitStatus(); got != 5 {
+					t.Errorf("exit status %d", got)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A handler that panics is answered 500, logged with its stack, and the next
+// call is served.
+func TestPanic(t *testing.T) {
+	var log bytes.Buffer
+	a := &Agent{log: slog.New(slog.NewTextHandler(&log, nil))}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/panic", func(http.ResponseWriter, *http.Request) { panic("broken") })
+	mux.HandleFunc("/late", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		panic("broken late")
+	})
+	mux.HandleFunc("/fine", health)
+	h := a.recovered(mux)
+
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/panic", nil))
+	if w.Code != 500 || w.Body.String() != `{"code":500,"message":"internal error"}` {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if !strings.Contains(log.String(), "broken") || !strings.Contains(log.String(), "TestPanic") {
+		t.Errorf("log: %s", log.String())
+	}
+	func() {
+		defer func() {
+			if v := recover(); v != http.ErrAbortHandler {
+				t.Errorf("a begun answer ended with %v", v)
+			}
+		}()
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/late", nil))
+	}()
+	w = httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/fine", nil))
+	if w.Code != 204 {
+		t.Errorf("afterwards: %d", w.Code)
+	}
+}
+
+// fakeProc lays out a /proc with processes of these resident pages; the parent
+// of each is the one before it.
+func fakeProc(t *testing.T, meminfo string, pages map[int]int) string {
+	t.Helper()
+	root := t.TempDir()
+	write := func(name, text string) {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("meminfo", meminfo)
+	for pid, n := range pages {
+		write(fmt.Sprintf("%d/statm", pid), fmt.Sprintf("99999 %d 0 0 0 0 0", n))
+		write(fmt.Sprintf("%d/stat", pid), fmt.Sprintf("%d (a) b) S %d 1 1 0 -1 0 0 0 0 0 1 2 3 4 20 0", pid, pid-1))
+	}
+	return root
+}
+
+func TestGuard(t *testing.T) {
+	const short = "MemTotal: 1048576 kB\nMemAvailable: 10240 kB\n"
+	const plenty = "MemTotal: 1048576 kB\nMemAvailable: 1000000 kB\n"
+	for name, c := range map[string]struct {
+		meminfo string
+		limit   uint64
+		pages   map[int]int
+		killed  []int
+		blamed  []int
+	}{
+		"plenty":                  {plenty, 0, map[int]int{1: 9, 2: 5}, nil, nil},
+		"short":                   {short, 0, map[int]int{1: 900, 2: 5, 3: 700, 4: 6}, []int{3}, []int{3, 2}},
+		"short of what is ours":   {plenty, 60 * mib, map[int]int{2: 5, 3: 7}, []int{3}, []int{3, 2}},
+		"plenty of what is ours":  {plenty, 512 * mib, map[int]int{2: 5}, nil, nil},
+		"nobody but us":           {short, 0, map[int]int{1: 900, 7: 800}, nil, nil},
+		"a machine without a sum": {"", 0, map[int]int{2: 5}, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var killed, blamed []int
+			root := fakeProc(t, c.meminfo, c.pages)
+			g := &guard{
+				proc:  root,
+				self:  7,
+				limit: func() uint64 { return c.limit },
+				kill: func(pid int) error {
+					killed = append(killed, pid)
+					return os.RemoveAll(filepath.Join(root, fmt.Sprint(pid)))
+				},
+				blame: func(pids []int, reason string) {
+					blamed = pids
+					if !strings.HasPrefix(reason, "out of memory: process 3 (a) b) used") {
+						t.Errorf("reason %q", reason)
+					}
+				},
+			}
+			if d := g.look(context.Background()); d < guardMin || d > guardMax {
+				t.Errorf("looks again after %v", d)
+			}
+			if diff := cmp.Diff([][]int{c.killed, c.blamed}, [][]int{killed, blamed}); diff != "" {
+				t.Errorf("killed and blamed (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestCPUMeter(t *testing.T) {
+	root := fakeProc(t, "", map[int]int{2: 1, 3: 1}) // 10 ticks each
+	if got := cpuUsed(root); got != 200*time.Millisecond {
+		t.Errorf("used %v", got)
+	}
+	begun := time.Now()
+	c := cpuMeter{at: begun}
+	if got := c.percent(root, begun.Add(time.Second), 2); got != 10 {
+		t.Errorf("%v %% of two CPUs", got)
+	}
+	if got := c.percent(root, begun.Add(time.Second+clockTick), 2); got != 10 {
+		t.Errorf("asked again at once: %v %%", got)
+	}
+	if got := c.percent(root, begun.Add(3*time.Second), 2); got != 0 {
+		t.Errorf("idle: %v %%", got)
+	}
+}
+
+func FuzzProc(f *testing.F) {
+	f.Add([]byte("MemTotal: 5 kB\nCached: 1\n"), []byte("1 (a) b) S 0 1 1 0 -1 0 0 0 0 0 1 2 3 4 20"))
+	f.Add([]byte("MemFree: -1 kB\n:"), []byte(")("))
+	f.Fuzz(func(t *testing.T, meminfo, text []byte) {
+		m := parseMemory(meminfo)
+		if m.used() > m.total {
+			t.Errorf("used %d of %d", m.used(), m.total)
+		}
+		parseStat(text)
+	})
+}
+
+func FuzzCA(f *testing.F) {
+	f.Add([]byte("image\n"), "added")
+	f.Add([]byte(caBegin+"x"), "")
+	f.Fuzz(func(t *testing.T, file []byte, bundle string) {
+		once := withCA(file, bundle)
+		if twice := withCA(once, bundle); !bytes.Contains(file, []byte(caBegin)) && !strings.Contains(bundle, caBegin) &&
+			!strings.Contains(bundle, caEnd) && !bytes.Contains(file, []byte(caEnd)) && !bytes.Equal(once, twice) {
+			t.Errorf("not idempotent: %q, then %q", once, twice)
+		}
+	})
+}
