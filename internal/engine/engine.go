@@ -83,7 +83,7 @@ type BootSpec struct {
 	Args     []string // of PID 1
 	Limits   cay.Limits
 	Dir      string // the instance's own directory on disk, for the overlay and the bundle
-	Reserved string // host directory behind guest.ReservedMount
+	Reserved string // host directory behind guest.ReservedMount; below Dir when empty
 	Net      Net
 }
 

@@ -318,7 +318,8 @@ func (s *suite) diskFull(t *testing.T) {
 	at.expect(t, "", "/write", "path", "/tmp/after", "text", "x")
 }
 
-func (s *suite) cancelled(t *testing.T) {
+// failedStarts tries starts that cannot succeed: nothing of them may be left.
+func (s *suite) failedStarts(t *testing.T) {
 	at := s.slots[0]
 	id := cay.NewInstanceID()
 	at.address(t)
@@ -335,6 +336,20 @@ func (s *suite) cancelled(t *testing.T) {
 		t.Errorf("boot without its root image: %v", err)
 	}
 	s.gone(t, missing.ID)
+
+	snap, _ := s.snapshot(t, s.start(t, at), false)
+	lost := s.restoreSpec(snap, t.TempDir(), at)
+	if err := s.Restore(t.Context(), lost); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("restore without the snapshot's files: %v", err)
+	}
+	s.gone(t, lost.ID)
+
+	torn := s.bootSpec(cay.NewInstanceID(), at)
+	torn.Args = []string{"/no/such/program"}
+	if err := s.Boot(t.Context(), torn); err == nil {
+		t.Error("boot of a program that is not there: no error")
+	}
+	s.gone(t, torn.ID)
 }
 
 // killedStart kills an instance that is being made.

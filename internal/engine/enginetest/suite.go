@@ -41,7 +41,7 @@ func Run(t *testing.T, open func(testing.TB) engine.Engine) {
 		{"own end", (*suite).ownEnd},
 		{"out of memory", (*suite).outOfMemory},
 		{"disk full", (*suite).diskFull},
-		{"cancelled start", (*suite).cancelled},
+		{"failed starts", (*suite).failedStarts},
 		{"killed start", (*suite).killedStart},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(s, t) })

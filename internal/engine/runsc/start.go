@@ -1,6 +1,7 @@
 package runsc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -23,8 +24,8 @@ func (e *Engine) Boot(ctx context.Context, s engine.BootSpec) error {
 	if len(s.Args) == 0 {
 		return cay.Errorf(cay.Invalid, "a booted instance needs a program to run")
 	}
-	make := func(p place) (document, error) { return newDocument(s.Args, r.DiskMB, p), nil }
-	return e.bring(ctx, r, s.Root, s.Net, make, "run", "--detach")
+	fresh := func(p place) (document, error) { return newDocument(s.Args, r.DiskMB, p), nil }
+	return e.bring(ctx, r, s.Root, s.Net, fresh, "run", "--detach")
 }
 
 // Restore implements engine.Engine.
@@ -38,6 +39,9 @@ func (e *Engine) Restore(ctx context.Context, s engine.RestoreSpec) error {
 	}
 	recorded := func(p place) (document, error) {
 		d, err := readDocument(filepath.Join(s.From, bundleName))
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, cay.Wrap(cay.NotFound, err, "the files of snapshot %s are missing", s.Snapshot.ID)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -49,6 +53,7 @@ func (e *Engine) Restore(ctx context.Context, s engine.RestoreSpec) error {
 // bring makes an instance from nothing with one command; on any error nothing
 // of it is left.
 func (e *Engine) bring(ctx context.Context, r *record, image string, net engine.Net, bundle func(place) (document, error), command ...string) error {
+	r.Reserved = cmp.Or(r.Reserved, filepath.Join(r.Dir, "reserved"))
 	if err := check(r, net); err != nil {
 		return err
 	}
@@ -67,9 +72,11 @@ func (e *Engine) bring(ctx context.Context, r *record, image string, net engine.
 	}
 	if err != nil {
 		err = e.startError(ctx, r, err)
-		return errors.Join(err, e.destroy(r.ID))
+		if left := e.destroy(r.ID); left != nil {
+			err = errors.Join(err, left)
+		}
 	}
-	return nil
+	return err
 }
 
 // starting is a start under way, for a Kill that comes meanwhile.
@@ -226,7 +233,11 @@ func (e *Engine) destroy(id cay.InstanceID) error {
 		return err
 	}
 	if in != nil {
-		<-in.dead // its evidence is in the cgroup
+		select {
+		case <-in.dead: // its evidence is in the cgroup
+		case <-time.After(engine.KillGrace):
+			return cay.Errorf(cay.Unavailable, "the sentry of instance %s does not end", id)
+		}
 	}
 	if err := e.cg.remove(id, engine.KillGrace); err != nil {
 		return err
