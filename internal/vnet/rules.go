@@ -235,6 +235,7 @@ func (w chainWriter) names(s *sets, resolver netip.AddrPort) {
 // the resolver is one of the host's addresses.
 func (w chainWriter) input(resolver netip.AddrPort) {
 	rule := w.chain("input", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter)
+	w.dropInvalid(rule)
 	rule(w.from(), replies(), accept())
 	w.questions(rule, resolver)
 	w.refuse(rule, w.from())
@@ -243,6 +244,7 @@ func (w chainWriter) input(resolver netip.AddrPort) {
 // forward is what guests may send through the host.
 func (w chainWriter) forward(s *sets, resolver netip.AddrPort) {
 	rule := w.chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
+	w.dropInvalid(rule)
 	w.refuse(rule, w.from(), w.into()) // a neighbour
 	rule(w.into(), replies(), accept())
 	rule(w.into(), drop())
@@ -268,6 +270,13 @@ func (w chainWriter) questions(rule func(...[]expr.Any), resolver netip.AddrPort
 	}
 }
 
+// dropInvalid drops what belongs to no connection, without an answer: a late or
+// repeated packet of a good connection looks like that, and a reset would end
+// it. Sent on, it would leave with the guest's own address.
+func (w chainWriter) dropInvalid(rule func(...[]expr.Any)) {
+	rule(w.from(), conntrack(expr.CtKeySTATE, expr.CtStateBitINVALID), drop())
+}
+
 // refuse answers no, so that a guest need not wait for a timeout.
 func (w chainWriter) refuse(rule func(...[]expr.Any), match ...[]expr.Any) {
 	all := slices.Concat(match...)
@@ -275,7 +284,7 @@ func (w chainWriter) refuse(rule func(...[]expr.Any), match ...[]expr.Any) {
 		&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST},
 	})
 	rule(all, []expr.Any{
-		&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED},
+		&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH},
 	})
 }
 
