@@ -251,7 +251,7 @@ func (s *Sandbox) rpcError(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	var e *connect.Error
-	if !errors.As(err, &e) {
+	if !errors.As(err, &e) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return s.gone(cay.Wrap(cay.Unavailable, err, "the connection broke"))
 	}
 	kind, known := kinds[e.Code()]

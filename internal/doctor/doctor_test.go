@@ -81,7 +81,7 @@ func TestPort(t *testing.T) {
 	if got := port(t.Context(), h); got.Status != OK {
 		t.Errorf("free port: %+v", got)
 	}
-	h.cfg.Listen = "203.0.113.7:80"
+	h.cfg.Listen = "192.88.99.7:80"
 	if got := port(t.Context(), h); got.Status != Fail {
 		t.Errorf("another host's address: %+v", got)
 	}
