@@ -127,6 +127,7 @@ func (a *Agent) routes() http.Handler {
 	mux.HandleFunc("GET /metrics", a.metrics)
 	mux.HandleFunc("GET /envs", a.envs)
 	mux.HandleFunc("POST /init", a.init)
+	mux.HandleFunc("POST "+guest.TunnelPath, tunnel)
 	mux.Handle(a.procs.Handler(connect.WithReadMaxBytes(maxMessage)))
 	a.files.Routes(mux)
 	return a.recovered(cors(a.authorised(uncompressed(routed(mux)))))

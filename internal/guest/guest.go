@@ -36,8 +36,13 @@ const (
 // InternalPaths are the agent's routes that only the host may call. The proxy
 // answers 404 for them.
 var InternalPaths = []string{
-	"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade",
+	"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade", TunnelPath,
 }
+
+// TunnelPath is the agent's way to a service that listens on the loopback of
+// the sandbox alone. POST TunnelPath?port=N with "Upgrade: tcp" answers 101,
+// after which the connection is the service's, or 502 when nothing listens.
+const TunnelPath = "/tunnel"
 
 // Mode says why the host calls /init.
 type Mode string

@@ -45,6 +45,7 @@ var errCut = errors.New("the sandbox is over")
 type lane struct {
 	instance cay.InstanceID
 	addr     netip.Addr
+	token    string // of the agent
 	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	ctx      context.Context // done after cut
 	cancel   context.CancelFunc
@@ -56,7 +57,7 @@ type lane struct {
 }
 
 func newLane(t Target, dial func(context.Context, string, string) (net.Conn, error)) *lane {
-	l := &lane{instance: t.Instance, addr: t.Addr, dial: dial, conns: map[*laneConn]struct{}{}}
+	l := &lane{instance: t.Instance, addr: t.Addr, token: t.AccessToken, dial: dial, conns: map[*laneConn]struct{}{}}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.own, l.foreign = l.transport(idleOwn), l.transport(idleForeign)
 	return l
@@ -90,7 +91,12 @@ func (l *lane) connect(ctx context.Context, network, addr string) (net.Conn, err
 	for try := 0; ; try++ {
 		conn, err := l.tryDial(ctx, network, addr)
 		if err == nil {
-			return l.keep(conn)
+			return conn, nil
+		}
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			if conn := l.tunnel(ctx, network, addr); conn != nil {
+				return conn, nil
+			}
 		}
 		if try == len(dialPauses) || !errors.Is(err, syscall.ECONNREFUSED) {
 			return nil, &dialError{err}
@@ -103,21 +109,25 @@ func (l *lane) connect(ctx context.Context, network, addr string) (net.Conn, err
 	}
 }
 
-func (l *lane) tryDial(ctx context.Context, network, addr string) (net.Conn, error) {
+func (l *lane) tryDial(ctx context.Context, network, addr string) (*laneConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	return l.dial(ctx, network, addr)
+	conn, err := l.dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return l.keep(conn)
 }
 
 // keep registers a fresh connection, or refuses it when the lane was cut
 // while it was made.
-func (l *lane) keep(conn net.Conn) (net.Conn, error) {
+func (l *lane) keep(conn net.Conn) (*laneConn, error) {
 	c := &laneConn{Conn: conn, lane: l}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conns == nil {
 		conn.Close()
-		return nil, &dialError{errCut}
+		return nil, errCut
 	}
 	l.conns[c] = struct{}{}
 	return c, nil

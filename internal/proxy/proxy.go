@@ -25,8 +25,9 @@ import (
 type Target struct {
 	Instance     cay.InstanceID
 	Addr         netip.Addr
-	Public       bool   // false: ports want TrafficToken
-	TrafficToken string //
+	Public       bool // false: ports want TrafficToken
+	TrafficToken string
+	AccessToken  string // the agent's, for what the proxy asks of it
 	MaskHost     string // what users' servers see as Host; "${PORT}" is replaced
 }
 

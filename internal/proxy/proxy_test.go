@@ -26,6 +26,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -534,4 +535,42 @@ func TestNewInstance(t *testing.T) {
 	if _, body := w.do(t, w.request(t, "GET", "/", "3000-i1.x", nil)); body != "new" {
 		t.Error(body)
 	}
+}
+
+// A service on the loopback of a sandbox refuses the host; the agent reaches it.
+func TestLoopbackService(t *testing.T) {
+	w := newWorld(t)
+	service := httptest.NewServer(says("inner"))
+	t.Cleanup(service.Close)
+	agent := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != guest.TunnelPath || r.Header.Get("X-Access-Token") != "access" || r.URL.Query().Get("port") != "3000" {
+			http.Error(rw, "no", http.StatusBadGateway)
+			return
+		}
+		out, err := net.Dial("tcp", service.Listener.Addr().String())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer out.Close()
+		in, _, err := http.NewResponseController(rw).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer in.Close()
+		fmt.Fprint(in, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
+		go io.Copy(out, in)
+		io.Copy(in, out)
+	})
+	w.sandbox(t, "i1", func(tg *Target) { tg.AccessToken = "access" }, map[int]http.Handler{49983: agent})
+	for range 2 {
+		if resp, body := w.do(t, w.request(t, "POST", "/", "3000-i1.x", strings.NewReader("x"))); body != "inner" {
+			t.Errorf("got %d %s", resp.StatusCode, body)
+		}
+	}
+	if resp, body := w.do(t, w.request(t, "GET", "/", "3001-i1.x", nil)); resp.StatusCode != 502 || !strings.Contains(body, "port is not open") {
+		t.Errorf("a closed port: %d %s", resp.StatusCode, body)
+	}
+	w.end("i1")
 }

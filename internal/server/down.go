@@ -50,7 +50,7 @@ func Down(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	}
 	err = errors.Join(
 		node.UnshareMount(reservedDir(cfg)),
-		os.RemoveAll(instancesDir(cfg)),
+		emptyDir(instancesDir(cfg)),
 	)
 	// What is empty goes too; the run directory may be a mount of the user's.
 	for _, name := range []string{"engine", "runsc", "."} {
@@ -73,4 +73,17 @@ func endAll(ctx context.Context, m *machine) error {
 		kills.Go(func() error { return m.engine.Kill(ctx, id) })
 	}
 	return kills.Wait()
+}
+
+// emptyDir removes what is in a directory.
+func emptyDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, e := range entries {
+		errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return errors.Join(errs...)
 }

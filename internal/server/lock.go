@@ -17,7 +17,7 @@ import (
 // lockFile lies in the data directory. The kernel drops the lock with the
 // process that holds it and can say who that is, so it is never stale; the
 // process id in the file is for people.
-const lockFile = "server.lock"
+const lockFile = "lock"
 
 // takeLock makes this process the only server of a data directory.
 func takeLock(dir string) (io.Closer, error) {

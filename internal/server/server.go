@@ -57,8 +57,7 @@ type Server struct {
 	node      *node.Node
 	proxy     *proxy.Proxy
 	http      *http.Server
-	listener  net.Listener
-	metrics   net.Listener // nil when off
+	listener  net.Listener // from Run on
 
 	ready   chan struct{}
 	running sync.WaitGroup
@@ -67,9 +66,9 @@ type Server struct {
 	closed  error
 }
 
-// New makes a server: it checks the host, takes the data directory for itself,
-// takes over the sandboxes that an earlier server left, and listens. Run must
-// follow, and Close in the end. Templates that are built already are offered;
+// New makes a server: it checks the host, takes the data directory for itself
+// and takes over the sandboxes that an earlier server left. Run must follow,
+// and Close in the end. Templates that are built already are offered;
 // EnsureTemplates builds the others.
 func New(ctx context.Context, cfg config.Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
@@ -108,7 +107,8 @@ func (s *Server) open(ctx context.Context) error {
 	return nil
 }
 
-// begin takes what only one server can have: the directories and the port.
+// begin takes the directories, which only one server can have, and looks the
+// host over.
 func (s *Server) begin(ctx context.Context) error {
 	if err := makeDirs(s.cfg); err != nil {
 		return err
@@ -118,21 +118,7 @@ func (s *Server) begin(ctx context.Context) error {
 		return err
 	}
 	s.later(lock.Close)
-	if err := doctor.Required(ctx, s.cfg); err != nil {
-		return err
-	}
-	if s.listener, err = listen(ctx, s.cfg.Listen); err != nil {
-		return err
-	}
-	s.later(s.listener.Close)
-	if s.cfg.MetricsListen == "" {
-		return nil
-	}
-	if s.metrics, err = listen(ctx, s.cfg.MetricsListen); err != nil {
-		return err
-	}
-	s.later(s.metrics.Close)
-	return nil
+	return doctor.Required(ctx, s.cfg)
 }
 
 func (s *Server) openNode(ctx context.Context, m *machine) error {
@@ -211,18 +197,26 @@ func (s *Server) later(f func() error) { s.closers = append(s.closers, f) }
 // Run serves until ctx ends, then lets requests finish for a while. Sandboxes
 // live on. It may be called once.
 func (s *Server) Run(ctx context.Context) error {
+	var err error
+	if s.listener, err = listen(ctx, s.cfg.Listen); err != nil {
+		return err
+	}
+	defer s.listener.Close()
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	failed := make(chan error, 2)
+	if s.cfg.MetricsListen != "" {
+		l, err := listen(ctx, s.cfg.MetricsListen)
+		if err != nil {
+			return err
+		}
+		m := &http.Server{Handler: http.HandlerFunc(s.serveMetrics), ReadHeaderTimeout: time.Minute}
+		defer m.Close()
+		go func() { failed <- m.Serve(l) }()
+	}
 	s.running.Go(func() { s.control.Run(work) })
 	s.running.Go(func() { failed <- s.http.Serve(s.listener) })
-	if s.metrics != nil {
-		m := &http.Server{Handler: http.HandlerFunc(s.serveMetrics), ReadHeaderTimeout: time.Minute}
-		s.running.Go(func() { failed <- m.Serve(s.metrics) })
-		defer m.Close()
-	}
 	close(s.ready)
-	var err error
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
@@ -248,7 +242,7 @@ func (s *Server) drain() {
 // Ready is closed when the server answers.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Addr is where the server listens.
+// Addr is where the server listens. It is known once Ready is closed.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
 // FirstKey is the API key that the very first start of a data directory made;
@@ -261,9 +255,7 @@ func (s *Server) Close() error {
 	s.once.Do(func() {
 		var errs []error
 		for i := len(s.closers) - 1; i >= 0; i-- {
-			if err := s.closers[i](); err != nil && !errors.Is(err, net.ErrClosed) {
-				errs = append(errs, err)
-			}
+			errs = append(errs, s.closers[i]())
 		}
 		s.closed = errors.Join(errs...)
 	})

@@ -79,6 +79,7 @@ func (s *Server) lookup(id cay.SandboxID) (proxy.Target, error) {
 		Addr:         i.Addr,
 		Public:       i.Spec.Network.AllowPublic,
 		TrafficToken: i.Spec.TrafficToken,
+		AccessToken:  i.Spec.AccessToken,
 		MaskHost:     i.Spec.Network.MaskHost,
 	}, nil
 }
