@@ -1,0 +1,62 @@
+package server
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/config"
+)
+
+func testConfig(t *testing.T) config.Config {
+	cfg := config.Default()
+	cfg.Data, cfg.Run = t.TempDir(), t.TempDir()
+	cfg.Listen = "127.0.0.1:0"
+	cfg.NetworkName = "srvt"
+	return cfg
+}
+
+// A server that cannot start must say so before it touches anything.
+func TestPortTaken(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	cfg := testConfig(t)
+	cfg.Listen = l.Addr().String()
+	_, err = New(t.Context(), cfg, nil)
+	// Where the host lacks something else, that is what is said.
+	if kind := cay.KindOf(err); kind != cay.Conflict && kind != cay.Unsupported {
+		t.Errorf("New = %v", err)
+	}
+	for _, name := range []string{"instances", "cay.db", "engines"} {
+		if _, err := os.Stat(filepath.Join(cfg.Data, name)); !os.IsNotExist(err) {
+			t.Errorf("%s was made", name)
+		}
+	}
+	lock, err := takeLock(cfg.Data) // it was given back
+	if err != nil {
+		t.Error(err)
+	} else {
+		lock.Close()
+	}
+}
+
+func TestEmptyDir(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "a", "b"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := emptyDir(dir); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(dir); len(left) != 0 || err != nil {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if err := emptyDir(dir + "/none"); err != nil {
+		t.Error(err)
+	}
+}
