@@ -49,6 +49,7 @@ func New(cfg Config) *Service { return &Service{cfg: cfg, table: newTable()} }
 
 // Handler returns the service's path prefix and its handler.
 func (s *Service) Handler(opts ...connect.HandlerOption) (string, http.Handler) {
+	opts = append([]connect.HandlerOption{connect.WithCodec(jsonCodec{})}, opts...)
 	path, h := processconnect.NewProcessHandler(s, opts...)
 	return path, lives(h)
 }

@@ -1,0 +1,39 @@
+package proc
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/cay-run/cay/api/proto/process"
+)
+
+// What the codec writes by hand must read as what it stands for.
+func TestCodec(t *testing.T) {
+	long := []byte(strings.Repeat("\x00\xff<&>\"\\", 5000))
+	for _, event := range []*pb.ProcessEvent{
+		{Event: &pb.ProcessEvent_Data{Data: stdoutEvent(long)}},
+		{Event: &pb.ProcessEvent_Data{Data: stderrEvent([]byte("a"))}},
+		{Event: &pb.ProcessEvent_Data{Data: ptyEvent([]byte{})}},
+		{Event: &pb.ProcessEvent_Start{Start: &pb.ProcessEvent_StartEvent{Pid: 7}}},
+		nil,
+	} {
+		for _, want := range []proto.Message{&pb.StartResponse{Event: event}, &pb.ConnectResponse{Event: event}} {
+			text, err := jsonCodec{}.Marshal(want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := want.ProtoReflect().New().Interface()
+			if err := protojson.Unmarshal(text, got); err != nil || !proto.Equal(want, got) {
+				t.Errorf("%.200s: %v", text, err)
+			}
+		}
+	}
+	for _, bad := range []string{"", "{", "[]", `{"event":5}`} {
+		if err := (jsonCodec{}).Unmarshal([]byte(bad), &pb.StartResponse{}); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
+}
