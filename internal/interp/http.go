@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"time"
 )
@@ -184,7 +185,13 @@ func marshal(v any) ([]byte, error) {
 }
 
 func read(w http.ResponseWriter, r *http.Request, into any) bool {
-	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(into)
+	body := http.MaxBytesReader(w, r.Body, maxBody)
+	err := json.NewDecoder(body).Decode(into)
+	if err == nil {
+		// Only a body that was read to its end lets the server notice that
+		// the client has left.
+		_, err = io.Copy(io.Discard, body)
+	}
 	var large *http.MaxBytesError
 	switch {
 	case err == nil:

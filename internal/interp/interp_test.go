@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"image/png"
 	"io"
 	"net/http"
@@ -66,8 +67,8 @@ func TestPython(t *testing.T) {
 		if w.run(t, "input()").err.text("name") != "StdinNotImplementedError" {
 			t.Fatal("input() asks")
 		}
-		if w.get(t, "1 + 1") != "2" {
-			t.Fatal("the next one failed")
+		if w.run(t, "kept = 1\nexit()\nkept = 2").err.text("name") != "SystemExit" || w.get(t, "kept") != "1" {
+			t.Fatal("exit() does not end the code, or ends more")
 		}
 	})
 	t.Run("text", func(t *testing.T) {
@@ -82,6 +83,7 @@ func TestPython(t *testing.T) {
 	t.Run("json", func(t *testing.T) { testJSON(t, w) })
 	t.Run("data frame", func(t *testing.T) { testDataFrame(t, w) })
 	t.Run("figure", func(t *testing.T) { testFigure(t, w) })
+	t.Run("charts", func(t *testing.T) { testCharts(t, w) })
 	t.Run("images", func(t *testing.T) {
 		x := w.run(t, "from PIL import Image\nImage.new('RGB', (4, 4)).save('a.png')\nImage.new('RGB', (4, 4)).show()")
 		if len(x.results) != 1 || x.results[0].text("png") == "" {
@@ -179,6 +181,37 @@ func testFigure(t *testing.T, w *world) {
 	saved := w.run(t, "fig = plt.figure()\nfig.add_subplot().plot([1])\nfig.savefig('f.png')\nplt.close(fig)")
 	if saved.err != nil || len(saved.results) != 0 {
 		t.Fatalf("savefig shows: %v", saved.events)
+	}
+}
+
+func testCharts(t *testing.T, w *world) {
+	for code, want := range map[string]string{
+		"ax.plot([1, 2], [1/3, 4], label='l')":                               `line [{"label":"l","points":[[1,0.33333333],[2,4]]}]`,
+		"import datetime as dt; ax.plot([dt.datetime(2026, 1, 2)], [1])":     `line [{"label":"Line 1","points":[["2026-01-02T00:00:00",1]]}]`,
+		"ax.scatter(['a', 'b'], [3, 4], label='s'); ax.grid(); ax.axhline()": `scatter [{"label":"s","points":[["a",3],["b",4]]}]`,
+		"ax.bar(['p', 'q'], [3, 4.5], label='g')":                            `bar [{"group":"g","label":"p","value":3},{"group":"g","label":"q","value":4.5}]`,
+		"ax.barh(['p'], [3])":                                                `bar [{"group":"","label":"p","value":3}]`,
+		"ax.pie([1, 3], labels=['a', 'b'])":                                  `pie [{"angle":90,"label":"a","radius":1},{"angle":270,"label":"b","radius":1}]`,
+		"ax.boxplot([1, 2, 3, 4, 20], patch_artist=True)": `box_and_whisker [{"first_quartile":2,"label":"1","max":4,` +
+			`"median":3,"min":1,"outliers":[20],"third_quartile":4}]`,
+		"ax.imshow([[1, 2]])":                                `unknown []`,
+		"plt.close(fig); display(plt.figure()); plt.close()": `<nil> null`,
+	} {
+		x := w.run(t, "import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\n"+code+"\nplt.show()")
+		if x.err != nil || len(x.results) == 0 {
+			t.Errorf("%s: %v", code, x.events)
+			continue
+		}
+		chart, _ := x.results[0]["chart"].(map[string]any)
+		elements, _ := json.Marshal(chart["elements"])
+		if got := fmt.Sprint(chart["type"], " ", string(elements)); got != want {
+			t.Errorf("%s gives %s, want %s", code, got, want)
+		}
+	}
+	x := w.run(t, "fig, ax = plt.subplots(1, 2)\nax[0].plot([1])\nax[1].bar([1], [2])\nfig.suptitle('S')\nplt.show()")
+	chart, _ := x.results[0]["chart"].(map[string]any)
+	if parts, _ := chart["elements"].([]any); chart["type"] != "superchart" || chart["title"] != "S" || len(parts) != 2 {
+		t.Errorf("superchart: %v", chart)
 	}
 }
 

@@ -123,19 +123,13 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := sess.acquire(ctx); err != nil {
-		return err
+	for range 3 { // a kernel can be unlucky, for one with the memory
+		if err = sess.warm(ctx); !errors.Is(err, errKernelGone) {
+			break
+		}
 	}
-	defer sess.release()
-	k, err := sess.kernel(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := sess.helper(k, "warm", nil); err != nil {
-		return err
-	}
-	s.warm.Store(true)
-	return nil
+	s.warm.Store(err == nil)
+	return err
 }
 
 // Reseed gives every kernel new entropy, so that clones of one snapshot draw

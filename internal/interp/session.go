@@ -229,6 +229,19 @@ func (s *session) helper(k *kernel, function string, arg any) error {
 	return k.run(context.Background(), code, true, func(*message) {})
 }
 
+// warm has the kernel import what most code imports.
+func (s *session) warm(ctx context.Context) error {
+	if err := s.acquire(ctx); err != nil {
+		return err
+	}
+	defer s.release()
+	k, err := s.kernel(ctx, nil)
+	if err != nil {
+		return err
+	}
+	return s.helper(k, "warm", nil)
+}
+
 // catchUp prepares the kernel now if nothing runs; otherwise the next
 // execution does it.
 func (s *session) catchUp() {

@@ -2,6 +2,7 @@ package interp
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -10,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -123,7 +123,9 @@ func (w *world) post(ctx context.Context, t *testing.T, path string, body any) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url+path, strings.NewReader(string(b)))
+	// Without a length, as through some proxies.
+	chunked := io.MultiReader(bytes.NewReader(b))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url+path, chunked)
 	if err != nil {
 		t.Fatal(err)
 	}

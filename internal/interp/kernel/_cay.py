@@ -130,6 +130,13 @@ def install(shell):
     # active_types was computed before we came.
     shell.display_formatter.active_types = list(formatters)
     _show_saved_images()
+    shell.ask_exit = _leave
+
+
+def _leave():
+    """What exit() and quit() do: end the code, as sys.exit() does, but not
+    the kernel with all its variables."""
+    raise SystemExit
 
 
 def figure_chart(figure):

@@ -58,7 +58,7 @@ func Dial(ctx context.Context, network, address string, typ Type) (*Conn, error)
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
-	c := &Conn{nc: nc, r: bufio.NewReaderSize(nc, 32<<10)}
+	c := newConn(nc)
 	err = c.handshake(typ)
 	if !stop() && err == nil {
 		err = ctx.Err()
@@ -69,6 +69,10 @@ func Dial(ctx context.Context, network, address string, typ Type) (*Conn, error)
 	}
 	return c, nil
 }
+
+func newConn(nc net.Conn) *Conn { return &Conn{nc: nc, r: newReader(nc)} }
+
+func newReader(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, 32<<10) }
 
 func (c *Conn) handshake(typ Type) error {
 	greeting := make([]byte, 64)
@@ -181,9 +185,15 @@ func (c *Conn) frame(limit uint64) (flags byte, body []byte, err error) {
 	if n > limit {
 		return 0, nil, ErrTooLarge
 	}
-	body = make([]byte, n)
-	_, err = io.ReadFull(c.r, body)
-	return flags, body, err
+	if n <= 1<<20 {
+		body = make([]byte, n)
+		_, err = io.ReadFull(c.r, body)
+		return flags, body, err
+	}
+	// What is announced costs nothing before it comes.
+	var b bytes.Buffer
+	_, err = io.CopyN(&b, c.r, int64(n))
+	return flags, b.Bytes(), err
 }
 
 // SetReadDeadline bounds Recv, as net.Conn does.

@@ -1,0 +1,77 @@
+package interp
+
+import (
+	"reflect"
+	"testing"
+)
+
+func TestDecode(t *testing.T) {
+	key := []byte("key")
+	frames, err := encode(key, header{ID: "1", Type: "stream"}, map[string]string{"name": "stdout"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := decode(key, append([][]byte{[]byte("topic")}, frames...))
+	if err != nil || m.header.ID != "1" || string(m.content) != `{"name":"stdout"}` {
+		t.Fatalf("%v: %v", m, err)
+	}
+	if _, err := decode([]byte("other"), frames); err == nil {
+		t.Fatal("a forged message passes")
+	}
+	if _, err := decode(key, frames[:4]); err == nil {
+		t.Fatal("half a message passes")
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"msg_id":"1","msg_type":"stream"}`), []byte(`{"msg_id":"2"}`), []byte(`{"name":"stdout","text":"a"}`))
+	f.Add([]byte(`{"msg_type":"display_data"}`), []byte(`{}`), []byte(`{"data":{"text/plain":"'","x":[1],"image/png":1}}`))
+	f.Add([]byte(`{"msg_type":"error"}`), []byte(`null`), []byte("{\"evalue\":\"\\u001b[\"}"))
+	f.Fuzz(func(t *testing.T, head, parent, content []byte) {
+		parts := [][]byte{head, parent, []byte("{}"), content}
+		m, err := decode(nil, append([][]byte{[]byte(delimiter), sign(nil, parts)}, parts...))
+		if err != nil {
+			return
+		}
+		tr := &translator{emit: func(ev any) {
+			if _, err := marshal(ev); err != nil {
+				t.Fatal(err)
+			}
+		}}
+		tr.message(m)
+	})
+}
+
+func TestStripANSI(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain": "plain", "\x1b[0;31mred\x1b[0m": "red", "a\x1b[": "a", "a\x1b[1": "a",
+	} {
+		if got := stripANSI(in); got != want {
+			t.Errorf("%q gives %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestResult(t *testing.T) {
+	got := newResult(map[string]any{
+		"text/plain": "'x'", "image/png": "aGk=\n", "e2b/data": map[string]any{}, "a/b": 1, "text/html": nil,
+	}, true)
+	want := resultEvent{
+		"type": "result", "is_main_result": true, "text": "x", "png": "aGk=",
+		"data": map[string]any{}, "extra": map[string]any{"a/b": 1},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Fatalf("got %v", got)
+	}
+}
+
+func TestOnlyTheFirstError(t *testing.T) {
+	var events []any
+	tr := &translator{emit: func(ev any) { events = append(events, ev) }}
+	for range 2 {
+		tr.message(&message{header: header{Type: "error"}, content: []byte(`{"ename":"E"}`)})
+	}
+	if len(events) != 1 {
+		t.Fatalf("got %v", events)
+	}
+}
