@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -71,10 +72,21 @@ func (c *Control) start(ctx context.Context, e *entry, timeout time.Duration) (c
 		return s, nil
 	}
 	c.fail(ctx, e)
-	if cay.KindOf(err) == cay.Internal {
-		err = cay.Wrap(cay.Internal, err, "the sandbox could not be started").WithCode("sandbox_create_failed")
+	return cay.Sandbox{}, startError(err)
+}
+
+// startError says that it was the start that broke, and keeps what the node
+// says to callers.
+func startError(err error) error {
+	if cay.KindOf(err) != cay.Internal {
+		return err
 	}
-	return cay.Sandbox{}, err
+	out := cay.Wrap(cay.Internal, err, "the sandbox could not be started").WithCode("sandbox_create_failed")
+	var ours *cay.Error
+	if errors.As(err, &ours) && ours.Msg != "" {
+		out.Msg, out.Hint = out.Msg+": "+ours.Msg, ours.Hint
+	}
+	return out
 }
 
 // fail ends a sandbox that could not be started. It leaves memory even if it

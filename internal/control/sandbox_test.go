@@ -62,6 +62,14 @@ func TestFailedStart(t *testing.T) {
 	}
 	w.gone(cay.Sandbox{ID: spec.Sandbox, Team: w.team.ID}, cay.CauseFailedStart)
 
+	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error {
+		return cay.Errorf(cay.Internal, "no slot").WithHint("wait")
+	}
+	_, err = w.c.Create(t.Context(), w.spec(time.Hour))
+	if !errors.As(err, &ours) || ours.Msg != "the sandbox could not be started: no slot" || ours.Hint != "wait" {
+		t.Errorf("got %v", err)
+	}
+
 	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error { return cay.Errorf(cay.NoSpace, "disk full") }
 	if _, err := w.c.Create(t.Context(), w.spec(time.Hour)); cay.KindOf(err) != cay.NoSpace {
 		t.Errorf("a full disk is %v", err)
