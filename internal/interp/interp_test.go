@@ -350,11 +350,12 @@ func TestContexts(t *testing.T) {
 	flag := filepath.Join(dir, "flag")
 	done := make(chan *execution, 1)
 	go func() {
+		defer close(done)
 		done <- in("import time\nwhile not os.path.exists('flag'): time.sleep(.01)\n'seen'")
 	}()
 	w.get(t, "open("+quote(flag)+", 'w').close()")
-	if x := <-done; x.text() != "seen" {
-		t.Fatalf("got %v", x.events)
+	if x := <-done; x == nil || x.text() != "seen" {
+		t.Fatalf("got %v", x)
 	}
 	if code, text := w.do(t, http.MethodPost, "/contexts/"+made.ID+"/restart", ""); code != 200 || text != "null" {
 		t.Fatalf("restart: %d %s", code, text)

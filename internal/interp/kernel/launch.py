@@ -13,7 +13,7 @@ from ipykernel.kernelapp import IPKernelApp
 
 # What may wait for a client that reads slowly. Beyond it the code that prints
 # waits too.
-MAX_BUFFERED = 1 << 20
+MAX_BUFFERED = 256 << 10
 MAX_QUEUED = 64
 
 
