@@ -14,8 +14,8 @@
 // POST unpacks a tar, gzipped where Content-Encoding says so, below the
 // directory, which is made if missing. All that it makes belongs to the user;
 // set-id bits are dropped. Nothing is ever written outside the directory:
-// names that climb out and links that lead out are refused or not followed.
-// A file or link in the way of an entry is replaced. It answers 200 with
+// names that climb out, and directories that are links there, are refused.
+// A file or link in the way of a file is replaced. It answers 200 with
 // {"entries": n, "bytes": n}; at an error what was unpacked before it stays.
 //
 // Both take the access token like /files, or a signature whose operation is

@@ -181,6 +181,8 @@ func TestUnpackStaysInside(t *testing.T) {
 		"hard link out":    {link(tar.TypeLink, "h", "../out/victim"), reg("h", "x")},
 		"hard link up":     {link(tar.TypeSymlink, "l", "OUT"), link(tar.TypeLink, "h", "l/victim")},
 		"absolute hard":    {link(tar.TypeLink, "h", "OUT/victim")},
+		"hard link to in":  {link(tar.TypeSymlink, "d/l", "../../out"), link(tar.TypeLink, "h", "d/l/victim")},
+		"inside link":      {reg("d/f", "x"), link(tar.TypeSymlink, "l", "d"), reg("l/g", "x")},
 		"link under a dir": {{Typeflag: tar.TypeDir, Name: "d"}, link(tar.TypeSymlink, "d", "OUT")},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -195,6 +197,11 @@ func TestUnpackStaysInside(t *testing.T) {
 			var bad *FormatError
 			if !errors.As(err, &bad) {
 				t.Errorf("got %v", err)
+			}
+			st, serr := os.Stat(filepath.Join(out, "victim"))
+			must(t, serr)
+			if st.Sys().(*syscall.Stat_t).Nlink != 1 {
+				t.Error("outside was linked to")
 			}
 			if got := tree(t, out); !slices.Equal(got, []string{"victim"}) || read(t, filepath.Join(out, "victim")) != "safe" {
 				t.Errorf("outside: %v", got)

@@ -29,7 +29,7 @@ type unpacking struct {
 	root  *os.Root
 	owner *Owner
 	buf   []byte
-	known map[string]bool // directories that are there
+	known map[string]bool // directories that are there and no links
 	dirs  []*tar.Header   // whose modes and times are set last
 	stats Stats
 }
@@ -136,15 +136,23 @@ func (u *unpacking) parents(dir string) error {
 	return u.mkdir(dir, nil)
 }
 
-// mkdir makes a directory unless it is there. A link to one inside will do; a
-// link that leads out is neither followed nor taken away.
+// mkdir makes a directory unless it is there. A link in its place is neither
+// followed nor taken away.
+//
+// That check, made of every directory on the way to an entry, is what keeps an
+// archive inside. os.Root alone does not, where this runs: it opens directories
+// with O_DIRECTORY|O_NOFOLLOW, and gVisor follows links all the same.
 func (u *unpacking) mkdir(dir string, h *tar.Header) error {
-	if st, err := u.root.Stat(dir); err == nil && st.IsDir() {
+	if u.known[dir] {
+		return nil
+	}
+	st, err := u.root.Lstat(dir)
+	if err == nil && st.IsDir() {
 		u.known[dir] = true
 		return nil
 	}
-	if st, err := u.root.Lstat(dir); err == nil && st.Mode()&fs.ModeSymlink != 0 {
-		return &FormatError{fmt.Sprintf("the archive's directory %.200q is a link that does not stay in the directory", dir)}
+	if err == nil && st.Mode()&fs.ModeSymlink != 0 {
+		return &FormatError{fmt.Sprintf("the archive's directory %.200q is a link here, which is not followed", dir)}
 	}
 	if err := u.replace(dir); err != nil {
 		return err
@@ -251,6 +259,9 @@ func (u *unpacking) link(h *tar.Header) error {
 	}
 	if target == h.Name {
 		return nil
+	}
+	if err := u.parents(path.Dir(target)); err != nil {
+		return err
 	}
 	if err := u.replace(h.Name); err != nil {
 		return err
