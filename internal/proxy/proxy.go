@@ -177,6 +177,12 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, rt route) {
 		a.write(w, r)
 		return
 	}
+	// Over HTTP/1 the server would else drain and close the request's body when
+	// the answer begins, under the transport that still reads it; the transport
+	// then drops the guest's connection in mid-answer.
+	if r.ProtoMajor == 1 {
+		_ = http.NewResponseController(w).EnableFullDuplex()
+	}
 	t := &trip{route: rt, target: target, lane: l}
 	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tripKey{}, t)))
 }
