@@ -1,0 +1,257 @@
+"""Every method of commands and pty, through the sync and the async SDK."""
+
+import asyncio
+import threading
+import uuid
+
+import e2b
+import pytest
+
+
+@pytest.fixture
+async def asbx(sbx):
+    """The shared sandbox, seen by the async SDK."""
+    return await e2b.AsyncSandbox.connect(sbx.sandbox_id)
+
+
+# --- run ------------------------------------------------------------------
+
+
+def test_run(sbx):
+    out, err = [], []
+    result = sbx.commands.run("echo out; echo err >&2", on_stdout=out.append, on_stderr=err.append)
+    assert (result.stdout, result.stderr, result.exit_code, result.error) == ("out\n", "err\n", 0, None)
+    assert ("".join(out), "".join(err)) == ("out\n", "err\n")
+
+
+async def test_run_async(asbx):
+    result = await asbx.commands.run("echo out; echo err >&2")
+    assert (result.stdout, result.stderr, result.exit_code) == ("out\n", "err\n", 0)
+
+
+def test_run_fails(sbx):
+    with pytest.raises(e2b.CommandExitException) as failed:
+        sbx.commands.run("echo out; echo err >&2; exit 3")
+    e = failed.value
+    assert (e.stdout, e.stderr, e.exit_code, e.error) == ("out\n", "err\n", 3, "exit status 3")
+
+
+def test_not_found_is_an_exit(sbx):
+    with pytest.raises(e2b.CommandExitException) as failed:
+        sbx.commands.run("no-such-command-at-all")
+    assert failed.value.exit_code == 127
+
+
+def test_characters_survive(sbx):
+    text = "héllo 世界 🏝 " * 2000
+    sbx.files.write("/tmp/text", text)
+    assert sbx.commands.run("cat /tmp/text").stdout == text
+    assert sbx.commands.run(r"printf 'a\377b'").stdout == "a\ufffdb"
+
+
+def test_much_output(sbx):
+    assert len(sbx.commands.run("head -c 5000000 /dev/zero | tr '\\0' x").stdout) == 5_000_000
+
+
+def test_user_directory_environment(sbx):
+    run = sbx.commands.run
+    assert run("whoami; pwd; echo $HOME $USER $LOGNAME").stdout == "user\n/home/user\n/home/user user user\n"
+    assert run("whoami; pwd", user="root").stdout == "root\n/root\n"
+    assert run("pwd", cwd="/tmp").stdout == "/tmp\n"
+    assert run("echo $A-$E2B_SANDBOX", envs={"A": "b c"}).stdout == "b c-true\n"
+    assert run("echo $A").stdout == "\n", "a call's environment does not stay"
+    assert run("sudo whoami").stdout == "root\n"
+
+
+def test_run_refuses(sbx):
+    with pytest.raises(e2b.InvalidArgumentException, match="cwd '/not/here' does not exist"):
+        sbx.commands.run("true", cwd="/not/here")
+    with pytest.raises(e2b.AuthenticationException, match="invalid username: 'root123'"):
+        sbx.commands.run("true", user="root123")
+
+
+async def test_run_refuses_async(asbx):
+    with pytest.raises(e2b.InvalidArgumentException, match="cwd '/not/here' does not exist"):
+        await asbx.commands.run("true", cwd="/not/here")
+    with pytest.raises(e2b.AuthenticationException, match="invalid username: 'root123'"):
+        await asbx.commands.run("true", user="root123")
+
+
+def test_timeout_kills(sbx, eventually):
+    tag = uuid.uuid4().hex
+    with pytest.raises(e2b.TimeoutException):
+        sbx.commands.run(f"exec -a {tag} sleep 1000", timeout=1)
+    eventually(lambda: all(tag not in " ".join(p.args) for p in sbx.commands.list()))
+
+
+async def test_timeout_async(asbx):
+    with pytest.raises(e2b.TimeoutException):
+        await asbx.commands.run("sleep 1000", timeout=1)
+
+
+def test_daemon_does_not_hold_the_end(sbx):
+    assert sbx.commands.run("(sleep 1000 &) ; echo started").stdout == "started\n"
+    sbx.commands.run("pkill -x sleep")
+
+
+async def test_many_at_once(asbx):
+    results = await asyncio.gather(*(asbx.commands.run(f"echo {i}") for i in range(30)))
+    assert [r.stdout for r in results] == [f"{i}\n" for i in range(30)]
+
+
+# --- background -----------------------------------------------------------
+
+
+def test_list_and_kill(sbx):
+    handle = sbx.commands.run("sleep 1000", background=True, envs={"A": "b"}, cwd="/tmp")
+    found = next(p for p in sbx.commands.list() if p.pid == handle.pid)
+    assert (found.cmd, found.args, found.cwd, found.envs) == ("/bin/bash", ["-l", "-c", "sleep 1000"], "/tmp", {"A": "b"})
+    assert sbx.commands.kill(handle.pid) is True
+    with pytest.raises(e2b.CommandExitException):  # it is gone at once
+        sbx.commands.run(f"kill -0 {handle.pid}", user="root")
+    assert sbx.commands.kill(handle.pid) is False
+    assert handle.pid not in [p.pid for p in sbx.commands.list()]
+    with pytest.raises(e2b.CommandExitException) as ended:
+        handle.wait()
+    assert (ended.value.exit_code, ended.value.error) == (-1, "signal: killed")
+
+
+def test_handle(sbx):
+    handle = sbx.commands.run("cat", background=True, stdin=True)
+    handle.send_stdin("one\n")
+    sbx.commands.send_stdin(handle.pid, b"two\n")
+    sbx.commands.stream_input(handle.pid, iter(["three\n", b"four\n"]))
+    handle.close_stdin()
+    assert handle.wait().stdout == "one\ntwo\nthree\nfour\n"
+
+
+async def test_handle_async(asbx):
+    handle = await asbx.commands.run("cat", background=True, stdin=True)
+    await handle.send_stdin("one\n")
+    await asbx.commands.send_stdin(handle.pid, "two\n")
+    await asbx.commands.close_stdin(handle.pid)
+    assert (await handle.wait()).stdout == "one\ntwo\n"
+    assert await asbx.commands.kill(handle.pid) is False
+
+
+def test_stdin_is_closed_unless_wanted(sbx):
+    assert sbx.commands.run("cat; echo end").stdout == "end\n"
+    handle = sbx.commands.run("sleep 1000", background=True)
+    with pytest.raises(e2b.SandboxException):
+        handle.send_stdin("x")
+    assert handle.kill() is True
+
+
+def test_unknown_process(sbx):
+    pid = 2**31 - 1
+    for call in (
+        lambda: sbx.commands.connect(pid),
+        lambda: sbx.commands.send_stdin(pid, "x"),
+        lambda: sbx.commands.close_stdin(pid),
+        lambda: sbx.commands.stream_input(pid, iter(["x"])),
+        lambda: sbx.pty.connect(pid),
+        lambda: sbx.pty.send_stdin(pid, b"x"),
+        lambda: sbx.pty.resize(pid, e2b.PtySize(24, 80)),
+    ):
+        with pytest.raises(e2b.NotFoundException, match="not found"):
+            call()
+    assert sbx.commands.kill(pid) is False
+    assert sbx.pty.kill(pid) is False
+
+
+def test_disconnect_and_connect(sbx):
+    handle = sbx.commands.run("read line; echo got $line", background=True, stdin=True)
+    handle.disconnect()
+    again = sbx.commands.connect(handle.pid)
+    sbx.commands.send_stdin(handle.pid, "hello\n")
+    assert again.wait().stdout == "got hello\n"
+    # The end is kept for a while, the output is not.
+    late = sbx.commands.connect(handle.pid).wait()
+    assert (late.exit_code, late.stdout) == (0, "")
+
+
+async def test_several_followers(asbx):
+    handle = await asbx.commands.run("read line; echo got $line", background=True, stdin=True)
+    others = [await asbx.commands.connect(handle.pid) for _ in range(3)]
+    await handle.send_stdin("hello\n")
+    for one in [handle, *others]:
+        assert (await one.wait()).stdout == "got hello\n"
+
+
+def test_leftovers_are_buried(sbx, eventually):
+    sbx.commands.run("for i in 1 2 3; do (true &); done")
+    eventually(lambda: "Z" not in sbx.commands.run("ps -eo stat=").stdout)
+
+
+# --- pty ------------------------------------------------------------------
+
+
+def read_until(handle, text, seen):
+    """Takes a terminal's output until text is in it."""
+    for _, _, data in handle:
+        if data is not None:
+            seen.extend(data)
+        if text in seen:
+            return
+    raise AssertionError(f"the terminal ended: {bytes(seen)!r}")
+
+
+def test_pty(sbx):
+    handle = sbx.pty.create(e2b.PtySize(rows=33, cols=101), envs={"A": "b"}, cwd="/tmp", timeout=120)
+    seen = bytearray()
+    sbx.pty.send_stdin(handle.pid, b"stty size; echo $TERM-$A-$PWD; tty\n")
+    read_until(handle, b"xterm-256color-b-/tmp", seen)
+    assert b"33 101" in seen
+    sbx.pty.resize(handle.pid, e2b.PtySize(rows=20, cols=90))
+    sbx.pty.send_stdin(handle.pid, b"stty size\n")
+    read_until(handle, b"20 90", seen)
+    handle.disconnect()
+    again = sbx.pty.connect(handle.pid)
+    sbx.pty.send_stdin(handle.pid, b"echo back-$((40 + 2))\n")
+    read_until(again, b"back-42", bytearray())
+    assert sbx.pty.kill(handle.pid) is True
+    with pytest.raises(e2b.CommandExitException) as ended:
+        again.wait()
+    assert (ended.value.exit_code, ended.value.error) == (-1, "signal: killed")
+
+
+async def test_pty_async(asbx):
+    seen, ready = bytearray(), asyncio.Event()
+
+    async def take(data):
+        seen.extend(data)
+        if b"41 100" in seen:
+            ready.set()
+
+    handle = await asbx.pty.create(e2b.PtySize(rows=40, cols=100), on_data=take)
+    await asbx.pty.resize(handle.pid, e2b.PtySize(rows=41, cols=100))
+    await asbx.pty.send_stdin(handle.pid, b"stty size\n")
+    await asyncio.wait_for(ready.wait(), 60)
+    await asbx.pty.send_stdin(handle.pid, b"exit 7\n")
+    with pytest.raises(e2b.CommandExitException) as ended:
+        await handle.wait()
+    assert ended.value.exit_code == 7
+
+
+def test_full_screen_program(sbx):
+    handle = sbx.pty.create(e2b.PtySize(rows=24, cols=80), timeout=120)
+    seen = bytearray()
+    # On its way out top drops what was typed ahead, so the line holds both.
+    sbx.pty.send_stdin(handle.pid, b"top -d 1; echo done-$((1 + 1))\n")
+    read_until(handle, b"PID", seen)
+    sbx.pty.send_stdin(handle.pid, b"q")
+    read_until(handle, b"done-2", seen)
+    assert sbx.pty.kill(handle.pid)
+
+
+# --- the end of the sandbox -----------------------------------------------
+
+
+def test_sandbox_killed_while_a_command_runs(create):
+    sandbox = create()
+    handle = sandbox.commands.run("sleep 1000", background=True)
+    threading.Timer(0.5, sandbox.kill).start()
+    with pytest.raises(e2b.TimeoutException):
+        handle.wait()
+    with pytest.raises(e2b.TimeoutException):
+        sandbox.commands.run("true")
