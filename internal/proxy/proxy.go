@@ -137,6 +137,7 @@ func (p *Proxy) Cut(id cay.SandboxID) {
 	delete(p.lanes, id)
 	p.mu.Unlock()
 	if l != nil {
+		p.cfg.Log.Debug("connections cut", "sandbox", id, "instance", l.instance, "addr", l.addr)
 		l.cut()
 	}
 }
@@ -182,6 +183,14 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, rt route) {
 	// then drops the guest's connection in mid-answer.
 	if r.ProtoMajor == 1 {
 		_ = http.NewResponseController(w).EnableFullDuplex()
+	}
+	if r.Body != http.NoBody && r.ProtoMajor == 1 {
+		// Otherwise net/http drains and closes the request's body before
+		// the response begins, under the eyes of the transport that still
+		// reads it and then gives the whole exchange up.
+		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+			p.cfg.Log.Debug("no full duplex", "err", err)
+		}
 	}
 	t := &trip{route: rt, target: target, lane: l}
 	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tripKey{}, t)))

@@ -574,3 +574,66 @@ func TestLoopbackService(t *testing.T) {
 	}
 	w.end("i1")
 }
+
+// A response may begin before the request has ended, and both go on.
+func TestFullDuplex(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox(t, "i1", nil, map[int]http.Handler{3000: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rc := http.NewResponseController(rw)
+		if err := rc.EnableFullDuplex(); err != nil {
+			t.Error(err)
+		}
+		rc.Flush()
+		buf := make([]byte, 100)
+		for {
+			n, err := r.Body.Read(buf)
+			rw.Write(buf[:n])
+			rc.Flush()
+			if err != nil {
+				return
+			}
+		}
+	})})
+	for _, h2 := range []bool{false, true} {
+		in, out := io.Pipe()
+		resp, err := client(t, h2).Do(w.request(t, "POST", "/", "3000-i1.x", in))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []string{"one", "two"} {
+			if _, err := io.WriteString(out, s); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, len(s))
+			if _, err := io.ReadFull(resp.Body, got); string(got) != s || err != nil {
+				t.Fatalf("h2=%v: got %q, %v", h2, got, err)
+			}
+		}
+		out.Close()
+		if rest, err := io.ReadAll(resp.Body); len(rest) != 0 || err != nil {
+			t.Errorf("h2=%v: the end: %q, %v", h2, rest, err)
+		}
+		resp.Body.Close()
+	}
+}
+
+// An answer that does not wait for a large upload arrives, and the proxy goes
+// on serving.
+func TestEarlyAnswer(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox(t, "i1", nil, map[int]http.Handler{3000: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		http.Error(rw, "too large", http.StatusRequestEntityTooLarge)
+	})})
+	for range 3 {
+		resp, err := client(t, false).Do(w.request(t, "POST", "/", "3000-i1.x", pattern(8<<20)))
+		if err == nil { // or the connection was reset under the upload, as HTTP/1.1 has it
+			if resp.StatusCode != http.StatusRequestEntityTooLarge && resp.StatusCode != http.StatusBadGateway {
+				t.Errorf("got %d", resp.StatusCode)
+			}
+			resp.Body.Close()
+		}
+	}
+	if resp, _ := w.do(t, w.request(t, "GET", "/", "3000-i1.x", nil)); resp.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Errorf("afterwards: %d", resp.StatusCode)
+	}
+}
