@@ -142,17 +142,12 @@ func layer(path string) int {
 // TestOneImporter keeps each heavy library behind one door.
 func TestOneImporter(t *testing.T) {
 	doors := map[string]string{
-		"modernc.org/sqlite":                "internal/store",
-		"github.com/pressly/goose/v3":       "internal/store",
-		"github.com/google/nftables":        "internal/vnet",
-		"github.com/vishvananda/netlink":    "internal/vnet",
-		"github.com/go-zeromq/zmq4":         "internal/interp",
-		"github.com/creack/pty":             "internal/agent",
-		"github.com/alecthomas/kong":        "cmd/cay",
-		"github.com/go-chi/chi/v5":          "internal/rest",
-		"github.com/fsnotify/fsnotify":      "internal/agent",
-		"gvisor.dev/gvisor/runsc/cli":       "cmd/cay-runsc",
-		"gvisor.dev/gvisor/runsc/sentrycmd": "cmd/cay-sentry",
+		"modernc.org/sqlite":             "internal/store",
+		"github.com/pressly/goose/v3":    "internal/store",
+		"github.com/google/nftables":     "internal/vnet",
+		"github.com/vishvananda/netlink": "internal/vnet",
+		"github.com/alecthomas/kong":     "cmd/cay",
+		"github.com/go-chi/chi/v5":       "internal/rest",
 	}
 	for _, p := range packages(t) {
 		from := strings.TrimPrefix(p.ImportPath, module+"/")
