@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,12 +70,19 @@ func newWorld(t *testing.T) *world {
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- agent.Serve(ctx, l, a.Handler(), slog.New(slog.DiscardHandler)) }()
+	var calls sync.WaitGroup // a server's Close does not wait for them
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		calls.Add(1)
+		defer calls.Done()
+		a.Handler().ServeHTTP(w, r)
+	})
+	go func() { served <- agent.Serve(ctx, l, h, slog.New(slog.DiscardHandler)) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {
 			t.Errorf("serve: %v", err)
 		}
+		calls.Wait()
 	})
 	w.url = "http://" + l.Addr().String()
 	return w
