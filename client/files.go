@@ -10,7 +10,7 @@ import (
 // ReadFile opens a file of the sandbox. Relative paths begin at the user's
 // home; an empty user is the sandbox's usual one.
 func (s *Sandbox) ReadFile(ctx context.Context, path, user string) (io.ReadCloser, error) {
-	resp, err := s.file(ctx, http.MethodGet, path, user, nil)
+	resp, err := s.file(ctx, http.MethodGet, "/files", path, user, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -19,23 +19,26 @@ func (s *Sandbox) ReadFile(ctx context.Context, path, user string) (io.ReadClose
 
 // WriteFile writes a file of the sandbox, and makes the directories above it.
 func (s *Sandbox) WriteFile(ctx context.Context, path, user string, content io.Reader) error {
-	resp, err := s.file(ctx, http.MethodPost, path, user, content)
+	resp, err := s.file(ctx, http.MethodPost, "/files", path, user, content)
 	if err != nil {
 		return err
 	}
 	return resp.Body.Close()
 }
 
-func (s *Sandbox) file(ctx context.Context, method, path, user string, content io.Reader) (*http.Response, error) {
+// file makes a request of one of the agent's routes for file contents.
+func (s *Sandbox) file(ctx context.Context, method, route, path, user string, content io.Reader) (*http.Response, error) {
 	query := url.Values{"path": {path}}
 	if user != "" {
 		query.Set("username", user)
 	}
-	r, err := http.NewRequestWithContext(ctx, method, s.client.cfg.SandboxURL+"/files?"+query.Encode(), content)
+	r, err := http.NewRequestWithContext(ctx, method, s.client.cfg.SandboxURL+route+"?"+query.Encode(), content)
 	if err != nil {
 		return nil, err
 	}
 	s.header(r.Header)
+	// Packing costs more than the way to the sandbox, as a rule.
+	r.Header.Set("Accept-Encoding", "identity")
 	if content != nil {
 		r.Header.Set("Content-Type", "application/octet-stream")
 	}

@@ -133,8 +133,27 @@ func size(mb int) string {
 	return fmt.Sprintf("%d MB", mb)
 }
 
+// volume says how much data that is.
+func volume(n int64) string {
+	const units = "kMGTPE"
+	if n < 1000 {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, unit := float64(n)/1000, 0
+	for value >= 999.95 {
+		value /= 1000
+		unit++
+	}
+	return fmt.Sprintf("%.1f %cB", value, units[unit])
+}
+
 // wait shows that work goes on, where somebody is looking.
 func (a *app) wait(what string, work func() error) error {
+	return a.watch(func() string { return what }, work)
+}
+
+// watch is wait with a text that changes; many goroutines may ask for it.
+func (a *app) watch(what func() string, work func() error) error {
 	if !isTerminal(a.err) || a.json {
 		return work()
 	}
@@ -146,7 +165,7 @@ func (a *app) wait(what string, work func() error) error {
 		defer fmt.Fprint(a.err, "\r\x1b[K")
 		begun := time.Now()
 		for i := 0; ; i++ {
-			fmt.Fprintf(a.err, "\r%c %s %s\x1b[K", []rune("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")[i%10], what, unit(time.Since(begun)))
+			fmt.Fprintf(a.err, "\r%c %s %s\x1b[K", []rune("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")[i%10], what(), unit(time.Since(begun)))
 			select {
 			case <-done:
 				return

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -21,7 +19,7 @@ type sandboxCmd struct {
 	Kill    killCmd    `cmd:"" aliases:"rm" help:"End sandboxes."`
 	Exec    execCmd    `cmd:"" help:"Run a command in a sandbox."`
 	Connect connectCmd `cmd:"" aliases:"shell" help:"Open a shell in a sandbox."`
-	Cp      cpCmd      `cmd:"" help:"Copy a file into a sandbox or out of one."`
+	Cp      cpCmd      `cmd:"" help:"Copy files and directories into a sandbox or out of one."`
 }
 
 type createCmd struct {
@@ -233,83 +231,4 @@ func pass(ctx context.Context, r io.Reader, p *client.Process) {
 			return
 		}
 	}
-}
-
-type cpCmd struct {
-	From string `arg:"" help:"Local path, ID:path, or - for standard input."`
-	To   string `arg:"" help:"Local path, ID:path, or - for standard output."`
-	User string `short:"u" help:"Whose files they are inside."`
-}
-
-func (c *cpCmd) Run(a *app) error {
-	fromID, from := place(c.From)
-	toID, to := place(c.To)
-	if (fromID == "") == (toID == "") {
-		return cay.Errorf(cay.Invalid, "one of the two must be in a sandbox, the other here").
-			WithHint("e.g. cay sandbox cp data.csv ID:data.csv")
-	}
-	api, err := a.client()
-	if err != nil {
-		return err
-	}
-	box, err := api.Connect(a.ctx, fromID+toID, enough)
-	if err != nil {
-		return err
-	}
-	return a.wait("copying", func() error {
-		if toID != "" {
-			return c.upload(a, box, from, to)
-		}
-		return c.download(a, box, from, to)
-	})
-}
-
-// place splits "ID:path". What cannot be an id is a path of this machine.
-func place(s string) (id, path string) {
-	id, rest, found := strings.Cut(s, ":")
-	if !found || !cay.ValidID(id) {
-		return "", s
-	}
-	return id, rest
-}
-
-func (c *cpCmd) upload(a *app, box *client.Sandbox, from, to string) error {
-	source := a.in
-	if from != "-" {
-		f, err := os.Open(from)
-		if err != nil {
-			return cay.Wrap(cay.NotFound, err, "cannot read")
-		}
-		defer f.Close()
-		if st, err := f.Stat(); err != nil || st.IsDir() {
-			return cay.Errorf(cay.Invalid, "%s is a directory", from).
-				WithHint("tar -c %s | cay sandbox exec -i %s -- tar -x", from, box.ID)
-		}
-		source = f
-	}
-	if to == "" || strings.HasSuffix(to, "/") {
-		to += path.Base(from)
-	}
-	return box.WriteFile(a.ctx, to, c.User, source)
-}
-
-func (c *cpCmd) download(a *app, box *client.Sandbox, from, to string) error {
-	content, err := box.ReadFile(a.ctx, from, c.User)
-	if err != nil {
-		return err
-	}
-	defer content.Close()
-	if to == "-" {
-		_, err = io.Copy(a.out, content)
-		return err
-	}
-	if st, err := os.Stat(to); err == nil && st.IsDir() {
-		to = path.Join(to, path.Base(from))
-	}
-	f, err := os.Create(to)
-	if err != nil {
-		return cay.Wrap(cay.Invalid, err, "cannot write")
-	}
-	_, err = io.Copy(f, content)
-	return errors.Join(err, f.Close())
 }

@@ -1,6 +1,8 @@
 """The command line tool, as a person or a script uses it."""
 
+import hashlib
 import json
+import os
 
 import pytest
 
@@ -30,6 +32,70 @@ def test_life_of_a_sandbox(server, made):
     gone = server.cay("sandbox", "kill", made, check=False)
     assert gone.returncode != 0
     assert made in gone.stderr
+
+
+def tree(top):
+    """What is below a directory: kinds, modes and contents by name."""
+    found = {}
+    for path in sorted(top.rglob("*")):
+        name = str(path.relative_to(top))
+        if path.is_symlink():
+            found[name] = ("link", os.readlink(path))
+        elif path.is_dir():
+            found[name] = ("dir", path.stat().st_mode)
+        else:
+            found[name] = ("file", path.stat().st_mode, hashlib.sha256(path.read_bytes()).hexdigest())
+    return found
+
+
+def test_directories_up_and_down(server, made, tmp_path):
+    source = tmp_path / "source"
+    (source / "deep" / "er").mkdir(parents=True)
+    (source / "empty").mkdir()
+    (source / "deep" / "er" / "é b.bin").write_bytes(os.urandom(3_000_000))
+    (source / "nothing").write_text("")
+    (source / "run.sh").write_text("#!/bin/sh\necho ran\n")
+    (source / "run.sh").chmod(0o755)
+    (source / "link").symlink_to("deep/er")
+    (source / "dangling").symlink_to("/no/such/file")
+    for i in range(300):
+        (source / "deep" / f"file{i}").write_text(f"{i}\n")
+
+    def cp(*args, **kw):
+        return server.cay("sandbox", "cp", *args, **kw)
+
+    cp("-r", str(source), f"{made}:work")
+    assert server.cay("sandbox", "exec", made, "--", "work/run.sh").stdout == "ran\n"
+    cp("-r", f"{made}:work", str(tmp_path / "back"))
+    assert tree(tmp_path / "back") == tree(source)
+
+    # A directory that is there gets the copy under its own name; "/." means
+    # the contents.
+    cp("-r", str(source), f"{made}:work")
+    cp("-r", f"{made}:work/source", str(tmp_path))
+    assert tree(tmp_path / "source") == tree(source)
+    cp("-r", f"{made}:work/source/.", str(tmp_path / "back" / "empty"))
+    assert tree(tmp_path / "back" / "empty") == tree(source)
+
+    cp(str(source / "run.sh"), f"{made}:work")
+    cp(f"{made}:work/run.sh", str(tmp_path))
+    assert (tmp_path / "run.sh").read_text() == (source / "run.sh").read_text()
+
+
+@pytest.mark.parametrize(("args", "said"), [
+    (("{here}", "{made}:x"), "cp -r"),
+    (("{made}:/etc", "{here}"), "cp -r"),
+    (("-r", "{here}/none", "{made}:x"), "no such file"),
+    (("-r", "{made}:none", "{here}"), "/home/user/none"),
+    (("-r", "{here}", "{made}:/etc/passwd"), "/etc/passwd"),
+    (("-r", "-u", "nobody-here", "{here}", "{made}:x"), "nobody-here"),
+    (("-r", "{here}", "{here}"), "in a sandbox"),
+])
+def test_copies_that_fail_say_why(server, made, tmp_path, args, said):
+    failed = server.cay("sandbox", "cp", *(a.format(here=tmp_path, made=made) for a in args), check=False)
+    assert failed.returncode == 1
+    assert said in failed.stderr
+    assert len(failed.stderr.strip().splitlines()) <= 2, failed.stderr
 
 
 def test_templates(server):
