@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test unit e2e build setup bench fuzz fmt clean
+.PHONY: demo test unit e2e build setup bench fuzz soak-agent fmt clean
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -26,6 +26,9 @@ bench: ## the speed bars, each beside its raw counterpart
 
 fuzz: ## each fuzz target for FUZZTIME (1m)
 	@scripts/fuzz
+
+soak-agent: ## CAY_SOAK_COMMANDS (1000) processes, 100 at a time: the agent keeps nothing
+	CAY_SOAK_COMMANDS=$${CAY_SOAK_COMMANDS:-1000} go test -count=1 -v ./test/soak
 
 fmt:
 	gofmt -w $$(git ls-files '*.go')
