@@ -74,7 +74,7 @@ type Sandbox struct {
 	Team     TeamID
 	Template TemplateID
 	Build    BuildID
-	Snapshot SnapshotID // what it was restored from
+	Snapshot SnapshotID // what it was last restored from, or is being saved to; what it is, when paused
 	Alias    string     // the template's name at creation, for people
 	Node     NodeID
 	Instance InstanceID
@@ -96,19 +96,22 @@ type Sandbox struct {
 	EndAt     time.Time
 	Timeout   time.Duration // as asked at creation
 	OnTimeout TimeoutAction
+	// AutoResume has traffic wake it when it is paused.
+	AutoResume bool
 }
 
 // CreateSpec is what a caller asks of a new sandbox. It travels rest → control
 // unchanged.
 type CreateSpec struct {
-	Team      TeamID
-	Template  string // id, name, or name:tag
-	Timeout   time.Duration
-	OnTimeout TimeoutAction
-	Secure    bool
-	Metadata  map[string]string
-	Env       map[string]string
-	Network   NetworkPolicy
+	Team       TeamID
+	Template   string // id, name, or name:tag
+	Timeout    time.Duration
+	OnTimeout  TimeoutAction
+	AutoResume bool
+	Secure     bool
+	Metadata   map[string]string
+	Env        map[string]string
+	Network    NetworkPolicy
 }
 
 // InstanceSpec is all that a node needs to make one incarnation run. It is
@@ -120,6 +123,7 @@ type InstanceSpec struct {
 	Template     TemplateID        `json:"template"`
 	Build        BuildID           `json:"build"`
 	Snapshot     SnapshotID        `json:"snapshot"`
+	Resume       bool              `json:"resume,omitempty"` // the same sandbox goes on; else it is a fresh clone
 	Limits       Limits            `json:"limits"`
 	Env          map[string]string `json:"env,omitempty"`
 	AccessToken  string            `json:"accessToken,omitempty"` // empty when not secure

@@ -24,10 +24,12 @@ type Snapshot struct {
 	Kind        SnapshotKind `json:"kind"`
 	Parent      SnapshotID   `json:"parent,omitempty"`
 	Team        TeamID       `json:"team"`
-	Engine      string       `json:"engine"`      // e.g. "runsc"
-	EngineHash  string       `json:"engineHash"`  // the build that took it, and alone restores it
-	EngineFlags []string     `json:"engineFlags"` // flags that must be the same at restore
-	Root        string       `json:"root"`        // digest of the root image below its overlay
+	Sandbox     SandboxID    `json:"sandbox,omitempty"` // that it was taken of; empty for a template's
+	Secure      bool         `json:"secure,omitempty"`  // the agent inside has that sandbox's access token
+	Engine      string       `json:"engine"`            // e.g. "runsc"
+	EngineHash  string       `json:"engineHash"`        // the build that took it, and alone restores it
+	EngineFlags []string     `json:"engineFlags"`       // flags that must be the same at restore
+	Root        string       `json:"root"`              // digest of the root image below its overlay
 	CPUFeatures []string     `json:"cpuFeatures"`
 	Agent       int          `json:"agent"` // protocol that the agent inside speaks
 	Limits      Limits       `json:"limits"`

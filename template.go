@@ -48,5 +48,6 @@ type Template struct {
 	BuildState   BuildState
 	Limits       Limits
 	EnvdVersion  string
-	RecipeDigest string // of what it was built from; equal digests need no rebuild
+	Source       SandboxID // set for snapshots that a user took: of this sandbox
+	RecipeDigest string    // of what it was built from; equal digests need no rebuild
 }

@@ -48,13 +48,16 @@ func (n *Node) recover(ctx context.Context) error {
 func (n *Node) adopt(ctx context.Context, r record) bool {
 	id := r.Spec.Instance
 	inst := newInstance(r.Spec)
-	inst.started = r.Started
+	inst.started, inst.protocol = r.Started, r.Protocol
 	if err := n.cfg.Engine.Adopt(ctx, id); err != nil {
 		n.cfg.Log.Warn("a sandbox cannot be adopted", "sandbox", r.Spec.Sandbox, "instance", id, "err", err)
 		return false
 	}
-	var err error
-	if inst.died, err = n.cfg.Engine.Watch(id); err == nil {
+	err := n.releaseHeld(id)
+	if err == nil {
+		inst.died, err = n.cfg.Engine.Watch(id)
+	}
+	if err == nil {
 		// Last, so that a failure leaves the slot to Reclaim.
 		inst.slot, err = n.cfg.Net.Adopt(ctx, r.Slot)
 	}

@@ -100,7 +100,7 @@ func (n *Node) make(ctx context.Context, inst *instance) error {
 	if err := n.cfg.Net.Apply(ctx, inst.slot, inst.spec.Network); err != nil {
 		return stepFailed(ctx, "apply its network policy", err)
 	}
-	inst.started = time.Now()
+	inst.started, inst.protocol = time.Now(), from.record.Agent
 	if err := n.prepare(inst); err != nil {
 		return stepFailed(ctx, "write its journal", err)
 	}
@@ -112,7 +112,7 @@ func (n *Node) make(ctx context.Context, inst *instance) error {
 	if inst.died, err = n.cfg.Engine.Watch(inst.spec.Instance); err != nil {
 		return stepFailed(ctx, "watch it", err)
 	}
-	if err := n.introduce(ctx, inst); err != nil {
+	if err := n.introduce(ctx, inst, n.tokenIn(from.record)); err != nil {
 		return stepFailed(ctx, "give it its identity", err)
 	}
 	if err := markWhole(n.journal(inst.spec.Instance)); err != nil {
@@ -154,7 +154,7 @@ func (n *Node) prepare(inst *instance) error {
 	if err := os.MkdirAll(n.reserved(id), 0o755); err != nil {
 		return diskError(err)
 	}
-	err := writeJournal(n.journal(id), record{Spec: inst.spec, Slot: inst.slot.Index, Started: inst.started})
+	err := writeJournal(n.journal(id), record{Spec: inst.spec, Slot: inst.slot.Index, Started: inst.started, Protocol: inst.protocol})
 	if err != nil {
 		return diskError(err)
 	}
@@ -182,9 +182,17 @@ const introduceTimeout = 30 * time.Second
 // evidenceWait is how long a failed call waits for the reason.
 const evidenceWait = 200 * time.Millisecond
 
-// introduce tells the agent who it is. A guest that dies meanwhile ends the
+// tokenIn is the token that the agent in a snapshot has, empty for none.
+func (n *Node) tokenIn(s cay.Snapshot) string {
+	if s.Sandbox == "" || !s.Secure {
+		return ""
+	}
+	return n.cfg.Token(s.Sandbox)
+}
+
+// introduce tells the agent, which has that token, who it is. A guest that dies meanwhile ends the
 // wait with the evidence of its death.
-func (n *Node) introduce(ctx context.Context, inst *instance) error {
+func (n *Node) introduce(ctx context.Context, inst *instance, token string) error {
 	ctx, cancel := context.WithTimeout(ctx, introduceTimeout)
 	defer cancel()
 	watched := make(chan struct{})
@@ -197,7 +205,7 @@ func (n *Node) introduce(ctx context.Context, inst *instance) error {
 		case <-ctx.Done():
 		}
 	}()
-	reply, err := n.cfg.Init(ctx, inst.slot, identity(inst.spec))
+	reply, err := n.cfg.Init(ctx, inst.slot, token, identity(inst.spec))
 	if err != nil { // a connection breaks before the death is noticed that broke it
 		select {
 		case <-watched:
@@ -221,7 +229,8 @@ func (n *Node) introduce(ctx context.Context, inst *instance) error {
 	return nil
 }
 
-// identity is what a fresh instance is told.
+// identity is what an instance is told: a fresh clone becomes somebody, one
+// that is resumed stays who it is and keeps its own random seeds.
 func identity(spec cay.InstanceSpec) guest.Init {
 	env := maps.Clone(spec.Env)
 	if env == nil {
@@ -230,11 +239,15 @@ func identity(spec cay.InstanceSpec) guest.Init {
 	env["E2B_SANDBOX"] = "true"
 	env["E2B_SANDBOX_ID"] = string(spec.Sandbox)
 	env["E2B_TEMPLATE_ID"] = string(spec.Template)
+	mode := guest.ModeCreate
+	if spec.Resume {
+		mode = guest.ModeResume
+	}
 	entropy := make([]byte, 32)
 	rand.Read(entropy)                                          // never fails: it ends the program instead
 	machine := sha256.Sum256([]byte("machine " + spec.Sandbox)) // one a sandbox, for life
 	return guest.Init{
-		Mode:        guest.ModeCreate,
+		Mode:        mode,
 		SandboxID:   string(spec.Sandbox),
 		TemplateID:  string(spec.Template),
 		BuildID:     string(spec.Build),
@@ -251,11 +264,11 @@ func identity(spec cay.InstanceSpec) guest.Init {
 
 // callAgent calls a real agent. Only a failed dial is tried again: a request
 // that was sent may have given the agent its token already.
-func callAgent(ctx context.Context, slot vnet.Slot, in guest.Init) (guest.InitReply, error) {
+func callAgent(ctx context.Context, slot vnet.Slot, token string, in guest.Init) (guest.InitReply, error) {
 	client := guest.NewClient(slot.Addr)
 	defer client.Close()
 	for {
-		reply, err := client.Init(ctx, "", in)
+		reply, err := client.Init(ctx, token, in)
 		var op *net.OpError
 		if err == nil || ctx.Err() != nil || !errors.As(err, &op) || op.Op != "dial" {
 			return reply, err

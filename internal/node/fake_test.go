@@ -26,6 +26,9 @@ type machine struct {
 	policies   map[int]cay.NetworkPolicy
 	watched    map[cay.InstanceID]chan cay.Death
 	inits      []guest.Init
+	tokens     []string // that came with inits
+	saved      map[cay.SnapshotID]cay.Snapshot
+	unfinished int // snapshots that were begun
 	events     []string
 	at         map[string]func() error // what happens at a step besides its work
 	busy, most int                     // restores at once
@@ -34,6 +37,7 @@ type machine struct {
 type container struct {
 	spec    engine.RestoreSpec
 	adopted bool
+	held    bool
 }
 
 func newMachine(t *testing.T) *machine {
@@ -44,6 +48,7 @@ func newMachine(t *testing.T) *machine {
 		policies:   map[int]cay.NetworkPolicy{},
 		watched:    map[cay.InstanceID]chan cay.Death{},
 		at:         map[string]func() error{},
+		saved:      map[cay.SnapshotID]cay.Snapshot{},
 	}
 }
 
@@ -71,9 +76,10 @@ func (m *machine) config() Config {
 		Reserved:  m.dir + "/reserved",
 		Engine:    m,
 		Net:       (*network)(m),
-		Snapshots: m,
+		Snapshots: (*shelf)(m),
 		OnGone:    func(cay.SandboxID) { m.step("gone") },
 		Init:      m.init,
+		Token:     func(id cay.SandboxID) string { return "token of " + string(id) },
 		Restores:  2,
 	}
 }
@@ -102,15 +108,101 @@ func (m *machine) crash() {
 	clear(m.at)
 }
 
-func (m *machine) Get(id cay.SnapshotID) (string, cay.Snapshot, error) {
-	if err := m.step("get"); err != nil {
+// shelf is the same machine's snapshots.
+type shelf machine
+
+func (m *shelf) Get(id cay.SnapshotID) (string, cay.Snapshot, error) {
+	if err := (*machine)(m).step("get"); err != nil {
 		return "", cay.Snapshot{}, err
+	}
+	m.mu.Lock()
+	s, ok := m.saved[id]
+	m.mu.Unlock()
+	if ok {
+		return "/snapshots/" + string(id), s, nil
 	}
 	return "/snapshots/" + string(id), cay.Snapshot{ID: id, Root: "digest", Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024}}, nil
 }
 
-func (m *machine) Image(digest string) (string, error) {
-	return "/images/" + digest + ".erofs", m.step("image")
+func (m *shelf) Image(digest string) (string, error) {
+	return "/images/" + digest + ".erofs", (*machine)(m).step("image")
+}
+
+func (m *shelf) Begin() (string, error) {
+	if err := (*machine)(m).step("begin"); err != nil {
+		return "", err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unfinished++
+	return "/snapshots/.tmp", nil
+}
+
+func (m *shelf) Commit(_ string, s cay.Snapshot) error {
+	if err := (*machine)(m).step("commit"); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.saved[s.ID] = s
+	return nil
+}
+
+func (m *shelf) Abort(string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unfinished--
+	return nil
+}
+
+func (m *shelf) Remove(id cay.SnapshotID) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.saved, id)
+	return nil
+}
+
+func (m *shelf) List() ([]cay.Snapshot, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := []cay.Snapshot{{ID: "template"}}
+	for _, s := range m.saved {
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// Checkpoint knows that a pause reads the memory of a held guest only.
+func (m *machine) Checkpoint(_ context.Context, id cay.InstanceID, _ string, keep bool) (cay.Snapshot, error) {
+	if err := m.step("checkpoint"); err != nil {
+		return cay.Snapshot{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c := m.containers[id]; c == nil || c.spec.Snapshot.Engine == "dead" || !keep {
+		return cay.Snapshot{}, cay.Errorf(cay.Internal, "cannot checkpoint instance %s", id)
+	}
+	return cay.Snapshot{Root: "digest", Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024}}, nil
+}
+
+func (m *machine) Hold(_ context.Context, id cay.InstanceID) error { return m.hold("hold", id, true) }
+
+func (m *machine) Release(_ context.Context, id cay.InstanceID) error {
+	return m.hold("unhold", id, false)
+}
+
+func (m *machine) hold(step string, id cay.InstanceID, held bool) error {
+	if err := m.step(step); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.containers[id]
+	if c == nil || c.spec.Snapshot.Engine == "dead" {
+		return cay.Errorf(cay.NotFound, "no instance %s", id)
+	}
+	c.held = held
+	return nil
 }
 
 func (m *machine) CanRestore(cay.Snapshot) error { return m.step("canrestore") }
@@ -199,9 +291,10 @@ func (m *machine) Usage(context.Context, cay.InstanceID) (cay.Usage, error) {
 	return cay.Usage{Tasks: 7}, nil
 }
 
-func (m *machine) init(ctx context.Context, s vnet.Slot, in guest.Init) (guest.InitReply, error) {
+func (m *machine) init(ctx context.Context, _ vnet.Slot, token string, in guest.Init) (guest.InitReply, error) {
 	m.mu.Lock()
 	m.inits = append(m.inits, in)
+	m.tokens = append(m.tokens, token)
 	m.mu.Unlock()
 	if err := m.step("init"); err != nil {
 		return guest.InitReply{}, err

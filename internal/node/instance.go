@@ -18,7 +18,10 @@ type instance struct {
 	holds   bool // the slot
 	routed  bool // Lookup has found it: somebody may hold connections
 	started time.Time
+	// protocol is what the agent inside speaks; snapshots record it.
+	protocol int
 
+	jobs  chan job // what the owner is asked to do besides ending it
 	died  <-chan cay.Death
 	death *cay.Death // what came from died
 
@@ -28,7 +31,7 @@ type instance struct {
 }
 
 func newInstance(spec cay.InstanceSpec) *instance {
-	inst := &instance{spec: spec, gone: make(chan struct{})}
+	inst := &instance{spec: spec, jobs: make(chan job), gone: make(chan struct{})}
 	inst.ctx, inst.stop = context.WithCancelCause(context.Background())
 	return inst
 }
@@ -64,15 +67,32 @@ func (n *Node) Kill(ctx context.Context, id cay.InstanceID, cause cay.Cause) err
 
 // tend owns a running instance until its end.
 func (n *Node) tend(inst *instance) {
-	select {
-	case d, ok := <-inst.died:
-		if !ok { // an engine that forgot to say why
-			d = cay.Death{Cause: cay.CauseEngine, Detail: "the engine lost sight of it"}
+	for over := false; !over; {
+		select {
+		case d, ok := <-inst.died:
+			if !ok { // an engine that forgot to say why
+				d = cay.Death{Cause: cay.CauseEngine, Detail: "the engine lost sight of it"}
+			}
+			inst.death = &d
+			over = true
+		case <-inst.ctx.Done():
+			over = true
+		case j := <-inst.jobs:
+			var err error
+			over, err = j.do(inst)
+			j.done <- err
+		case <-n.ctx.Done():
+			return // it lives on; the next Open adopts it
 		}
-		inst.death = &d
-	case <-inst.ctx.Done():
-	case <-n.ctx.Done():
-		return // it lives on; the next Open adopts it
+	}
+	if inst.death == nil {
+		select {
+		case d, ok := <-inst.died: // its own end says more than why we look
+			if ok {
+				inst.death = &d
+			}
+		default:
+		}
 	}
 	d := inst.deathRecord()
 	n.hide(inst)

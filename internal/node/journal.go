@@ -15,14 +15,16 @@ import (
 const (
 	specFile  = "spec.json" // written and synced before the engine is called
 	wholeFile = "whole"     // exists once the instance has its identity
+	heldFile  = "held"      // exists while the guest may be stopped in place
 	engineDir = "engine"    // the engine's own
 )
 
 // record is a journal: all that adoption needs.
 type record struct {
-	Spec    cay.InstanceSpec `json:"spec"`
-	Slot    int              `json:"slot"`
-	Started time.Time        `json:"started"`
+	Spec     cay.InstanceSpec `json:"spec"`
+	Slot     int              `json:"slot"`
+	Started  time.Time        `json:"started"`
+	Protocol int              `json:"protocol"` // that its snapshot's agent speaks
 }
 
 func (n *Node) journal(id cay.InstanceID) string  { return filepath.Join(n.cfg.Dir, string(id)) }

@@ -31,6 +31,9 @@ import (
 type Engine interface {
 	CanRestore(cay.Snapshot) error
 	Restore(ctx context.Context, spec engine.RestoreSpec) error
+	Checkpoint(ctx context.Context, id cay.InstanceID, dir string, keep bool) (cay.Snapshot, error)
+	Hold(ctx context.Context, id cay.InstanceID) error
+	Release(ctx context.Context, id cay.InstanceID) error
 	Kill(ctx context.Context, id cay.InstanceID) error
 	Watch(id cay.InstanceID) (<-chan cay.Death, error)
 	List(ctx context.Context) ([]cay.InstanceID, error)
@@ -47,8 +50,13 @@ type Net interface {
 	Reclaim(ctx context.Context) error
 }
 
-// Snapshots is where a node finds what to restore.
+// Snapshots is where a node finds what to restore, and keeps what it saves.
 type Snapshots interface {
+	Begin() (tmp string, err error)
+	Commit(tmp string, s cay.Snapshot) error
+	Abort(tmp string) error
+	Remove(id cay.SnapshotID) error
+	List() ([]cay.Snapshot, error)
 	Get(id cay.SnapshotID) (dir string, s cay.Snapshot, err error)
 	Image(digest string) (path string, err error)
 }
@@ -66,18 +74,22 @@ type Config struct {
 	// OnGone is called when an instance is over and no longer found by
 	// Lookup, before its address is used again. It must not block for long.
 	OnGone func(cay.SandboxID)
-	// Restores bounds how many instances are made at once; 0 chooses by
+	// Restores bounds how many instances are made or saved at once; 0 chooses by
 	// the number of CPUs.
 	Restores int
-	// Init calls an agent's /init; nil calls the real one.
-	Init func(context.Context, vnet.Slot, guest.Init) (guest.InitReply, error)
+	// Token derives a sandbox's access token: an agent in a snapshot listens
+	// only to who has that of the sandbox that it was taken of.
+	Token func(cay.SandboxID) string
+	// Init calls an agent's /init with the token that it has; nil calls the
+	// real one.
+	Init func(ctx context.Context, slot vnet.Slot, token string, in guest.Init) (guest.InitReply, error)
 	Log  *slog.Logger
 }
 
 // Node runs instances. Its methods are safe for concurrent use.
 type Node struct {
 	cfg      Config
-	restores chan struct{} // a token for each Create at work
+	restores chan struct{} // a token for each instance that is being made or saved
 
 	ctx    context.Context // done when the node closes
 	cancel context.CancelFunc
@@ -100,6 +112,9 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	}
 	if cfg.OnGone == nil {
 		cfg.OnGone = func(cay.SandboxID) {}
+	}
+	if cfg.Token == nil {
+		cfg.Token = func(cay.SandboxID) string { return "" }
 	}
 	if cfg.Init == nil {
 		cfg.Init = callAgent

@@ -1,0 +1,178 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// job is what an instance's owner is asked to do. over says that the instance
+// is to end now.
+type job struct {
+	do   func(*instance) (over bool, err error)
+	done chan error // gets the answer
+}
+
+// Pause saves an instance as a memory snapshot and ends it. record names the
+// snapshot and whose it is; the engine adds the rest. The guest is stopped
+// before its memory is read and ends when the snapshot is safely on disk:
+// when Pause fails the instance runs on, unless it died, which Deaths tells.
+// Once begun it cannot be cancelled.
+func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error {
+	return n.ask(ctx, id, func(inst *instance) (bool, error) {
+		// From here on nobody may talk to it: what it said after its
+		// memory was read would be forgotten.
+		n.hide(inst)
+		if inst.routed {
+			inst.routed = false
+			n.cfg.OnGone(inst.spec.Sandbox)
+		}
+		err := n.hold(inst)
+		if err == nil {
+			err = n.save(inst, record)
+		}
+		if err != nil {
+			n.revive(inst)
+			return false, err
+		}
+		return true, nil
+	})
+}
+
+// Checkpoint saves an instance as a memory snapshot and lets it run on.
+func (n *Node) Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error {
+	return n.ask(ctx, id, func(inst *instance) (bool, error) {
+		return false, n.save(inst, record)
+	})
+}
+
+// RemoveSnapshot deletes a snapshot that was taken of a sandbox; that it is
+// gone already is no error. The caller knows that nothing needs it.
+func (n *Node) RemoveSnapshot(_ context.Context, id cay.SnapshotID) error {
+	return n.cfg.Snapshots.Remove(id)
+}
+
+// Snapshots lists the snapshots that were taken of sandboxes. A damaged one is
+// left out.
+func (n *Node) Snapshots() []cay.Snapshot {
+	all, err := n.cfg.Snapshots.List()
+	if err != nil {
+		n.cfg.Log.Warn("some snapshots cannot be read", "err", err)
+	}
+	var out []cay.Snapshot
+	for _, s := range all {
+		if s.Sandbox != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// ask hands a job to the owner of an instance and waits for its end. Those
+// that save memory wait for their turn like those that restore it.
+func (n *Node) ask(ctx context.Context, id cay.InstanceID, do func(*instance) (bool, error)) error {
+	n.mu.Lock()
+	inst := n.instances[id]
+	n.mu.Unlock()
+	if inst == nil {
+		return cay.Errorf(cay.NotFound, "instance %s is not on this machine", id)
+	}
+	select {
+	case n.restores <- struct{}{}:
+		defer func() { <-n.restores }()
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.ctx.Done():
+		return cay.Errorf(cay.Unavailable, "the server is stopping")
+	}
+	j := job{do: do, done: make(chan error, 1)}
+	select {
+	case inst.jobs <- j:
+	case <-inst.ctx.Done():
+		return cay.Errorf(cay.Conflict, "instance %s is ending", id)
+	case <-inst.gone:
+		return cay.Errorf(cay.NotFound, "instance %s is over", id)
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.ctx.Done():
+		return cay.Errorf(cay.Unavailable, "the server is stopping")
+	}
+	return <-j.done
+}
+
+// hold stops a guest in place. The mark has the next node release one that a
+// crash of this one left held.
+func (n *Node) hold(inst *instance) error {
+	id := inst.spec.Instance
+	if err := os.WriteFile(filepath.Join(n.journal(id), heldFile), nil, 0o600); err != nil {
+		return diskError(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), clearTimeout)
+	defer cancel()
+	return n.cfg.Engine.Hold(ctx, id)
+}
+
+// save writes a memory snapshot: all of it, or nothing.
+func (n *Node) save(inst *instance, record cay.Snapshot) error {
+	tmp, err := n.cfg.Snapshots.Begin()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := n.cfg.Snapshots.Abort(tmp); err != nil {
+			n.cfg.Log.Warn("an unfinished snapshot could not be removed", "path", tmp, "err", err)
+		}
+	}()
+	begun := time.Now()
+	s, err := n.cfg.Engine.Checkpoint(context.Background(), inst.spec.Instance, tmp, true)
+	if err != nil {
+		return err
+	}
+	saved := time.Now()
+	s.ID, s.Parent, s.Team = record.ID, record.Parent, record.Team
+	s.Sandbox, s.Secure, s.Agent = record.Sandbox, record.Secure, inst.protocol
+	if err := n.cfg.Snapshots.Commit(tmp, s); err != nil {
+		return err
+	}
+	n.cfg.Log.Debug("sandbox saved", "sandbox", inst.spec.Sandbox, "snapshot", s.ID, "bytes", s.Size(),
+		"checkpoint", saved.Sub(begun), "commit", time.Since(saved))
+	return nil
+}
+
+// revive lets a guest go on that was to be paused and could not be. One that
+// cannot go on is ended.
+func (n *Node) revive(inst *instance) {
+	if err := n.release(inst.spec.Instance); err != nil {
+		n.cfg.Log.Error("a sandbox that was held cannot go on", "sandbox", inst.spec.Sandbox, "err", err)
+		inst.stop(asked(cay.CauseEngine)) // its death, if it died, says more
+		return
+	}
+	n.show(inst)
+}
+
+// release lets a held guest go on; one that is not held is no error.
+func (n *Node) release(id cay.InstanceID) error {
+	ctx, cancel := context.WithTimeout(context.Background(), clearTimeout)
+	defer cancel()
+	if err := n.cfg.Engine.Release(ctx, id); err != nil {
+		return err
+	}
+	err := os.Remove(filepath.Join(n.journal(id), heldFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return diskError(err)
+	}
+	return nil
+}
+
+// releaseHeld lets an adopted guest go on if an earlier node held it.
+func (n *Node) releaseHeld(id cay.InstanceID) error {
+	_, err := os.Stat(filepath.Join(n.journal(id), heldFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return n.release(id)
+}
