@@ -2,18 +2,19 @@ package agent
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // A handler that panics is answered 500, logged with its stack, and the next
@@ -76,48 +77,93 @@ func fakeProc(t *testing.T, meminfo string, pages map[int]int) string {
 }
 
 func TestGuard(t *testing.T) {
-	const short = "MemTotal: 1048576 kB\nMemAvailable: 10240 kB\n"
-	const plenty = "MemTotal: 1048576 kB\nMemAvailable: 1000000 kB\n"
+	const total = 1024 * mib
+	short := sample{total, 10 * mib, 9}
+	plenty := sample{total, 1000 * mib, 9}
 	for name, c := range map[string]struct {
-		meminfo string
-		limit   uint64
-		pages   map[int]int
-		killed  []int
-		blamed  []int
+		sample sample
+		limit  uint64
+		pages  map[int]int
+		group  int // of all but 1 and 7
+		looks  int
+		killed []int
+		blamed []int
 	}{
-		"plenty":                  {plenty, 0, map[int]int{1: 9, 2: 5}, nil, nil},
-		"short":                   {short, 0, map[int]int{1: 900, 2: 5, 3: 700, 4: 6}, []int{3}, []int{3, 2}},
-		"short of what is ours":   {plenty, 60 * mib, map[int]int{2: 5, 3: 7}, []int{3}, []int{3, 2}},
-		"plenty of what is ours":  {plenty, 512 * mib, map[int]int{2: 5}, nil, nil},
-		"nobody but us":           {short, 0, map[int]int{1: 900, 7: 800}, nil, nil},
-		"a machine without a sum": {"", 0, map[int]int{2: 5}, nil, nil},
+		"plenty":                  {plenty, 0, map[int]int{1: 9, 2: 5}, 1, 1, nil, nil},
+		"short":                   {short, 0, map[int]int{1: 900, 2: 5, 3: 700, 4: 6}, 1, 1, []int{3}, []int{3, 2}},
+		"short of what is ours":   {plenty, 56 * mib, map[int]int{2: 5, 3: 7}, 1, 1, []int{3}, []int{3, 2}},
+		"plenty of what is ours":  {plenty, 512 * mib, map[int]int{2: 5}, 1, 1, nil, nil},
+		"nobody but us":           {short, 0, map[int]int{1: 900, 7: 800}, 1, 1, nil, nil},
+		"a machine without a sum": {sample{}, 0, map[int]int{2: 5}, 1, 1, nil, nil},
+		"too many tasks":          {sample{total, 700 * mib, 2300}, 0, map[int]int{3: 700, 9: 5}, 1, 1, []int{3}, []int{3}},
+		"many in one group":       {short, 0, map[int]int{3: 70, 4: 60, 5: 60, 9: 1}, 33, 1, []int{-33}, []int{3, 3, 4, 5, 9}},
+		"one of a group":          {short, 0, map[int]int{3: 700, 4: 60, 5: 60}, 33, 1, []int{3}, []int{3}},
+		"a storm of forks":        {sample{total, 500 * mib, 200}, 0, forks(guardStorm), 33, 2, []int{-33}, nil},
+		"a crowd":                 {sample{total, 500 * mib, 200}, 0, forks(guardStorm - 1), 33, 2, nil, nil},
+		"killing does not help": {short, 0, map[int]int{3: 700, 4: 60, 9: 60}, 1, 4,
+			[]int{3, 3, 3, -1}, []int{3, 4, 9}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var killed, blamed []int
-			root := fakeProc(t, c.meminfo, c.pages)
+			root := fakeProc(t, "", c.pages)
+			for pid := range c.pages {
+				if pid != 1 && pid != 7 {
+					line := fmt.Sprintf("%d (a) b) S %d %d 1 0 -1 0 0 0 0 0 1 2 3 4 20 0", pid, pid-1, c.group)
+					if err := os.WriteFile(filepath.Join(root, fmt.Sprint(pid), "stat"), []byte(line), 0o644); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			now, frozen := c.sample, false
 			g := &guard{
-				proc:  root,
-				self:  7,
-				limit: func() uint64 { return c.limit },
+				freeze: func(stop bool) { frozen = stop },
+				proc:   root,
+				self:   7,
+				limit:  func() uint64 { return c.limit },
+				sample: func() (sample, error) { return now, nil },
 				kill: func(pid int) error {
+					if !frozen {
+						t.Error("chose while others ran")
+					}
 					killed = append(killed, pid)
-					return os.RemoveAll(filepath.Join(root, fmt.Sprint(pid)))
+					now.free /= 4 // somebody else is faster, or settling ends at its deadline
+					return nil
 				},
 				blame: func(pids []int, reason string) {
-					blamed = pids
-					if !strings.HasPrefix(reason, "out of memory: process 3 (a) b) used") {
+					if len(pids) > guardStorm {
+						return // who they are is the fake's affair
+					}
+					blamed = slices.Sorted(slices.Values(pids))
+					if !strings.Contains(reason, "process 3 (a) b) used") || !strings.HasPrefix(reason, "out of memory: ") {
 						t.Errorf("reason %q", reason)
 					}
 				},
 			}
-			if d := g.look(context.Background()); d < guardMin || d > guardMax {
-				t.Errorf("looks again after %v", d)
+			for look := range c.looks {
+				if look == 1 && c.looks == 2 {
+					now.free -= 100 * mib
+				}
+				if d := g.look(t.Context()); d < guardBusy || d > guardCalm {
+					t.Errorf("looks again after %v", d)
+				}
+				if frozen {
+					t.Error("left everything frozen")
+				}
 			}
-			if diff := cmp.Diff([][]int{c.killed, c.blamed}, [][]int{killed, blamed}); diff != "" {
+			if diff := cmp.Diff([][]int{c.killed, slices.Sorted(slices.Values(c.blamed))}, [][]int{killed, blamed}, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("killed and blamed (-want +got):\n%s", diff)
 			}
 		})
 	}
+}
+
+// forks lays out n processes, the first of them the biggest.
+func forks(n int) map[int]int {
+	pages := map[int]int{}
+	for pid := range n {
+		pages[pid+10] = 1
+	}
+	return pages
 }
 
 func TestCPUMeter(t *testing.T) {

@@ -182,6 +182,7 @@ func cpuUsed(procRoot string) time.Duration {
 type stat struct {
 	comm string
 	ppid int
+	pgrp int
 	cpu  [4]uint64 // user and system time, its own and its waited-for children's
 }
 
@@ -198,6 +199,7 @@ func parseStat(text []byte) stat {
 		return s
 	}
 	s.ppid, _ = strconv.Atoi(string(f[1])) // zero where it is no number
+	s.pgrp, _ = strconv.Atoi(string(f[2]))
 	for i := range s.cpu {
 		s.cpu[i], _ = strconv.ParseUint(string(f[11+i]), 10, 48)
 	}

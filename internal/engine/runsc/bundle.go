@@ -15,9 +15,12 @@ import (
 const (
 	reservedMount = guest.ReservedMount
 	bundleName    = "bundle.json" // in a snapshot
-	// memoryReserve is what the sentry and its buffers may take beyond the
-	// guest's own memory before the kernel ends the whole sandbox.
-	memoryReserve = 96
+	// memoryFuse is what the cgroup's limit holds above the guest's memory, for
+	// the sentry and as a fuse: beyond it the kernel ends the whole sandbox. The
+	// agent's guard keeps the guest within its promise, but a fork bomb takes
+	// 400 MB a second while the guard waits for its turn. cmd/cay-runsc/sentry
+	// takes the same figure off what the guest is told.
+	memoryFuse = 512
 	// maxTasks is a fuse for the host: reaching it ends the sandbox, so the
 	// guest's own process limit is meant to bite first.
 	maxTasks = 20000
@@ -135,7 +138,7 @@ func (d document) put(p place) error {
 func resources(l cay.Limits) map[string]any {
 	const period = 100_000 // microseconds
 	return map[string]any{
-		"memory": map[string]any{"limit": int64(l.MemoryMB+memoryReserve) << 20},
+		"memory": map[string]any{"limit": int64(l.MemoryMB+memoryFuse) << 20},
 		"cpu":    map[string]any{"quota": l.CPUs * period, "period": period, "shares": 1024 * l.CPUs},
 		"pids":   map[string]any{"limit": maxTasks},
 	}
