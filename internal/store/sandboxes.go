@@ -15,7 +15,7 @@ import (
 
 const sandboxColumns = `id, team, template, build, snapshot, alias, node, instance,
 state, cause, ended_at, cpus, memory_mb, disk_mb, metadata, env, network, secure,
-started_at, end_at, timeout_ms, on_timeout`
+started_at, end_at, timeout_ms, on_timeout, auto_resume`
 
 // AddSandbox records a new sandbox and counts it for its template.
 func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox) error {
@@ -25,11 +25,11 @@ func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox) error {
 	}
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (`+sandboxColumns+`)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`,
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)`,
 			b.ID, b.Team, b.Template, b.Build, b.Snapshot, b.Alias, b.Node, b.Instance,
 			b.State, b.Cause, millis(b.EndedAt), b.Limits.CPUs, b.Limits.MemoryMB, b.Limits.DiskMB,
 			metadata, env, network, flag(b.Secure),
-			millis(b.StartedAt), millis(b.EndAt), b.Timeout.Milliseconds(), b.OnTimeout)
+			millis(b.StartedAt), millis(b.EndAt), b.Timeout.Milliseconds(), b.OnTimeout, flag(b.AutoResume))
 		if err != nil {
 			return err
 		}
@@ -58,12 +58,12 @@ func (s *SQLite) UpdateSandbox(ctx context.Context, b cay.Sandbox) error {
 UPDATE sandboxes SET template = $1, build = $2, snapshot = $3, alias = $4, node = $5, instance = $6,
     state = $7, cause = $8, ended_at = $9, cpus = $10, memory_mb = $11, disk_mb = $12,
     env = $13, network = $14, secure = $15, started_at = $16, end_at = $17,
-    timeout_ms = $18, on_timeout = $19
-WHERE team = $20 AND id = $21`,
+    timeout_ms = $18, on_timeout = $19, auto_resume = $20
+WHERE team = $21 AND id = $22`,
 		b.Template, b.Build, b.Snapshot, b.Alias, b.Node, b.Instance,
 		b.State, b.Cause, millis(b.EndedAt), b.Limits.CPUs, b.Limits.MemoryMB, b.Limits.DiskMB,
 		env, network, flag(b.Secure), millis(b.StartedAt), millis(b.EndAt),
-		b.Timeout.Milliseconds(), b.OnTimeout, b.Team, b.ID)
+		b.Timeout.Milliseconds(), b.OnTimeout, flag(b.AutoResume), b.Team, b.ID)
 	if err != nil {
 		return dbError(err)
 	}
@@ -129,6 +129,17 @@ func (s *SQLite) PruneSandboxes(ctx context.Context, before time.Time) (int, err
 	return int(n), dbError(err)
 }
 
+// SnapshotUsed reports whether a sandbox that lives, or a template, needs a
+// snapshot.
+func (s *SQLite) SnapshotUsed(ctx context.Context, id cay.SnapshotID) (bool, error) {
+	var n int
+	err := s.r.QueryRowContext(ctx, `
+SELECT EXISTS (SELECT 1 FROM sandboxes WHERE snapshot = $1 AND state <> $2)
+    OR EXISTS (SELECT 1 FROM builds b JOIN templates t ON t.build = b.id WHERE b.snapshot = $1)`,
+		id, cay.Killed).Scan(&n)
+	return n != 0, dbError(err)
+}
+
 // conditions collects the parts of a WHERE. Placeholders are numbered in the
 // order of their first use, which is how SQLite binds them.
 type conditions struct {
@@ -190,16 +201,16 @@ func encode(b cay.Sandbox) (metadata, env, network string, err error) {
 func scanSandbox(row scanner) (cay.Sandbox, error) {
 	var b cay.Sandbox
 	var metadata, env, network string
-	var ended, secure, started, end, timeout int64
+	var ended, secure, started, end, timeout, autoResume int64
 	err := row.Scan(&b.ID, &b.Team, &b.Template, &b.Build, &b.Snapshot, &b.Alias, &b.Node, &b.Instance,
 		&b.State, &b.Cause, &ended, &b.Limits.CPUs, &b.Limits.MemoryMB, &b.Limits.DiskMB,
-		&metadata, &env, &network, &secure, &started, &end, &timeout, &b.OnTimeout)
+		&metadata, &env, &network, &secure, &started, &end, &timeout, &b.OnTimeout, &autoResume)
 	if err != nil {
 		return b, err
 	}
 	b.EndedAt, b.StartedAt, b.EndAt = fromMillis(ended), fromMillis(started), fromMillis(end)
 	b.Timeout = time.Duration(timeout) * time.Millisecond
-	b.Secure = secure != 0
+	b.Secure, b.AutoResume = secure != 0, autoResume != 0
 	for _, f := range []struct {
 		text string
 		into any

@@ -52,6 +52,9 @@ type Store interface {
 	// first.
 	Builds(ctx context.Context, team cay.TeamID, id cay.TemplateID) ([]cay.Build, error)
 
+	// RemoveTemplate removes a team's own template with its names and builds.
+	RemoveTemplate(ctx context.Context, team cay.TeamID, id cay.TemplateID) error
+
 	// AddSandbox records a new sandbox and counts it for its template.
 	AddSandbox(ctx context.Context, s cay.Sandbox) error
 	// UpdateSandbox replaces a sandbox's record, all but its metadata.
@@ -60,6 +63,9 @@ type Store interface {
 	Sandbox(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error)
 	// Sandboxes lists a team's sandboxes.
 	Sandboxes(ctx context.Context, q SandboxQuery) ([]cay.Sandbox, error)
+	// SnapshotUsed reports whether a sandbox that is not killed was made of
+	// a snapshot or is saved in it, or a template starts from it.
+	SnapshotUsed(ctx context.Context, id cay.SnapshotID) (bool, error)
 	// CountSandboxes counts what q finds without its After and Limit.
 	CountSandboxes(ctx context.Context, q SandboxQuery) (int, error)
 	// LiveSandboxes lists the sandboxes of all teams that are not killed.

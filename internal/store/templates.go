@@ -17,16 +17,16 @@ SELECT t.id, t.team, t.public, t.created_at, t.updated_at, t.last_spawned_at, t.
            (SELECT n.state FROM builds n WHERE n.template = t.id ORDER BY n.created_at DESC, n.id LIMIT 1),
            'waiting'),
        COALESCE(b.cpus, 0), COALESCE(b.memory_mb, 0), COALESCE(b.disk_mb, 0),
-       COALESCE(b.envd_version, ''), COALESCE(b.recipe_digest, '')
+       COALESCE(b.envd_version, ''), COALESCE(b.recipe_digest, ''), t.source
 FROM templates t LEFT JOIN builds b ON b.id = t.build `
 
 // AddTemplate records a template with its names.
 func (s *SQLite) AddTemplate(ctx context.Context, t cay.Template) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `
-INSERT INTO templates (id, team, public, created_at, updated_at, last_spawned_at, spawn_count, build)
-VALUES ($1, $2, $3, $4, $5, 0, 0, '')`,
-			t.ID, t.Team, flag(t.Public), millis(t.CreatedAt), millis(t.UpdatedAt))
+INSERT INTO templates (id, team, public, created_at, updated_at, last_spawned_at, spawn_count, build, source)
+VALUES ($1, $2, $3, $4, $5, 0, 0, '', $6)`,
+			t.ID, t.Team, flag(t.Public), millis(t.CreatedAt), millis(t.UpdatedAt), t.Source)
 		if err != nil {
 			return err
 		}
@@ -112,7 +112,7 @@ func scanTemplate(row scanner) (cay.Template, error) {
 	var public, created, updated, spawned int64
 	err := row.Scan(&t.ID, &t.Team, &public, &created, &updated, &spawned, &t.SpawnCount,
 		&t.BuildCount, &t.Build, &t.Snapshot, &t.BuildState,
-		&t.Limits.CPUs, &t.Limits.MemoryMB, &t.Limits.DiskMB, &t.EnvdVersion, &t.RecipeDigest)
+		&t.Limits.CPUs, &t.Limits.MemoryMB, &t.Limits.DiskMB, &t.EnvdVersion, &t.RecipeDigest, &t.Source)
 	t.Public = public != 0
 	t.CreatedAt, t.UpdatedAt, t.LastSpawned = fromMillis(created), fromMillis(updated), fromMillis(spawned)
 	return t, err
@@ -141,6 +141,27 @@ ON CONFLICT (id) DO UPDATE SET state = excluded.state, snapshot = excluded.snaps
 			`UPDATE templates SET build = $1, updated_at = $2 WHERE id = $3`,
 			b.ID, millis(b.UpdatedAt), b.Template)
 		return err
+	})
+}
+
+// RemoveTemplate removes a team's own template with its names and builds.
+func (s *SQLite) RemoveTemplate(ctx context.Context, team cay.TeamID, id cay.TemplateID) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		for _, table := range []string{"template_names", "builds"} {
+			_, err := tx.ExecContext(ctx, `DELETE FROM `+table+
+				` WHERE template IN (SELECT t.id FROM templates t WHERE t.id = $1 AND t.team = $2)`, id, team)
+			if err != nil {
+				return err
+			}
+		}
+		res, err := tx.ExecContext(ctx, `DELETE FROM templates WHERE id = $1 AND team = $2`, id, team)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n == 0 {
+			return notFound("template", id)
+		}
+		return nil
 	})
 }
 

@@ -32,6 +32,8 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"List", testList},
 		{"Live", testLive},
 		{"Prune", testPrune},
+		{"Snapshots", testSnapshots},
+		{"RemoveTemplate", testRemoveTemplate},
 		{"Parallel", testParallel},
 	}
 	for _, tt := range tests {
