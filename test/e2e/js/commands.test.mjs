@@ -29,7 +29,7 @@ test('user, directory, environment', async () => {
   const sbx = await sandbox()
   const run = async (cmd, options) => (await sbx.commands.run(cmd, options)).stdout
   assert.equal(await run('whoami; pwd'), 'user\n/home/user\n')
-  assert.equal(await run('whoami; pwd', { user: 'root' }), 'root\n/root\n')
+  assert.equal(await run('whoami; echo $HOME', { user: 'root' }), 'root\n/root\n')
   assert.equal(await run('pwd', { cwd: '/tmp' }), '/tmp\n')
   assert.equal(await run('echo $A', { envs: { A: 'b c' } }), 'b c\n')
 })

@@ -56,7 +56,7 @@ def test_much_output(sbx):
 def test_user_directory_environment(sbx):
     run = sbx.commands.run
     assert run("whoami; pwd; echo $HOME $USER $LOGNAME").stdout == "user\n/home/user\n/home/user user user\n"
-    assert run("whoami; pwd", user="root").stdout == "root\n/root\n"
+    assert run("whoami; echo $HOME", user="root").stdout == "root\n/root\n"
     assert run("pwd", cwd="/tmp").stdout == "/tmp\n"
     assert run("echo $A-$E2B_SANDBOX", envs={"A": "b c"}).stdout == "b c-true\n"
     assert run("echo $A").stdout == "\n", "a call's environment does not stay"
