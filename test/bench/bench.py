@@ -1,7 +1,7 @@
 """The speed bars, each figure beside its raw counterpart in the same run.
 
     make bench            prints raw samples, medians and a table; build/bench.json
-    BENCH_N=50 make bench more samples
+    BENCH_N=50 make bench more samples; agent.py has its own settings
 
 Machines are shared and noisy: samples of a figure and of its counterpart are
 taken in turns, and ratios of medians are what counts. A bar that is missed is
@@ -12,39 +12,18 @@ import json
 import os
 import pathlib
 import platform
-import statistics
 import subprocess
 import time
 
 import e2b
 import e2b_code_interpreter
 
+import agent
 import world
+from figure import Figure, ms
 
 N = int(os.environ.get("BENCH_N", "20"))
 ALIVE = int(os.environ.get("BENCH_ALIVE", "50"))
-
-
-class Figure:
-    """One measured thing with its raw counterpart and its bar."""
-
-    def __init__(self, name, unit, bar, rule):
-        self.name, self.unit, self.rule = name, unit, rule
-        self.bar = bar  # raw median → what ours may be
-        self.ours, self.raw = [], []
-
-    def row(self):
-        ours, raw = statistics.median(self.ours), statistics.median(self.raw) if self.raw else None
-        limit = self.bar(raw)
-        return {"name": self.name, "unit": self.unit, "ours": round(ours, 1),
-                "raw": None if raw is None else round(raw, 1), "bar": round(limit, 1), "rule": self.rule,
-                "met": ours <= limit, "samples": {"ours": self.ours, "raw": self.raw}}
-
-
-def ms(work):
-    begun = time.perf_counter()
-    work()
-    return round((time.perf_counter() - begun) * 1000, 2)
 
 
 def create_to_first_result(server):
@@ -183,7 +162,7 @@ def main():
     try:
         os.environ.update(server.sdk_env(server.new_key()))
         host, rows = machine(), []
-        for measure in (create_to_first_result, command, run_code, memory, recovery):
+        for measure in (create_to_first_result, command, run_code, memory, recovery, *agent.MEASURES):
             row = measure(server).row()
             rows.append(row)
             print(f"{row['name']}: ours {row['samples']['ours']} raw {row['samples']['raw']}", flush=True)

@@ -1,0 +1,26 @@
+"""What a measurement is."""
+
+import statistics
+import time
+
+
+class Figure:
+    """One measured thing with its raw counterpart and its bar."""
+
+    def __init__(self, name, unit, bar, rule):
+        self.name, self.unit, self.rule = name, unit, rule
+        self.bar = bar  # raw median → what ours may be
+        self.ours, self.raw = [], []
+
+    def row(self):
+        ours, raw = statistics.median(self.ours), statistics.median(self.raw) if self.raw else None
+        limit = self.bar(raw)
+        return {"name": self.name, "unit": self.unit, "ours": round(ours, 1),
+                "raw": None if raw is None else round(raw, 1), "bar": round(limit, 1), "rule": self.rule,
+                "met": ours <= limit, "samples": {"ours": self.ours, "raw": self.raw}}
+
+
+def ms(work):
+    begun = time.perf_counter()
+    work()
+    return round((time.perf_counter() - begun) * 1000, 2)
