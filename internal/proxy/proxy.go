@@ -36,6 +36,11 @@ type Config struct {
 	// Lookup finds a running sandbox. NotFound is what it says of one that
 	// is over; it says so before Cut is called.
 	Lookup func(cay.SandboxID) (Target, error)
+	// Asleep finds a sandbox that is paused and that traffic may wake; its
+	// Target has no address. Wake has it run, or says why it cannot; callers
+	// wait for it. Nil means that nothing is ever woken.
+	Asleep func(cay.SandboxID) (Target, bool)
+	Wake   func(context.Context, cay.SandboxID) error
 	// Tokens yields the access tokens of running sandboxes, for signed file
 	// URLs. Nil means that such URLs need a host or headers.
 	Tokens func() iter.Seq2[cay.SandboxID, string]
@@ -170,6 +175,13 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, rt route) {
 		return
 	}
 	target, l, err := p.lane(rt.id)
+	if err != nil && p.cfg.Asleep != nil {
+		if sleeper, ok := p.cfg.Asleep(rt.id); ok {
+			if target, l, err = p.wake(w, r, rt, sleeper); l == nil && err == nil {
+				return // answered
+			}
+		}
+	}
 	if err != nil {
 		lookupFailed(rt.id, err).write(w, r)
 		return

@@ -1,0 +1,60 @@
+package proxy
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cay-run/cay"
+)
+
+func TestWake(t *testing.T) {
+	signed := "/files?path=x&signature=" + url.QueryEscape(sign("x", "read", "", "access", ""))
+	for _, tt := range []struct {
+		name, port, path string
+		header           map[string]string
+		wake             error
+		status           int
+		woken            bool
+	}{
+		{"agent without token", "49983", "/health", nil, nil, 403, false},
+		{"agent with a wrong token", "49983", "/health", map[string]string{"X-Access-Token": "no"}, nil, 403, false},
+		{"agent", "49983", "/health", map[string]string{"X-Access-Token": "access"}, nil, 200, true},
+		{"signed file", "49983", signed, nil, nil, 200, true},
+		{"another file", "49983", signed + "&username=root", nil, nil, 403, false},
+		{"internal route", "49983", "/init", map[string]string{"X-Access-Token": "access"}, nil, 404, false},
+		{"port without token", "3000", "/", nil, nil, 403, false},
+		{"port with a wrong token", "3000", "/", map[string]string{trafficToken: "no"}, nil, 403, false},
+		{"port", "3000", "/", map[string]string{trafficToken: "traffic"}, nil, 200, true},
+		{"it cannot run", "3000", "/", map[string]string{trafficToken: "traffic"}, cay.Errorf(cay.Conflict, "no"), 409, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			var woken atomic.Bool
+			w.cfg.Asleep = func(id cay.SandboxID) (Target, bool) {
+				return Target{TrafficToken: "traffic", AccessToken: "access"}, id == "i1"
+			}
+			w.cfg.Wake = func(context.Context, cay.SandboxID) error {
+				woken.Store(true)
+				if tt.wake == nil {
+					w.sandbox(t, "i1", func(tg *Target) { tg.Public, tg.TrafficToken, tg.AccessToken = false, "traffic", "access" },
+						map[int]http.Handler{3000: says("awake"), 49983: says("awake")})
+				}
+				return tt.wake
+			}
+			req := w.request(t, "GET", tt.path, tt.port+"-i1.localhost", nil)
+			for k, v := range tt.header {
+				req.Header.Set(k, v)
+			}
+			resp, body := w.do(t, req)
+			if resp.StatusCode != tt.status || woken.Load() != tt.woken || tt.status == 200 && body != "awake" {
+				t.Errorf("status %d, woken %v, %s", resp.StatusCode, woken.Load(), body)
+			}
+			if resp, _ := w.do(t, w.request(t, "GET", "/", "3000-i2.localhost", nil)); resp.StatusCode != 502 {
+				t.Errorf("a sandbox that nobody may wake: %d", resp.StatusCode)
+			}
+		})
+	}
+}
