@@ -1,5 +1,5 @@
-// Package control holds the use cases: create, list, extend and kill
-// sandboxes, find templates. It is the only writer of a sandbox's state. Truth
+// Package control holds the use cases: create, list, extend, pause, resume,
+// fork and kill sandboxes, take snapshots, find templates. It is the only writer of a sandbox's state. Truth
 // is in the store; what lives is kept in memory as well, and a node does the
 // work.
 package control
@@ -17,9 +17,19 @@ import (
 
 // Node runs sandboxes. Create leaves nothing behind when it fails; Kill of an
 // unknown instance is no error; Deaths tells of every instance that ended,
-// also of those that were killed.
+// also of those that were killed or paused.
 type Node interface {
 	Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error)
+	// Pause saves an instance and ends it; Checkpoint saves it and lets it
+	// run on. Of the record it takes the ids and whose agent is inside. An
+	// error means that nothing was saved and the instance runs on, unless it
+	// died, which Deaths tells.
+	Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error
+	Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error
+	// Snapshots lists what was saved of sandboxes. RemoveSnapshot removes
+	// such a one; any other is left alone.
+	Snapshots() []cay.Snapshot
+	RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error
 	Kill(ctx context.Context, id cay.InstanceID, cause cay.Cause) error
 	Instances() []cay.Instance
 	Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error)
@@ -37,6 +47,7 @@ const MaxTimeout = 30 * 24 * time.Hour
 
 const (
 	createWithin = time.Minute      // a client waits no longer
+	saveWithin   = 10 * time.Minute // a large memory on a slow disk
 	endWithin    = 30 * time.Second // to record an end and have the node carry it out
 	retryAfter   = 5 * time.Second  // when an end could not be recorded
 	sweepEvery   = 5 * time.Second  // metrics, and what node and store disagree on
@@ -66,6 +77,11 @@ type Control struct {
 
 	mu   sync.RWMutex
 	live map[cay.SandboxID]*entry // all that are not killed
+	pins map[cay.SnapshotID]int   // snapshots that are at work but in no record
+
+	// collecting is held for writing while a snapshot is found unused and
+	// removed, and for reading from the choice of a snapshot to its record.
+	collecting sync.RWMutex
 }
 
 // entry is a sandbox that is not killed. Who changes it holds its lock from
@@ -101,12 +117,14 @@ func (e *entry) release() { <-e.lock }
 func (e *entry) sandbox() cay.Sandbox { return *e.current.Load() }
 
 // Open brings store and node to agree: a sandbox whose instance is gone is
-// killed, an instance that no record wants is killed. Run must follow.
+// killed, or paused if it was saved; an instance or a snapshot that no record
+// wants is removed. Run must follow.
 func Open(ctx context.Context, cfg Config) (*Control, error) {
 	c := &Control{
 		store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, log: cfg.Log,
 		wake: make(chan struct{}, 1),
 		live: make(map[cay.SandboxID]*entry),
+		pins: make(map[cay.SnapshotID]int),
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -126,30 +144,57 @@ func (c *Control) reconcile(ctx context.Context) error {
 	for _, i := range c.node.Instances() {
 		unclaimed[i.Spec.Instance] = i
 	}
+	snapshots := c.node.Snapshots()
+	saved := make(map[cay.SnapshotID]bool)
+	for _, s := range snapshots {
+		saved[s.ID] = true
+	}
 	for _, s := range rows {
-		_, alive := unclaimed[s.Instance]
-		cause := cay.CauseHostLost
-		switch {
-		case s.State == cay.Paused:
-			c.live[s.ID] = newEntry(s)
-			continue
-		case s.State == cay.Running && alive:
-			c.live[s.ID] = newEntry(s)
-			delete(unclaimed, s.Instance)
-			continue
-		case s.State == cay.Creating: // nobody was told of it
-			cause = cay.CauseFailedStart
+		var instance *cay.Instance
+		if i, ok := unclaimed[s.Instance]; ok {
+			instance = &i
 		}
-		c.log.Warn("sandbox was lost while the server was away", "sandbox", s.ID, "state", s.State, "cause", cause)
-		if err := c.store.UpdateSandbox(ctx, killed(s, cause, now())); err != nil {
-			return err
+		found := settled(s, instance, saved[s.Snapshot])
+		if found.State == cay.Running {
+			delete(unclaimed, s.Instance)
+		}
+		if found.State != s.State {
+			c.log.Warn("sandbox was left half way", "sandbox", s.ID, "was", s.State, "is", found.State, "cause", found.Cause)
+			if err := c.store.UpdateSandbox(ctx, found); err != nil {
+				return err
+			}
+		}
+		if found.State != cay.Killed {
+			c.live[s.ID] = newEntry(found)
 		}
 	}
 	for id, i := range unclaimed {
 		c.log.Warn("instance has no record", "instance", id, "sandbox", i.Spec.Sandbox)
 		c.stop(ctx, id, cay.CauseHostLost)
 	}
+	for _, s := range snapshots {
+		c.discard(ctx, s.ID)
+	}
 	return nil
+}
+
+// settled returns what has become of a sandbox while no server was there.
+// What was under way and not done is undone where that can be: a pause whose
+// guest lives did not happen, nor did a resume, of which nobody was told.
+func settled(s cay.Sandbox, instance *cay.Instance, saved bool) cay.Sandbox {
+	switch {
+	case s.State == cay.Paused:
+	case s.State == cay.Running && instance != nil:
+	case s.State == cay.Pausing && instance != nil:
+		s.State, s.Snapshot = cay.Running, instance.Spec.Snapshot
+	case (s.State == cay.Pausing || s.State == cay.Resuming) && saved:
+		s = paused(s)
+	case s.State == cay.Creating: // nobody was told of it
+		s = killed(s, cay.CauseFailedStart, now())
+	default:
+		s = killed(s, cay.CauseHostLost, now())
+	}
+	return s
 }
 
 // now has the precision of all recorded times.
@@ -235,6 +280,7 @@ func (c *Control) end(ctx context.Context, e *entry, cause cay.Cause, at time.Ti
 	c.drop(s.ID)
 	c.log.Info("sandbox ended", "sandbox", s.ID, "cause", cause)
 	c.stop(ctx, s.Instance, cause)
+	c.discard(ctx, s.Snapshot)
 	return nil
 }
 
@@ -247,6 +293,9 @@ func (c *Control) drop(id cay.SandboxID) {
 // stop has the node end an instance. What fails here is tried again by the
 // sweep, for as long as the node has the instance.
 func (c *Control) stop(ctx context.Context, id cay.InstanceID, cause cay.Cause) {
+	if id == "" { // it was paused
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
 	defer cancel()
 	if err := c.node.Kill(ctx, id, cause); err != nil {

@@ -69,7 +69,7 @@ func (c *Control) endDue(ctx context.Context, e *entry) {
 	if err == nil {
 		s := e.sandbox()
 		if s.State == cay.Running && !time.Now().Before(s.EndAt) { // nobody extended it meanwhile
-			err = c.end(ctx, e, cay.CauseTimeout, now())
+			err = c.timeOut(ctx, e, s)
 		}
 		e.release()
 	}

@@ -14,29 +14,42 @@ func (c *Control) Create(ctx context.Context, spec cay.CreateSpec) (cay.Sandbox,
 	if err := checkTimeout(spec.Timeout); err != nil {
 		return cay.Sandbox{}, err
 	}
-	if spec.OnTimeout == cay.PauseOnTimeout {
-		return cay.Sandbox{}, cay.Errorf(cay.Unsupported, "autoPause: pausing is not in this version")
-	}
-	t, err := c.Template(ctx, spec.Team, spec.Template)
+	c.collecting.RLock()
+	e, err := c.choose(ctx, spec)
+	c.collecting.RUnlock()
 	if err != nil {
 		return cay.Sandbox{}, err
 	}
+	defer e.release()
+	return c.start(ctx, e, spec.Timeout)
+}
+
+// choose records a sandbox that is to start from the template's present
+// snapshot, and returns it locked.
+func (c *Control) choose(ctx context.Context, spec cay.CreateSpec) (*entry, error) {
+	t, err := c.Template(ctx, spec.Team, spec.Template)
+	if err != nil {
+		return nil, err
+	}
 	if t.Build == "" || t.Snapshot == "" {
-		return cay.Sandbox{}, cay.Errorf(cay.NotFound, "template %q not found ready: it has no finished build", spec.Template).
+		return nil, cay.Errorf(cay.NotFound, "template %q not found ready: it has no finished build", spec.Template).
 			WithHint("wait for its build, or build it again")
 	}
-	s := newSandbox(spec, t)
+	return c.add(ctx, newSandbox(spec, t))
+}
+
+// add records a new sandbox as creating and returns it locked.
+func (c *Control) add(ctx context.Context, s cay.Sandbox) (*entry, error) {
 	s.Node = c.nodeID
 	e := newEntry(s)
 	e.lock <- struct{}{}
-	defer e.release()
 	if err := c.store.AddSandbox(ctx, s); err != nil {
-		return cay.Sandbox{}, err
+		return nil, err
 	}
 	c.mu.Lock()
 	c.live[s.ID] = e
 	c.mu.Unlock()
-	return c.start(ctx, e, spec.Timeout)
+	return e, nil
 }
 
 func newSandbox(spec cay.CreateSpec, t cay.Template) cay.Sandbox {
@@ -44,7 +57,10 @@ func newSandbox(spec cay.CreateSpec, t cay.Template) cay.Sandbox {
 		ID: cay.NewSandboxID(), Team: spec.Team, Template: t.ID, Build: t.Build, Snapshot: t.Snapshot,
 		Instance: cay.NewInstanceID(), State: cay.Creating, Limits: t.Limits,
 		Metadata: spec.Metadata, Env: spec.Env, Network: spec.Network, Secure: spec.Secure,
-		StartedAt: now(), Timeout: spec.Timeout, OnTimeout: cay.KillOnTimeout,
+		StartedAt: now(), Timeout: spec.Timeout, OnTimeout: spec.OnTimeout, AutoResume: spec.AutoResume,
+	}
+	if s.OnTimeout == "" {
+		s.OnTimeout = cay.KillOnTimeout
 	}
 	s.EndAt = s.StartedAt.Add(spec.Timeout)
 	if len(t.Names) > 0 {
@@ -99,6 +115,7 @@ func (c *Control) fail(ctx context.Context, e *entry) {
 		e.current.Store(&s)
 		c.drop(s.ID)
 		c.stop(ctx, s.Instance, cay.CauseFailedStart)
+		c.discard(ctx, s.Snapshot)
 	}
 }
 
@@ -145,7 +162,7 @@ func (c *Control) Kill(ctx context.Context, team cay.TeamID, id cay.SandboxID) e
 }
 
 // SetTimeout makes a sandbox end that long from now, sooner or later than it
-// would have. Zero ends it at once.
+// would have. Zero ends or pauses it at once.
 func (c *Control) SetTimeout(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration) error {
 	if timeout != 0 {
 		if err := checkTimeout(timeout); err != nil {
@@ -157,7 +174,7 @@ func (c *Control) SetTimeout(ctx context.Context, team cay.TeamID, id cay.Sandbo
 			return err
 		}
 		if timeout == 0 {
-			return c.end(ctx, e, cay.CauseTimeout, now())
+			return c.timeOut(ctx, e, s)
 		}
 		s.EndAt = now().Add(timeout)
 		return c.save(ctx, e, s)
@@ -171,33 +188,30 @@ func (c *Control) Extend(ctx context.Context, team cay.TeamID, id cay.SandboxID,
 	if err := checkTimeout(timeout); err != nil {
 		return out, err
 	}
-	err := c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
+	err := c.change(ctx, team, id, func(e *entry, s cay.Sandbox) (err error) {
 		if err := mustRun(s); err != nil {
 			return err
 		}
-		if end := now().Add(timeout); end.After(s.EndAt) {
-			s.EndAt = end
-			if err := c.save(ctx, e, s); err != nil {
-				return err
-			}
-		}
-		out = s
-		return nil
+		out, err = c.extend(ctx, e, s, timeout)
+		return err
 	})
 	return out, err
+}
+
+// extend is Extend for one who holds the lock.
+func (c *Control) extend(ctx context.Context, e *entry, s cay.Sandbox, timeout time.Duration) (cay.Sandbox, error) {
+	end := now().Add(timeout)
+	if !end.After(s.EndAt) {
+		return s, nil
+	}
+	s.EndAt = end
+	return s, c.save(ctx, e, s)
 }
 
 // Refresh is Extend by E2B's older call.
 func (c *Control) Refresh(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration) error {
 	_, err := c.Extend(ctx, team, id, timeout)
 	return err
-}
-
-// Connect gives a running sandbox at least that long from now. resumed says
-// whether it had to be resumed, which this version never does.
-func (c *Control) Connect(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration) (s cay.Sandbox, resumed bool, err error) {
-	s, err = c.Extend(ctx, team, id, timeout)
-	return s, false, err
 }
 
 func mustRun(s cay.Sandbox) error {

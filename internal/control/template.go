@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/cay-run/cay"
@@ -53,9 +54,11 @@ func (c *Control) template(ctx context.Context, team cay.TeamID, space, name str
 	return t, err
 }
 
-// Templates lists what a team may start sandboxes from, newest first.
+// Templates lists what a team may start sandboxes from, newest first, all but
+// snapshots.
 func (c *Control) Templates(ctx context.Context, team cay.TeamID) ([]cay.Template, error) {
-	return c.store.Templates(ctx, team)
+	all, err := c.store.Templates(ctx, team)
+	return slices.DeleteFunc(all, func(t cay.Template) bool { return t.Source != "" }), err
 }
 
 // Builds lists the builds of a template, newest first.

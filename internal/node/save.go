@@ -50,9 +50,17 @@ func (n *Node) Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Sna
 	})
 }
 
-// RemoveSnapshot deletes a snapshot that was taken of a sandbox; that it is
-// gone already is no error. The caller knows that nothing needs it.
+// RemoveSnapshot deletes a snapshot that was taken of a sandbox. A template's
+// is left alone, and that there is none is no error. The caller knows that
+// nothing needs it.
 func (n *Node) RemoveSnapshot(_ context.Context, id cay.SnapshotID) error {
+	_, s, err := n.cfg.Snapshots.Get(id)
+	switch {
+	case cay.KindOf(err) == cay.NotFound || err == nil && s.Sandbox == "":
+		return nil
+	case err != nil:
+		return err
+	}
 	return n.cfg.Snapshots.Remove(id)
 }
 

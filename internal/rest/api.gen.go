@@ -31,6 +31,12 @@ type Error struct {
 	Message   string  `json:"message"`
 }
 
+// Fork A sandbox, or why it could not be started.
+type Fork struct {
+	Error   *Error   `json:"error,omitempty"`
+	Sandbox *Sandbox `json:"sandbox,omitempty"`
+}
+
 // Lifecycle defines model for Lifecycle.
 type Lifecycle struct {
 	AutoResume bool   `json:"autoResume"`
@@ -145,6 +151,12 @@ type SandboxesMetrics struct {
 	Sandboxes map[string]SandboxMetric `json:"sandboxes"`
 }
 
+// Snapshot defines model for Snapshot.
+type Snapshot struct {
+	Names      []string `json:"names"`
+	SnapshotID string   `json:"snapshotID"`
+}
+
 // StringMap defines model for StringMap.
 type StringMap map[string]string
 
@@ -226,10 +238,25 @@ type GetSandboxesMetricsParams struct {
 	SandboxIds []string `form:"sandbox_ids" json:"sandbox_ids"`
 }
 
+// ForkSandboxJSONBody defines parameters for ForkSandbox.
+type ForkSandboxJSONBody struct {
+	// Count 1 to 100, 1 unless given.
+	Count *int64 `json:"count,omitempty"`
+
+	// Timeout Seconds, 15 unless given.
+	Timeout *int64 `json:"timeout,omitempty"`
+}
+
 // GetSandboxMetricsParams defines parameters for GetSandboxMetrics.
 type GetSandboxMetricsParams struct {
 	Start *int64 `form:"start,omitempty" json:"start,omitempty"`
 	End   *int64 `form:"end,omitempty" json:"end,omitempty"`
+}
+
+// PauseSandboxJSONBody defines parameters for PauseSandbox.
+type PauseSandboxJSONBody struct {
+	// Memory False keeps files only, which is not served.
+	Memory *bool `json:"memory,omitempty"`
 }
 
 // RefreshSandboxJSONBody defines parameters for RefreshSandbox.
@@ -238,10 +265,36 @@ type RefreshSandboxJSONBody struct {
 	Duration *int64 `json:"duration,omitempty"`
 }
 
+// ResumeSandboxJSONBody defines parameters for ResumeSandbox.
+type ResumeSandboxJSONBody struct {
+	AutoPause *bool `json:"autoPause,omitempty"`
+	Memory    *bool `json:"memory,omitempty"`
+
+	// Timeout Seconds, 15 unless given.
+	Timeout *int64 `json:"timeout,omitempty"`
+}
+
+// CreateSnapshotJSONBody defines parameters for CreateSnapshot.
+type CreateSnapshotJSONBody struct {
+	// Memory False keeps files only, which is not served.
+	Memory *bool   `json:"memory,omitempty"`
+	Name   *string `json:"name,omitempty"`
+}
+
 // SetSandboxTimeoutJSONBody defines parameters for SetSandboxTimeout.
 type SetSandboxTimeoutJSONBody struct {
 	// Timeout Seconds from now. 0 ends it.
 	Timeout *int64 `json:"timeout,omitempty"`
+}
+
+// ListSnapshotsParams defines parameters for ListSnapshots.
+type ListSnapshotsParams struct {
+	SandboxID *string    `form:"sandboxID,omitempty" json:"sandboxID,omitempty"`
+	Name      *string    `form:"name,omitempty" json:"name,omitempty"`
+	NextToken *NextToken `form:"nextToken,omitempty" json:"nextToken,omitempty"`
+
+	// Limit 1 to 100, 100 unless given.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // ListTemplatesParams defines parameters for ListTemplates.
@@ -286,8 +339,20 @@ type CreateSandboxJSONRequestBody = NewSandbox
 // ConnectSandboxJSONRequestBody defines body for ConnectSandbox for application/json ContentType.
 type ConnectSandboxJSONRequestBody = Connect
 
+// ForkSandboxJSONRequestBody defines body for ForkSandbox for application/json ContentType.
+type ForkSandboxJSONRequestBody ForkSandboxJSONBody
+
+// PauseSandboxJSONRequestBody defines body for PauseSandbox for application/json ContentType.
+type PauseSandboxJSONRequestBody PauseSandboxJSONBody
+
 // RefreshSandboxJSONRequestBody defines body for RefreshSandbox for application/json ContentType.
 type RefreshSandboxJSONRequestBody RefreshSandboxJSONBody
+
+// ResumeSandboxJSONRequestBody defines body for ResumeSandbox for application/json ContentType.
+type ResumeSandboxJSONRequestBody ResumeSandboxJSONBody
+
+// CreateSnapshotJSONRequestBody defines body for CreateSnapshot for application/json ContentType.
+type CreateSnapshotJSONRequestBody CreateSnapshotJSONBody
 
 // SetSandboxTimeoutJSONRequestBody defines body for SetSandboxTimeout for application/json ContentType.
 type SetSandboxTimeoutJSONRequestBody SetSandboxTimeoutJSONBody
@@ -322,20 +387,38 @@ type ServerInterface interface {
 	// (POST /sandboxes/{sandboxID}/connect)
 	ConnectSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
+	// (POST /sandboxes/{sandboxID}/fork)
+	ForkSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
 	// (GET /sandboxes/{sandboxID}/metrics)
 	GetSandboxMetrics(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params GetSandboxMetricsParams)
+
+	// (POST /sandboxes/{sandboxID}/pause)
+	PauseSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
 	// (POST /sandboxes/{sandboxID}/refreshes)
 	RefreshSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
+	// (POST /sandboxes/{sandboxID}/resume)
+	ResumeSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
+	// (POST /sandboxes/{sandboxID}/snapshots)
+	CreateSnapshot(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
 	// (POST /sandboxes/{sandboxID}/timeout)
 	SetSandboxTimeout(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
+	// (GET /snapshots)
+	ListSnapshots(w http.ResponseWriter, r *http.Request, params ListSnapshotsParams)
 
 	// (GET /templates)
 	ListTemplates(w http.ResponseWriter, r *http.Request, params ListTemplatesParams)
 
 	// (GET /templates/aliases/{alias})
 	GetTemplateByAlias(w http.ResponseWriter, r *http.Request, alias string)
+
+	// (DELETE /templates/{templateID})
+	DeleteTemplate(w http.ResponseWriter, r *http.Request, templateID string)
 
 	// (GET /templates/{templateID})
 	GetTemplate(w http.ResponseWriter, r *http.Request, templateID string, params GetTemplateParams)
@@ -392,8 +475,18 @@ func (_ Unimplemented) ConnectSandbox(w http.ResponseWriter, r *http.Request, sa
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (POST /sandboxes/{sandboxID}/fork)
+func (_ Unimplemented) ForkSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (GET /sandboxes/{sandboxID}/metrics)
 func (_ Unimplemented) GetSandboxMetrics(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params GetSandboxMetricsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /sandboxes/{sandboxID}/pause)
+func (_ Unimplemented) PauseSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -402,8 +495,23 @@ func (_ Unimplemented) RefreshSandbox(w http.ResponseWriter, r *http.Request, sa
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (POST /sandboxes/{sandboxID}/resume)
+func (_ Unimplemented) ResumeSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /sandboxes/{sandboxID}/snapshots)
+func (_ Unimplemented) CreateSnapshot(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (POST /sandboxes/{sandboxID}/timeout)
 func (_ Unimplemented) SetSandboxTimeout(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /snapshots)
+func (_ Unimplemented) ListSnapshots(w http.ResponseWriter, r *http.Request, params ListSnapshotsParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -414,6 +522,11 @@ func (_ Unimplemented) ListTemplates(w http.ResponseWriter, r *http.Request, par
 
 // (GET /templates/aliases/{alias})
 func (_ Unimplemented) GetTemplateByAlias(w http.ResponseWriter, r *http.Request, alias string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /templates/{templateID})
+func (_ Unimplemented) DeleteTemplate(w http.ResponseWriter, r *http.Request, templateID string) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -623,6 +736,32 @@ func (siw *ServerInterfaceWrapper) ConnectSandbox(w http.ResponseWriter, r *http
 	handler.ServeHTTP(w, r)
 }
 
+// ForkSandbox operation middleware
+func (siw *ServerInterfaceWrapper) ForkSandbox(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ForkSandbox(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetSandboxMetrics operation middleware
 func (siw *ServerInterfaceWrapper) GetSandboxMetrics(w http.ResponseWriter, r *http.Request) {
 
@@ -678,6 +817,32 @@ func (siw *ServerInterfaceWrapper) GetSandboxMetrics(w http.ResponseWriter, r *h
 	handler.ServeHTTP(w, r)
 }
 
+// PauseSandbox operation middleware
+func (siw *ServerInterfaceWrapper) PauseSandbox(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PauseSandbox(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // RefreshSandbox operation middleware
 func (siw *ServerInterfaceWrapper) RefreshSandbox(w http.ResponseWriter, r *http.Request) {
 
@@ -704,6 +869,58 @@ func (siw *ServerInterfaceWrapper) RefreshSandbox(w http.ResponseWriter, r *http
 	handler.ServeHTTP(w, r)
 }
 
+// ResumeSandbox operation middleware
+func (siw *ServerInterfaceWrapper) ResumeSandbox(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ResumeSandbox(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) CreateSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateSnapshot(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // SetSandboxTimeout operation middleware
 func (siw *ServerInterfaceWrapper) SetSandboxTimeout(w http.ResponseWriter, r *http.Request) {
 
@@ -721,6 +938,78 @@ func (siw *ServerInterfaceWrapper) SetSandboxTimeout(w http.ResponseWriter, r *h
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.SetSandboxTimeout(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListSnapshots operation middleware
+func (siw *ServerInterfaceWrapper) ListSnapshots(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListSnapshotsParams
+
+	// ------------- Optional query parameter "sandboxID" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sandboxID", r.URL.Query(), &params.SandboxID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "sandboxID"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "nextToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "nextToken", r.URL.Query(), &params.NextToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "nextToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "nextToken", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListSnapshots(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -780,6 +1069,32 @@ func (siw *ServerInterfaceWrapper) GetTemplateByAlias(w http.ResponseWriter, r *
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetTemplateByAlias(w, r, alias)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteTemplate operation middleware
+func (siw *ServerInterfaceWrapper) DeleteTemplate(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "templateID" -------------
+	var templateID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "templateID", chi.URLParam(r, "templateID"), &templateID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "templateID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteTemplate(w, r, templateID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1198,6 +1513,21 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Post(options.BaseURL+"/v2/sandboxes/{sandboxID}/connect", wrapper.ConnectSandboxV2)
 	})
 	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/sandboxes/{sandboxID}/pause", wrapper.PauseSandbox)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/sandboxes/{sandboxID}/resume", wrapper.ResumeSandbox)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/sandboxes/{sandboxID}/fork", wrapper.ForkSandbox)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/sandboxes/{sandboxID}/snapshots", wrapper.CreateSnapshot)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/snapshots", wrapper.ListSnapshots)
+	})
+	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/sandboxes/{sandboxID}/timeout", wrapper.SetSandboxTimeout)
 	})
 	r.Group(func(r chi.Router) {
@@ -1214,6 +1544,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/templates/aliases/{alias}", wrapper.GetTemplateByAlias)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/templates/{templateID}", wrapper.DeleteTemplate)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/templates/{templateID}", wrapper.GetTemplate)
@@ -1380,6 +1713,29 @@ func (response ConnectSandbox201JSONResponse) VisitConnectSandboxResponse(w http
 	return err
 }
 
+type ForkSandboxRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Body      *ForkSandboxJSONRequestBody
+}
+
+type ForkSandboxResponseObject interface {
+	VisitForkSandboxResponse(w http.ResponseWriter) error
+}
+
+type ForkSandbox201JSONResponse []Fork
+
+func (response ForkSandbox201JSONResponse) VisitForkSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetSandboxMetricsRequestObject struct {
 	SandboxID SandboxID `json:"sandboxID"`
 	Params    GetSandboxMetricsParams
@@ -1403,6 +1759,23 @@ func (response GetSandboxMetrics200JSONResponse) VisitGetSandboxMetricsResponse(
 	return err
 }
 
+type PauseSandboxRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Body      *PauseSandboxJSONRequestBody
+}
+
+type PauseSandboxResponseObject interface {
+	VisitPauseSandboxResponse(w http.ResponseWriter) error
+}
+
+type PauseSandbox204Response struct {
+}
+
+func (response PauseSandbox204Response) VisitPauseSandboxResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
 type RefreshSandboxRequestObject struct {
 	SandboxID SandboxID `json:"sandboxID"`
 	Body      *RefreshSandboxJSONRequestBody
@@ -1420,6 +1793,52 @@ func (response RefreshSandbox204Response) VisitRefreshSandboxResponse(w http.Res
 	return nil
 }
 
+type ResumeSandboxRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Body      *ResumeSandboxJSONRequestBody
+}
+
+type ResumeSandboxResponseObject interface {
+	VisitResumeSandboxResponse(w http.ResponseWriter) error
+}
+
+type ResumeSandbox201JSONResponse struct{ SandboxJSONResponse }
+
+func (response ResumeSandbox201JSONResponse) VisitResumeSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateSnapshotRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Body      *CreateSnapshotJSONRequestBody
+}
+
+type CreateSnapshotResponseObject interface {
+	VisitCreateSnapshotResponse(w http.ResponseWriter) error
+}
+
+type CreateSnapshot201JSONResponse Snapshot
+
+func (response CreateSnapshot201JSONResponse) VisitCreateSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type SetSandboxTimeoutRequestObject struct {
 	SandboxID SandboxID `json:"sandboxID"`
 	Body      *SetSandboxTimeoutJSONRequestBody
@@ -1435,6 +1854,38 @@ type SetSandboxTimeout204Response struct {
 func (response SetSandboxTimeout204Response) VisitSetSandboxTimeoutResponse(w http.ResponseWriter) error {
 	w.WriteHeader(204)
 	return nil
+}
+
+type ListSnapshotsRequestObject struct {
+	Params ListSnapshotsParams
+}
+
+type ListSnapshotsResponseObject interface {
+	VisitListSnapshotsResponse(w http.ResponseWriter) error
+}
+
+type ListSnapshots200ResponseHeaders struct {
+	XNextToken *string
+}
+
+type ListSnapshots200JSONResponse struct {
+	Body    []Snapshot
+	Headers ListSnapshots200ResponseHeaders
+}
+
+func (response ListSnapshots200JSONResponse) VisitListSnapshotsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XNextToken != nil {
+		w.Header().Set("X-Next-Token", fmt.Sprint(*response.Headers.XNextToken))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
 }
 
 type ListTemplatesRequestObject struct {
@@ -1482,6 +1933,22 @@ func (response GetTemplateByAlias200JSONResponse) VisitGetTemplateByAliasRespons
 	w.WriteHeader(200)
 	_, err := buf.WriteTo(w)
 	return err
+}
+
+type DeleteTemplateRequestObject struct {
+	TemplateID string `json:"templateID"`
+}
+
+type DeleteTemplateResponseObject interface {
+	VisitDeleteTemplateResponse(w http.ResponseWriter) error
+}
+
+type DeleteTemplate204Response struct {
+}
+
+func (response DeleteTemplate204Response) VisitDeleteTemplateResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
 }
 
 type GetTemplateRequestObject struct {
@@ -1668,20 +2135,38 @@ type StrictServerInterface interface {
 	// (POST /sandboxes/{sandboxID}/connect)
 	ConnectSandbox(ctx context.Context, request ConnectSandboxRequestObject) (ConnectSandboxResponseObject, error)
 
+	// (POST /sandboxes/{sandboxID}/fork)
+	ForkSandbox(ctx context.Context, request ForkSandboxRequestObject) (ForkSandboxResponseObject, error)
+
 	// (GET /sandboxes/{sandboxID}/metrics)
 	GetSandboxMetrics(ctx context.Context, request GetSandboxMetricsRequestObject) (GetSandboxMetricsResponseObject, error)
+
+	// (POST /sandboxes/{sandboxID}/pause)
+	PauseSandbox(ctx context.Context, request PauseSandboxRequestObject) (PauseSandboxResponseObject, error)
 
 	// (POST /sandboxes/{sandboxID}/refreshes)
 	RefreshSandbox(ctx context.Context, request RefreshSandboxRequestObject) (RefreshSandboxResponseObject, error)
 
+	// (POST /sandboxes/{sandboxID}/resume)
+	ResumeSandbox(ctx context.Context, request ResumeSandboxRequestObject) (ResumeSandboxResponseObject, error)
+
+	// (POST /sandboxes/{sandboxID}/snapshots)
+	CreateSnapshot(ctx context.Context, request CreateSnapshotRequestObject) (CreateSnapshotResponseObject, error)
+
 	// (POST /sandboxes/{sandboxID}/timeout)
 	SetSandboxTimeout(ctx context.Context, request SetSandboxTimeoutRequestObject) (SetSandboxTimeoutResponseObject, error)
+
+	// (GET /snapshots)
+	ListSnapshots(ctx context.Context, request ListSnapshotsRequestObject) (ListSnapshotsResponseObject, error)
 
 	// (GET /templates)
 	ListTemplates(ctx context.Context, request ListTemplatesRequestObject) (ListTemplatesResponseObject, error)
 
 	// (GET /templates/aliases/{alias})
 	GetTemplateByAlias(ctx context.Context, request GetTemplateByAliasRequestObject) (GetTemplateByAliasResponseObject, error)
+
+	// (DELETE /templates/{templateID})
+	DeleteTemplate(ctx context.Context, request DeleteTemplateRequestObject) (DeleteTemplateResponseObject, error)
 
 	// (GET /templates/{templateID})
 	GetTemplate(ctx context.Context, request GetTemplateRequestObject) (GetTemplateResponseObject, error)
@@ -1930,6 +2415,42 @@ func (sh *strictHandler) ConnectSandbox(w http.ResponseWriter, r *http.Request, 
 	}
 }
 
+// ForkSandbox operation middleware
+func (sh *strictHandler) ForkSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request ForkSandboxRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body ForkSandboxJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ForkSandbox(ctx, request.(ForkSandboxRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ForkSandbox")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ForkSandboxResponseObject); ok {
+		if err := validResponse.VisitForkSandboxResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // GetSandboxMetrics operation middleware
 func (sh *strictHandler) GetSandboxMetrics(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params GetSandboxMetricsParams) {
 	var request GetSandboxMetricsRequestObject
@@ -1950,6 +2471,42 @@ func (sh *strictHandler) GetSandboxMetrics(w http.ResponseWriter, r *http.Reques
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetSandboxMetricsResponseObject); ok {
 		if err := validResponse.VisitGetSandboxMetricsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// PauseSandbox operation middleware
+func (sh *strictHandler) PauseSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request PauseSandboxRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body PauseSandboxJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.PauseSandbox(ctx, request.(PauseSandboxRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PauseSandbox")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(PauseSandboxResponseObject); ok {
+		if err := validResponse.VisitPauseSandboxResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -1993,6 +2550,78 @@ func (sh *strictHandler) RefreshSandbox(w http.ResponseWriter, r *http.Request, 
 	}
 }
 
+// ResumeSandbox operation middleware
+func (sh *strictHandler) ResumeSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request ResumeSandboxRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body ResumeSandboxJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ResumeSandbox(ctx, request.(ResumeSandboxRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ResumeSandbox")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ResumeSandboxResponseObject); ok {
+		if err := validResponse.VisitResumeSandboxResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateSnapshot operation middleware
+func (sh *strictHandler) CreateSnapshot(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request CreateSnapshotRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body CreateSnapshotJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateSnapshot(ctx, request.(CreateSnapshotRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateSnapshot")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateSnapshotResponseObject); ok {
+		if err := validResponse.VisitCreateSnapshotResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // SetSandboxTimeout operation middleware
 func (sh *strictHandler) SetSandboxTimeout(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	var request SetSandboxTimeoutRequestObject
@@ -2019,6 +2648,32 @@ func (sh *strictHandler) SetSandboxTimeout(w http.ResponseWriter, r *http.Reques
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(SetSandboxTimeoutResponseObject); ok {
 		if err := validResponse.VisitSetSandboxTimeoutResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListSnapshots operation middleware
+func (sh *strictHandler) ListSnapshots(w http.ResponseWriter, r *http.Request, params ListSnapshotsParams) {
+	var request ListSnapshotsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListSnapshots(ctx, request.(ListSnapshotsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListSnapshots")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListSnapshotsResponseObject); ok {
+		if err := validResponse.VisitListSnapshotsResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -2071,6 +2726,32 @@ func (sh *strictHandler) GetTemplateByAlias(w http.ResponseWriter, r *http.Reque
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetTemplateByAliasResponseObject); ok {
 		if err := validResponse.VisitGetTemplateByAliasResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// DeleteTemplate operation middleware
+func (sh *strictHandler) DeleteTemplate(w http.ResponseWriter, r *http.Request, templateID string) {
+	var request DeleteTemplateRequestObject
+
+	request.TemplateID = templateID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.DeleteTemplate(ctx, request.(DeleteTemplateRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeleteTemplate")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(DeleteTemplateResponseObject); ok {
+		if err := validResponse.VisitDeleteTemplateResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

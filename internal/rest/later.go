@@ -5,11 +5,6 @@ import "net/http"
 // later lists the routes of E2B's surface that this version answers with 501,
 // so that a client can tell them from a wrong address.
 var later = []struct{ method, pattern, what string }{
-	{http.MethodPost, "/sandboxes/{id}/pause", "pausing a sandbox"},
-	{http.MethodPost, "/sandboxes/{id}/resume", "resuming a sandbox"},
-	{http.MethodPost, "/sandboxes/{id}/fork", "forking a sandbox"},
-	{http.MethodPost, "/sandboxes/{id}/snapshots", "taking a snapshot"},
-	{http.MethodGet, "/snapshots", "listing snapshots"},
 	{http.MethodPut, "/sandboxes/{id}/network", "changing a sandbox's network"},
 	{http.MethodGet, "/sandboxes/{id}/logs", "reading a sandbox's logs"},
 	{http.MethodGet, "/v2/sandboxes/{id}/logs", "reading a sandbox's logs"},
@@ -22,7 +17,6 @@ var later = []struct{ method, pattern, what string }{
 	{http.MethodGet, "/templates/{id}/files/{hash}", "building a template"},
 	{http.MethodGet, "/templates/{id}/builds/{build}/status", "building a template"},
 	{http.MethodGet, "/templates/{id}/builds/{build}/logs", "building a template"},
-	{http.MethodDelete, "/templates/{id}", "removing a template"},
 	{http.MethodPatch, "/templates/{id}", "changing a template"},
 	{http.MethodPatch, "/v2/templates/{id}", "changing a template"},
 	{http.MethodPost, "/templates/tags", "tagging a template"},

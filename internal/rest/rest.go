@@ -138,12 +138,18 @@ var statuses = map[cay.Kind]int{
 
 // fail answers with an error. Causes go to the log, not to the caller.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	status, e := wireError(err)
+	if status >= 500 && status != http.StatusNotImplemented && r.Context().Err() == nil {
+		s.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "status", status, "error", err)
+	}
+	writeError(w, status, value(e.ErrorCode, ""), e.Message)
+}
+
+// wireError is what callers are told of an error.
+func wireError(err error) (status int, e Error) {
 	status, ok := statuses[cay.KindOf(err)]
 	if !ok {
 		status = http.StatusInternalServerError
-	}
-	if status >= 500 && status != http.StatusNotImplemented && r.Context().Err() == nil {
-		s.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "status", status, "error", err)
 	}
 	code, text := "", "internal error"
 	var ours *cay.Error
@@ -159,7 +165,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if code == "" && status == http.StatusInternalServerError {
 		code = "internal_server_error"
 	}
-	writeError(w, status, code, text)
+	return status, Error{Code: int32(status), Message: text, ErrorCode: pointer(code)}
 }
 
 func writeError(w http.ResponseWriter, status int, code, text string) {

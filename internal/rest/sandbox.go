@@ -89,7 +89,7 @@ func (s *server) GetSandbox(ctx context.Context, r GetSandboxRequestObject) (Get
 		StartedAt:       b.StartedAt, EndAt: end, State: wireState(b.State),
 		CPUCount: b.Limits.CPUs, MemoryMB: b.Limits.MemoryMB, DiskSizeMB: b.Limits.DiskMB,
 		Metadata: wireMap(b.Metadata), Network: wireNetwork(b.Network),
-		Lifecycle:           &Lifecycle{OnTimeout: string(onTimeout)},
+		Lifecycle:           &Lifecycle{AutoResume: b.AutoResume, OnTimeout: string(onTimeout)},
 		AllowInternetAccess: &b.Network.AllowInternet,
 	}, nil
 }
@@ -133,6 +133,9 @@ func (s *server) connect(ctx context.Context, id string, body *Connect) (Sandbox
 	timeout := int64(defaultTimeoutV2)
 	if body != nil {
 		timeout = value(body.Timeout, timeout)
+		if !value(body.Memory, true) {
+			return Sandbox{}, false, filesOnly("memory")
+		}
 	}
 	b, resumed, err := s.control.Connect(ctx, teamOf(ctx), sandboxID(id), seconds(timeout))
 	if err != nil {

@@ -16,8 +16,12 @@ func createSpec(body *NewSandbox, secure bool, timeout int64) (cay.CreateSpec, e
 	spec := cay.CreateSpec{
 		Template: value(body.TemplateID, ""),
 		Timeout:  seconds(value(body.Timeout, timeout)), OnTimeout: cay.KillOnTimeout,
-		Secure:   secure,
-		Metadata: value(body.Metadata, nil), Env: value(body.EnvVars, nil),
+		AutoResume: body.AutoResume != nil && value(body.AutoResume.Enabled, false),
+		Secure:     secure,
+		Metadata:   value(body.Metadata, nil), Env: value(body.EnvVars, nil),
+	}
+	if value(body.AutoPause, false) {
+		spec.OnTimeout = cay.PauseOnTimeout
 	}
 	if spec.Template == "" {
 		return spec, cay.Errorf(cay.Invalid, "templateID: is required")
@@ -45,18 +49,24 @@ func createSpec(body *NewSandbox, secure bool, timeout int64) (cay.CreateSpec, e
 
 func checkUnserved(body *NewSandbox) error {
 	switch {
-	case value(body.AutoPause, false):
-		return cay.Errorf(cay.Unsupported, "autoPause: pausing is not in this version of Cay")
-	case body.AutoResume != nil && value(body.AutoResume.Enabled, false):
-		return cay.Errorf(cay.Unsupported, "autoResume: pausing is not in this version of Cay")
-	case !value(body.AutoPauseMemory, true):
+	case !value(body.AutoPauseMemory, true) && !value(body.AutoPause, false):
 		return cay.Errorf(cay.Invalid, "autoPauseMemory: needs autoPause")
+	case !value(body.AutoPauseMemory, true) && body.AutoResume != nil && value(body.AutoResume.Enabled, false):
+		return cay.Errorf(cay.Invalid, "autoPauseMemory: must not be false with autoResume")
+	case !value(body.AutoPauseMemory, true):
+		return filesOnly("autoPauseMemory")
 	case body.Iam != nil && len(value(body.Iam.Tokens, nil)) > 0:
 		return cay.Errorf(cay.Invalid, "iam: identity tokens are not in this version of Cay")
 	case len(value(body.VolumeMounts, nil)) > 0:
 		return cay.Errorf(cay.Invalid, "volumeMounts: volumes are not in this version of Cay")
 	}
 	return nil
+}
+
+// filesOnly refuses to save a sandbox without its memory.
+func filesOnly(field string) error {
+	return cay.Errorf(cay.Unsupported, "%s: saving files without memory is not in this version of Cay", field).
+		WithHint("leave it out, or say true")
 }
 
 // allTraffic is how SDKs write "everything" in denyOut.

@@ -51,6 +51,7 @@ type Server struct {
 	log      *slog.Logger
 	team     cay.Team
 	firstKey string
+	tokensOf *auth.Tokens
 
 	templates *template.Builder
 	control   *control.Control
@@ -128,12 +129,18 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 	}
 	s.proxy = proxy.New(proxy.Config{
 		Lookup: s.lookup,
+		Asleep: s.asleep,
+		Wake:   s.wake,
 		Tokens: s.tokens,
 		Domain: s.cfg.Domain,
 		Log:    s.log,
 	})
 	s.later(func() error { s.proxy.Close(); return nil })
-	var err error
+	tokens, err := auth.OpenTokens(s.cfg.Data)
+	if err != nil {
+		return err
+	}
+	s.tokensOf = tokens
 	s.node, err = node.Open(ctx, node.Config{
 		Dir:       instancesDir(s.cfg),
 		Reserved:  reservedDir(s.cfg),
@@ -141,6 +148,7 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 		Net:       m.net,
 		Snapshots: m.snapshots,
 		OnGone:    s.proxy.Cut,
+		Token:     tokens.Access,
 		Log:       s.log,
 	})
 	if err != nil {
@@ -165,15 +173,11 @@ func (s *Server) openControl(ctx context.Context, m *machine) error {
 		return err
 	}
 	s.later(db.Close)
-	tokens, err := auth.OpenTokens(s.cfg.Data)
-	if err != nil {
-		return err
-	}
 	if s.team, s.firstKey, err = auth.FirstStart(ctx, db); err != nil {
 		return err
 	}
 	s.control, err = control.Open(ctx, control.Config{
-		Store: db, Node: s.node, NodeID: nodeID, Tokens: tokens, Log: s.log,
+		Store: db, Node: s.node, NodeID: nodeID, Tokens: s.tokensOf, Log: s.log,
 	})
 	if err != nil {
 		return err

@@ -54,19 +54,26 @@ func (s *Server) publish(ctx context.Context, built template.Result) error {
 
 // collect removes snapshots and images that nothing needs any more.
 func (s *Server) collect(ctx context.Context) error {
-	inUse := map[cay.SnapshotID]bool{}
-	templates, err := s.control.Templates(ctx, s.team.ID)
-	if err != nil {
-		return err
-	}
-	for _, t := range templates {
-		inUse[t.Snapshot] = true
-	}
+	running := map[cay.SnapshotID]bool{}
 	for _, i := range s.node.Instances() {
-		inUse[i.Spec.Snapshot] = true
+		running[i.Spec.Snapshot] = true
 	}
-	return s.templates.Collect(ctx, func(id cay.SnapshotID) bool { return inUse[id] })
+	return s.templates.Collect(ctx, func(id cay.SnapshotID) bool {
+		return running[id] || s.control.Needs(ctx, id)
+	})
 }
+
+// asleep tells the proxy what a paused sandbox asks of who may wake it.
+func (s *Server) asleep(id cay.SandboxID) (proxy.Target, bool) {
+	box, ok := s.control.Asleep(id)
+	if !ok {
+		return proxy.Target{}, false
+	}
+	access, traffic := s.control.TokensOf(box)
+	return proxy.Target{Public: box.Network.AllowPublic, TrafficToken: traffic, AccessToken: access}, true
+}
+
+func (s *Server) wake(ctx context.Context, id cay.SandboxID) error { return s.control.Wake(ctx, id) }
 
 // lookup tells the proxy where a sandbox is.
 func (s *Server) lookup(id cay.SandboxID) (proxy.Target, error) {

@@ -16,10 +16,12 @@ type Node struct {
 	// OnCreate and OnKill, when set, run first; their error is the answer.
 	OnCreate func(context.Context, cay.InstanceSpec) error
 	OnKill   func(cay.InstanceID) error
+	OnSave   func(cay.InstanceID) error
 
 	mu        sync.Mutex
 	instances map[cay.InstanceID]cay.Instance
 	kills     map[cay.InstanceID]cay.Cause
+	snapshots map[cay.SnapshotID]cay.Snapshot
 	deaths    chan cay.Death
 }
 
@@ -28,6 +30,7 @@ func NewNode() *Node {
 	return &Node{
 		instances: make(map[cay.InstanceID]cay.Instance),
 		kills:     make(map[cay.InstanceID]cay.Cause),
+		snapshots: make(map[cay.SnapshotID]cay.Snapshot),
 		deaths:    make(chan cay.Death, 1024),
 	}
 }
@@ -50,6 +53,50 @@ func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance,
 	i := cay.Instance{Spec: spec, Addr: netip.MustParseAddr("127.0.0.1"), Started: time.Now()}
 	n.instances[spec.Instance] = i
 	return i, nil
+}
+
+// Checkpoint saves an instance.
+func (n *Node) Checkpoint(_ context.Context, id cay.InstanceID, record cay.Snapshot) error {
+	if n.OnSave != nil {
+		if err := n.OnSave(id); err != nil {
+			return err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, ok := n.instances[id]; !ok {
+		return cay.Errorf(cay.NotFound, "no instance %s", id)
+	}
+	n.snapshots[record.ID] = record
+	return nil
+}
+
+// Pause saves an instance and ends it.
+func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error {
+	if err := n.Checkpoint(ctx, id, record); err != nil {
+		return err
+	}
+	n.Die(id, cay.CauseAsked, "paused")
+	return nil
+}
+
+// Snapshots lists what was saved.
+func (n *Node) Snapshots() []cay.Snapshot {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []cay.Snapshot
+	for _, s := range n.snapshots {
+		out = append(out, s)
+	}
+	return out
+}
+
+// RemoveSnapshot removes what was saved.
+func (n *Node) RemoveSnapshot(_ context.Context, id cay.SnapshotID) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.snapshots, id)
+	return nil
 }
 
 // Kill ends an instance.

@@ -1,0 +1,83 @@
+package control
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// MaxForks is how many forks can be asked for at once.
+const MaxForks = 100
+
+// Forked is one fork: a sandbox that runs, or why it does not.
+type Forked struct {
+	Sandbox cay.Sandbox
+	Err     error
+}
+
+// Fork makes copies of a running sandbox: memory, processes and files as they
+// are at one moment, each with an identity of its own. The source runs on. An
+// error means that there is no fork at all.
+func (c *Control) Fork(ctx context.Context, team cay.TeamID, id cay.SandboxID, count int, timeout time.Duration) ([]Forked, error) {
+	if err := checkTimeout(timeout); err != nil {
+		return nil, err
+	}
+	if count < 1 || count > MaxForks {
+		return nil, cay.Errorf(cay.Invalid, "count: must be 1 to %d", MaxForks)
+	}
+	source, saved, unpin, err := c.checkpoint(ctx, team, id)
+	if err != nil {
+		return nil, err
+	}
+	// In this order: once unpinned, the snapshot is the forks' that there are.
+	defer c.discard(ctx, saved)
+	defer unpin()
+	out := make([]Forked, count)
+	var wg sync.WaitGroup
+	for i := range out {
+		wg.Go(func() {
+			out[i].Sandbox, out[i].Err = c.launch(ctx, forkOf(source, saved, timeout), timeout)
+		})
+	}
+	wg.Wait()
+	return out, nil
+}
+
+func forkOf(source cay.Sandbox, saved cay.SnapshotID, timeout time.Duration) cay.Sandbox {
+	s := source
+	s.ID, s.Instance, s.Snapshot, s.State = cay.NewSandboxID(), cay.NewInstanceID(), saved, cay.Creating
+	s.StartedAt, s.EndedAt, s.Timeout = now(), time.Time{}, timeout
+	s.EndAt = s.StartedAt.Add(timeout)
+	return s
+}
+
+func (c *Control) launch(ctx context.Context, s cay.Sandbox, timeout time.Duration) (cay.Sandbox, error) {
+	e, err := c.add(ctx, s)
+	if err != nil {
+		return cay.Sandbox{}, err
+	}
+	defer e.release()
+	return c.start(ctx, e, timeout)
+}
+
+// checkpoint saves a running sandbox, which runs on. The snapshot is kept
+// until it is unpinned, and as long as a record names it.
+func (c *Control) checkpoint(ctx context.Context, team cay.TeamID, id cay.SandboxID) (source cay.Sandbox, saved cay.SnapshotID, unpin func(), err error) {
+	saved = cay.NewSnapshotID()
+	unpin = c.pin(saved)
+	err = c.change(ctx, team, id, func(_ *entry, s cay.Sandbox) error {
+		if err := mustRun(s); err != nil {
+			return err
+		}
+		source = s
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveWithin)
+		defer cancel()
+		return saveError(c.node.Checkpoint(ctx, s.Instance, c.snapshotOf(s, saved)), "the sandbox could not be saved")
+	})
+	if err != nil {
+		unpin()
+	}
+	return source, saved, unpin, err
+}

@@ -1,0 +1,191 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// wokenFor is how long a sandbox lives at least that traffic woke.
+const wokenFor = 300 * time.Second
+
+// Pause saves a running sandbox, memory and all, and stops it. It keeps its
+// id, its tokens and everything inside. When that fails it runs on.
+func (c *Control) Pause(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {
+	return c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
+		if s.State != cay.Running {
+			return cay.Errorf(cay.Conflict, "sandbox %s is already %s", s.ID, s.State)
+		}
+		return c.pause(ctx, e, s)
+	})
+}
+
+// paused is the record of a sandbox that is saved and does not run.
+func paused(s cay.Sandbox) cay.Sandbox {
+	s.State, s.Instance, s.EndedAt = cay.Paused, "", now()
+	return s
+}
+
+// pause pauses a running sandbox. The caller holds its lock. The record names
+// the snapshot before there is one, so that a crash at any moment leaves a
+// state that the next start can name.
+func (c *Control) pause(ctx context.Context, e *entry, s cay.Sandbox) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveWithin)
+	defer cancel()
+	before := s
+	s.State, s.Snapshot = cay.Pausing, cay.NewSnapshotID()
+	if err := c.save(ctx, e, s); err != nil {
+		return err
+	}
+	if err := c.node.Pause(ctx, s.Instance, c.snapshotOf(before, s.Snapshot)); err != nil {
+		c.force(ctx, e, before)
+		return saveError(err, "the sandbox could not be paused")
+	}
+	c.force(ctx, e, paused(s))
+	c.log.Info("sandbox paused", "sandbox", s.ID, "snapshot", s.Snapshot)
+	c.discard(ctx, before.Snapshot)
+	return nil
+}
+
+// snapshotOf is the record of a snapshot that is to be taken of a sandbox.
+func (c *Control) snapshotOf(s cay.Sandbox, id cay.SnapshotID) cay.Snapshot {
+	return cay.Snapshot{ID: id, Parent: s.Snapshot, Team: s.Team, Sandbox: s.ID, Secure: s.Secure}
+}
+
+func saveError(err error, text string) error {
+	if cay.KindOf(err) != cay.Internal {
+		return err
+	}
+	return cay.Wrap(cay.Internal, err, "%s", text).WithHint("the server's log says why")
+}
+
+// force makes a sandbox's state known that is a fact already. One that cannot
+// be recorded is put right at the next start, which finds the same facts.
+func (c *Control) force(ctx context.Context, e *entry, s cay.Sandbox) {
+	if err := c.save(ctx, e, s); err != nil {
+		c.log.Error("cannot record a sandbox's state", "sandbox", s.ID, "state", s.State, "error", err)
+		e.current.Store(&s)
+	}
+}
+
+// Connect makes sure that a sandbox runs for at least that long from now. One
+// that runs is never given less time than it had; one that is paused is
+// resumed, which resumed tells.
+func (c *Control) Connect(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration) (out cay.Sandbox, resumed bool, err error) {
+	if err := checkTimeout(timeout); err != nil {
+		return out, false, err
+	}
+	err = c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
+		if resumed = s.State == cay.Paused; resumed {
+			out, err = c.resume(ctx, e, s, timeout)
+			return err
+		}
+		if err := mustRun(s); err != nil {
+			return err
+		}
+		out, err = c.extend(ctx, e, s, timeout)
+		return err
+	})
+	return out, resumed, err
+}
+
+// Resume starts a paused sandbox again where it was. onTimeout, if any, is
+// what it does from now on when its time is over.
+func (c *Control) Resume(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration, onTimeout cay.TimeoutAction) (out cay.Sandbox, err error) {
+	if err := checkTimeout(timeout); err != nil {
+		return out, err
+	}
+	err = c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
+		if s.State != cay.Paused {
+			return cay.Errorf(cay.Conflict, "sandbox %s is already %s", s.ID, s.State)
+		}
+		if onTimeout != "" {
+			s.OnTimeout = onTimeout
+		}
+		out, err = c.resume(ctx, e, s, timeout)
+		return err
+	})
+	return out, err
+}
+
+// resume resumes a paused sandbox. The caller holds its lock. The snapshot
+// stays until the sandbox is saved again or over: its instance stands on the
+// same root image.
+func (c *Control) resume(ctx context.Context, e *entry, s cay.Sandbox, timeout time.Duration) (cay.Sandbox, error) {
+	s.State, s.Instance = cay.Resuming, cay.NewInstanceID()
+	if err := c.save(ctx, e, s); err != nil {
+		return cay.Sandbox{}, err
+	}
+	within, cancel := context.WithTimeout(ctx, createWithin)
+	defer cancel()
+	spec := c.instanceSpec(s)
+	spec.Resume = true
+	if _, err := c.node.Create(within, spec); err != nil {
+		back := paused(s)
+		back.EndedAt = s.EndedAt
+		c.force(ctx, e, back)
+		return cay.Sandbox{}, saveError(err, "the sandbox could not be resumed")
+	}
+	s.State, s.EndedAt, s.EndAt = cay.Running, time.Time{}, now().Add(timeout)
+	if err := c.save(ctx, e, s); err != nil {
+		// Memory and store would disagree: it stays saved as it was.
+		instance := s.Instance
+		c.force(ctx, e, paused(s))
+		c.stop(ctx, instance, cay.CauseFailedStart)
+		return cay.Sandbox{}, err
+	}
+	c.log.Info("sandbox resumed", "sandbox", s.ID)
+	return s, nil
+}
+
+// timeOut does to a running sandbox what it asked for when its time is over.
+// The caller holds its lock.
+func (c *Control) timeOut(ctx context.Context, e *entry, s cay.Sandbox) error {
+	if s.OnTimeout == cay.PauseOnTimeout {
+		return c.pause(ctx, e, s)
+	}
+	return c.end(ctx, e, cay.CauseTimeout, now())
+}
+
+// Asleep returns a sandbox that traffic may wake: one of any team that is
+// paused, or about to be, or about to run again.
+func (c *Control) Asleep(id cay.SandboxID) (cay.Sandbox, bool) {
+	c.mu.RLock()
+	e := c.live[id]
+	c.mu.RUnlock()
+	if e == nil {
+		return cay.Sandbox{}, false
+	}
+	s := e.sandbox()
+	switch s.State {
+	case cay.Pausing, cay.Paused, cay.Resuming:
+		return s, s.AutoResume
+	}
+	return s, false
+}
+
+// Wake resumes a sandbox that Asleep returned, for as long as it was given
+// when it was created, and for some minutes at least. That it runs already is
+// no error. Who called it may leave: others may wait for the same.
+func (c *Control) Wake(ctx context.Context, id cay.SandboxID) error {
+	c.mu.RLock()
+	e := c.live[id]
+	c.mu.RUnlock()
+	if e == nil {
+		return errNoSandbox(id)
+	}
+	if err := e.acquire(ctx); err != nil {
+		return err
+	}
+	defer e.release()
+	s := e.sandbox()
+	switch {
+	case s.State == cay.Running:
+		return nil
+	case s.State != cay.Paused || !s.AutoResume:
+		return errNoSandbox(id)
+	}
+	_, err := c.resume(context.WithoutCancel(ctx), e, s, max(s.Timeout, wokenFor))
+	return err
+}

@@ -1,0 +1,297 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+func (w *world) pause(s cay.Sandbox) cay.Sandbox {
+	w.Helper()
+	if err := w.c.Pause(w.Context(), s.Team, s.ID); err != nil {
+		w.Fatal(err)
+	}
+	return w.is(s, cay.Paused)
+}
+
+// is checks a sandbox's state, in memory and on disk.
+func (w *world) is(s cay.Sandbox, state cay.State) cay.Sandbox {
+	w.Helper()
+	got, err := w.c.Get(w.Context(), s.Team, s.ID)
+	if err != nil || got.State != state {
+		w.Fatalf("sandbox is %q, want %q, %v", got.State, state, err)
+	}
+	if row, err := w.store.Sandbox(w.Context(), s.Team, s.ID); err != nil || row.State != state || row.Snapshot != got.Snapshot {
+		w.Errorf("recorded as %q in %s, want %q in %s, %v", row.State, row.Snapshot, state, got.Snapshot, err)
+	}
+	return got
+}
+
+// saved checks which snapshots the node has.
+func (w *world) saved(want ...cay.SnapshotID) {
+	w.Helper()
+	var got []cay.SnapshotID
+	for _, s := range w.node.Snapshots() {
+		got = append(got, s.ID)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		w.Errorf("the node keeps snapshots %v, want %v", got, want)
+	}
+}
+
+func (w *world) instance(s cay.Sandbox) cay.InstanceSpec {
+	w.Helper()
+	for _, i := range w.node.Instances() {
+		if i.Spec.Sandbox == s.ID {
+			return i.Spec
+		}
+	}
+	w.Fatalf("sandbox %s has no instance", s.ID)
+	return cay.InstanceSpec{}
+}
+
+func TestPauseAndResume(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	s := w.create(time.Hour)
+	first := w.instance(s)
+	p := w.pause(s)
+	w.saved(p.Snapshot)
+	if p.EndedAt.IsZero() || p.Instance != "" || !p.StartedAt.Equal(s.StartedAt) || len(w.node.Instances()) != 0 {
+		t.Errorf("paused as %+v", p)
+	}
+	if record := w.node.Snapshots()[0]; record.Sandbox != s.ID || record.Parent != "s1" || !record.Secure || record.Team != s.Team {
+		t.Errorf("saved as %+v", record)
+	}
+	for name, err := range map[string]error{
+		"pause":   w.c.Pause(ctx, s.Team, s.ID),
+		"timeout": w.c.SetTimeout(ctx, s.Team, s.ID, time.Hour),
+		"refresh": w.c.Refresh(ctx, s.Team, s.ID, time.Hour),
+	} {
+		if cay.KindOf(err) != cay.Conflict {
+			t.Errorf("%s of a paused sandbox: %v", name, err)
+		}
+	}
+	got, resumed, err := w.c.Connect(ctx, s.Team, s.ID, 2*time.Hour)
+	if err != nil || !resumed || !got.EndedAt.IsZero() || got.EndAt.Before(s.EndAt) || !got.StartedAt.Equal(s.StartedAt) {
+		t.Errorf("resumed %v as %+v, %v", resumed, got, err)
+	}
+	again := w.instance(s)
+	if !again.Resume || again.Snapshot != p.Snapshot || again.Instance == first.Instance ||
+		again.AccessToken != first.AccessToken || again.Env["SECRET"] != "x" || first.Resume {
+		t.Errorf("resumed with %+v", again)
+	}
+	w.is(s, cay.Running)
+	if _, err := w.c.Resume(ctx, s.Team, s.ID, time.Hour, ""); cay.KindOf(err) != cay.Conflict {
+		t.Errorf("resume of a running sandbox: %v", err)
+	}
+	// What it was resumed from goes when there is something newer.
+	p2 := w.pause(s)
+	w.saved(p2.Snapshot)
+	if got, err := w.c.Resume(ctx, s.Team, s.ID, time.Hour, cay.PauseOnTimeout); err != nil || got.OnTimeout != cay.PauseOnTimeout {
+		t.Errorf("resumed as %+v, %v", got, err)
+	}
+	if err := w.c.Kill(ctx, s.Team, s.ID); err != nil {
+		t.Error(err)
+	}
+	w.saved()
+}
+
+func TestKillOfAPausedSandbox(t *testing.T) {
+	w := newWorld(t)
+	s := w.pause(w.create(time.Hour))
+	if err := w.c.Kill(t.Context(), s.Team, s.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.gone(s, cay.CauseAsked)
+	w.saved()
+}
+
+func TestAFailedPause(t *testing.T) {
+	w := newWorld(t)
+	s := w.create(time.Hour)
+	w.node.OnSave = func(cay.InstanceID) error {
+		return cay.Wrap(cay.NoSpace, syscall.ENOSPC, "the disk is full")
+	}
+	if err := w.c.Pause(t.Context(), s.Team, s.ID); cay.KindOf(err) != cay.NoSpace {
+		t.Errorf("Pause = %v", err)
+	}
+	if got := w.is(s, cay.Running); got.Snapshot != "s1" || got.Instance != s.Instance {
+		t.Errorf("it is %+v", got)
+	}
+	w.node.OnSave = nil
+	w.pause(s)
+}
+
+func TestAFailedResume(t *testing.T) {
+	w := newWorld(t)
+	s := w.pause(w.create(time.Hour))
+	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error { return errors.New("no") }
+	_, _, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour)
+	if cay.KindOf(err) != cay.Internal {
+		t.Errorf("Connect = %v", err)
+	}
+	if got := w.is(s, cay.Paused); !got.EndedAt.Equal(s.EndedAt) {
+		t.Errorf("it is %+v", got)
+	}
+	w.saved(s.Snapshot)
+	w.node.OnCreate = nil
+	if _, resumed, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour); err != nil || !resumed {
+		t.Error(err)
+	}
+}
+
+func TestTimeoutPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var full atomic.Bool
+		full.Store(true)
+		w.node.OnSave = func(cay.InstanceID) error {
+			if full.Load() {
+				return cay.Errorf(cay.NoSpace, "full")
+			}
+			return nil
+		}
+		w.run()
+		spec := w.spec(time.Minute)
+		spec.OnTimeout = cay.PauseOnTimeout
+		s, err := w.c.Create(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(61 * time.Second)
+		synctest.Wait()
+		w.is(s, cay.Running) // better late than lost
+		full.Store(false)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		w.is(s, cay.Paused)
+		time.Sleep(time.Hour) // it is not ended twice, nor swept away
+		synctest.Wait()
+		w.is(s, cay.Paused)
+		if _, _, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.c.SetTimeout(t.Context(), s.Team, s.ID, 0); err != nil {
+			t.Fatal(err)
+		}
+		w.is(s, cay.Paused)
+	})
+}
+
+func TestTrafficWakes(t *testing.T) {
+	w := newWorld(t)
+	for _, tt := range []struct{ given, lives time.Duration }{{time.Second, 300 * time.Second}, {420 * time.Second, 420 * time.Second}} {
+		spec := w.spec(tt.given)
+		spec.AutoResume = true
+		s, err := w.c.Create(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.c.SetTimeout(t.Context(), s.Team, s.ID, 2*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := w.c.Asleep(s.ID); ok {
+			t.Error("a running sandbox is asleep")
+		}
+		w.pause(s)
+		if box, ok := w.c.Asleep(s.ID); !ok || box.ID != s.ID {
+			t.Errorf("asleep: %v, %+v", ok, box)
+		}
+		before := len(w.node.Instances())
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				if err := w.c.Wake(t.Context(), s.ID); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := len(w.node.Instances()); n != before+1 {
+			t.Errorf("%d instances came of it", n-before)
+		}
+		got := w.is(s, cay.Running)
+		if left := time.Until(got.EndAt); left > tt.lives || left < tt.lives-time.Minute {
+			t.Errorf("it lives for %v, want %v", left, tt.lives)
+		}
+	}
+	s := w.pause(w.create(time.Hour))
+	if _, ok := w.c.Asleep(s.ID); ok || cay.KindOf(w.c.Wake(t.Context(), s.ID)) != cay.NotFound {
+		t.Error("a sandbox was woken that traffic may not wake")
+	}
+}
+
+// A server that was killed at any moment leaves a state that the next one
+// names and finishes.
+func TestCrashesBetween(t *testing.T) {
+	for _, tt := range []struct {
+		state        cay.State
+		lives, saved bool
+		want         cay.State
+	}{
+		{cay.Pausing, true, false, cay.Running},
+		{cay.Pausing, true, true, cay.Running},
+		{cay.Pausing, false, true, cay.Paused},
+		{cay.Pausing, false, false, cay.Killed},
+		{cay.Resuming, true, true, cay.Paused},
+		{cay.Resuming, false, true, cay.Paused},
+		{cay.Paused, false, true, cay.Paused},
+	} {
+		t.Run(fmt.Sprintf("%s lives %v saved %v", tt.state, tt.lives, tt.saved), func(t *testing.T) {
+			w := newWorld(t)
+			s := w.create(time.Hour)
+			s.State, s.Snapshot = tt.state, cay.NewSnapshotID()
+			if tt.state == cay.Paused {
+				w.node.Vanish(s.Instance)
+				s.Instance = ""
+			}
+			if err := w.store.UpdateSandbox(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			other := w.create(time.Hour)
+			for _, id := range []cay.SnapshotID{s.Snapshot, "sofnobody"} {
+				if id != s.Snapshot || tt.saved {
+					if err := w.node.Checkpoint(t.Context(), other.Instance, cay.Snapshot{ID: id, Sandbox: s.ID}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if !tt.lives {
+				w.node.Vanish(s.Instance)
+			}
+			w.restart()
+			if tt.want == cay.Killed {
+				w.gone(s, cay.CauseHostLost)
+				w.saved()
+				return
+			}
+			got := w.is(s, tt.want)
+			if tt.want == cay.Running {
+				w.saved() // the pause did not happen
+				if got.Snapshot != "s1" {
+					t.Errorf("it was made of %s", got.Snapshot)
+				}
+				return
+			}
+			w.saved(s.Snapshot)
+			if len(w.node.Instances()) != 1 || got.Instance != "" || got.EndedAt.IsZero() && tt.state != cay.Paused {
+				t.Errorf("instances %v, row %+v", w.node.Instances(), got)
+			}
+			if _, resumed, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour); err != nil || !resumed {
+				t.Errorf("resume: %v, %v", resumed, err)
+			}
+		})
+	}
+}
