@@ -7,11 +7,15 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
 	pipeChunk = 32 << 10 // the most of a pipe that one event carries
 	ttyChunk  = 16 << 10 // the same of a terminal
+	// burst is how much is read at once of an output that has that much.
+	burst = 128 << 10
 	// drainMax bounds what is taken from an output after its process has
 	// ended: a pipe's usual capacity is what the process can have left there.
 	drainMax = 1 << 20
@@ -23,8 +27,9 @@ const (
 // output is one stream that a process writes.
 type output struct {
 	file  *os.File
-	fd    int // of file: for reads that do not wait
-	chunk int
+	fd    int          // of file: for reads that do not wait
+	chunk int          // the most of one event
+	wide  bool         // the pipe was made bigger
 	emit  func([]byte) // takes over the bytes
 	want  func() bool  // reports whether anybody listens
 }
@@ -101,17 +106,36 @@ func (o *output) discard() {
 	_, _ = io.Copy(io.Discard, o.file) // its error is its end
 }
 
-// pass emits the first n bytes and returns a buffer to go on with. A full
-// buffer is handed over, a mostly empty one copied.
+// pass emits the first n bytes and returns a buffer to go on with. A buffer
+// that is full or nearly so is handed over, and a bigger one follows: whoever
+// writes that much goes on, and is read in fewer calls. A mostly empty one is
+// copied.
 func (o *output) pass(buf []byte, n int) []byte {
 	switch {
 	case n <= 0 || !o.want():
 		return buf
-	case n > len(buf)/2:
-		o.emit(buf[:n:n])
-		return make([]byte, o.chunk)
-	default:
-		o.emit(slices.Clone(buf[:n]))
-		return buf
+	case n <= len(buf)/2:
+		for part := range slices.Chunk(slices.Clone(buf[:n]), o.chunk) {
+			o.emit(part)
+		}
+		return buf[:max(o.chunk, len(buf)/2)]
 	}
+	for part := range slices.Chunk(buf[:n:n], o.chunk) {
+		o.emit(part)
+	}
+	return make([]byte, o.grow(n, len(buf)))
+}
+
+// grow returns the size of the buffer that follows one of size bytes, n of
+// which were filled.
+func (o *output) grow(n, size int) int {
+	if n < size || size >= burst {
+		return size
+	}
+	if !o.wide {
+		o.wide = true
+		// Where this is refused, reads stay as short as the pipe.
+		_, _ = unix.FcntlInt(uintptr(o.fd), unix.F_SETPIPE_SZ, 2*burst)
+	}
+	return min(2*size, burst)
 }

@@ -148,12 +148,13 @@ func (p *process) follow(ctx context.Context, s *subscriber, owner bool, keepali
 			return errExpired()
 		case e = <-s.events:
 		case <-p.ended:
-			return p.finish(s, expired, send)
+			return p.finish(ctx, s, expired, send)
 		case <-ticker.C:
 			e = &pb.ProcessEvent{Event: &pb.ProcessEvent_Keepalive{Keepalive: &pb.ProcessEvent_KeepAlive{}}}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		expect(ctx, len(s.events) > 0)
 		if err := send(e); err != nil {
 			return err
 		}
@@ -162,16 +163,18 @@ func (p *process) follow(ctx context.Context, s *subscriber, owner bool, keepali
 
 // finish sends what is left of an ended process. Everything that it wrote
 // waits in s by now.
-func (p *process) finish(s *subscriber, expired <-chan struct{}, send func(*pb.ProcessEvent) error) error {
+func (p *process) finish(ctx context.Context, s *subscriber, expired <-chan struct{}, send func(*pb.ProcessEvent) error) error {
 	for {
 		select {
 		case <-expired:
 			return errExpired()
 		case e := <-s.events:
+			expect(ctx, true)
 			if err := send(e); err != nil {
 				return err
 			}
 		default:
+			expect(ctx, false)
 			return send(&pb.ProcessEvent{Event: &pb.ProcessEvent_End{End: p.end}})
 		}
 	}

@@ -51,7 +51,7 @@ func New(cfg Config) *Service { return &Service{cfg: cfg, table: newTable()} }
 func (s *Service) Handler(opts ...connect.HandlerOption) (string, http.Handler) {
 	opts = append([]connect.HandlerOption{connect.WithCodec(jsonCodec{})}, opts...)
 	path, h := processconnect.NewProcessHandler(s, opts...)
-	return path, lives(h)
+	return path, batched(lives(h))
 }
 
 // lifeKey is the context's key of a process's life.
