@@ -120,6 +120,10 @@ func (n *Node) make(ctx context.Context, inst *instance) error {
 	}
 	n.cfg.Log.Debug("sandbox made", "sandbox", inst.spec.Sandbox, "instance", inst.spec.Instance,
 		"journal", prepared.Sub(inst.started), "restore", restored.Sub(prepared), "identity", time.Since(restored))
+	if cause := context.Cause(inst.ctx); cause != nil { // it may not have come through to ctx yet
+		cancel(cause)
+		return stepFailed(ctx, "go on", cause)
+	}
 	return nil
 }
 
