@@ -70,6 +70,9 @@ WHERE team = $21 AND id = $22`,
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
 		return notFound("sandbox", b.ID)
 	}
+	if b.State == cay.Paused {
+		return s.sync(ctx)
+	}
 	return nil
 }
 

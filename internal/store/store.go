@@ -45,7 +45,7 @@ type Store interface {
 	TemplateByName(ctx context.Context, team cay.TeamID, name string) (cay.Template, error)
 	// Templates lists what is the team's own or public, newest first.
 	Templates(ctx context.Context, team cay.TeamID) ([]cay.Template, error)
-	// PutBuild records a build or replaces it. One that is ready becomes
+	// PutBuild records a build or replaces it, safe from power cuts. One that is ready becomes
 	// what its template starts sandboxes from.
 	PutBuild(ctx context.Context, b cay.Build) error
 	// Builds lists the builds of a template that the team may see, newest
@@ -57,7 +57,8 @@ type Store interface {
 
 	// AddSandbox records a new sandbox and counts it for its template.
 	AddSandbox(ctx context.Context, s cay.Sandbox) error
-	// UpdateSandbox replaces a sandbox's record, all but its metadata.
+	// UpdateSandbox replaces a sandbox's record, all but its metadata. The
+	// record of one that is paused is safe from power cuts.
 	UpdateSandbox(ctx context.Context, s cay.Sandbox) error
 	// Sandbox finds a team's sandbox in any state.
 	Sandbox(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error)

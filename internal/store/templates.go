@@ -123,7 +123,7 @@ cpus, memory_mb, disk_mb, envd_version, created_at, updated_at, finished_at`
 
 // PutBuild records a build or replaces it.
 func (s *SQLite) PutBuild(ctx context.Context, b cay.Build) error {
-	return s.tx(ctx, func(tx *sql.Tx) error {
+	err := s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `
 INSERT INTO builds (`+buildColumns+`)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
@@ -142,6 +142,10 @@ ON CONFLICT (id) DO UPDATE SET state = excluded.state, snapshot = excluded.snaps
 			b.ID, millis(b.UpdatedAt), b.Template)
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	return s.sync(ctx)
 }
 
 // RemoveTemplate removes a team's own template with its names and builds.
