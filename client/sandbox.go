@@ -22,6 +22,10 @@ type CreateOptions struct {
 	Env      map[string]string
 	// NoInternet closes the internet to it.
 	NoInternet bool
+	// AutoPause pauses it at its timeout instead of ending it.
+	AutoPause bool
+	// AutoResume has requests to it wake it when it is paused.
+	AutoResume bool
 }
 
 // Sandbox is a sandbox that can be talked to. Its JSON is that of the wire.
@@ -75,6 +79,12 @@ func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) 
 	if o.Timeout != 0 {
 		in["timeout"] = seconds(o.Timeout)
 	}
+	if o.AutoPause {
+		in["autoPause"] = true
+	}
+	if o.AutoResume {
+		in["autoResume"] = map[string]bool{"enabled": true}
+	}
 	if len(o.Metadata) > 0 {
 		in["metadata"] = o.Metadata
 	}
@@ -88,7 +98,8 @@ func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) 
 	return s, nil
 }
 
-// Connect returns a sandbox that exists, so that it can be talked to. It lives
+// Connect returns a sandbox that exists, so that it can be talked to. One that
+// is paused is resumed. It lives
 // for the timeout at least from now on; zero leaves that to the server.
 func (c *Client) Connect(ctx context.Context, id string, timeout time.Duration) (*Sandbox, error) {
 	in := map[string]any{}

@@ -14,12 +14,16 @@ import (
 )
 
 type sandboxCmd struct {
-	Create  createCmd  `cmd:"" help:"Make a sandbox and print its id."`
-	List    listCmd    `cmd:"" aliases:"ls" help:"List sandboxes."`
-	Kill    killCmd    `cmd:"" aliases:"rm" help:"End sandboxes."`
-	Exec    execCmd    `cmd:"" help:"Run a command in a sandbox."`
-	Connect connectCmd `cmd:"" aliases:"shell" help:"Open a shell in a sandbox."`
-	Cp      cpCmd      `cmd:"" help:"Copy files and directories into a sandbox or out of one."`
+	Create   createCmd   `cmd:"" help:"Make a sandbox and print its id."`
+	List     listCmd     `cmd:"" aliases:"ls" help:"List sandboxes."`
+	Kill     killCmd     `cmd:"" aliases:"rm" help:"End sandboxes."`
+	Pause    pauseCmd    `cmd:"" help:"Save sandboxes with their memory and stop them."`
+	Resume   resumeCmd   `cmd:"" help:"Let paused sandboxes go on."`
+	Fork     forkCmd     `cmd:"" help:"Make copies of a running sandbox."`
+	Snapshot snapshotCmd `cmd:"" help:"Save a running sandbox as something to make others of."`
+	Exec     execCmd     `cmd:"" help:"Run a command in a sandbox."`
+	Connect  connectCmd  `cmd:"" aliases:"shell" help:"Open a shell in a sandbox."`
+	Cp       cpCmd       `cmd:"" help:"Copy files and directories into a sandbox or out of one."`
 }
 
 type createCmd struct {
@@ -28,11 +32,13 @@ type createCmd struct {
 	Metadata   map[string]string `short:"m" placeholder:"KEY=VALUE" help:"Metadata to find it by."`
 	Env        map[string]string `short:"e" placeholder:"KEY=VALUE" help:"Environment of its processes."`
 	NoInternet bool              `help:"Close the internet to it."`
+	AutoPause  bool              `help:"Pause it when its time is over, instead of ending it."`
+	AutoResume bool              `help:"Have requests to it wake it when it is paused."`
 }
 
 func (c *createCmd) Run(a *app) error {
-	if c.Timeout <= 0 {
-		return cay.Errorf(cay.Invalid, "--timeout must be more than 0, not %s", c.Timeout).WithHint("e.g. --timeout 10m")
+	if err := checkTimeout(c.Timeout); err != nil {
+		return err
 	}
 	api, err := a.client()
 	if err != nil {
@@ -42,6 +48,7 @@ func (c *createCmd) Run(a *app) error {
 	err = a.wait("creating a sandbox", func() (err error) {
 		s, err = api.Create(a.ctx, client.CreateOptions{
 			Template: c.Template, Timeout: c.Timeout, Metadata: c.Metadata, Env: c.Env, NoInternet: c.NoInternet,
+			AutoPause: c.AutoPause, AutoResume: c.AutoResume,
 		})
 		return err
 	})

@@ -9,6 +9,8 @@ import e2b
 import e2b_code_interpreter
 import pytest
 
+import world
+
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 
 
@@ -240,3 +242,32 @@ async def test_async_life():
         await forks[0].kill()
     finally:
         await box.kill()
+
+
+def test_from_the_command_line():
+    server = world.Server()
+    made = []
+
+    def cay(*args, **kw):
+        return server.cay("sandbox", *args, **kw).stdout.strip()
+
+    try:
+        made.append(cay("create", "--auto-pause", "--auto-resume"))
+        box = made[0]
+        assert e2b.Sandbox.get_info(box).lifecycle == {"on_timeout": "pause", "auto_resume": True}
+        cay("exec", box, "--", "sh", "-c", "echo kept > note")
+        assert cay("pause", box) == box
+        assert "paused" in cay("list")
+        twice = server.cay("sandbox", "pause", box, check=False)
+        assert twice.returncode != 0 and "already paused" in twice.stderr
+        assert cay("resume", box) == box
+        made += cay("fork", box, "-n", "2").split()
+        assert len(set(made)) == 3
+        snapshot = cay("snapshot", box)
+        made.append(cay("create", snapshot))
+        for one in made:
+            assert cay("exec", one, "--", "cat", "note") == "kept"
+        cay("kill", made.pop())
+        assert e2b.Sandbox.delete_snapshot(snapshot) is True
+    finally:
+        server.cay("sandbox", "kill", *made, check=False)

@@ -1,0 +1,93 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// Pause saves a sandbox with its memory and processes, and stops it. Conflict
+// when it is paused already. Connect resumes it.
+func (c *Client) Pause(ctx context.Context, id string) error {
+	_, err := c.call(ctx, http.MethodPost, "/sandboxes/"+url.PathEscape(id)+"/pause", map[string]any{}, nil)
+	return err
+}
+
+// Fork makes copies of a running sandbox as it is at this moment, which live
+// for the timeout. It returns those that started, and why others did not.
+func (c *Client) Fork(ctx context.Context, id string, count int, timeout time.Duration) ([]*Sandbox, error) {
+	in := map[string]any{"count": count, "timeout": seconds(timeout)}
+	var items []struct {
+		Sandbox *Sandbox `json:"sandbox"`
+		Error   *struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if _, err := c.call(ctx, http.MethodPost, "/sandboxes/"+url.PathEscape(id)+"/fork", in, &items); err != nil {
+		return nil, err
+	}
+	var out []*Sandbox
+	var errs []error
+	for _, item := range items {
+		switch {
+		case item.Sandbox != nil:
+			item.Sandbox.client = c
+			out = append(out, item.Sandbox)
+		case item.Error != nil:
+			errs = append(errs, cay.Errorf(cay.Internal, "a fork did not start: %s", item.Error.Message))
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// Snapshot is a saved state that sandboxes can be made of: its id is a
+// template's.
+type Snapshot struct {
+	ID    string   `json:"snapshotID"`
+	Names []string `json:"names"`
+}
+
+// Snapshot saves a running sandbox, which runs on. With a name it becomes the
+// newest state of that name; name may be empty.
+func (c *Client) Snapshot(ctx context.Context, id, name string) (Snapshot, error) {
+	in := map[string]any{}
+	if name != "" {
+		in["name"] = name
+	}
+	var out Snapshot
+	_, err := c.call(ctx, http.MethodPost, "/sandboxes/"+url.PathEscape(id)+"/snapshots", in, &out)
+	return out, err
+}
+
+// Snapshots lists the snapshots of a sandbox, or all for an empty id, newest
+// first.
+func (c *Client) Snapshots(ctx context.Context, id string) ([]Snapshot, error) {
+	var out []Snapshot
+	query := url.Values{"limit": {"100"}}
+	if id != "" {
+		query.Set("sandboxID", id)
+	}
+	for {
+		var page []Snapshot
+		header, err := c.call(ctx, http.MethodGet, "/snapshots?"+query.Encode(), nil, &page)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, page...)
+		next := header.Get("X-Next-Token")
+		if next == "" || len(page) == 0 {
+			return out, nil
+		}
+		query.Set("nextToken", next)
+	}
+}
+
+// RemoveTemplate removes a template or a snapshot that no sandbox uses.
+func (c *Client) RemoveTemplate(ctx context.Context, ref string) error {
+	_, err := c.call(ctx, http.MethodDelete, "/templates/"+url.PathEscape(ref), nil, nil)
+	return err
+}
