@@ -27,11 +27,11 @@ const (
 // output is one stream that a process writes.
 type output struct {
 	file  *os.File
-	fd    int          // of file: for reads that do not wait
-	chunk int          // the most of one event
-	wide  bool         // the pipe was made bigger
-	emit  func([]byte) // takes over the bytes
-	want  func() bool  // reports whether anybody listens
+	fd    int                 // of file: for reads that do not wait
+	chunk int                 // the most of one event
+	wide  bool                // the pipe was made bigger
+	emit  func([]byte, *slab) // takes over the bytes, which may lie in a slab
+	want  func() bool         // reports whether anybody listens
 }
 
 // ends is a pipe: one end for the agent, in its poller, one for the child.
@@ -63,9 +63,9 @@ func newPipe(name string, childReads bool) (ends, error) {
 // until a read deadline says that the process is over and nothing more is
 // there (false).
 func (o *output) forward() (eof bool) {
-	buf := make([]byte, o.chunk)
+	buf := newSlab(o.chunk)
 	for {
-		n, err := o.file.Read(buf)
+		n, err := o.file.Read(buf.b)
 		buf = o.pass(buf, n)
 		switch {
 		case err == nil:
@@ -79,9 +79,9 @@ func (o *output) forward() (eof bool) {
 
 // drain emits what lies in the output now. A deadline that has passed makes
 // the file refuse to read, hence the plain system call.
-func (o *output) drain(buf []byte) (eof bool) {
+func (o *output) drain(buf *slab) (eof bool) {
 	for taken := 0; taken < drainMax; {
-		n, err := syscall.Read(o.fd, buf)
+		n, err := syscall.Read(o.fd, buf.b)
 		switch {
 		case errors.Is(err, syscall.EINTR):
 			continue
@@ -106,27 +106,32 @@ func (o *output) discard() {
 	_, _ = io.Copy(io.Discard, o.file) // its error is its end
 }
 
-// pass emits the first n bytes and returns a buffer to go on with. A buffer
-// that is full or nearly so is handed over, and a bigger one follows: whoever
-// writes that much goes on, and is read in fewer calls. A mostly empty one is
-// copied.
-func (o *output) pass(buf []byte, n int) []byte {
+// pass emits the first n bytes and returns a slab to go on with. One that is
+// full, or nearly so, is handed over, and a bigger one follows: whoever writes
+// that much goes on, and is read in fewer calls. Of a mostly empty one the
+// bytes are copied.
+func (o *output) pass(buf *slab, n int) *slab {
+	size := len(buf.b)
 	switch {
 	case n <= 0 || !o.want():
 		return buf
-	case n <= len(buf)/2:
-		for part := range slices.Chunk(slices.Clone(buf[:n]), o.chunk) {
-			o.emit(part)
+	case n <= size/4 && n <= o.chunk:
+		o.emit(slices.Clone(buf.b[:n]), nil)
+		if size == o.chunk {
+			return buf
 		}
-		return buf[:max(o.chunk, len(buf)/2)]
+		size = o.chunk
+	default:
+		for part := range slices.Chunk(buf.b[:n:n], o.chunk) {
+			o.emit(part, buf)
+		}
+		size = o.grow(n, size)
 	}
-	for part := range slices.Chunk(buf[:n:n], o.chunk) {
-		o.emit(part)
-	}
-	return make([]byte, o.grow(n, len(buf)))
+	buf.release()
+	return newSlab(size)
 }
 
-// grow returns the size of the buffer that follows one of size bytes, n of
+// grow returns the size of the slab that follows one of size bytes, n of
 // which were filled.
 func (o *output) grow(n, size int) int {
 	if n < size || size >= burst {

@@ -42,12 +42,18 @@ type process struct {
 
 // subscriber follows a process from when it subscribed.
 type subscriber struct {
-	events chan *pb.ProcessEvent
+	events chan message
 	gone   chan struct{}
 }
 
+// message is an event and the slab that it points into, if any.
+type message struct {
+	event *pb.ProcessEvent
+	in    *slab
+}
+
 func (p *process) subscribe() *subscriber {
-	s := &subscriber{events: make(chan *pb.ProcessEvent, backlog), gone: make(chan struct{})}
+	s := &subscriber{events: make(chan message, backlog), gone: make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	subs := append(slices.Clone(p.subscribers()), s)
@@ -72,11 +78,13 @@ func (p *process) subscribers() []*subscriber {
 
 // publish hands an event to every subscriber, and waits for those that are
 // behind.
-func (p *process) publish(e *pb.ProcessEvent) {
+func (p *process) publish(m message) {
 	for _, s := range p.subscribers() {
+		m.in.hold()
 		select {
-		case s.events <- e:
+		case s.events <- m:
 		case <-s.gone:
+			m.in.release()
 		}
 	}
 }
@@ -142,22 +150,23 @@ func (p *process) follow(ctx context.Context, s *subscriber, owner bool, keepali
 	ticker := time.NewTicker(keepalive)
 	defer ticker.Stop()
 	for {
-		var e *pb.ProcessEvent
+		var m message
 		select {
 		case <-expired:
 			return errExpired()
-		case e = <-s.events:
+		case m = <-s.events:
 		case <-p.ended:
 			return p.finish(ctx, s, expired, send)
 		case <-ticker.C:
-			e = &pb.ProcessEvent{Event: &pb.ProcessEvent_Keepalive{Keepalive: &pb.ProcessEvent_KeepAlive{}}}
+			m.event = &pb.ProcessEvent{Event: &pb.ProcessEvent_Keepalive{Keepalive: &pb.ProcessEvent_KeepAlive{}}}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 		expect(ctx, len(s.events) > 0)
-		if err := send(e); err != nil {
+		if err := send(m.event); err != nil {
 			return err
 		}
+		m.in.release()
 	}
 }
 
@@ -168,11 +177,12 @@ func (p *process) finish(ctx context.Context, s *subscriber, expired <-chan stru
 		select {
 		case <-expired:
 			return errExpired()
-		case e := <-s.events:
+		case m := <-s.events:
 			expect(ctx, true)
-			if err := send(e); err != nil {
+			if err := send(m.event); err != nil {
 				return err
 			}
+			m.in.release()
 		default:
 			expect(ctx, false)
 			return send(&pb.ProcessEvent{Event: &pb.ProcessEvent_End{End: p.end}})

@@ -187,8 +187,8 @@ func (p *process) addOutput(from ends, chunk int, event func([]byte) *pb.Process
 		fd:    from.fd,
 		chunk: chunk,
 		want:  func() bool { return len(p.subscribers()) > 0 },
-		emit: func(b []byte) {
-			p.publish(&pb.ProcessEvent{Event: &pb.ProcessEvent_Data{Data: event(b)}})
+		emit: func(b []byte, in *slab) {
+			p.publish(message{&pb.ProcessEvent{Event: &pb.ProcessEvent_Data{Data: event(b)}}, in})
 		},
 	})
 }
