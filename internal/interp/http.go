@@ -96,7 +96,7 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request) {
 	if !read(w, r, &in) {
 		return
 	}
-	sess, err := s.target(in)
+	sess, lang, err := s.target(in)
 	if err == nil {
 		// A kernel that cannot start is an error of the request, not of the
 		// stream.
@@ -119,7 +119,7 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request) {
 
 	events := make(chan any)
 	if !s.background(func() {
-		sess.execute(ctx, *in.Code, in.EnvVars, func(ev any) {
+		sess.execute(ctx, source{*in.Code, lang}, in.EnvVars, func(ev any) {
 			select {
 			case events <- ev:
 			case <-ctx.Done():
@@ -131,21 +131,26 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request) {
 	stream(ctx, w, rc, events)
 }
 
-// target is the context that a request means.
-func (s *Server) target(in executeBody) (*session, error) {
+// target is the context that a request means, and the language of its code.
+func (s *Server) target(in executeBody) (*session, string, error) {
 	switch {
 	case in.Code == nil:
-		return nil, badRequest("code is required")
+		return nil, "", badRequest("code is required")
 	case in.ContextID != "" && in.Language != "":
-		return nil, badRequest("only one of context_id and language can be given")
+		return nil, "", badRequest("only one of context_id and language can be given")
 	case in.ContextID != "":
-		return s.lookup(in.ContextID)
+		sess, err := s.lookup(in.ContextID)
+		if err != nil {
+			return nil, "", err
+		}
+		return sess, sess.Language, nil
 	}
 	lang, err := language(in.Language)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return s.defaultSession(lang)
+	sess, err := s.defaultSession(home(lang))
+	return sess, lang, err
 }
 
 // stream writes events as lines until the last, or until the client is gone.

@@ -343,7 +343,7 @@ func TestContexts(t *testing.T) {
 	if x := w.run(t, "x"); x.err.text("name") != "NameError" {
 		t.Fatalf("contexts share variables: %v", x.events)
 	}
-	if _, list := w.do(t, http.MethodGet, "/contexts", ""); strings.Count(list, `"id"`) != 2 {
+	if _, list := w.do(t, http.MethodGet, "/contexts", ""); strings.Count(list, `"id"`) != 3 {
 		t.Fatalf("list: %s", list)
 	}
 	// One waits for the other's file: contexts run side by side.
@@ -410,9 +410,13 @@ func TestKernelDeath(t *testing.T) {
 // blocked starts an execution that never ends and returns once it runs.
 func (w *world) blocked(ctx context.Context, t *testing.T, code string) *http.Response {
 	t.Helper()
-	resp := w.post(ctx, t, "/execute", map[string]any{
-		"code": "print('running', flush=True)\n" + code,
-	})
+	return w.begun(ctx, t, map[string]any{"code": "print('running', flush=True)\n" + code})
+}
+
+// begun starts an execution and returns once it has said that it runs.
+func (w *world) begun(ctx context.Context, t *testing.T, body map[string]any) *http.Response {
+	t.Helper()
+	resp := w.post(ctx, t, "/execute", body)
 	var seen []byte
 	one := make([]byte, 1)
 	for !bytes.Contains(seen, []byte(`running\n`)) {

@@ -1,8 +1,9 @@
 // Package interp is the code interpreter inside a sandbox: the HTTP API that
-// code interpreter clients call on port 49999, served by talking to Jupyter
-// kernels directly. A context is a kernel that is started, watched and
-// replaced here; executions are requests on its sockets, and what it
-// publishes about them becomes a stream of JSON lines.
+// code interpreter clients call on port 49999, served by talking to kernels
+// directly: Jupyter's for Python, small programs of our own for JavaScript and
+// bash. A context is a kernel that is started, watched and replaced here;
+// executions are requests to it, and what it publishes about them becomes a
+// stream of JSON lines.
 //
 // Nothing here depends on the wall clock or on a timer firing in time: a
 // sandbox may be frozen for hours and go on, or be restored many times.
@@ -22,7 +23,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -30,13 +30,15 @@ import (
 	"github.com/cay-run/cay/internal/guest"
 )
 
-//go:embed kernel/*.py
+//go:embed kernel/*.py kernel/*.cjs kernel/*.sh
 var kernelFiles embed.FS
 
 // Config is what a Server needs.
 type Config struct {
 	// Python is the interpreter that has ipykernel, python3 if empty.
 	Python string
+	// Node is node, from which JavaScript and TypeScript come, node if empty.
+	Node string
 	// Dir is a directory of our own for sockets and kernel files, with a path
 	// short enough for sockets; /run/cay/interp if empty. Its parents must be
 	// passable for the kernels' user.
@@ -71,7 +73,8 @@ type Server struct {
 	defaults map[string]*session
 }
 
-// New makes a server and lays out its kernel files. No kernel is started.
+// New makes a server, lays out its kernel files and makes the default contexts.
+// No kernel is started.
 func New(cfg Config) (*Server, error) {
 	cfg = withDefaults(cfg)
 	s := &Server{cfg: cfg, defaults: map[string]*session{}}
@@ -90,12 +93,23 @@ func New(cfg Config) (*Server, error) {
 		}
 		return os.WriteFile(filepath.Join(lib, d.Name()), b, 0o644)
 	})
-	return s, err
+	if err != nil {
+		return nil, err
+	}
+	for _, lang := range atHand {
+		if _, err := s.defaultSession(lang); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
 }
 
 func withDefaults(cfg Config) Config {
 	if cfg.Python == "" {
 		cfg.Python = "python3"
+	}
+	if cfg.Node == "" {
+		cfg.Node = "node"
 	}
 	if cfg.Dir == "" {
 		cfg.Dir = "/run/cay/interp"
@@ -119,7 +133,7 @@ func withDefaults(cfg Config) Config {
 // most, so that a snapshot taken afterwards holds it warm. GET /health fails
 // until Start has succeeded.
 func (s *Server) Start(ctx context.Context) error {
-	sess, err := s.defaultSession("python")
+	sess, err := s.defaultSession(langPython)
 	if err != nil {
 		return err
 	}
@@ -180,15 +194,6 @@ type badRequest string
 
 func (e badRequest) Error() string { return string(e) }
 
-// language resolves an alias to a language that has a kernel here.
-func language(name string) (string, error) {
-	switch strings.ToLower(strings.TrimSpace(name)) {
-	case "", "python", "python3":
-		return "python", nil
-	}
-	return "", badRequest(fmt.Sprintf("language %q has no kernel in this sandbox; python has", name))
-}
-
 // defaultSession returns the context that a language's executions share.
 func (s *Server) defaultSession(lang string) (*session, error) {
 	s.mu.Lock()
@@ -231,7 +236,7 @@ func (s *Server) create(ctx context.Context, lang, cwd string) (*session, error)
 	return sess, nil
 }
 
-// newSession adds a context and starts to supervise it. The caller holds mu.
+// newSession adds a context, whose kernel starts when it is asked for. The caller holds mu.
 func (s *Server) newSession(lang, cwd string) (*session, error) {
 	if s.ctx.Err() != nil {
 		return nil, errClosed
@@ -240,18 +245,17 @@ func (s *Server) newSession(lang, cwd string) (*session, error) {
 	sess := &session{
 		ID: newID(), Language: lang, Cwd: cwd,
 		env: s.cfg.Env, close: cancel, ended: ctx.Done(),
-		turn: make(chan struct{}, 1), changed: make(chan struct{}),
+		turn: make(chan struct{}, 1), wanted: make(chan struct{}), changed: make(chan struct{}),
 	}
 	sess.turn <- struct{}{}
-	sess.start = func(ctx context.Context) (*kernel, map[string]string, error) {
+	sess.start = func(ctx context.Context) (kernel, map[string]string, error) {
 		env := s.cfg.Env()
-		k, err := startKernel(ctx, spec{
-			argv: []string{s.cfg.Python, filepath.Join(s.cfg.Dir, "lib", "launch.py"), "-f"},
-			cwd:  cwd, env: s.environment(env), cred: s.cfg.Credential,
-			start: s.cfg.Spawn, dir: s.cfg.Dir, log: s.cfg.Log.With("context", sess.ID),
+		k, err := s.startKernel(ctx, lang, spec{
+			cwd: cwd, env: s.environment(env), cred: s.cfg.Credential,
+			start: s.cfg.Spawn, dir: s.cfg.Dir, log: s.cfg.Log.With("context", sess.ID, "language", lang),
 		})
 		if err != nil {
-			s.cfg.Log.Warn("kernel start", "context", sess.ID, "error", err)
+			s.cfg.Log.Warn("kernel start", "context", sess.ID, "language", lang, "error", err)
 		}
 		return k, env, err
 	}

@@ -2,12 +2,29 @@ package interp
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"maps"
 	"sync"
 	"time"
 )
+
+// kernel is a process that runs code of one language and keeps its state. It
+// is asked for one thing at a time.
+type kernel interface {
+	// run runs code and reports what it does to t, to the end. When ctx ends
+	// the code is interrupted.
+	run(ctx context.Context, code source, t *translator) error
+	// prepare does what p says, before code runs.
+	prepare(p preparation) error
+	// restore takes back the environment of the last prepare's call.
+	restore() error
+	// warm has the kernel load what most code needs.
+	warm() error
+	proc() *process
+}
+
+// source is code as it came.
+type source struct{ text, language string }
 
 // session is what the API calls a context: a kernel that is replaced when it
 // ends, used by one execution at a time.
@@ -16,15 +33,18 @@ type session struct {
 	Language string `json:"language"`
 	Cwd      string `json:"cwd"`
 
-	start func(context.Context) (*kernel, map[string]string, error) // with the environment it has
+	start func(context.Context) (kernel, map[string]string, error) // with the environment it has
 	env   func() map[string]string
 	close context.CancelFunc
 	ended <-chan struct{} // the session is closed
 
 	turn chan struct{} // holds one token while nobody executes
 
+	wanted chan struct{} // closed when the kernel is first asked for
+	want   sync.Once
+
 	mu      sync.Mutex
-	k       *kernel
+	k       kernel        // nil while there is none
 	err     error         // why there is no kernel
 	changed chan struct{} // closed and replaced when k or err change
 	applied map[string]string
@@ -34,8 +54,14 @@ type session struct {
 // errClosed says that the context was deleted.
 var errClosed = errors.New("the context is closed")
 
-// supervise keeps a kernel running until ctx ends.
+// supervise keeps a kernel running, once one was asked for, until ctx ends.
 func (s *session) supervise(ctx context.Context) {
+	defer s.set(nil, nil, errClosed)
+	select {
+	case <-s.wanted:
+	case <-ctx.Done():
+		return
+	}
 	const shortest, longest = 100 * time.Millisecond, 5 * time.Second
 	pause := shortest
 	for ctx.Err() == nil {
@@ -43,9 +69,10 @@ func (s *session) supervise(ctx context.Context) {
 		k, env, err := s.start(ctx)
 		s.set(k, env, err)
 		if err == nil {
-			<-k.done
+			p := k.proc()
+			<-p.done
 			s.set(nil, nil, nil)
-			if k.restarting.Load() || time.Since(began) > time.Minute {
+			if p.restarting.Load() || time.Since(began) > time.Minute {
 				pause = shortest
 				continue
 			}
@@ -59,10 +86,9 @@ func (s *session) supervise(ctx context.Context) {
 			s.set(nil, nil, nil)
 		}
 	}
-	s.set(nil, nil, errClosed)
 }
 
-func (s *session) set(k *kernel, env map[string]string, err error) {
+func (s *session) set(k kernel, env map[string]string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.k, s.applied, s.err = k, env, err
@@ -71,7 +97,8 @@ func (s *session) set(k *kernel, env map[string]string, err error) {
 }
 
 // kernel waits for a kernel other than old.
-func (s *session) kernel(ctx context.Context, old *kernel) (*kernel, error) {
+func (s *session) kernel(ctx context.Context, old kernel) (kernel, error) {
+	s.want.Do(func() { close(s.wanted) })
 	for {
 		s.mu.Lock()
 		k, err, changed := s.k, s.err, s.changed
@@ -92,12 +119,17 @@ func (s *session) kernel(ctx context.Context, old *kernel) (*kernel, error) {
 
 // restart replaces the kernel, whatever it is doing.
 func (s *session) restart(ctx context.Context) error {
+	select {
+	case <-s.wanted:
+	default:
+		return nil // it has not begun
+	}
 	k, err := s.kernel(ctx, nil)
 	if err != nil {
 		return err
 	}
-	k.restarting.Store(true)
-	k.kill()
+	k.proc().restarting.Store(true)
+	k.proc().kill()
 	_, err = s.kernel(ctx, k)
 	return err
 }
@@ -119,7 +151,7 @@ func (s *session) release() { s.turn <- struct{}{} }
 // execute runs code in its turn and emits its events, end_of_execution last.
 // It returns when the context is ready for another execution, which can be a
 // while after ctx has ended. emit must not block once ctx has.
-func (s *session) execute(ctx context.Context, code string, env map[string]string, emit func(any)) {
+func (s *session) execute(ctx context.Context, code source, env map[string]string, emit func(any)) {
 	if err := s.acquire(ctx); err != nil {
 		if errors.Is(err, errClosed) {
 			s.fail(&translator{emit: emit}, nil, err)
@@ -137,20 +169,20 @@ func (s *session) execute(ctx context.Context, code string, env map[string]strin
 		err = s.prepare(k, env)
 	}
 	if err == nil {
-		err = k.run(ctx, code, false, t.message)
+		err = k.run(ctx, code, t)
 	}
 	if err != nil {
 		s.fail(t, k, err)
 	}
 	emit(endOfExecution)
 	if err == nil && len(env) > 0 {
-		_ = s.helper(k, "restore_env", nil)
+		_ = k.restore()
 	}
 }
 
 // fail reports an end of the execution that did not come from its code. It is
 // reported even after an error of the code itself.
-func (s *session) fail(t *translator, k *kernel, err error) {
+func (s *session) fail(t *translator, k kernel, err error) {
 	t.failed = false
 	select {
 	case <-s.ended:
@@ -158,10 +190,12 @@ func (s *session) fail(t *translator, k *kernel, err error) {
 	default:
 	}
 	switch {
-	case k != nil && k.restarting.Load():
+	case k != nil && k.proc().restarting.Load():
 		t.error(errRestarting, "the context was restarted before the execution was finished", "")
 	case errors.Is(err, errClosed):
 		t.error(errUnexpectedEnd, "the context was deleted before the execution was finished", "")
+	case errors.Is(err, errStuck):
+		t.error(errUnexpectedEnd, "the code could not be interrupted: the kernel was ended, a new one takes its place and variables are lost", "")
 	case errors.Is(err, errKernelGone):
 		t.error(errUnexpectedEnd, "the kernel ended before the execution was finished; a new one takes its place and variables are lost", "")
 	default:
@@ -180,7 +214,7 @@ type preparation struct {
 // prepare brings the kernel up to date: the sandbox's environment where it
 // changed since the last time, so that what the code itself has set stays;
 // new entropy; the variables of this call.
-func (s *session) prepare(k *kernel, call map[string]string) error {
+func (s *session) prepare(k kernel, call map[string]string) error {
 	env := s.env()
 	s.mu.Lock()
 	p := preparation{Entropy: s.entropy, Call: call}
@@ -196,7 +230,7 @@ func (s *session) prepare(k *kernel, call map[string]string) error {
 	if p.Set == nil && p.Unset == nil && p.Entropy == nil && len(call) == 0 {
 		return nil
 	}
-	if err := s.helper(k, "prepare", p); err != nil {
+	if err := k.prepare(p); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -210,25 +244,6 @@ func (s *session) prepare(k *kernel, call map[string]string) error {
 	return nil
 }
 
-// helper calls a function of our extension inside the kernel, unseen by the
-// user: it does not count, shows nothing and binds no name.
-func (s *session) helper(k *kernel, function string, arg any) error {
-	code := `__import__("_cay").` + function + "()"
-	if arg != nil {
-		data, err := json.Marshal(arg)
-		if err != nil {
-			return err
-		}
-		// A JSON string as Go writes it is also a Python literal.
-		literal, err := json.Marshal(string(data))
-		if err != nil {
-			return err
-		}
-		code = `__import__("_cay").` + function + "(" + string(literal) + ")"
-	}
-	return k.run(context.Background(), code, true, func(*message) {})
-}
-
 // warm has the kernel import what most code imports.
 func (s *session) warm(ctx context.Context) error {
 	if err := s.acquire(ctx); err != nil {
@@ -239,7 +254,7 @@ func (s *session) warm(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.helper(k, "warm", nil)
+	return k.warm()
 }
 
 // catchUp prepares the kernel now if nothing runs; otherwise the next

@@ -57,20 +57,32 @@ func (w *world) setEnv(env map[string]string) {
 // start.
 func newWorld(t *testing.T, start bool) *world {
 	t.Helper()
-	py := python(t)
+	w := openWorld(t, Config{Python: python(t)})
+	if start {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		if err := w.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+// openWorld serves kernels that start when they are asked for.
+func openWorld(t *testing.T, cfg Config) *world {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "cayi") // socket paths must be short
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &world{}
-	w.Server, err = New(Config{
-		Python: py, Dir: dir, Home: t.TempDir(),
-		Env: func() map[string]string {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return w.env
-		},
-	})
+	cfg.Dir, cfg.Home = dir, t.TempDir()
+	cfg.Env = func() map[string]string {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.env
+	}
+	w.Server, err = New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,13 +94,6 @@ func newWorld(t *testing.T, start bool) *world {
 		srv.Close()
 		_ = os.RemoveAll(dir)
 	})
-	if start {
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		defer cancel()
-		if err := w.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
-	}
 	return w
 }
 

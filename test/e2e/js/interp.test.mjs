@@ -79,3 +79,32 @@ test('a timeout interrupts', async () => {
   await assert.rejects(ci.runCode('while True: pass', { timeoutMs: 2_000 }), TimeoutError)
   assert.equal((await ci.runCode('kept')).text, '7')
 })
+
+test('other languages', async () => {
+  const ci = await interpreter()
+  await ci.runCode('const word = "strawberry"', { language: 'js' })
+  assert.equal((await ci.runCode('word.split("r").length - 1', { language: 'js' })).text, '3')
+  const seen = []
+  const execution = await ci.runCode('console.log("one"); console.error("two"); throw new RangeError("three")', {
+    language: 'javascript',
+    onStdout: (message) => seen.push(message.line),
+    onStderr: (message) => seen.push(message.line),
+    onError: (error) => seen.push(error.name),
+  })
+  assert.deepEqual(seen, ['one\n', 'two\n', 'RangeError'])
+  assert.equal(execution.error.value, 'three')
+  const typed = await ci.runCode('const lengthOf = (text: string): number => text.length\nlengthOf(word)', { language: 'ts' })
+  assert.equal(typed.text, '10')
+  await ci.runCode('x=5', { language: 'bash' })
+  const shell = await ci.runCode('echo $x; false', { language: 'bash' })
+  assert.deepEqual(shell.logs.stdout, ['5\n'])
+  assert.equal(shell.error.value, '1')
+})
+
+test('contexts of other languages', async () => {
+  const ci = await interpreter()
+  assert.ok((await ci.listCodeContexts()).some(({ language }) => language === 'javascript'))
+  const context = await ci.createCodeContext({ cwd: '/tmp', language: 'bash' })
+  assert.deepEqual((await ci.runCode('pwd', { context })).logs.stdout, ['/tmp\n'])
+  await ci.removeCodeContext(context)
+})

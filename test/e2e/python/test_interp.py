@@ -6,7 +6,7 @@ import random
 import struct
 
 import pytest
-from e2b import NotFoundException, TimeoutException
+from e2b import NotFoundException, SandboxException, TimeoutException
 from e2b_code_interpreter import AsyncSandbox, Sandbox
 
 STRAWBERRY = "word='strawberry'\ncount=word.count('r')\ncount"
@@ -147,6 +147,54 @@ def test_clones_draw_different_numbers(create):
     draw = "import random, numpy\n[random.random(), numpy.random.random()]"
     one, other = (create(kind=Sandbox).run_code(draw).results[0].json for _ in range(2))
     assert one[0] != other[0] and one[1] != other[1]
+
+
+def test_javascript(ci):
+    ci.run_code("const x = 1; let y = [x]", language="js")
+    assert ci.run_code("const x = 2; y.push(x); y", language="javascript").results[0].json == [1, 2]
+    execution = ci.run_code(
+        "import fs from 'fs'\nconst text = await fs.promises.readFile('/etc/hostname', 'utf8')\n"
+        "console.log('out'); console.error('err'); typeof text", language="js")
+    assert (execution.text, execution.logs.stdout, execution.logs.stderr) == ("string", ["out\n"], ["err\n"])
+    execution = ci.run_code("function f() { null.x }\nf()", language="js")
+    assert execution.error.name == "TypeError" and "cell-" in execution.error.traceback
+    assert ci.run_code("process.env.OF_CALL", language="js", envs={"OF_CALL": "c"}).text == "c"
+    assert ci.run_code("process.env.OF_CALL ?? 'none'", language="js").text == "none"
+    with pytest.raises(TimeoutException):
+        ci.run_code("await 1; while (true) {}", language="js", timeout=5)
+    assert ci.run_code("x", language="js").text == "2"
+
+
+def test_typescript_shares_the_javascript_context(ci):
+    ci.run_code("interface P { n: number }\nconst p: P = await Promise.resolve({ n: 4 })", language="ts")
+    assert ci.run_code("enum E { A = 3 }\n(p.n as number) + E.A", language="typescript").text == "7"
+    assert ci.run_code("p.n", language="js").text == "4"
+
+
+def test_npm_install_then_import(ci):
+    assert ci.commands.run("npm install is-odd", timeout=120).exit_code == 0
+    assert ci.run_code("import isOdd from 'is-odd'\nisOdd(3)", language="js").text == "true"
+
+
+def test_bash(ci):
+    ci.run_code("greeting=hello; cd /tmp; greet() { echo $greeting; }", language="bash")
+    assert ci.run_code("greet; pwd", language="bash").logs.stdout == ["hello\n/tmp\n"]
+    execution = ci.run_code("echo err >&2; exit 3", language="bash")
+    assert (execution.logs.stderr, execution.error.name, execution.error.value) == (["err\n"], "ExitCode", "3")
+    with pytest.raises(TimeoutException):
+        ci.run_code("while true; do sleep 1; done", language="bash", timeout=5)
+    assert "".join(ci.run_code("greet; echo $OF_CALL", language="bash", envs={"OF_CALL": "c"}).logs.stdout) == "hello\nc\n"
+
+
+def test_contexts_of_languages(ci):
+    assert {"python", "javascript"} <= {c.language for c in ci.list_code_contexts()}
+    context = ci.create_code_context(cwd="/tmp", language="js")
+    assert ci.run_code("globalThis.mine = process.cwd()", context=context).text == "/tmp"
+    assert ci.run_code("typeof mine", language="js").text == "undefined"
+    ci.remove_code_context(context)
+    for language in ("r", "java"):
+        with pytest.raises(SandboxException):
+            ci.run_code("1", language=language)
 
 
 async def test_async(ci):

@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -29,9 +27,6 @@ const (
 	drainLimit = 5 * time.Second
 )
 
-// errKernelGone says that the kernel ended while something waited for it.
-var errKernelGone = errors.New("the kernel ended")
-
 // The channels of a kernel as "ports": with the ipc transport they are
 // suffixes of socket paths.
 const (
@@ -42,20 +37,14 @@ const (
 	portHeartbeat
 )
 
-// kernel is one running kernel process and its channels.
-type kernel struct {
-	log     *slog.Logger
-	dir     string // its sockets, connection file and log
-	pid     int
+// jupyter is a kernel that speaks Jupyter's protocol, and its channels.
+type jupyter struct {
+	*process
 	key     []byte
 	session string
 	next    atomic.Uint64 // message ids
 
 	shell, iopub *zmtp.Conn
-
-	restarting atomic.Bool   // it was ended in order to be replaced
-	exited     chan struct{} // closed when the process is gone
-	done       chan struct{} // closed when also everything it said was read
 
 	mu  sync.Mutex
 	sub *subscription
@@ -68,31 +57,21 @@ type subscription struct {
 	gone chan struct{} // closed when nobody receives any more
 }
 
-// spec is what starts a kernel.
-type spec struct {
-	argv  []string // the path of the connection file is appended
-	cwd   string
-	env   []string
-	cred  *syscall.Credential
-	start func(*exec.Cmd) (wait func() error, err error)
-	dir   string // of all kernels
-	log   *slog.Logger
-}
-
-// startKernel starts a kernel and waits until it answers. Its process ends
+// startJupyter starts a kernel and waits until it answers. Its process ends
 // when ctx does.
-func startKernel(ctx context.Context, s spec) (*kernel, error) {
-	k := &kernel{
-		log: s.log, key: []byte(rand.Text()), session: rand.Text(),
-		exited: make(chan struct{}), done: make(chan struct{}),
+func startJupyter(ctx context.Context, s spec) (kernel, error) {
+	p, err := newProcess(s)
+	if err != nil {
+		return nil, err
 	}
-	if err := k.spawn(s); err != nil {
+	k := &jupyter{process: p, key: []byte(rand.Text()), session: rand.Text()}
+	if err := k.launch(s); err != nil {
 		k.cleanup()
 		return nil, err
 	}
 	limited, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	err := k.open(limited)
+	err = k.open(limited)
 	if err == nil {
 		go k.readShell()
 		go k.readIOPub()
@@ -114,60 +93,29 @@ func startKernel(ctx context.Context, s spec) (*kernel, error) {
 	return k, nil
 }
 
+// launch starts the process with a connection file of its own.
+func (k *jupyter) launch(s spec) error {
+	conn := filepath.Join(k.dir, "connection.json")
+	if err := k.writeConnection(conn); err != nil {
+		return err
+	}
+	if err := s.own(conn); err != nil {
+		return err
+	}
+	return k.spawn(s, nil, nil, conn)
+}
+
 // cleanup frees what a kernel had that is gone.
-func (k *kernel) cleanup() {
+func (k *jupyter) cleanup() {
 	for _, c := range []*zmtp.Conn{k.shell, k.iopub} {
 		if c != nil {
 			_ = c.Close()
 		}
 	}
-	if k.dir != "" {
-		_ = os.RemoveAll(k.dir)
-	}
+	_ = os.RemoveAll(k.dir)
 }
 
-func (k *kernel) spawn(s spec) error {
-	dir, err := os.MkdirTemp(s.dir, "k")
-	if err != nil {
-		return err
-	}
-	k.dir = dir
-	conn := filepath.Join(dir, "connection.json")
-	if err := k.writeConnection(conn); err != nil {
-		return err
-	}
-	out, err := os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	if s.cred != nil {
-		for _, p := range []string{dir, conn} {
-			if err := os.Chown(p, int(s.cred.Uid), int(s.cred.Gid)); err != nil {
-				return err
-			}
-		}
-	}
-	cmd := exec.Command(s.argv[0], append(s.argv[1:len(s.argv):len(s.argv)], conn)...)
-	cmd.Dir, cmd.Env = s.cwd, s.env
-	cmd.Stdout, cmd.Stderr = out, out
-	// A group of its own: an interrupt reaches what the kernel started.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: s.cred}
-	wait, err := s.start(cmd)
-	if err != nil {
-		return err
-	}
-	k.pid = cmd.Process.Pid
-	go func() {
-		err := wait()
-		k.kill() // what is left of its group, which may hold the sockets
-		k.log.Info("kernel ended", "pid", k.pid, "status", fmt.Sprint(err))
-		close(k.exited)
-	}()
-	return nil
-}
-
-func (k *kernel) writeConnection(path string) error {
+func (k *jupyter) writeConnection(path string) error {
 	b, err := json.Marshal(map[string]any{
 		"transport": "ipc", "ip": filepath.Join(k.dir, "s"),
 		"shell_port": portShell, "iopub_port": portIOPub, "stdin_port": portStdin,
@@ -181,7 +129,7 @@ func (k *kernel) writeConnection(path string) error {
 }
 
 // open dials the kernel's channels as they appear.
-func (k *kernel) open(ctx context.Context) (err error) {
+func (k *jupyter) open(ctx context.Context) (err error) {
 	if k.shell, err = k.dial(ctx, portShell, zmtp.Dealer); err != nil {
 		return err
 	}
@@ -192,7 +140,7 @@ func (k *kernel) open(ctx context.Context) (err error) {
 }
 
 // greet waits until the kernel both answers and is heard publishing.
-func (k *kernel) greet(ctx context.Context) error {
+func (k *jupyter) greet(ctx context.Context) error {
 	sub := k.listen("")
 	defer k.unlisten(sub)
 	// The publisher learns of a subscription some time after it was sent and
@@ -218,7 +166,7 @@ func (k *kernel) greet(ctx context.Context) error {
 	}
 }
 
-func (k *kernel) dial(ctx context.Context, port int, typ zmtp.Type) (*zmtp.Conn, error) {
+func (k *jupyter) dial(ctx context.Context, port int, typ zmtp.Type) (*zmtp.Conn, error) {
 	path := filepath.Join(k.dir, "s-"+strconv.Itoa(port))
 	for {
 		c, err := zmtp.Dial(ctx, "unix", path, typ)
@@ -235,12 +183,12 @@ func (k *kernel) dial(ctx context.Context, port int, typ zmtp.Type) (*zmtp.Conn,
 	}
 }
 
-func (k *kernel) newID() string {
+func (k *jupyter) newID() string {
 	return k.session + "_" + strconv.FormatUint(k.next.Add(1), 10)
 }
 
 // send puts a request on the shell channel.
-func (k *kernel) send(id, typ string, content any) error {
+func (k *jupyter) send(id, typ string, content any) error {
 	frames, err := encode(k.key, header{ID: id, Type: typ, Session: k.session, Username: "cay"}, content)
 	if err != nil {
 		return err
@@ -260,10 +208,10 @@ type executeRequest struct {
 	StopOnError bool `json:"stop_on_error"`
 }
 
-// run executes code and calls handle with each message that the kernel
+// execute runs code and calls handle with each message that the kernel
 // publishes about it, until the kernel is idle again. When ctx ends the code
-// is interrupted, and run goes on to the end. Silent runs do not count.
-func (k *kernel) run(ctx context.Context, code string, silent bool, handle func(*message)) error {
+// is interrupted, and execute goes on to the end. Silent runs do not count.
+func (k *jupyter) execute(ctx context.Context, code string, silent bool, handle func(*message)) error {
 	id := k.newID()
 	sub := k.listen(id)
 	defer k.unlisten(sub)
@@ -309,7 +257,7 @@ func idle(m *message) bool {
 	return json.Unmarshal(m.content, &c) == nil && c.State == "idle"
 }
 
-func (k *kernel) listen(id string) *subscription {
+func (k *jupyter) listen(id string) *subscription {
 	s := &subscription{id: id, msgs: make(chan *message), gone: make(chan struct{})}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -322,7 +270,7 @@ func (k *kernel) listen(id string) *subscription {
 	return s
 }
 
-func (k *kernel) unlisten(s *subscription) {
+func (k *jupyter) unlisten(s *subscription) {
 	close(s.gone)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -333,7 +281,7 @@ func (k *kernel) unlisten(s *subscription) {
 
 // readIOPub hands on what the kernel publishes. A receiver that is slow holds
 // the kernel back, which keeps what is in memory small.
-func (k *kernel) readIOPub() {
+func (k *jupyter) readIOPub() {
 	go func() {
 		<-k.exited
 		_ = k.iopub.SetReadDeadline(time.Now().Add(drainLimit))
@@ -375,7 +323,7 @@ func (k *kernel) readIOPub() {
 }
 
 // readShell reads replies, which say nothing that was not published.
-func (k *kernel) readShell() {
+func (k *jupyter) readShell() {
 	for {
 		if _, err := k.shell.Recv(); err != nil {
 			return
@@ -383,25 +331,36 @@ func (k *kernel) readShell() {
 	}
 }
 
-func (k *kernel) interrupt() { k.signal(syscall.SIGINT) }
+func (k *jupyter) interrupt() { k.signal(syscall.SIGINT) }
 
-func (k *kernel) kill() { k.signal(syscall.SIGKILL) }
+// The rest is what the session asks of a kernel.
 
-// signal reaches the kernel and what it started. The group outlives its
-// leader while it has members, so a late call cannot hit another's processes
-// unless ids have wrapped round in between.
-func (k *kernel) signal(sig syscall.Signal) {
-	if k.pid > 1 {
-		_ = syscall.Kill(-k.pid, sig)
-	}
+func (k *jupyter) run(ctx context.Context, code source, t *translator) error {
+	return k.execute(ctx, code.text, false, t.message)
 }
 
-// logTail is the end of what the kernel wrote to its standard error, for an
-// error message.
-func (k *kernel) logTail() string {
-	b, err := os.ReadFile(filepath.Join(k.dir, "log"))
-	if err != nil || len(b) == 0 {
-		return ""
+func (k *jupyter) prepare(p preparation) error { return k.helper("prepare", p) }
+
+func (k *jupyter) restore() error { return k.helper("restore_env", nil) }
+
+// warm has the kernel import what most code imports.
+func (k *jupyter) warm() error { return k.helper("warm", nil) }
+
+// helper calls a function of our extension inside the kernel, unseen by the
+// user: it does not count, shows nothing and binds no name.
+func (k *jupyter) helper(function string, arg any) error {
+	code := `__import__("_cay").` + function + "()"
+	if arg != nil {
+		data, err := json.Marshal(arg)
+		if err != nil {
+			return err
+		}
+		// A JSON string as Go writes it is also a Python literal.
+		literal, err := json.Marshal(string(data))
+		if err != nil {
+			return err
+		}
+		code = `__import__("_cay").` + function + "(" + string(literal) + ")"
 	}
-	return "\n" + string(b[max(0, len(b)-2000):])
+	return k.execute(context.Background(), code, true, func(*message) {})
 }

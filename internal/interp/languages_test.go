@@ -1,0 +1,331 @@
+package interp
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// in executes code of a language in its default context.
+func (w *world) in(t *testing.T, lang, code string) *execution {
+	t.Helper()
+	return w.execute(t, map[string]any{"code": code, "language": lang})
+}
+
+// value executes code that must not fail and returns its main text.
+func (w *world) value(t *testing.T, lang, code string) string {
+	t.Helper()
+	x := w.in(t, lang, code)
+	if x.err != nil {
+		t.Fatalf("%s: %v", code, x.err)
+	}
+	return x.text()
+}
+
+// out executes code that must not fail and returns its standard output.
+func (w *world) out(t *testing.T, lang, code string) string {
+	t.Helper()
+	x := w.in(t, lang, code)
+	if x.err != nil {
+		t.Fatalf("%s: %v", code, x.err)
+	}
+	return x.stdout
+}
+
+// nodePath finds node: CAY_TEST_NODE, or the one on the path.
+func nodePath(t *testing.T) string {
+	t.Helper()
+	name := os.Getenv("CAY_TEST_NODE")
+	if name == "" {
+		name = "node"
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	return path
+}
+
+func TestJavaScript(t *testing.T) {
+	w := openWorld(t, Config{Node: nodePath(t)})
+
+	t.Run("values", func(t *testing.T) {
+		for _, c := range [][2]string{
+			{"1 + 1", "2"}, {"'abc'", "abc"}, {"undefined", ""}, {"null", "null"}, {"10n", "10n"}, {"-0", "-0"},
+			{"const x = 1; x", "1"}, {"const x = 2; class A { b = 1 }; x", "2"}, {"class A { c = 2 }; new A()", "A { c: 2 }"},
+			{"let n = await Promise.resolve(7); n", "7"}, {"n += 1", "8"}, {"async function f() { return 9 }; f()", "9"},
+			{"{ a: 1 }", "{ a: 1 }"}, {"{ let a = 3; a }", "3"}, {"// nothing", ""},
+			{"for (let i = 0; i < 3; i++) i", "2"}, {"typeof require('fs').readFileSync", "function"},
+			{"import fs, { readFileSync as r } from 'fs'\nimport * as p from \"node:path\"; [typeof r === typeof fs.readFileSync, p.sep].join()", "true,/"},
+			{"import {\n  sep,\n  join\n} from 'path'\njoin(sep, 'a')", "/a"},
+			{"const m = 'import(1)'; const {sep: s} = await import('path'); /import(2)/.source + m + s", "import(2)import(1)/"},
+			{"export const q = 5; q", "5"}, {"process.argv.length", "1"},
+			{"`import x from 'y'`", "import x from \\'y\\'"},
+		} {
+			if got := w.value(t, "js", c[0]); strings.ReplaceAll(got, "`", "") != c[1] && got != strings.ReplaceAll(c[1], `\`, "") {
+				t.Errorf("%s gives %q, want %q", c[0], got, c[1])
+			}
+		}
+	})
+	t.Run("json", func(t *testing.T) {
+		for code, want := range map[string]any{
+			"({a: [1, null, 'x']})": map[string]any{"a": []any{1.0, nil, "x"}}, "[1]": []any{1.0},
+			"new Map()": nil, "1": nil, "const a = []; a.push(a); a": nil,
+		} {
+			if x := w.in(t, "javascript", code); len(x.results) != 1 || !reflect.DeepEqual(x.results[0]["json"], want) {
+				t.Errorf("%s gives %v", code, x.events)
+			}
+		}
+	})
+	t.Run("streams", func(t *testing.T) {
+		x := w.in(t, "js", "console.log('one'); console.error('two'); display(3); process.stdout.write('é'); display({'text/html': '<b>'}, {raw: true}); 4")
+		if x.stdout != "one\né" || x.stderr != "two\n" || x.count == 0 || x.err != nil {
+			t.Fatalf("got %v", x.events)
+		}
+		if len(x.results) != 3 || x.results[0].text("text") != "3" || x.results[1].text("html") != "<b>" || x.text() != "4" {
+			t.Fatalf("got %v", x.results)
+		}
+		x = w.in(t, "js", "require('child_process').execSync('echo child; echo sad >&2', {stdio: 'inherit'}); console.log('end')")
+		if !strings.Contains(x.stdout, "child\n") || x.stderr != "sad\n" || !strings.Contains(x.stdout, "end\n") {
+			t.Fatalf("got %v", x.events)
+		}
+	})
+	t.Run("errors", func(t *testing.T) { testJavaScriptErrors(t, w) })
+	t.Run("environment", func(t *testing.T) {
+		const show = "[process.env.CAY_A, process.env.CAY_C].join()"
+		w.setEnv(map[string]string{"CAY_A": "é'\n"})
+		x := w.execute(t, map[string]any{"code": show, "language": "js", "env_vars": map[string]string{"CAY_C": "c"}})
+		if got := x.text(); got != `é\'\n,c` && got != `é'\n,c` {
+			t.Fatalf("got %q", got)
+		}
+		w.setEnv(nil)
+		if got := w.value(t, "js", show); got != "," {
+			t.Fatalf("got %q", got)
+		}
+	})
+	t.Run("reseed", func(t *testing.T) {
+		seen := map[string]bool{}
+		for _, entropy := range []string{"one", "two", "one"} {
+			if err := w.Reseed(context.Background(), []byte(entropy)); err != nil {
+				t.Fatal(err)
+			}
+			seen[w.value(t, "js", "const r = Math.random(); if (!(r >= 0 && r < 1)) throw r; r")] = true
+		}
+		if len(seen) != 2 {
+			t.Fatalf("three clones of two kinds drew %v", seen)
+		}
+	})
+	t.Run("flood", func(t *testing.T) {
+		x := w.in(t, "js", "for (let i = 0; i < 200; i++) console.log('é'.repeat(24999)); for (let i = 0; i < 3000; i++) display(i); console.log('end')")
+		if len(x.stdout) != 200*49999+4 || !strings.HasSuffix(x.stdout, "end\n") || len(x.results) != 3000 {
+			t.Fatalf("%d bytes, %d results", len(x.stdout), len(x.results))
+		}
+		if got := w.value(t, "js", "'x'.repeat(3e6).length"); got != "3000000" {
+			t.Fatal(got)
+		}
+	})
+}
+
+func testJavaScriptErrors(t *testing.T, w *world) {
+	for _, c := range []struct{ code, name, value, traceback string }{
+		{"function f() { throw new TypeError('boo') }\nf()", "TypeError", "boo", "cell-"},
+		{"await null; missing", "ReferenceError", "missing is not defined", "cell-"},
+		{"let 1a", "SyntaxError", "Invalid or unexpected token", "let 1a\n    ^"},
+		{"throw 5", "Error", "5", "Uncaught 5"},
+		{"Promise.reject(new RangeError('later'))", "RangeError", "later", "cell-"},
+		{"await new Promise(() => { setTimeout(() => { throw new Error('stray') }, 1) })", "Error", "stray", "cell-"},
+		{"process.exit(3)", "ProcessExit", "process.exit(3)", ""},
+		{"import x from 'no-such-package'", "Error", "no-such-package", ""},
+		{"require('./none.cjs')", "Error", "none.cjs", ""},
+	} {
+		if strings.Contains(c.code, "stray") {
+			c.code = "setTimeout(() => { throw new Error('stray') }, 1); await new Promise(done => setTimeout(done, 50))"
+		}
+		x := w.in(t, "js", c.code)
+		if x.err == nil || x.err.text("name") != c.name || !strings.Contains(x.err.text("value"), c.value) ||
+			!strings.Contains(x.err.text("traceback"), c.traceback) || strings.Contains(x.err.text("traceback"), "node:i") {
+			t.Errorf("%s gives %v", c.code, x.events)
+		}
+	}
+	if x := w.in(t, "js", "console.log(1); process.exit(0); console.log(2)"); x.err != nil || x.stdout != "1\n" {
+		t.Errorf("got %v", x.events)
+	}
+}
+
+func TestTypeScript(t *testing.T) {
+	node := nodePath(t)
+	if exec.Command(node, "-e", "if (!require('module').stripTypeScriptTypes) process.exit(1)").Run() != nil {
+		t.Skip("TypeScript needs node 22.13 or newer: set CAY_TEST_NODE to one")
+	}
+	w := openWorld(t, Config{Node: node})
+	w.value(t, "ts", "interface P { n: number }\nconst p: P = await Promise.resolve({ n: 4 })")
+	if got := w.value(t, "TypeScript", "const double = (x: number): number => x * 2\ndouble(p.n)"); got != "8" {
+		t.Fatalf("got %q", got)
+	}
+	if got := w.value(t, "js", "p.n"); got != "4" {
+		t.Fatalf("JavaScript does not share: %q", got)
+	}
+	if got := w.value(t, "ts", "enum E { A = 3 }\nE.A"); got != "3" {
+		t.Fatalf("got %q", got)
+	}
+	if x := w.in(t, "ts", "const a: = 3"); x.err == nil {
+		t.Fatalf("got %v", x.events)
+	}
+}
+
+func TestBash(t *testing.T) {
+	w := openWorld(t, Config{})
+	dir, _ := filepath.EvalSymlinks(t.TempDir())
+	for _, c := range [][2]string{
+		{"x=1; f() { echo f$x; }; cd " + dir, ""}, {"f; pwd", "f1\n" + dir + "\n"},
+		{"for i in 1 2; do\n  echo $i\ndone", "1\n2\n"}, {"cat", ""}, {"cat <<E\ntwo\nE", "two\n"},
+		{"a=(1 'b c'); echo ${#a[@]}", "2\n"}, {"echo \"${a[1]}\" | tr b d", "d c\n"}, {"continue", ""},
+		{"set -u; trap 'echo bye' USR1; kill -USR1 $$", "bye\n"}, {"set +u; echo $#", "0\n"}, {"IFS=x; echo ok", "ok\n"},
+	} {
+		if got := w.out(t, "bash", c[0]); got != c[1] {
+			t.Errorf("%s gives %q, want %q", c[0], got, c[1])
+		}
+	}
+	x := w.in(t, "bash", "echo out; echo err >&2; false")
+	if x.stdout != "out\n" || x.stderr != "err\n" || x.err.text("name") != "ExitCode" || x.err.text("value") != "1" {
+		t.Fatalf("got %v", x.events)
+	}
+	if x = w.in(t, "bash", "true\nno-such-command"); x.err.text("value") != "127" || !strings.HasPrefix(x.stderr, "bash: line 2: no-such") {
+		t.Fatalf("got %v", x.events)
+	}
+	if x = w.in(t, "bash", "if"); x.err == nil {
+		t.Fatalf("got %v", x.events)
+	}
+	if x = w.in(t, "bash", "set -x; :; set +x"); x.stderr != "++ :\n++ set +x\n" {
+		t.Fatalf("got %v", x.events)
+	}
+	t.Run("the shell's end", func(t *testing.T) {
+		for code, status := range map[string]string{
+			"readonly r=1; exit 3": "3", "y=2; set -eu; false; echo no": "1", "set +eu; g() { exit 4; }; g": "4", ": ${nothing:?}": "127",
+		} {
+			x := w.in(t, "bash", code)
+			if x.err.text("value") != status && status != "127" || x.err == nil || x.stdout != "" {
+				t.Errorf("%s: %v", code, x.events)
+			}
+		}
+		if x := w.in(t, "bash", "set +eu; f; echo $x $y; pwd; echo ${a[1]}; exit 0"); x.stdout != "f1\n1 2\n"+dir+"\nb c\n" || x.err != nil {
+			t.Fatalf("got %v", x.events)
+		}
+	})
+	t.Run("environment", func(t *testing.T) {
+		w.setEnv(map[string]string{"CAY_A": "é'\n$x"})
+		call := map[string]string{"CAY_C": "c", "x": "call", "not a name": ""}
+		x := w.execute(t, map[string]any{"code": `printenv CAY_A CAY_C; echo $x`, "language": "bash", "env_vars": call})
+		if x.stdout != "é'\n$x\nc\ncall\n" {
+			t.Fatalf("got %v", x.events)
+		}
+		w.setEnv(nil)
+		if got := w.out(t, "bash", `echo "$x${CAY_A-}${CAY_C-}"`); got != "1\n" {
+			t.Fatalf("got %q", got)
+		}
+	})
+	t.Run("flood", func(t *testing.T) {
+		x := w.in(t, "bash", "head -c 10000000 /dev/zero | tr '\\0' x; printf '\\303'; printf '\\251\\377'; yes é | head -n 30000")
+		if n := len(x.stdout); n != 10000000+2+3+90000 {
+			t.Fatalf("%d bytes", n)
+		}
+	})
+}
+
+// TestLinesInterrupt leaves executions that never end.
+func TestLinesInterrupt(t *testing.T) {
+	w := openWorld(t, Config{Node: nodePath(t)})
+	w.value(t, "js", "let kept = 1")
+	w.out(t, "bash", "kept=1")
+	for _, c := range [][2]string{
+		{"js", "while (true) {}"},
+		{"js", "await null; while (true) {}"},
+		{"js", "setTimeout(() => { console.log('running'); while (true) {} }, 0); await new Promise(() => {})"},
+		{"js", "for (;;) { try { for (;;) console.log('x'.repeat(10000)) } catch {} }"},
+		{"js", "require('child_process').execSync('sleep 3600')"},
+		{"js", "await new Promise(() => {})"},
+		{"bash", "while :; do :; done"},
+		{"bash", "sleep 3600"},
+		{"bash", "f() { while :; do sleep 3600; done; }; f"},
+		{"bash", "yes"},
+	} {
+		ctx, cancel := context.WithCancel(context.Background())
+		say := map[string]string{"js": "console.log('running')\n", "bash": "echo running\n"}[c[0]]
+		if strings.Contains(c[1], "running") {
+			say = "" // it says so itself
+		}
+		resp := w.begun(ctx, t, map[string]any{"code": say + c[1], "language": c[0]})
+		cancel()
+		_ = resp.Body.Close()
+		if c[0] == "js" {
+			if got := w.value(t, "js", "kept"); got != "1" {
+				t.Fatalf("after %q: %q", c[1], got)
+			}
+		} else if got := w.out(t, "bash", "echo $kept"); got != "1\n" {
+			t.Fatalf("after %q: %q", c[1], got)
+		}
+	}
+}
+
+func TestLinesKernelDeath(t *testing.T) {
+	w := openWorld(t, Config{Node: nodePath(t)})
+	for lang, code := range map[string]string{
+		"js":   "require('child_process').spawn('setsid', ['sleep', '60'], {stdio: 'inherit'}); process.kill(process.pid, 'SIGKILL')",
+		"bash": "echo last; setsid sleep 60 & kill -9 $$",
+	} {
+		x := w.in(t, lang, code)
+		if x.err.text("name") != errUnexpectedEnd || lang == "bash" && x.stdout != "last\n" {
+			t.Fatalf("%s: %v", lang, x.events)
+		}
+		if x := w.in(t, lang, map[string]string{"js": "console.log(4)", "bash": "echo 4"}[lang]); x.stdout != "4\n" || x.count != 1 {
+			t.Fatalf("%s: %v", lang, x.events)
+		}
+	}
+}
+
+func TestLinesContexts(t *testing.T) {
+	w := openWorld(t, Config{Node: nodePath(t)})
+	var list []struct{ ID, Language string }
+	_, text := w.do(t, http.MethodGet, "/contexts", "")
+	if err := json.Unmarshal([]byte(text), &list); err != nil || len(list) != 2 || list[0].Language != "python" || list[1].Language != "javascript" {
+		t.Fatalf("the default contexts: %s", text)
+	}
+	dir, _ := filepath.EvalSymlinks(t.TempDir())
+	if err := os.WriteFile(filepath.Join(dir, "own.mjs"), []byte("export default 'own'"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for lang, code := range map[string]string{
+		"js":   "import own from './own.mjs'\nconsole.log(own, process.cwd())",
+		"bash": `echo "$(basename own.mjs .mjs) $PWD"`,
+	} {
+		body, _ := json.Marshal(map[string]string{"language": lang, "cwd": dir})
+		_, text := w.do(t, http.MethodPost, "/contexts", string(body))
+		var made struct{ ID string }
+		if err := json.Unmarshal([]byte(text), &made); err != nil || made.ID == "" {
+			t.Fatal(text)
+		}
+		for range 2 { // also after a restart
+			x := w.execute(t, map[string]any{"code": code, "context_id": made.ID})
+			if x.stdout != "own "+dir+"\n" || x.count != 1 {
+				t.Fatalf("%s: %v", lang, x.events)
+			}
+			if code, text := w.do(t, http.MethodPost, "/contexts/"+made.ID+"/restart", ""); code != 200 {
+				t.Fatal(text)
+			}
+		}
+	}
+	for _, lang := range []string{"r", "java"} {
+		if code, text := w.do(t, http.MethodPost, "/execute", `{"code":"1","language":"`+lang+`"}`); code != 400 || !strings.Contains(text, lang) {
+			t.Fatalf("%d %s", code, text)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package interp
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+)
+
+// errKernelGone says that the kernel ended while something waited for it.
+var errKernelGone = errors.New("the kernel ended")
+
+// spec is what starts a kernel.
+type spec struct {
+	argv  []string
+	cwd   string
+	env   []string
+	cred  *syscall.Credential
+	start func(*exec.Cmd) (wait func() error, err error)
+	dir   string // of all kernels
+	log   *slog.Logger
+}
+
+// process is a kernel's process and what every kernel has.
+type process struct {
+	log *slog.Logger
+	dir string // its sockets, pipes, files and log
+	pid int
+
+	restarting atomic.Bool   // it was ended in order to be replaced
+	exited     chan struct{} // closed when the process is gone
+	done       chan struct{} // closed when also everything it said was read
+}
+
+// newProcess makes the directory of a kernel to be.
+func newProcess(s spec) (*process, error) {
+	dir, err := os.MkdirTemp(s.dir, "k")
+	if err != nil {
+		return nil, err
+	}
+	p := &process{log: s.log, dir: dir, exited: make(chan struct{}), done: make(chan struct{})}
+	return p, s.own(dir)
+}
+
+// own gives a file to the kernel's user.
+func (s spec) own(path string) error {
+	if s.cred == nil {
+		return nil
+	}
+	return os.Chown(path, int(s.cred.Uid), int(s.cred.Gid))
+}
+
+// spawn starts the process. Without files of their own, its outputs go to the
+// log.
+func (p *process) spawn(s spec, stdout, stderr *os.File, args ...string) error {
+	log, err := os.OpenFile(filepath.Join(p.dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	if stdout == nil {
+		stdout, stderr = log, log
+	}
+	cmd := exec.Command(s.argv[0], append(s.argv[1:len(s.argv):len(s.argv)], args...)...)
+	cmd.Dir, cmd.Env = s.cwd, s.env
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	// A group of its own: an interrupt reaches what the kernel started.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: s.cred}
+	wait, err := s.start(cmd)
+	if err != nil {
+		return err
+	}
+	p.pid = cmd.Process.Pid
+	go func() {
+		err := wait()
+		p.kill() // what is left of its group, which may hold its sockets
+		p.log.Info("kernel ended", "pid", p.pid, "status", fmt.Sprint(err))
+		close(p.exited)
+	}()
+	return nil
+}
+
+func (p *process) proc() *process { return p }
+
+func (p *process) kill() { p.signal(syscall.SIGKILL) }
+
+// signal reaches the kernel and what it started. The group outlives its
+// leader while it has members, so a late call cannot hit another's processes
+// unless ids have wrapped round in between.
+func (p *process) signal(sig syscall.Signal) {
+	if p.pid > 1 {
+		_ = syscall.Kill(-p.pid, sig)
+	}
+}
+
+// logTail is the end of what the kernel wrote to its log, for an error
+// message.
+func (p *process) logTail() string {
+	b, err := os.ReadFile(filepath.Join(p.dir, "log"))
+	if err != nil || len(b) == 0 {
+		return ""
+	}
+	return "\n" + string(b[max(0, len(b)-2000):])
+}
