@@ -53,8 +53,14 @@ func (c *Control) snapshotOf(s cay.Sandbox, id cay.SnapshotID) cay.Snapshot {
 	return cay.Snapshot{ID: id, Parent: s.Snapshot, Team: s.Team, Sandbox: s.ID, Secure: s.Secure}
 }
 
+// saveError says to callers what failed, and leaves the why to the log.
 func saveError(err error, text string) error {
-	if cay.KindOf(err) != cay.Internal {
+	switch cay.KindOf(err) {
+	case cay.NoSpace:
+		return cay.Wrap(cay.NoSpace, err, "%s: the disk of the data directory is full", text).
+			WithHint("free space on it and try again; nothing was lost")
+	case cay.Internal:
+	default:
 		return err
 	}
 	return cay.Wrap(cay.Internal, err, "%s", text).WithHint("the server's log says why")

@@ -26,9 +26,20 @@ func (e *Engine) call(ctx context.Context, r *record, args ...string) ([]byte, e
 	cmd := e.command(r, args...)
 	cmd.Stdout, cmd.Stderr = &stdout, &limited{buf: &stderr}
 	if err := wait(ctx, cmd); err != nil {
-		return nil, fmt.Errorf("cay-runsc %s: %w: %s", verb(args), err, lastLines(stderr.Bytes()))
+		return nil, fmt.Errorf("cay-runsc %s: %w: %s", verb(args), withCause(err, stderr.Bytes()), lastLines(stderr.Bytes()))
 	}
 	return stdout.Bytes(), nil
+}
+
+// withCause adds what a command says of a full disk to its exit status: the
+// error itself stayed in the sentry's process.
+func withCause(err error, stderr []byte) error {
+	for _, full := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
+		if bytes.Contains(stderr, []byte(full.Error())) {
+			return errors.Join(err, full)
+		}
+	}
+	return err
 }
 
 // start runs a command that leaves a sandbox behind. The sandbox inherits the

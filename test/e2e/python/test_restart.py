@@ -1,5 +1,6 @@
 """kill -9 of the server at work: sandboxes live, leftovers of a crash go."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -65,6 +66,31 @@ def test_sandboxes_outlive_a_crash(server):
     assert again.commands.run("echo back").stdout == "back\n"
     assert sandbox.kill()
     assert not sandbox.is_running()
+
+
+
+def test_a_crash_in_mid_pause_loses_nothing(server):
+    sandbox = e2b.Sandbox.create(timeout=900)
+    paused = e2b.Sandbox.create(timeout=900)
+    try:
+        paused.files.write("note.txt", "saved")
+        paused.pause()
+        sandbox.files.write("note.txt", "kept")
+        sleeper = sandbox.commands.run("sleep 3600", background=True, timeout=0)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(sandbox.pause)
+            server.kill9()  # whether the pause has begun, is under way or is done
+            asked.exception()
+        server.start()
+
+        assert paused.get_info().state == e2b.SandboxState.PAUSED
+        for box, text in ((sandbox, "kept"), (paused, "saved")):
+            assert box.connect(timeout=900).files.read("note.txt") == text
+        assert sleeper.pid in [p.pid for p in sandbox.commands.list()]
+        assert sandbox.pause() is True
+    finally:
+        sandbox.kill()
+        paused.kill()
 
 
 def test_leftovers_of_a_crash_are_gone(server):
