@@ -44,7 +44,7 @@ function read({ dir, answered }) {
   let parts = []
   for (;;) {
     const n = fs.readSync(fd, buffer)
-    if (n === 0) process.exit()
+    if (n === 0) process.kill(process.pid, 'SIGKILL') // nobody is there any more
     let rest = buffer.subarray(0, n)
     for (let end; (end = rest.indexOf(10)) >= 0; rest = rest.subarray(end + 1)) {
       const request = JSON.parse(Buffer.concat([...parts, rest.subarray(0, end)]).toString())
