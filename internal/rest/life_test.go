@@ -58,8 +58,8 @@ func TestForks(t *testing.T) {
 		t.Errorf("forks: %v", one)
 	}
 	w.node.OnSave = func(cay.InstanceID) error { return cay.Errorf(cay.NoSpace, "the disk is full") }
-	wantError(t, w.call("POST", path+"/fork", ``), 507, "disk is full")
-	wantError(t, w.call("POST", path+"/pause", ``), 507, "disk is full")
+	wantError(t, w.call("POST", path+"/fork", ``), 507, "is full")
+	wantError(t, w.call("POST", path+"/pause", ``), 507, "is full")
 	if info := want[object](t, w.call("GET", path, ""), 200); info["state"] != "running" {
 		t.Errorf("it is %v", info)
 	}
