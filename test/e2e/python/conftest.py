@@ -7,10 +7,6 @@ import e2b_code_interpreter
 import pytest
 
 
-def pytest_configure(config):
-    config.option.asyncio_mode = "auto"
-
-
 @pytest.fixture(scope="module")
 def sbx():
     """One sandbox of the template base for all tests of a file."""
@@ -42,7 +38,7 @@ def create():
         sandbox.kill()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def eventually():
     """Calls until the result is true; fails after a generous deadline."""
 

@@ -44,7 +44,7 @@ def host_addresses():
 
 
 @pytest.fixture(scope="module")
-def listener():
+def listener(eventually):
     """A service of the host that listens on every address, v4 and v6."""
     server = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     accepted = []
@@ -61,6 +61,7 @@ def listener():
     threading.Thread(target=serve, daemon=True).start()
     # It answers the host itself, so a refusal below is the firewall's.
     socket.create_connection(("127.0.0.1", server.getsockname()[1]), timeout=10).close()
+    eventually(lambda: accepted)
     yield server.getsockname()[1], accepted
     server.close()
 
