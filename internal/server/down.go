@@ -49,6 +49,7 @@ func Down(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		return cay.Wrap(cay.KindOf(err), err, "the sandboxes' network was not removed as a whole")
 	}
 	err = errors.Join(
+		m.engine.Teardown(),
 		node.UnshareMount(reservedDir(cfg)),
 		emptyDir(instancesDir(cfg)),
 	)

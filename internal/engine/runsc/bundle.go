@@ -58,7 +58,7 @@ func newDocument(args []string, diskMB int, p place) document {
 		"ociVersion":  "1.2.0",
 		"hostname":    engine.Hostname,
 		"root":        map[string]any{"path": p.root},
-		"mounts":      mounts(p.reserved),
+		"mounts":      mounts(p.reserved, p.limits),
 		"annotations": rootAnnotations(diskMB),
 		"process": map[string]any{
 			"user": map[string]any{"uid": 0, "gid": 0},

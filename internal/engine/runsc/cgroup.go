@@ -115,6 +115,10 @@ func (h hierarchy) remove(id cay.InstanceID, grace time.Duration) error {
 	return nil
 }
 
+// Teardown removes the cgroup above all instances' own. It fails while there
+// are instances.
+func (e *Engine) Teardown() error { return e.cg.remove("", 0) }
+
 // oomKills counts how often the kernel killed in this cgroup for memory.
 func (h hierarchy) oomKills(id cay.InstanceID) int64 {
 	file := "memory.oom_control"

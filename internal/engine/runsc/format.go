@@ -1,6 +1,11 @@
 package runsc
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/cay-run/cay"
+)
 
 // Everything in this file is snapshot format: a memory snapshot restores only
 // under equal flags, mounts, capabilities and limits. A change here raises
@@ -53,13 +58,16 @@ const (
 
 // mounts are what a program expects to find. /tmp is not among them: it stays
 // in the root's overlay, as long as the image has a file in it.
-func mounts(reserved string) []mount {
+//
+// Shared memory is memory of the guest, and gVisor would offer half the host's.
+func mounts(reserved string, l cay.Limits) []mount {
+	shm := fmt.Sprintf("size=%dm", max(l.MemoryMB/2, 16))
 	return []mount{
 		{"/proc", "proc", "proc", nil},
 		{"/sys", "sysfs", "sysfs", []string{"ro", "nosuid", "noexec", "nodev"}},
 		{"/dev", "tmpfs", "tmpfs", nil},
 		{"/dev/pts", "devpts", "devpts", nil},
-		{"/dev/shm", "tmpfs", "shm", []string{"mode=1777", "nosuid", "nodev"}},
+		{"/dev/shm", "tmpfs", "shm", []string{"mode=1777", "nosuid", "nodev", shm}},
 		{reservedMount, "bind", reserved, []string{"rbind", "rw", "rslave"}},
 	}
 }

@@ -21,6 +21,7 @@ def test_nothing_is_left():
     assert name not in output("ip", "netns", "list")
     assert name not in output("ip", "-br", "link")
     assert f" {name}\n" not in output("nft", "list", "tables")
+    assert list(pathlib.Path("/sys/fs/cgroup").glob(f"*/{name}")) == []
     run = server.env["CAY_RUN_DIR"]
     assert run not in pathlib.Path("/proc/mounts").read_text()
     assert str(server.data) not in pathlib.Path("/proc/mounts").read_text()

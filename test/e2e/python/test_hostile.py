@@ -56,6 +56,12 @@ def test_memory_hog_is_ended_and_the_sandbox_lives(victim, eventually):
     eventually(lambda: answers(victim), 120)
 
 
+def test_shared_memory_is_bounded(victim):
+    assert int(victim.commands.run("df --output=size -m /dev/shm | tail -1").stdout) <= 512
+    run = victim.commands.run("head -c 600M /dev/zero > /dev/shm/big; echo $?", timeout=60)
+    assert (run.stdout, "No space left" in run.stderr) == ("1\n", True)
+
+
 def test_full_disk_is_an_error_not_an_end(victim, eventually):
     # Space is taken without writing it all, to be kind to the test's host.
     victim.commands.run("fallocate -l 9700M /tmp/reserved")
