@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test unit e2e build setup bench fuzz soak-agent fmt clean
+.PHONY: demo test unit e2e build setup bench chaos soak fuzz soak-agent fmt clean
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -23,6 +23,12 @@ setup: ## Debian packages, SDKs and Python environments
 
 bench: ## the speed bars, each beside its raw counterpart
 	@scripts/bench
+
+chaos: ## kill the server CHAOS_KILLS (200) times while clients work; nothing lost, nothing left
+	@scripts/long life/chaos.py
+
+soak: ## pause and resume SOAK_CYCLES (1000) times; nothing differs
+	@scripts/long life/soak.py
 
 fuzz: ## each fuzz target for FUZZTIME (1m)
 	@scripts/fuzz

@@ -165,9 +165,17 @@ func existing(path string) string {
 	return path
 }
 
+// portPatience is how long a port may stay taken: a server that was killed
+// while it started a program leaves its listener with that child for a moment.
+const portPatience = time.Second
+
 func port(ctx context.Context, h host) Check {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", h.cfg.Listen)
+	for begun := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(begun) < portPatience; {
+		time.Sleep(20 * time.Millisecond)
+		l, err = lc.Listen(ctx, "tcp", h.cfg.Listen)
+	}
 	switch {
 	case err == nil:
 		l.Close()

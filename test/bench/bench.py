@@ -153,11 +153,7 @@ def machine():
 
 
 def main():
-    server = world.Server()
-    server.env.update(CAY_RUN_DIR="/run/cay-bench", CAY_NETWORK_NAME="cybch", CAY_NETWORK="10.208.0.0/16",
-                      CAY_LISTEN="127.0.0.1:7180", CAY_DATA_DIR=str(world.ROOT / "build" / "bench" / "data"))
-    server.port, server.data = 7180, pathlib.Path(server.env["CAY_DATA_DIR"])
-    server.log = server.data.parent / "server.log"
+    server = world.aside("bench", 7180, "10.208.0.0/16", "cybch")
     server.start()
     try:
         os.environ.update(server.sdk_env(server.new_key()))

@@ -96,3 +96,14 @@ class Server:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         except OSError:
             return ""
+
+
+def aside(name, port, network, network_name):
+    """A server with a data directory and names of its own, for long runs."""
+    server = Server()
+    server.port, server.data = port, ROOT / "build" / name / "data"
+    server.log = server.data.parent / "server.log"
+    server.env.update(
+        CAY_DATA_DIR=str(server.data), CAY_RUN_DIR=f"/run/cay-{name}", CAY_LISTEN=f"127.0.0.1:{port}",
+        CAY_NETWORK=network, CAY_NETWORK_NAME=network_name)
+    return server

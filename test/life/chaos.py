@@ -1,0 +1,181 @@
+"""Kills the server at random while clients make, write, pause, resume, fork
+and kill sandboxes; then counts what was lost and what was left.
+
+    make chaos              200 kills
+    CHAOS_KILLS=20 CHAOS_SEED=7 make chaos
+
+What was acknowledged must be there: a sandbox that was created and not killed,
+and every file that it acknowledged. What was not acknowledged may be there or
+not, but whole. Exit status 1 says that something was lost or left.
+"""
+
+import os
+import pathlib
+import random
+import sys
+import threading
+import time
+
+import e2b
+
+import world
+
+KILLS = int(os.environ.get("CHAOS_KILLS", "200"))
+SEED = int(os.environ.get("CHAOS_SEED", str(int(time.time()))))
+CLIENTS = 3
+
+
+class Lost(Exception):
+    """Something acknowledged is not there."""
+
+
+class Client(threading.Thread):
+    """One user with at most one sandbox, who knows what must be true of it."""
+
+    def __init__(self, number, up):
+        super().__init__(daemon=True)
+        self.random = random.Random(f"{SEED}-{number}")
+        self.up = up  # set while the server serves
+        self.id = None
+        self.files = {}
+        self.over = threading.Event()
+        self.counts = {}
+        self.lost = []
+
+    def run(self):
+        while not self.over.is_set():
+            self.up.wait()
+            step = self.create if self.id is None else self.random.choice(
+                [self.write, self.write, self.check, self.pause, self.fork, self.kill])
+            try:
+                step()
+                self.counts[step.__name__] = self.counts.get(step.__name__, 0) + 1
+            except Lost as error:
+                self.lost.append(str(error))
+                self.id = None
+            except Exception:
+                # The server went away in mid-call, or has not come back: the
+                # outcome is open, and the next check must find all that was
+                # acknowledged before.
+                time.sleep(0.05)
+
+    def create(self):
+        sandbox = e2b.Sandbox.create(timeout=3600, metadata={"chaos": "yes"}, request_timeout=30)
+        self.id, self.files = sandbox.sandbox_id, {}
+
+    def connect(self):
+        """The sandbox, resumed if it is paused."""
+        for _ in range(200):
+            try:
+                return e2b.Sandbox.connect(self.id, timeout=3600, request_timeout=30)
+            except e2b.NotFoundException as error:
+                raise Lost(f"sandbox {self.id} is gone: {error}") from error
+            except Exception:
+                if self.over.is_set():
+                    raise
+                time.sleep(0.1)
+        raise Lost(f"sandbox {self.id} cannot be reached")
+
+    def write(self):
+        name, content = f"/home/user/{len(self.files)}", self.random.randbytes(2000).hex()
+        self.connect().files.write(name, content, request_timeout=30)
+        self.files[name] = content
+
+    def check(self):
+        self.compare(self.connect())
+
+    def compare(self, sandbox):
+        for name, content in self.files.items():
+            try:
+                found = sandbox.files.read(name, request_timeout=30)
+            except e2b.FileNotFoundException as error:
+                raise Lost(f"{name} of {sandbox.sandbox_id} is gone") from error
+            if found != content:
+                raise Lost(f"{name} of {sandbox.sandbox_id} differs")
+
+    def pause(self):
+        self.connect().pause(request_timeout=30)
+
+    def fork(self):
+        children = self.connect().fork(count=1, timeout=600, request_timeout=30)
+        for child in children:
+            sandbox = child if isinstance(child, e2b.Sandbox) else getattr(child, "sandbox", None)
+            if sandbox is not None:
+                self.compare(sandbox)
+                sandbox.kill(request_timeout=30)
+
+    def kill(self):
+        sandbox = self.id
+        self.id = None  # whether it was acknowledged or not, it may be gone
+        e2b.Sandbox.kill(sandbox, request_timeout=30)
+
+
+def leftovers(server):
+    """What is on this host after every sandbox was killed."""
+    found = [f"instance {p.name}" for p in (server.data / "instances").iterdir()]
+    run = server.env["CAY_RUN_DIR"].encode()
+    for process in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = process.read_bytes()
+        except OSError:
+            continue
+        if run in text and b"cay-runsc" in text or run in text and b"gvisor_sentry" in text:
+            found.append(f"process {process.parent.name}")
+    for cgroup in pathlib.Path("/sys/fs/cgroup").glob(f"**/{server.env['CAY_NETWORK_NAME']}/n*"):
+        if len(cgroup.name) == 21:
+            found.append(f"cgroup {cgroup}")
+    return found
+
+
+def kill_all():
+    pages = e2b.Sandbox.list()
+    killed = 0
+    while pages.has_next:
+        for sandbox in pages.next_items():
+            e2b.Sandbox.kill(sandbox.sandbox_id)
+            killed += 1
+    return killed
+
+
+def main():
+    server = world.aside("chaos", 7181, "10.215.0.0/16", "cychs")
+    server.start()
+    os.environ.update(server.sdk_env(server.new_key()))
+    up = threading.Event()
+    up.set()
+    clients = [Client(n, up) for n in range(CLIENTS)]
+    for client in clients:
+        client.start()
+    moments, begun = random.Random(SEED), time.monotonic()
+    for kill in range(1, KILLS + 1):
+        time.sleep(moments.uniform(0.05, 1.5))
+        up.clear()
+        server.kill9()
+        server.start()
+        up.set()
+        if kill % 20 == 0:
+            print(f"{kill} kills, {time.monotonic() - begun:.0f} s", flush=True)
+    for client in clients:
+        client.over.set()
+    for client in clients:
+        client.join(120)
+    lost = [text for client in clients for text in client.lost]
+    for client in clients:
+        if client.id:
+            try:
+                client.compare(client.connect())
+            except Exception as error:
+                lost.append(str(error))
+    killed = kill_all()
+    server.stop()
+    server.start()  # what a crash left is removed at a start
+    left = leftovers(server)
+    server.cay("down")
+    done = {k: sum(c.counts.get(k, 0) for c in clients) for k in sorted({k for c in clients for k in c.counts})}
+    print(f"seed {SEED}: {KILLS} kills; done {done}; {killed} sandboxes at the end")
+    print(f"{len(lost)} lost {lost[:5]}; {len(left)} left {left[:5]}")
+    sys.exit(1 if lost or left else 0)
+
+
+if __name__ == "__main__":
+    main()

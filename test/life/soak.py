@@ -1,0 +1,62 @@
+"""Pauses and resumes one sandbox many times, with a hash over memory and file.
+
+    make soak               1,000 cycles
+    SOAK_CYCLES=50 make soak
+
+A process inside holds random memory and a file and answers with the hash of
+both; it must be the same process with the same hash after every resume.
+"""
+
+import os
+import statistics
+import sys
+import time
+
+import e2b
+
+import world
+
+CYCLES = int(os.environ.get("SOAK_CYCLES", "1000"))
+
+HOLDER = """
+import hashlib, http.server, os
+memory = os.urandom(20 << 20)
+open("/home/user/file", "wb").write(os.urandom(5 << 20))
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        text = hashlib.sha256(memory + open("/home/user/file", "rb").read()).hexdigest() + f" {os.getpid()}"
+        self.send_response(200); self.end_headers(); self.wfile.write(text.encode())
+    def log_message(self, *args): pass
+http.server.HTTPServer(("127.0.0.1", 8000), Answer).serve_forever()
+"""
+
+
+def main():
+    server = world.aside("soak", 7182, "10.216.0.0/16", "cysok")
+    server.start()
+    os.environ.update(server.sdk_env(server.new_key()))
+    sandbox = e2b.Sandbox.create(timeout=3600)
+    sandbox.files.write("/home/user/holder.py", HOLDER)
+    sandbox.commands.run("python3 /home/user/holder.py", background=True, timeout=0)
+    ask = "curl -s --retry 20 --retry-connrefused --retry-delay 1 http://127.0.0.1:8000/"
+    first, different, pauses, resumes = sandbox.commands.run(ask).stdout, 0, [], []
+    for cycle in range(1, CYCLES + 1):
+        begun = time.perf_counter()
+        sandbox.pause()
+        pauses.append(time.perf_counter() - begun)
+        begun = time.perf_counter()
+        sandbox = e2b.Sandbox.connect(sandbox.sandbox_id, timeout=3600)
+        resumes.append(time.perf_counter() - begun)
+        if sandbox.commands.run(ask).stdout != first:
+            different += 1
+        if cycle % 100 == 0:
+            print(f"{cycle} cycles, {different} different", flush=True)
+    sandbox.kill()
+    server.cay("down")
+    print(f"{CYCLES} cycles, {different} different; pause {statistics.median(pauses) * 1000:.0f} ms, "
+          f"resume {statistics.median(resumes) * 1000:.0f} ms (medians)")
+    sys.exit(1 if different else 0)
+
+
+if __name__ == "__main__":
+    main()
