@@ -118,7 +118,7 @@ func (e *Engine) turn(ctx context.Context, id cay.InstanceID, command, want stri
 		return err
 	}
 	ctx = context.WithoutCancel(ctx) // milliseconds, and never half done
-	_, err = e.call(ctx, in.record, command, string(id))
+	_, err = e.finish(ctx, in.record, command, string(id))
 	if err == nil {
 		return nil
 	}

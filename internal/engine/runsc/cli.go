@@ -12,6 +12,9 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
 )
@@ -22,8 +25,52 @@ const maxLog = 64 << 10
 // call runs one command of the build that owns an instance, for an instance
 // that exists.
 func (e *Engine) call(ctx context.Context, r *record, args ...string) ([]byte, error) {
-	var stdout, stderr bytes.Buffer
+	return e.output(ctx, e.command(r, args...), args)
+}
+
+// finish is call for a command that rewrites the instance's state: cut off in
+// the middle it would leave a file that no command can read, and an instance
+// that nobody can drive. So it ends by itself when the server is killed, and
+// whoever comes next waits for it: it holds the lock that it is given.
+func (e *Engine) finish(ctx context.Context, r *record, args ...string) ([]byte, error) {
+	lock, err := e.lockState(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
 	cmd := e.command(r, args...)
+	cmd.SysProcAttr.Pdeathsig = 0
+	cmd.ExtraFiles = []*os.File{lock}
+	return e.output(ctx, cmd, args)
+}
+
+// stateWait is how long a command that takes milliseconds may take at worst.
+const stateWait = 10 * time.Second
+
+// lockState waits until no command is left that rewrites the instance's state,
+// be it of a server that is gone, and keeps others away until it is closed.
+func (e *Engine) lockState(id cay.InstanceID) (*os.File, error) {
+	f, err := os.OpenFile(e.recordFile(id, "state.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	deadline := time.Now().Add(stateWait)
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(deadline) {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (e *Engine) output(ctx context.Context, cmd *exec.Cmd, args []string) ([]byte, error) {
+	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &limited{buf: &stderr}
 	if err := wait(ctx, cmd); err != nil {
 		return nil, fmt.Errorf("cay-runsc %s: %w: %s", verb(args), withCause(err, stderr.Bytes()), lastLines(stderr.Bytes()))

@@ -199,6 +199,11 @@ func (e *Engine) Adopt(_ context.Context, id cay.InstanceID) error {
 	if !slices.Contains(e.cg.procs(id), pid) {
 		return gone("its process is over", nil)
 	}
+	lock, err := e.lockState(id) // a command of the server before may still be at it
+	if err != nil {
+		return gone("its state cannot be locked", err)
+	}
+	lock.Close()
 	if _, err := e.hold(r, pid); err != nil {
 		return gone("its process is over", err)
 	}
