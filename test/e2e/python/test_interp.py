@@ -178,7 +178,7 @@ def test_npm_install_then_import(ci):
 
 def test_bash(ci):
     ci.run_code("greeting=hello; cd /tmp; greet() { echo $greeting; }", language="bash")
-    assert ci.run_code("greet; pwd", language="bash").logs.stdout == ["hello\n/tmp\n"]
+    assert "".join(ci.run_code("greet; pwd", language="bash").logs.stdout) == "hello\n/tmp\n"
     execution = ci.run_code("echo err >&2; exit 3", language="bash")
     assert (execution.logs.stderr, execution.error.name, execution.error.value) == (["err\n"], "ExitCode", "3")
     with pytest.raises(TimeoutException):
