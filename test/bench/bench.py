@@ -73,7 +73,6 @@ def command(_):
 KERNEL = """
 import json, sys, time
 from jupyter_client import BlockingKernelClient
-import glob, os
 from jupyter_client.manager import start_new_kernel
 manager, client = start_new_kernel()
 client.execute_interactive("1", output_hook=lambda m: None)
