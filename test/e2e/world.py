@@ -22,16 +22,18 @@ class Server:
     """A `cay server` process and how to reach it."""
 
     def __init__(self):
-        self.port = int(os.environ.get("CAY_E2E_PORT", "7170"))
+        # Trees tested side by side take a place each: its number is in every name.
+        place = int(os.environ.get("CAY_E2E_PLACE", "0"))
+        self.port = 7170 + place
         self.data = pathlib.Path(os.environ.get("CAY_E2E_DATA", ROOT / "build" / "e2e" / "data"))
         self.log = self.data.parent / "server.log"
         self.env = {
             **os.environ,
             "CAY_DATA_DIR": str(self.data),
-            "CAY_RUN_DIR": "/run/cay-e2e",
+            "CAY_RUN_DIR": f"/run/cay-e2e{place or ''}",
             "CAY_LISTEN": f"127.0.0.1:{self.port}",
-            "CAY_NETWORK": "10.207.0.0/16",
-            "CAY_NETWORK_NAME": "cye2e",
+            "CAY_NETWORK": f"10.{207 + place}.0.0/16",
+            "CAY_NETWORK_NAME": f"cye2{place or 'e'}",
         }
         self.process = None
 
