@@ -34,12 +34,26 @@ type Snapshot struct {
 	Agent       int          `json:"agent"` // protocol that the agent inside speaks
 	Limits      Limits       `json:"limits"`
 	Files       []SnapFile   `json:"files"`
+	Boot        Boot         `json:"boot,omitzero"` // for a start from its files alone
 	CreatedAt   time.Time    `json:"createdAt"`
+}
+
+// Boot is what a sandbox needs that starts from files, besides the files: what
+// its agent was told when its template was built, and what must be up before
+// it is of use. It passes from each snapshot to those that are taken of what
+// was made of it.
+type Boot struct {
+	Env   map[string]string `json:"env,omitempty"` // the template's, below the sandbox's own
+	User  string            `json:"user,omitempty"`
+	Dir   string            `json:"dir,omitempty"`
+	Ports []int             `json:"ports,omitempty"` // that must answer GET /health
+	Start string            `json:"start,omitempty"` // the template's start command, for a shell
+	Ready string            `json:"ready,omitempty"` // the command that says when it is up
 }
 
 // SnapFile is one file of a snapshot.
 type SnapFile struct {
-	Name   string `json:"name"`
+	Name   string `json:"name"` // a path below the snapshot's directory
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
 }

@@ -27,6 +27,10 @@ type Engine interface {
 	// by this engine (or an older build of it that is still installed), or
 	// Conflict with the reason.
 	CanRestore(cay.Snapshot) error
+	// CanBoot returns nil when an instance can be booted from the files in the
+	// snapshot, whatever its kind and whichever build took it, or Conflict
+	// with the reason.
+	CanBoot(cay.Snapshot) error
 	// Boot starts an instance from a root image with nothing in memory.
 	Boot(ctx context.Context, spec BootSpec) error
 	// Restore starts an instance from a snapshot.
@@ -38,6 +42,17 @@ type Engine interface {
 	// With keep the instance goes on; without, it is gone when the call
 	// returns.
 	Checkpoint(ctx context.Context, id cay.InstanceID, dir string, keep bool) (cay.Snapshot, error)
+	// SnapshotFiles writes what the instance has changed of its root's files
+	// into dir, as they are at one moment, and returns a record as Checkpoint
+	// does, of kind files. The instance goes on; one that is held stays held.
+	// It may be called on a directory that a Checkpoint of the same instance
+	// has just filled: the record is then that of the added files, and the
+	// memory snapshot can be booted from too.
+	//
+	// What is left out: sockets, extended attributes that are empty or not
+	// UTF-8, what lies outside the root (/dev, /proc, /sys), and of file times
+	// what is finer than a second.
+	SnapshotFiles(ctx context.Context, id cay.InstanceID, dir string) (cay.Snapshot, error)
 	// Hold stops an instance in place at no CPU; Release lets it go on.
 	// Both are idempotent.
 	Hold(ctx context.Context, id cay.InstanceID) error
@@ -77,10 +92,13 @@ type Net struct {
 // BootSpec starts an instance from a root image. The bundle that comes of it
 // is snapshot format.
 type BootSpec struct {
-	ID       cay.InstanceID
-	Root     string   // path of the EROFS image; never changes, named by digest
-	Digest   string   // of the root image
-	Args     []string // of PID 1
+	ID     cay.InstanceID
+	Root   string   // path of the EROFS image; never changes, named by digest
+	Digest string   // of the root image
+	Args   []string // of PID 1; with From, none means those that the snapshot was booted with
+	// From is the directory of a snapshot of an instance on the same root
+	// image: its changed files lie over the root. Empty for none.
+	From     string
 	Limits   cay.Limits
 	Dir      string // the instance's own directory on disk, for the overlay and the bundle
 	Reserved string // host directory behind guest.ReservedMount; below Dir when empty

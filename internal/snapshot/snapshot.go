@@ -1,7 +1,7 @@
 // Package snapshot keeps snapshots and root images on a local disk.
 //
 //	<data>/snapshots/<id>/snapshot.json   the record, written last
-//	<data>/snapshots/<id>/<file>          what the engine wrote
+//	<data>/snapshots/<id>/<file>          what the engine wrote, some in a directory
 //	<data>/images/<digest>.erofs          root images, named by their SHA-256
 //
 // Everything is immutable once it has its name. Work in progress lies under a
@@ -20,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/cay-run/cay"
@@ -109,8 +110,10 @@ func (d *Dir) Commit(tmp string, s cay.Snapshot) error {
 	if err := writeSynced(filepath.Join(tmp, recordName), append(text, '\n')); err != nil {
 		return diskError(err, "write the record of snapshot %s", s.ID)
 	}
-	if err := syncPath(tmp); err != nil {
-		return diskError(err, "sync snapshot %s", s.ID)
+	for dir := range directories(s) {
+		if err := syncPath(filepath.Join(tmp, dir)); err != nil {
+			return diskError(err, "sync snapshot %s", s.ID)
+		}
 	}
 	if err := os.Rename(tmp, final); err != nil {
 		return diskError(err, "name snapshot %s", s.ID)
@@ -249,7 +252,7 @@ func checkFiles(dir string, s cay.Snapshot) error {
 		return cay.Errorf(cay.Internal, "the record of snapshot %s names no files", s.ID)
 	}
 	for _, f := range s.Files {
-		if f.Name != filepath.Base(f.Name) || f.Name == "." || f.Name == ".." || f.Name == recordName {
+		if !validName(f.Name) {
 			return cay.Errorf(cay.Internal, "the record of snapshot %s names a bad file: %q", s.ID, f.Name)
 		}
 		st, err := os.Lstat(filepath.Join(dir, f.Name))
@@ -263,18 +266,37 @@ func checkFiles(dir string, s cay.Snapshot) error {
 	return nil
 }
 
+// validName accepts the name of a file in a snapshot, or in a directory of it.
+func validName(name string) bool {
+	return filepath.IsLocal(name) && name == filepath.Clean(name) && name != "." && name != recordName &&
+		strings.Count(name, "/") <= 1 && !strings.HasPrefix(name, tempPrefix)
+}
+
+// directories are those of a snapshot, its own included.
+func directories(s cay.Snapshot) map[string]bool {
+	out := map[string]bool{".": true}
+	for _, f := range s.Files {
+		out[filepath.Dir(f.Name)] = true
+	}
+	return out
+}
+
 // checkNothingElse refuses files that no record names: nothing would ever
 // check or copy them.
 func checkNothingElse(dir string, s cay.Snapshot) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return diskError(err, "read %s", dir)
+	named := map[string]bool{recordName: true} // which a Commit that failed may have left
+	for _, f := range s.Files {
+		named[f.Name] = true
 	}
-	for _, e := range entries {
-		named := slices.ContainsFunc(s.Files, func(f cay.SnapFile) bool { return f.Name == e.Name() })
-		if !named && e.Name() != recordName { // left by a Commit that failed
-			return cay.Errorf(cay.Internal, "snapshot %s holds %q, which its record does not name", s.ID, e.Name())
+	dirs := directories(s)
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return diskError(err, "read %s", dir)
 		}
-	}
-	return nil
+		name, err := filepath.Rel(dir, path)
+		if err == nil && !named[name] && !(e.IsDir() && dirs[name]) {
+			err = cay.Errorf(cay.Internal, "snapshot %s holds %q, which its record does not name", s.ID, name)
+		}
+		return err
+	})
 }

@@ -79,6 +79,39 @@ func TestCommitThenGet(t *testing.T) {
 	}
 }
 
+// TestFilesInADirectory: a memory snapshot keeps its files' layer beside the
+// memory, under names that both have.
+func TestFilesInADirectory(t *testing.T) {
+	d := open(t, t.TempDir())
+	tmp, s := begin(t, d, "memory")
+	layer := s.Files[0]
+	layer.Name = "files/" + layer.Name
+	s.Files = append(s.Files, layer)
+	if err := os.Mkdir(filepath.Join(tmp, "files"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(tmp, layer.Name)
+	if err := os.WriteFile(path, []byte("memory"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path+"2", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, d.Commit(tmp, s), cay.Internal)
+	if err := os.Remove(path + "2"); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Commit(tmp, s); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Verify(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Remove(s.ID); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestGetWhatIsNotThere(t *testing.T) {
 	d := open(t, t.TempDir())
 	for _, id := range []cay.SnapshotID{cay.NewSnapshotID(), "", "..", "../snapshots", ".tmp-1"} {
@@ -144,6 +177,9 @@ func TestCommitRefusesWhatTheRecordDoesNotSay(t *testing.T) {
 		"extra file": func(tmp string, s *cay.Snapshot) { os.WriteFile(filepath.Join(tmp, "more"), nil, 0o600) },
 		"empty list": func(tmp string, s *cay.Snapshot) { s.Files = nil },
 		"path":       func(tmp string, s *cay.Snapshot) { s.Files[0].Name = "../memory.img" },
+		"deep path":  func(tmp string, s *cay.Snapshot) { s.Files[0].Name = "a/b/memory.img" },
+		"its record": func(tmp string, s *cay.Snapshot) { s.Files[0].Name = recordName },
+		"directory":  func(tmp string, s *cay.Snapshot) { os.Mkdir(filepath.Join(tmp, "more"), 0o700) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			tmp, s := begin(t, d, "memory")

@@ -188,7 +188,7 @@ func (b *Builder) snapshot(ctx context.Context, name string, def definition, roo
 		return s, err
 	}
 	p(name+": taking the snapshot", 95)
-	return b.checkpoint(ctx, id, protocol)
+	return b.checkpoint(ctx, id, def, protocol)
 }
 
 // settle brings a booted instance to the point at which its snapshot is
@@ -252,7 +252,7 @@ func (b *Builder) whileAlive(ctx context.Context, id cay.InstanceID) (context.Co
 	}
 }
 
-func (b *Builder) checkpoint(ctx context.Context, id cay.InstanceID, protocol int) (cay.Snapshot, error) {
+func (b *Builder) checkpoint(ctx context.Context, id cay.InstanceID, def definition, protocol int) (cay.Snapshot, error) {
 	tmp, err := b.cfg.Snapshots.Begin()
 	if err != nil {
 		return cay.Snapshot{}, err
@@ -262,6 +262,7 @@ func (b *Builder) checkpoint(ctx context.Context, id cay.InstanceID, protocol in
 	if err != nil {
 		return cay.Snapshot{}, err
 	}
+	s.Boot = cay.Boot{Env: image.Env(), User: guest.User, Dir: guest.Home, Ports: def.ports}
 	s.ID, s.Agent, s.CreatedAt = cay.NewSnapshotID(), protocol, time.Now().UTC().Truncate(time.Millisecond)
 	if err := b.cfg.Snapshots.Commit(tmp, s); err != nil {
 		return cay.Snapshot{}, err

@@ -37,6 +37,9 @@ func Run(t *testing.T, open func(testing.TB) engine.Engine) {
 		{"hold and release", (*suite).pause},
 		{"reserved mount", (*suite).reserved},
 		{"changed files", (*suite).changes},
+		{"snapshot of files", (*suite).files},
+		{"memory snapshot's files", (*suite).filesOfMemory},
+		{"held while files are saved", (*suite).filesHeld},
 		{"set-uid programs", (*suite).elevate},
 		{"own end", (*suite).ownEnd},
 		{"out of memory", (*suite).outOfMemory},
@@ -65,6 +68,20 @@ func (s *suite) bootSpec(id cay.InstanceID, at *slot) engine.BootSpec {
 		ID: id, Root: s.image, Digest: "sha256-test", Args: []string{"/guest"}, Limits: limits,
 		Dir: dir, Reserved: filepath.Join(dir, "reserved"), Net: at.net,
 	}
+}
+
+// bootFrom boots an instance from the files of a snapshot; the test's end
+// kills it.
+func (s *suite) bootFrom(t *testing.T, from string, at *slot) cay.InstanceID {
+	t.Helper()
+	id := cay.NewInstanceID()
+	spec := s.bootSpec(id, at)
+	spec.From, spec.Args = from, nil // it knows what was booted
+	at.address(t)
+	s.endWith(t, id)
+	must(t, s.Boot(t.Context(), spec))
+	at.expect(t, "ok", "/health")
+	return id
 }
 
 func (s *suite) restoreSpec(snap cay.Snapshot, from string, at *slot) engine.RestoreSpec {

@@ -42,28 +42,36 @@ func (e *Engine) Checkpoint(ctx context.Context, id cay.InstanceID, dir string, 
 	if err := copyFile(filepath.Join(dir, bundleName), filepath.Join(bundleDir(in.Dir), "config.json")); err != nil {
 		return cay.Snapshot{}, diskError(err, "cannot keep the bundle of instance %s", id)
 	}
-	files, err := seal(dir)
+	names, err := written(dir)
 	if err != nil {
+		return cay.Snapshot{}, diskError(err, "cannot read the checkpoint of instance %s", id)
+	}
+	out := in.snapshot(cay.MemorySnapshot)
+	if out.Files, err = seal(dir, names); err != nil {
 		return cay.Snapshot{}, diskError(err, "cannot finish the checkpoint of instance %s", id)
 	}
-	limits := in.Limits
-	limits.DiskMB = in.DiskMB
-	return cay.Snapshot{
-		Format: cay.SnapshotFormat, Kind: cay.MemorySnapshot, Engine: Name, EngineHash: in.EngineHash,
-		EngineFlags: in.Flags, Root: in.Root, CPUFeatures: in.CPUFeatures, Limits: limits,
-		Files: files, CreatedAt: time.Now().UTC().Truncate(time.Millisecond),
-	}, nil
+	return out, nil
 }
 
-// seal syncs every file of a new snapshot and takes its measure.
-func seal(dir string) ([]cay.SnapFile, error) {
+// written names the files in dir.
+func written(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	files := make([]cay.SnapFile, 0, len(entries))
+	names := make([]string, 0, len(entries))
 	for _, entry := range entries {
-		f, err := os.Open(filepath.Join(dir, entry.Name()))
+		names = append(names, entry.Name())
+	}
+	return names, nil
+}
+
+// seal syncs files of a new snapshot, with the directory, and takes their
+// measure.
+func seal(dir string, names []string) ([]cay.SnapFile, error) {
+	files := make([]cay.SnapFile, 0, len(names))
+	for _, name := range names {
+		f, err := os.Open(filepath.Join(dir, name))
 		if err != nil {
 			return nil, err
 		}
@@ -76,7 +84,7 @@ func seal(dir string) ([]cay.SnapFile, error) {
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, cay.SnapFile{Name: entry.Name(), Size: size, SHA256: hex.EncodeToString(sum.Sum(nil))})
+		files = append(files, cay.SnapFile{Name: name, Size: size, SHA256: hex.EncodeToString(sum.Sum(nil))})
 	}
 	return files, syncDir(dir)
 }

@@ -21,11 +21,32 @@ func (e *Engine) Boot(ctx context.Context, s engine.BootSpec) error {
 		ID: s.ID, EngineHash: e.cfg.Hash, Flags: flags(), Dir: s.Dir, Reserved: s.Reserved,
 		Root: s.Digest, Limits: s.Limits, DiskMB: s.Limits.DiskMB, CPUFeatures: e.features,
 	}
-	if len(s.Args) == 0 {
-		return cay.Errorf(cay.Invalid, "a booted instance needs a program to run")
+	command := []string{"run", "--detach"}
+	if s.From != "" {
+		if err := checkLayer(s.From); err != nil {
+			return err
+		}
+		command = append(command, "--fs-restore-image-path="+filepath.Join(s.From, layerName))
 	}
-	fresh := func(p place) (document, error) { return newDocument(s.Args, r.DiskMB, p), nil }
-	return e.bring(ctx, r, s.Root, s.Net, fresh, "run", "--detach")
+	fresh := func(p place) (document, error) {
+		args, err := s.Args, error(nil)
+		if len(args) == 0 && s.From != "" {
+			args, err = bootedWith(s.From)
+		}
+		if err == nil && len(args) == 0 {
+			err = cay.Errorf(cay.Invalid, "a booted instance needs a program to run")
+		}
+		return newDocument(args, r.DiskMB, p), err
+	}
+	if err := e.bring(ctx, r, s.Root, s.Net, fresh, command...); err != nil || s.From == "" {
+		return err
+	}
+	// The guest runs on files that are still being read. Whoever returns
+	// before they all are would not know of one that could not be.
+	if _, err := e.call(ctx, r, "wait", "--fsrestore", string(s.ID)); err != nil {
+		return errors.Join(cay.Wrap(cay.Internal, err, "instance %s did not get its files", s.ID), e.destroy(s.ID))
+	}
+	return nil
 }
 
 // Restore implements engine.Engine.

@@ -16,6 +16,9 @@ import (
 	"time"
 )
 
+// when is a time that no clock shows.
+var when = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+
 var (
 	count   atomic.Int64
 	ballast [][]byte
@@ -32,7 +35,7 @@ func main() {
 		"/count":   func(*http.Request) (string, error) { return strconv.FormatInt(count.Add(1), 10), nil },
 		"/host":    func(*http.Request) (string, error) { return os.Hostname() },
 		"/write":   write,
-		"/read":    read,
+		"/read":    func(r *http.Request) (string, error) { return read(r.FormValue("path")) },
 		"/remove":  func(r *http.Request) (string, error) { return "", os.RemoveAll(r.FormValue("path")) },
 		"/mkdir":   func(r *http.Request) (string, error) { return "", os.Mkdir(r.FormValue("path"), 0o755) },
 		"/elevate": elevate,
@@ -41,6 +44,9 @@ func main() {
 		"/mount":   mount,
 		"/dial":    dial,
 		"/exit":    exit,
+		"/shape":   shape,
+		"/tree":    tree,
+		"/boot-id": func(*http.Request) (string, error) { return read("/proc/sys/kernel/random/boot_id") },
 	}
 	for path, answer := range answers {
 		http.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
@@ -60,8 +66,8 @@ func write(r *http.Request) (string, error) {
 	return "", os.WriteFile(r.FormValue("path"), []byte(r.FormValue("text")), 0o640)
 }
 
-func read(r *http.Request) (string, error) {
-	text, err := os.ReadFile(r.FormValue("path"))
+func read(path string) (string, error) {
+	text, err := os.ReadFile(path)
 	return string(text), err
 }
 
