@@ -55,10 +55,13 @@ const (
 // value denies the internet and the public; DefaultNetwork is the usual start.
 type NetworkPolicy struct {
 	AllowInternet bool     `json:"allowInternet"`
-	AllowPublic   bool     `json:"allowPublic"` // reach its ports without a traffic token
-	AllowOut      []string `json:"allowOut,omitempty"`
+	AllowPublic   bool     `json:"allowPublic"`        // reach its ports without a traffic token
+	AllowOut      []string `json:"allowOut,omitempty"` // addresses, prefixes, domains; beats DenyOut
 	DenyOut       []string `json:"denyOut,omitempty"`
 	MaskHost      string   `json:"maskHost,omitempty"`
+	// Rules set headers of requests, by domain. They open nothing.
+	Rules map[string][]HeaderRule `json:"rules,omitempty"`
+	Proxy *EgressProxy            `json:"proxy,omitempty"`
 }
 
 // DefaultNetwork is what a sandbox gets that asks for nothing: the internet,

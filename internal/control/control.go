@@ -31,6 +31,8 @@ type Node interface {
 	Snapshots() []cay.Snapshot
 	RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error
 	Kill(ctx context.Context, id cay.InstanceID, cause cay.Cause) error
+	// SetNetwork replaces an instance's policy: all of it, or nothing.
+	SetNetwork(ctx context.Context, id cay.InstanceID, p cay.NetworkPolicy) error
 	Instances() []cay.Instance
 	Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error)
 	Deaths() <-chan cay.Death
@@ -155,11 +157,15 @@ func (c *Control) reconcile(ctx context.Context) error {
 			instance = &i
 		}
 		found := settled(s, instance, saved[s.Snapshot])
+		found, changed := inForce(found, instance)
 		if found.State == cay.Running {
 			delete(unclaimed, s.Instance)
 		}
 		if found.State != s.State {
 			c.log.Warn("sandbox was left half way", "sandbox", s.ID, "was", s.State, "is", found.State, "cause", found.Cause)
+			changed = true
+		}
+		if changed {
 			if err := c.store.UpdateSandbox(ctx, found); err != nil {
 				return err
 			}

@@ -58,8 +58,12 @@ func (n *Node) adopt(ctx context.Context, r record) bool {
 		inst.died, err = n.cfg.Engine.Watch(id)
 	}
 	if err == nil {
-		// Last, so that a failure leaves the slot to Reclaim.
+		// Nearly last, so that a failure leaves the slot to Reclaim.
 		inst.slot, err = n.cfg.Net.Adopt(ctx, r.Slot)
+	}
+	if err == nil {
+		// The journal may be one change ahead of the packet filter.
+		err = n.cfg.Net.Apply(ctx, inst.slot, r.Spec.Network)
 	}
 	if err != nil {
 		n.cfg.Log.Warn("a sandbox cannot be adopted", "sandbox", r.Spec.Sandbox, "instance", id, "err", err)

@@ -158,7 +158,7 @@ func (n *Node) prepare(inst *instance) error {
 	if err := os.MkdirAll(n.reserved(id), 0o755); err != nil {
 		return diskError(err)
 	}
-	err := writeJournal(n.journal(id), record{Spec: inst.spec, Slot: inst.slot.Index, Started: inst.started, Protocol: inst.protocol})
+	err := writeJournal(n.journal(id), inst.record())
 	if err != nil {
 		return diskError(err)
 	}

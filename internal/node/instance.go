@@ -11,7 +11,8 @@ import (
 )
 
 // instance is one incarnation. Its fields belong to its owner; slot, started
-// and spec do not change once it is found by Lookup.
+// and spec do not change once it is found by Lookup, but for the spec's
+// network, which changes under the node's lock.
 type instance struct {
 	spec    cay.InstanceSpec
 	slot    vnet.Slot
@@ -38,6 +39,10 @@ func newInstance(spec cay.InstanceSpec) *instance {
 
 func (i *instance) public() cay.Instance {
 	return cay.Instance{Spec: i.spec, Addr: i.slot.Addr, Started: i.started}
+}
+
+func (i *instance) record() record {
+	return record{Spec: i.spec, Slot: i.slot.Index, Started: i.started, Protocol: i.protocol}
 }
 
 // asked is why an owner is told to end its instance.

@@ -54,6 +54,28 @@ func writeJournal(dir string, r record) error {
 	return syncDir(filepath.Dir(dir))
 }
 
+// rewriteJournal replaces what a journal says: a crash leaves the old or the
+// new, whole.
+func rewriteJournal(dir string, r record) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	aside := filepath.Join(dir, specFile+".new")
+	f, err := os.OpenFile(aside, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(aside, filepath.Join(dir, specFile)); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
 func syncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {

@@ -23,7 +23,7 @@ type job struct {
 // when Pause fails the instance runs on, unless it died, which Deaths tells.
 // Once begun it cannot be cancelled.
 func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error {
-	return n.ask(ctx, id, func(inst *instance) (bool, error) {
+	return n.askTurn(ctx, id, func(inst *instance) (bool, error) {
 		// From here on nobody may talk to it: what it said after its
 		// memory was read would be forgotten.
 		n.hide(inst)
@@ -45,7 +45,7 @@ func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot
 
 // Checkpoint saves an instance as a memory snapshot and lets it run on.
 func (n *Node) Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error {
-	return n.ask(ctx, id, func(inst *instance) (bool, error) {
+	return n.askTurn(ctx, id, func(inst *instance) (bool, error) {
 		return false, n.save(inst, record)
 	})
 }
@@ -80,15 +80,8 @@ func (n *Node) Snapshots() []cay.Snapshot {
 	return out
 }
 
-// ask hands a job to the owner of an instance and waits for its end. Those
-// that save memory wait for their turn like those that restore it.
-func (n *Node) ask(ctx context.Context, id cay.InstanceID, do func(*instance) (bool, error)) error {
-	n.mu.Lock()
-	inst := n.instances[id]
-	n.mu.Unlock()
-	if inst == nil {
-		return cay.Errorf(cay.NotFound, "instance %s is not on this machine", id)
-	}
+// askTurn is ask for what reads or writes memory: it waits for its turn.
+func (n *Node) askTurn(ctx context.Context, id cay.InstanceID, do func(*instance) (bool, error)) error {
 	select {
 	case n.restores <- struct{}{}:
 		defer func() { <-n.restores }()
@@ -96,6 +89,17 @@ func (n *Node) ask(ctx context.Context, id cay.InstanceID, do func(*instance) (b
 		return ctx.Err()
 	case <-n.ctx.Done():
 		return cay.Errorf(cay.Unavailable, "the server is stopping")
+	}
+	return n.ask(ctx, id, do)
+}
+
+// ask hands a job to the owner of an instance and waits for its end.
+func (n *Node) ask(ctx context.Context, id cay.InstanceID, do func(*instance) (bool, error)) error {
+	n.mu.Lock()
+	inst := n.instances[id]
+	n.mu.Unlock()
+	if inst == nil {
+		return cay.Errorf(cay.NotFound, "instance %s is not on this machine", id)
 	}
 	j := job{do: do, done: make(chan error, 1)}
 	select {

@@ -23,6 +23,15 @@ type Connect struct {
 	Timeout *int64 `json:"timeout,omitempty"`
 }
 
+// EgressProxy defines model for EgressProxy.
+type EgressProxy struct {
+	// Address host:port of a SOCKS5 server.
+	Address  *string     `json:"address,omitempty"`
+	Password *string     `json:"password,omitempty"`
+	TLS      interface{} `json:"tls,omitempty"`
+	Username *string     `json:"username,omitempty"`
+}
+
 // Error defines model for Error.
 type Error struct {
 	// Code Equal to the HTTP status.
@@ -64,18 +73,44 @@ type Network struct {
 	AllowOut           *[]string `json:"allowOut,omitempty"`
 	AllowPublicTraffic *bool     `json:"allowPublicTraffic,omitempty"`
 	DenyOut            *[]string `json:"denyOut,omitempty"`
-	MaskRequestHost    *string   `json:"maskRequestHost,omitempty"`
+	EgressProxy        *struct {
+		Address  string  `json:"address"`
+		Username *string `json:"username,omitempty"`
+	} `json:"egressProxy,omitempty"`
+	MaskRequestHost *string       `json:"maskRequestHost,omitempty"`
+	Rules           *NetworkRules `json:"rules,omitempty"`
+}
+
+// NetworkRule defines model for NetworkRule.
+type NetworkRule struct {
+	Transform *struct {
+		Headers *StringMap `json:"headers,omitempty"`
+	} `json:"transform,omitempty"`
+}
+
+// NetworkRules defines model for NetworkRules.
+type NetworkRules map[string][]NetworkRule
+
+// NetworkUpdate Replaces what a sandbox may reach; what is left out is cleared.
+type NetworkUpdate struct {
+	AllowOut            *[]string     `json:"allowOut,omitempty"`
+	AllowInternetAccess *bool         `json:"allow_internet_access,omitempty"`
+	DenyOut             *[]string     `json:"denyOut,omitempty"`
+	DNSServers          *[]string     `json:"dnsServers,omitempty"`
+	EgressProxy         *EgressProxy  `json:"egressProxy,omitempty"`
+	Rules               *NetworkRules `json:"rules,omitempty"`
 }
 
 // NewNetwork defines model for NewNetwork.
 type NewNetwork struct {
-	AllowOut           *[]string               `json:"allowOut,omitempty"`
-	AllowPublicTraffic *bool                   `json:"allowPublicTraffic,omitempty"`
-	DenyOut            *[]string               `json:"denyOut,omitempty"`
-	EgressProxy        *map[string]interface{} `json:"egressProxy,omitempty"`
-	HTTPSPorts         *[]int                  `json:"httpsPorts,omitempty"`
-	MaskRequestHost    *string                 `json:"maskRequestHost,omitempty"`
-	Rules              *map[string]interface{} `json:"rules,omitempty"`
+	AllowOut           *[]string     `json:"allowOut,omitempty"`
+	AllowPublicTraffic *bool         `json:"allowPublicTraffic,omitempty"`
+	DenyOut            *[]string     `json:"denyOut,omitempty"`
+	DNSServers         *[]string     `json:"dnsServers,omitempty"`
+	EgressProxy        *EgressProxy  `json:"egressProxy,omitempty"`
+	HTTPSPorts         *[]int        `json:"httpsPorts,omitempty"`
+	MaskRequestHost    *string       `json:"maskRequestHost,omitempty"`
+	Rules              *NetworkRules `json:"rules,omitempty"`
 }
 
 // NewSandbox defines model for NewSandbox.
@@ -342,6 +377,9 @@ type ConnectSandboxJSONRequestBody = Connect
 // ForkSandboxJSONRequestBody defines body for ForkSandbox for application/json ContentType.
 type ForkSandboxJSONRequestBody ForkSandboxJSONBody
 
+// UpdateNetworkJSONRequestBody defines body for UpdateNetwork for application/json ContentType.
+type UpdateNetworkJSONRequestBody = NetworkUpdate
+
 // PauseSandboxJSONRequestBody defines body for PauseSandbox for application/json ContentType.
 type PauseSandboxJSONRequestBody PauseSandboxJSONBody
 
@@ -392,6 +430,9 @@ type ServerInterface interface {
 
 	// (GET /sandboxes/{sandboxID}/metrics)
 	GetSandboxMetrics(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params GetSandboxMetricsParams)
+
+	// (PUT /sandboxes/{sandboxID}/network)
+	UpdateNetwork(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
 	// (POST /sandboxes/{sandboxID}/pause)
 	PauseSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
@@ -482,6 +523,11 @@ func (_ Unimplemented) ForkSandbox(w http.ResponseWriter, r *http.Request, sandb
 
 // (GET /sandboxes/{sandboxID}/metrics)
 func (_ Unimplemented) GetSandboxMetrics(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params GetSandboxMetricsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PUT /sandboxes/{sandboxID}/network)
+func (_ Unimplemented) UpdateNetwork(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -808,6 +854,32 @@ func (siw *ServerInterfaceWrapper) GetSandboxMetrics(w http.ResponseWriter, r *h
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetSandboxMetrics(w, r, sandboxID, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateNetwork operation middleware
+func (siw *ServerInterfaceWrapper) UpdateNetwork(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateNetwork(w, r, sandboxID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1513,6 +1585,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Post(options.BaseURL+"/v2/sandboxes/{sandboxID}/connect", wrapper.ConnectSandboxV2)
 	})
 	r.Group(func(r chi.Router) {
+		r.Put(options.BaseURL+"/sandboxes/{sandboxID}/network", wrapper.UpdateNetwork)
+	})
+	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/sandboxes/{sandboxID}/pause", wrapper.PauseSandbox)
 	})
 	r.Group(func(r chi.Router) {
@@ -1757,6 +1832,23 @@ func (response GetSandboxMetrics200JSONResponse) VisitGetSandboxMetricsResponse(
 	w.WriteHeader(200)
 	_, err := buf.WriteTo(w)
 	return err
+}
+
+type UpdateNetworkRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Body      *UpdateNetworkJSONRequestBody
+}
+
+type UpdateNetworkResponseObject interface {
+	VisitUpdateNetworkResponse(w http.ResponseWriter) error
+}
+
+type UpdateNetwork204Response struct {
+}
+
+func (response UpdateNetwork204Response) VisitUpdateNetworkResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
 }
 
 type PauseSandboxRequestObject struct {
@@ -2141,6 +2233,9 @@ type StrictServerInterface interface {
 	// (GET /sandboxes/{sandboxID}/metrics)
 	GetSandboxMetrics(ctx context.Context, request GetSandboxMetricsRequestObject) (GetSandboxMetricsResponseObject, error)
 
+	// (PUT /sandboxes/{sandboxID}/network)
+	UpdateNetwork(ctx context.Context, request UpdateNetworkRequestObject) (UpdateNetworkResponseObject, error)
+
 	// (POST /sandboxes/{sandboxID}/pause)
 	PauseSandbox(ctx context.Context, request PauseSandboxRequestObject) (PauseSandboxResponseObject, error)
 
@@ -2471,6 +2566,39 @@ func (sh *strictHandler) GetSandboxMetrics(w http.ResponseWriter, r *http.Reques
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetSandboxMetricsResponseObject); ok {
 		if err := validResponse.VisitGetSandboxMetricsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// UpdateNetwork operation middleware
+func (sh *strictHandler) UpdateNetwork(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request UpdateNetworkRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body UpdateNetworkJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.UpdateNetwork(ctx, request.(UpdateNetworkRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "UpdateNetwork")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(UpdateNetworkResponseObject); ok {
+		if err := validResponse.VisitUpdateNetworkResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -5,7 +5,6 @@ import "net/http"
 // later lists the routes of E2B's surface that this version answers with 501,
 // so that a client can tell them from a wrong address.
 var later = []struct{ method, pattern, what string }{
-	{http.MethodPut, "/sandboxes/{id}/network", "changing a sandbox's network"},
 	{http.MethodGet, "/sandboxes/{id}/logs", "reading a sandbox's logs"},
 	{http.MethodGet, "/v2/sandboxes/{id}/logs", "reading a sandbox's logs"},
 	{http.MethodPost, "/v3/templates", "building a template"},

@@ -165,7 +165,6 @@ func TestRoutesThatAreNot(t *testing.T) {
 	wantError(t, w.callAs("", "GET", "/sandboxes/a/b/c/d", ""), 404, "not found")
 	wantError(t, w.callAs("", "PUT", "/sandboxes", ""), 405, "PUT")
 	for _, route := range []string{
-		"PUT /sandboxes/" + id + "/network",
 		"POST /v3/templates", "POST /templates/tags", "GET /volumes", "GET /secrets",
 		"GET /v2/sandboxes/" + id + "/logs",
 	} {

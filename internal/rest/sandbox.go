@@ -196,13 +196,6 @@ func wireList(l []string) *[]string {
 	return &l
 }
 
-func wireNetwork(n cay.NetworkPolicy) *Network {
-	return &Network{
-		AllowPublicTraffic: &n.AllowPublic, AllowOut: wireList(n.AllowOut), DenyOut: wireList(n.DenyOut),
-		MaskRequestHost: pointer(n.MaskHost),
-	}
-}
-
 func wireTime(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"net"
-	"net/netip"
 	"regexp"
 	"strconv"
 	"strings"
@@ -40,10 +39,7 @@ func createSpec(body *NewSandbox, secure bool, timeout int64) (cay.CreateSpec, e
 		}
 	}
 	var err error
-	spec.Network, err = networkPolicy(value(body.Network, NewNetwork{}), secure)
-	if !value(body.AllowInternetAccess, true) {
-		spec.Network.AllowInternet = false
-	}
+	spec.Network, err = networkPolicy(body, secure)
 	return spec, err
 }
 
@@ -67,48 +63,6 @@ func checkUnserved(body *NewSandbox) error {
 func filesOnly(field string) error {
 	return cay.Errorf(cay.Unsupported, "%s: saving files without memory is not in this version of Cay", field).
 		WithHint("leave it out, or say true")
-}
-
-// allTraffic is how SDKs write "everything" in denyOut.
-const allTraffic = "0.0.0.0/0"
-
-func networkPolicy(n NewNetwork, secure bool) (cay.NetworkPolicy, error) {
-	p := cay.DefaultNetwork()
-	p.AllowPublic = value(n.AllowPublicTraffic, true)
-	p.AllowOut, p.DenyOut = value(n.AllowOut, nil), value(n.DenyOut, nil)
-	p.MaskHost = value(n.MaskRequestHost, "")
-	switch {
-	case !p.AllowPublic && !secure:
-		return p, cay.Errorf(cay.Invalid, "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.")
-	case len(value(n.EgressProxy, nil)) > 0:
-		return p, cay.Errorf(cay.Denied, "network.egressProxy: is not in this version of Cay")
-	case len(value(n.Rules, nil)) > 0:
-		return p, cay.Errorf(cay.Unsupported, "network.rules: are not in this version of Cay")
-	case len(value(n.HTTPSPorts, nil)) > 0:
-		return p, cay.Errorf(cay.Unsupported, "network.httpsPorts: are not in this version of Cay")
-	case p.MaskHost != "" && !validMask(p.MaskHost):
-		return p, cay.Errorf(cay.Invalid, "network.maskRequestHost: %.80q is no host or host:port", p.MaskHost)
-	}
-	for _, rule := range p.DenyOut {
-		if !isAddress(rule) {
-			return p, cay.Errorf(cay.Invalid, "network.denyOut: %.80q is no IP address or CIDR", rule)
-		}
-	}
-	for _, rule := range p.AllowOut {
-		if !isAddress(rule) {
-			return p, cay.Errorf(cay.Unsupported, "network.allowOut: %.80q is no IP address or CIDR, and rules by name are not in this version of Cay", rule).
-				WithHint("with names, denyOut must hold %s", allTraffic)
-		}
-	}
-	return p, nil
-}
-
-func isAddress(s string) bool {
-	if _, err := netip.ParseAddr(s); err == nil {
-		return !strings.Contains(s, "%") // no zones
-	}
-	_, err := netip.ParsePrefix(s)
-	return err == nil
 }
 
 var hostName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$`)

@@ -65,7 +65,7 @@ func FuzzReferences(f *testing.F) {
 	f.Add("[::1]:80")
 	f.Add("10.0.0.0/8")
 	f.Fuzz(func(t *testing.T, s string) {
-		isAddress(s)
+		cay.IsDomain(s)
 		if validMask(s) {
 			for _, r := range s {
 				if r > 127 || r == ' ' || r == '/' {

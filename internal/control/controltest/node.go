@@ -80,6 +80,19 @@ func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot
 	return nil
 }
 
+// SetNetwork replaces an instance's policy.
+func (n *Node) SetNetwork(_ context.Context, id cay.InstanceID, p cay.NetworkPolicy) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	i, ok := n.instances[id]
+	if !ok {
+		return cay.Errorf(cay.NotFound, "no instance %s", id)
+	}
+	i.Spec.Network = p
+	n.instances[id] = i
+	return nil
+}
+
 // Snapshots lists what was saved.
 func (n *Node) Snapshots() []cay.Snapshot {
 	n.mu.Lock()

@@ -1,0 +1,119 @@
+package rest
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/cay-run/cay"
+)
+
+// networkPolicy is the network that a new sandbox is to have.
+func networkPolicy(body *NewSandbox, secure bool) (cay.NetworkPolicy, error) {
+	n := value(body.Network, NewNetwork{})
+	p, err := egressPolicy(NetworkUpdate{
+		AllowOut: n.AllowOut, DenyOut: n.DenyOut, DNSServers: n.DNSServers,
+		EgressProxy: n.EgressProxy, Rules: n.Rules, AllowInternetAccess: body.AllowInternetAccess,
+	})
+	if err != nil {
+		return p, err
+	}
+	p.AllowPublic = value(n.AllowPublicTraffic, true)
+	p.MaskHost = value(n.MaskRequestHost, "")
+	switch {
+	case !p.AllowPublic && !secure:
+		return p, cay.Errorf(cay.Invalid, "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.")
+	case len(value(n.HTTPSPorts, nil)) > 0:
+		return p, cay.Errorf(cay.Unsupported, "network.httpsPorts: are not in this version of Cay")
+	case p.MaskHost != "" && !validMask(p.MaskHost):
+		return p, cay.Errorf(cay.Invalid, "network.maskRequestHost: %.80q is no host or host:port", p.MaskHost)
+	}
+	return p, nil
+}
+
+// egressPolicy is the part of a network that can be changed later: what the
+// sandbox may reach.
+func egressPolicy(n NetworkUpdate) (cay.NetworkPolicy, error) {
+	p := cay.NetworkPolicy{
+		AllowInternet: value(n.AllowInternetAccess, true),
+		DenyOut:       value(n.DenyOut, nil),
+	}
+	for _, d := range value(n.AllowOut, nil) {
+		p.AllowOut = append(p.AllowOut, strings.ToLower(d))
+	}
+	if len(value(n.DNSServers, nil)) > 0 {
+		return p, cay.Errorf(cay.Unsupported, "network.dnsServers: are not in this version of Cay: its own resolver answers").
+			WithHint("leave it out")
+	}
+	if e := n.EgressProxy; e != nil {
+		if e.TLS != nil && e.TLS != false {
+			return p, cay.Errorf(cay.Unsupported, "network.egressProxy.tls: is not in this version of Cay")
+		}
+		p.Proxy = &cay.EgressProxy{
+			Address: value(e.Address, ""), Username: value(e.Username, ""), Password: value(e.Password, ""),
+		}
+	}
+	for domain, rules := range value(n.Rules, nil) {
+		if p.Rules == nil {
+			p.Rules = map[string][]cay.HeaderRule{}
+		}
+		to := strings.ToLower(domain)
+		for _, r := range rules {
+			rule := cay.HeaderRule{}
+			if r.Transform != nil {
+				rule.Headers = value(r.Transform.Headers, nil)
+			}
+			p.Rules[to] = append(p.Rules[to], rule)
+		}
+	}
+	if err := p.Check(); err != nil {
+		return p, err
+	}
+	if len(p.Rules) > 0 || p.Proxy != nil || slices.ContainsFunc(p.AllowOut, func(d string) bool { return d == "*" || cay.IsDomain(d) }) {
+		return p, cay.Errorf(cay.Unsupported, "network: domains, rules and egressProxy are not in this version of Cay")
+	}
+	return p, nil
+}
+
+// UpdateNetwork replaces what a running sandbox may reach.
+func (s *server) UpdateNetwork(ctx context.Context, r UpdateNetworkRequestObject) (UpdateNetworkResponseObject, error) {
+	p, err := egressPolicy(*r.Body)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.control.SetNetwork(ctx, teamOf(ctx), sandboxID(r.SandboxID), p); err != nil {
+		return nil, err
+	}
+	return UpdateNetwork204Response{}, nil
+}
+
+// wireNetwork shows a network without what is secret of it.
+func wireNetwork(n cay.NetworkPolicy) *Network {
+	out := &Network{
+		AllowPublicTraffic: &n.AllowPublic, AllowOut: wireList(n.AllowOut), DenyOut: wireList(n.DenyOut),
+		MaskRequestHost: pointer(n.MaskHost),
+	}
+	if n.Proxy != nil {
+		out.EgressProxy = &struct {
+			Address  string  `json:"address"`
+			Username *string `json:"username,omitempty"`
+		}{n.Proxy.Address, pointer(n.Proxy.Username)}
+	}
+	if len(n.Rules) > 0 {
+		rules := NetworkRules{}
+		for domain, list := range n.Rules {
+			rules[domain] = []NetworkRule{}
+			for _, r := range list {
+				var w NetworkRule
+				if headers := wireMap(r.Headers); headers != nil {
+					w.Transform = &struct {
+						Headers *StringMap `json:"headers,omitempty"`
+					}{headers}
+				}
+				rules[domain] = append(rules[domain], w)
+			}
+		}
+		out.Rules = &rules
+	}
+	return out
+}

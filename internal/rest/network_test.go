@@ -1,0 +1,33 @@
+package rest_test
+
+import (
+	"testing"
+
+	"github.com/cay-run/cay"
+)
+
+func TestUpdateNetwork(t *testing.T) {
+	w := newWorld(t, "")
+	box := w.create(`{"templateID":"base","network":{"allowPublicTraffic":false,"denyOut":["8.8.8.8"],"maskRequestHost":"x"}}`)
+	path := "/sandboxes/" + box["sandboxID"].(string)
+	put := func(body string) reply { return w.call("PUT", path+"/network", body) }
+	want[object](t, put(`{"allowOut":["1.1.1.1"],"denyOut":["0.0.0.0/0"]}`), 204)
+	spec := w.node.Instances()[0].Spec
+	if n := spec.Network; len(n.AllowOut) != 1 || n.DenyOut[0] != cay.AllTraffic || n.AllowPublic || n.MaskHost != "x" || !n.AllowInternet {
+		t.Errorf("the node has %+v", n)
+	}
+	want[object](t, put(`{"allow_internet_access":false}`), 204)
+	detail := want[object](t, w.call("GET", path, ""), 200)
+	if n := detail["network"].(object); n["allowOut"] != nil || n["denyOut"] != nil || detail["allowInternetAccess"] != false || n["maskRequestHost"] != "x" {
+		t.Errorf("what is left out is not cleared: %v", detail)
+	}
+	wantError(t, put(`{"allowOut":["a b"]}`), 400, "network.allowOut")
+	wantError(t, put(`{"denyOut":["example.com"]}`), 400, "network.denyOut")
+	wantError(t, put(`{"rules":{"*":[{}]}}`), 400, "network.rules")
+	wantError(t, put(`{"egressProxy":{"address":"x"}}`), 400, "network.egressProxy.address")
+	wantError(t, put(`{"dnsServers":["1.1.1.1"]}`), 501, "network.dnsServers")
+	wantError(t, put(`[]`), 400, "object")
+	wantError(t, w.callAs(w.other, "PUT", path+"/network", `{}`), 404, "doesn't exist")
+	want[object](t, w.call("POST", path+"/pause", ""), 204)
+	wantError(t, put(`{}`), 409, "paused")
+}

@@ -1,0 +1,216 @@
+package cay
+
+import (
+	"maps"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// AllTraffic is how clients write "everything" in DenyOut.
+const AllTraffic = "0.0.0.0/0"
+
+// EgressProxy is a SOCKS5 server that takes a sandbox's connections on.
+type EgressProxy struct {
+	Address  string `json:"address"` // host:port
+	Username string `json:"username,omitempty"`
+	Password string `json:"password,omitempty"`
+}
+
+// HeaderRule sets headers of requests to a domain. Values may hold
+// placeholders such as ${e2b.secrets.name}.
+type HeaderRule struct {
+	Headers map[string]string `json:"headers,omitempty"`
+}
+
+// The bounds of a policy.
+const (
+	maxDestinations = 1000 // of AllowOut and of DenyOut
+	maxRules        = 10
+	maxHeaders      = 20
+	maxHeaderName   = 64
+	maxHeaderValue  = 2048
+	maxDomain       = 128
+	maxCredential   = 255
+)
+
+// Check says what is wrong with a policy, naming the field as clients know it.
+func (p NetworkPolicy) Check() error {
+	if len(p.AllowOut) > maxDestinations {
+		return Errorf(Invalid, "network.allowOut: has more than %d entries", maxDestinations)
+	}
+	if len(p.DenyOut) > maxDestinations {
+		return Errorf(Invalid, "network.denyOut: has more than %d entries", maxDestinations)
+	}
+	for _, d := range p.DenyOut {
+		if !isDestination(d) {
+			return Errorf(Invalid, "network.denyOut: %.80q is no IP address or CIDR", d)
+		}
+	}
+	for _, d := range p.AllowOut {
+		switch {
+		case isDestination(d) || d == "*":
+		case !IsDomain(d):
+			return Errorf(Invalid, "network.allowOut: %.80q is no IP address, CIDR or domain", d)
+		case p.AllowInternet && !slices.Contains(p.DenyOut, AllTraffic):
+			return Errorf(Invalid, "network.allowOut: the domain %.80q needs denyOut to contain %q", d, AllTraffic).
+				WithHint("without it everything is allowed anyway")
+		}
+	}
+	if err := p.checkRules(); err != nil {
+		return err
+	}
+	return p.Proxy.check()
+}
+
+func (p NetworkPolicy) checkRules() error {
+	if len(p.Rules) > maxRules {
+		return Errorf(Invalid, "network.rules: has more than %d domains", maxRules)
+	}
+	for _, domain := range slices.Sorted(maps.Keys(p.Rules)) {
+		if !IsDomain(domain) || len(domain) > maxDomain {
+			return Errorf(Invalid, "network.rules: %.140q is no domain of at most %d characters", domain, maxDomain)
+		}
+		if n := len(p.Rules[domain]); n > 1 {
+			return Errorf(Invalid, "network.rules: %q has %d transforms; one is the most", domain, n)
+		}
+		for _, rule := range p.Rules[domain] {
+			if err := rule.check(domain); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// forbiddenHeaders say how a message is framed, which no rule may change.
+var forbiddenHeaders = []string{"host", "connection", "content-length", "transfer-encoding", "upgrade", "te", "trailer", "keep-alive", "proxy-connection"}
+
+var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+
+func (r HeaderRule) check(domain string) error {
+	if len(r.Headers) > maxHeaders {
+		return Errorf(Invalid, "network.rules: %q sets more than %d headers", domain, maxHeaders)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Headers)) {
+		value := r.Headers[name]
+		switch {
+		case len(name) > maxHeaderName || !headerName.MatchString(name):
+			return Errorf(Invalid, "network.rules: %q: %.80q is no header name of at most %d characters", domain, name, maxHeaderName)
+		case slices.Contains(forbiddenHeaders, strings.ToLower(name)):
+			return Errorf(Invalid, "network.rules: %q: the header %q cannot be set", domain, name)
+		case len(value) > maxHeaderValue:
+			return Errorf(Invalid, "network.rules: %q: the value of %q has more than %d bytes", domain, name, maxHeaderValue)
+		case strings.ContainsFunc(value, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }):
+			return Errorf(Invalid, "network.rules: %q: the value of %q holds control characters", domain, name)
+		}
+		for _, ref := range Placeholders(value) {
+			if _, ok := SecretPlaceholder(ref); !ok {
+				return Errorf(Invalid, "network.rules: %q: the placeholder %q of %q is not known", domain, ref, name).
+					WithHint("${e2b.secrets.<name>} is")
+			}
+		}
+	}
+	return nil
+}
+
+func (p *EgressProxy) check() error {
+	if p == nil {
+		return nil
+	}
+	host, port, ok := cutPort(p.Address)
+	if ok {
+		_, err := netip.ParseAddr(host)
+		n, portErr := strconv.ParseUint(port, 10, 16)
+		ok = (err == nil || IsDomain(host) && !strings.HasPrefix(host, "*")) && portErr == nil && n > 0
+	}
+	switch {
+	case !ok:
+		return Errorf(Invalid, "network.egressProxy.address: %.80q is not host:port", p.Address)
+	case len(p.Username) > maxCredential:
+		return Errorf(Invalid, "network.egressProxy.username: has more than %d bytes", maxCredential)
+	case len(p.Password) > maxCredential:
+		return Errorf(Invalid, "network.egressProxy.password: has more than %d bytes", maxCredential)
+	case p.Password != "" && p.Username == "":
+		return Errorf(Invalid, "network.egressProxy.password: needs a username")
+	}
+	return nil
+}
+
+func cutPort(s string) (host, port string, ok bool) {
+	i := strings.LastIndexByte(s, ':')
+	if i < 1 {
+		return "", "", false
+	}
+	return strings.Trim(s[:i], "[]"), s[i+1:], true
+}
+
+func isDestination(s string) bool {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return !strings.Contains(s, "%") // no zones
+	}
+	_, err := netip.ParsePrefix(s)
+	return err == nil
+}
+
+var domainName = regexp.MustCompile(`^(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$`)
+
+// IsDomain reports whether s is a domain name, or one behind "*.". What a
+// program could take for an IPv4 address, such as 127.1 or 0x7f000001, is none.
+func IsDomain(s string) bool {
+	if len(s) > 253 || !domainName.MatchString(s) {
+		return false
+	}
+	last := s[strings.LastIndexByte(s, '.')+1:]
+	_, err := strconv.ParseUint(last, 0, 64)
+	return err != nil
+}
+
+var placeholder = regexp.MustCompile(`\$\{e2b\.([^}]*)\}`)
+
+// Placeholders lists what a header's value wants filled in, without ${e2b. }.
+func Placeholders(value string) []string {
+	var out []string
+	for _, m := range placeholder.FindAllStringSubmatch(value, -1) {
+		out = append(out, m[1])
+	}
+	return out
+}
+
+// SecretPlaceholder is the name of the secret that a placeholder wants.
+func SecretPlaceholder(ref string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(ref, "secrets.")
+	return strings.ToLower(name), ok && secretName.MatchString(name)
+}
+
+var secretName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+
+// Expand fills the placeholders of a header's value in.
+func Expand(value string, fill func(ref string) (string, error)) (string, error) {
+	var failed error
+	out := placeholder.ReplaceAllStringFunc(value, func(m string) string {
+		v, err := fill(m[len("${e2b.") : len(m)-1])
+		if err != nil && failed == nil {
+			failed = err
+		}
+		return v
+	})
+	return out, failed
+}
+
+// Connection is what a sandbox tried to reach, as its host saw it.
+type Connection struct {
+	At       time.Time     `json:"at"`
+	Allowed  bool          `json:"allowed"`
+	Rule     string        `json:"rule"`           // what decided, e.g. "allowOut example.com"
+	Protocol string        `json:"protocol"`       // tcp, tls, http or dns
+	Name     string        `json:"name,omitempty"` // that it asked for
+	Address  string        `json:"address"`        // address:port that it dialled
+	Sent     int64         `json:"sent"`           // bytes, by the sandbox
+	Received int64         `json:"received"`       // bytes
+	Took     time.Duration `json:"took"`
+	Open     bool          `json:"open,omitempty"`
+}
