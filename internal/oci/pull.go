@@ -1,0 +1,195 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/cay-run/cay"
+)
+
+// parse reads a reference as Docker does: "debian" is docker.io's
+// library/debian:latest. Registries that the operator named plain are spoken
+// to over http.
+func (s *Store) parse(ref string) (name.Reference, error) {
+	if len(ref) > 512 {
+		return nil, cay.Errorf(cay.Invalid, "an image's name is too long")
+	}
+	opts := []name.Option{name.WeakValidation}
+	parsed, err := name.ParseReference(ref, opts...)
+	if err == nil && slices.Contains(s.opts.PlainHTTP, parsed.Context().RegistryStr()) {
+		parsed, err = name.ParseReference(ref, append(opts, name.Insecure)...)
+	}
+	if err != nil {
+		return nil, cay.Wrap(cay.Invalid, err, "%q is not the name of an image", ref).
+			WithHint("write it as for docker pull, e.g. debian:12 or registry.example.com/team/image:tag")
+	}
+	return parsed, nil
+}
+
+// fetch asks a registry for an image: its configuration now, layers later.
+func (s *Store) fetch(ctx context.Context, ref name.Reference, creds Credentials) (v1.Image, error) {
+	auth, err := creds.authenticator(ctx, s.client)
+	if err != nil {
+		return nil, err
+	}
+	img, err := remote.Image(ref,
+		remote.WithContext(ctx),
+		remote.WithAuth(auth),
+		remote.WithTransport(s.client.Transport),
+		remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}),
+		remote.WithUserAgent("cay"),
+		remote.WithRetryBackoff(remote.Backoff{Duration: 300 * time.Millisecond, Factor: 3, Jitter: 0.2, Steps: 3}),
+	)
+	if err != nil {
+		return nil, pullError(err, ref.String())
+	}
+	m, err := img.Manifest()
+	if err != nil {
+		return nil, pullError(err, ref.String())
+	}
+	if m.Config.Size > configMost {
+		return nil, cay.Errorf(cay.Invalid, "the configuration of %s is too large", ref)
+	}
+	return img, nil
+}
+
+// pullError puts what a registry or the way to it said into our words.
+func pullError(err error, what string) error {
+	var ours *cay.Error
+	var answer *transport.Error
+	var dns *net.DNSError
+	switch {
+	case errors.As(err, &ours):
+		return ours
+	case errors.As(err, &answer):
+		switch answer.StatusCode {
+		case http.StatusUnauthorized, http.StatusForbidden:
+			return cay.Wrap(cay.Denied, err, "the registry refuses %s: it does not exist, or the credentials are wrong", what)
+		case http.StatusNotFound:
+			return cay.Wrap(cay.NotFound, err, "the registry has no image %s", what)
+		case http.StatusTooManyRequests:
+			return cay.Wrap(cay.Exhausted, err, "the registry allows no more pulls now").
+				WithHint("give credentials, or try again later")
+		}
+		return cay.Wrap(cay.Unavailable, err, "the registry failed for %s with status %d", what, answer.StatusCode)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return cay.Wrap(cay.Unavailable, err, "pulling %s was cancelled", what)
+	case errors.As(err, &dns):
+		return cay.Wrap(cay.Unavailable, err, "the registry of %s is not known: %v", what, dns)
+	case strings.Contains(err.Error(), "no child with platform"):
+		return cay.Wrap(cay.NotFound, err, "%s is not made for linux/%s", what, runtime.GOARCH)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return cay.Wrap(cay.Unavailable, err, "the registry ended in the middle of %s", what)
+	}
+	return cay.Wrap(cay.Unavailable, err, "cannot pull %s: %v", what, err)
+}
+
+func (c Credentials) authenticator(ctx context.Context, client *http.Client) (authn.Authenticator, error) {
+	switch {
+	case c.AWS != nil:
+		password, err := ecrPassword(ctx, client, *c.AWS, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		return authn.FromConfig(authn.AuthConfig{Username: "AWS", Password: password}), nil
+	case c.GCP != "":
+		return authn.FromConfig(authn.AuthConfig{Username: "_json_key", Password: c.GCP}), nil
+	case c.Username != "" || c.Password != "":
+		return authn.FromConfig(authn.AuthConfig{Username: c.Username, Password: c.Password}), nil
+	}
+	return authn.Anonymous, nil
+}
+
+// newClient speaks to registries. Whoever builds a template names one, so it
+// must not reach what only this machine can: private, local and metadata
+// addresses are refused, but for hosts that the operator allowed.
+func newClient(allowed []string) *http.Client {
+	proxy := http.ProxyFromEnvironment
+	dialer := &net.Dialer{Timeout: 20 * time.Second, KeepAlive: 30 * time.Second}
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.Proxy = proxy
+	t.ResponseHeaderTimeout = time.Minute
+	t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if slices.Contains(allowed, addr) || viaProxy(addr) {
+			return dialer.DialContext(ctx, network, addr)
+		}
+		return dialPublic(ctx, dialer, network, addr)
+	}
+	return &http.Client{Transport: t}
+}
+
+// viaProxy reports whether addr is a proxy that the environment names: the
+// operator trusts it, and it decides what is reached.
+func viaProxy(addr string) bool {
+	for _, scheme := range []string{"http", "https"} {
+		r := &http.Request{URL: mustURL(scheme + "://registry.invalid/")}
+		u, err := http.ProxyFromEnvironment(r)
+		if err != nil || u == nil {
+			continue
+		}
+		port := u.Port()
+		if port == "" {
+			port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+		}
+		if net.JoinHostPort(u.Hostname(), port) == addr {
+			return true
+		}
+	}
+	return false
+}
+
+// dialPublic connects to public addresses only. It resolves by itself, so that
+// what was looked at is what is dialled.
+func dialPublic(ctx context.Context, dialer *net.Dialer, network, addr string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	var last error = cay.Errorf(cay.Denied, "%s is on a private network, where registries are not looked for", host).
+		WithHint("the operator can allow it: CAY_REGISTRIES=%s", addr)
+	for _, ip := range ips {
+		if !public(ip.Unmap()) {
+			continue
+		}
+		conn, err := dialer.DialContext(ctx, network, net.JoinHostPort(ip.String(), port))
+		if err == nil {
+			return conn, nil
+		}
+		last = err
+	}
+	return nil, last
+}
+
+// closed are ranges that IsGlobalUnicast takes for public.
+var closed = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("100.64.0.0/10"),
+	netip.MustParsePrefix("192.0.0.0/24"),
+	netip.MustParsePrefix("198.18.0.0/15"),
+	netip.MustParsePrefix("240.0.0.0/4"),
+	netip.MustParsePrefix("64:ff9b::/96"), // IPv4 in disguise
+	netip.MustParsePrefix("2002::/16"),
+}
+
+func public(ip netip.Addr) bool {
+	return ip.IsGlobalUnicast() && !ip.IsPrivate() &&
+		!slices.ContainsFunc(closed, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
