@@ -76,6 +76,7 @@ type Control struct {
 	log    *slog.Logger
 
 	wake chan struct{} // a deadline changed
+	told hub           // events were recorded
 
 	mu   sync.RWMutex
 	live map[cay.SandboxID]*entry // all that are not killed
@@ -92,6 +93,8 @@ type entry struct {
 	lock    chan struct{} // holds a value while locked
 	current atomic.Pointer[cay.Sandbox]
 	metrics history
+	reports allowance // of events that the guest causes
+	toldEnd time.Time // the end that the last event told
 
 	ending   atomic.Bool  // Run is ending it
 	notUntil atomic.Int64 // Unix milliseconds before which Run does not try again
@@ -99,7 +102,7 @@ type entry struct {
 }
 
 func newEntry(s cay.Sandbox) *entry {
-	e := &entry{lock: make(chan struct{}, 1)}
+	e := &entry{lock: make(chan struct{}, 1), toldEnd: s.EndAt}
 	e.current.Store(&s)
 	return e
 }
@@ -158,15 +161,17 @@ func (c *Control) reconcile(ctx context.Context) error {
 		}
 		found := settled(s, instance, saved[s.Snapshot])
 		found, changed := inForce(found, instance)
+		var events []cay.Event
 		if found.State == cay.Running {
 			delete(unclaimed, s.Instance)
 		}
 		if found.State != s.State {
 			c.log.Warn("sandbox was left half way", "sandbox", s.ID, "was", s.State, "is", found.State, "cause", found.Cause)
 			changed = true
+			events = append(events, foundEvent(ctx, found))
 		}
 		if changed {
-			if err := c.store.UpdateSandbox(ctx, found); err != nil {
+			if err := c.store.UpdateSandbox(ctx, found, events...); err != nil {
 				return err
 			}
 		}
@@ -259,15 +264,19 @@ func (c *Control) change(ctx context.Context, team cay.TeamID, id cay.SandboxID,
 	return f(e, s)
 }
 
-// save records a sandbox. The caller holds its lock. A caller that goes away
-// must not leave memory and store apart, so this cannot be cancelled.
-func (c *Control) save(ctx context.Context, e *entry, s cay.Sandbox) error {
+// save records a sandbox and what happened to it. The caller holds its lock. A
+// caller that goes away must not leave memory and store apart, so this cannot
+// be cancelled.
+func (c *Control) save(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
 	defer cancel()
-	if err := c.store.UpdateSandbox(ctx, s); err != nil {
+	if err := c.store.UpdateSandbox(ctx, s, events...); err != nil {
 		return err
 	}
 	e.current.Store(&s)
+	if len(events) > 0 {
+		c.told.wake(s.Team)
+	}
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -277,10 +286,10 @@ func (c *Control) save(ctx context.Context, e *entry, s cay.Sandbox) error {
 
 // end kills a sandbox. The caller holds its lock. The record comes first: if
 // the server dies after it, the next one finds an instance that no record
-// wants.
-func (c *Control) end(ctx context.Context, e *entry, cause cay.Cause, at time.Time) error {
+// wants. Evidence, if any, is of the cause.
+func (c *Control) end(ctx context.Context, e *entry, cause cay.Cause, at time.Time, evidence string) error {
 	s := killed(e.sandbox(), cause, at)
-	if err := c.save(ctx, e, s); err != nil {
+	if err := c.save(ctx, e, s, event(ctx, s, cay.SandboxKilled, string(cause), "evidence", evidence)); err != nil {
 		return err
 	}
 	c.drop(s.ID)

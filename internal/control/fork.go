@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"time"
 
@@ -34,11 +35,14 @@ func (c *Control) Fork(ctx context.Context, team cay.TeamID, id cay.SandboxID, c
 	// In this order: once unpinned, the snapshot is the forks' that there are.
 	defer c.discard(ctx, saved)
 	defer unpin()
+	c.tell(ctx, event(ctx, source, cay.SandboxForked, cay.ReasonAsked, "count", strconv.Itoa(count), "snapshot", string(saved)))
 	out := make([]Forked, count)
 	var wg sync.WaitGroup
 	for i := range out {
 		wg.Go(func() {
-			out[i].Sandbox, out[i].Err = c.launch(ctx, forkOf(source, saved, timeout), timeout)
+			s := forkOf(source, saved, timeout)
+			out[i].Sandbox, out[i].Err = c.launch(ctx, s, timeout,
+				event(ctx, s, cay.SandboxCreated, cay.ReasonFork, "source", string(source.ID)))
 		})
 	}
 	wg.Wait()
@@ -53,8 +57,8 @@ func forkOf(source cay.Sandbox, saved cay.SnapshotID, timeout time.Duration) cay
 	return s
 }
 
-func (c *Control) launch(ctx context.Context, s cay.Sandbox, timeout time.Duration) (cay.Sandbox, error) {
-	e, err := c.add(ctx, s)
+func (c *Control) launch(ctx context.Context, s cay.Sandbox, timeout time.Duration, created cay.Event) (cay.Sandbox, error) {
+	e, err := c.add(ctx, s, created)
 	if err != nil {
 		return cay.Sandbox{}, err
 	}

@@ -22,7 +22,7 @@ func (c *Control) SetNetwork(ctx context.Context, team cay.TeamID, id cay.Sandbo
 		if err := c.node.SetNetwork(ctx, s.Instance, s.Network); err != nil {
 			return err
 		}
-		err := c.save(ctx, e, s)
+		err := c.save(ctx, e, s, event(ctx, s, cay.SandboxNetworkChanged, cay.ReasonAsked))
 		if err != nil { // what is recorded is what is in force
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
 			defer cancel()

@@ -17,7 +17,7 @@ func (c *Control) Pause(ctx context.Context, team cay.TeamID, id cay.SandboxID) 
 		if s.State != cay.Running {
 			return cay.Errorf(cay.Conflict, "sandbox %s is already %s", s.ID, s.State)
 		}
-		return c.pause(ctx, e, s)
+		return c.pause(ctx, e, s, cay.ReasonAsked)
 	})
 }
 
@@ -30,19 +30,20 @@ func paused(s cay.Sandbox) cay.Sandbox {
 // pause pauses a running sandbox. The caller holds its lock. The record names
 // the snapshot before there is one, so that a crash at any moment leaves a
 // state that the next start can name.
-func (c *Control) pause(ctx context.Context, e *entry, s cay.Sandbox) error {
+func (c *Control) pause(ctx context.Context, e *entry, s cay.Sandbox, reason string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveWithin)
 	defer cancel()
 	before := s
 	s.State, s.Snapshot = cay.Pausing, cay.NewSnapshotID()
-	if err := c.save(ctx, e, s); err != nil {
+	if err := c.save(ctx, e, s, event(ctx, s, cay.SandboxPausing, reason)); err != nil {
 		return err
 	}
 	if err := c.node.Pause(ctx, s.Instance, c.snapshotOf(before, s.Snapshot)); err != nil {
-		c.force(ctx, e, before)
-		return saveError(err, "the sandbox could not be paused")
+		err = saveError(err, "the sandbox could not be paused")
+		c.force(ctx, e, before, event(ctx, s, cay.SandboxRunning, cay.ReasonFailed, "error", visible(err)))
+		return err
 	}
-	c.force(ctx, e, paused(s))
+	c.force(ctx, e, paused(s), event(ctx, s, cay.SandboxPaused, reason, "snapshot", string(s.Snapshot)))
 	c.log.Info("sandbox paused", "sandbox", s.ID, "snapshot", s.Snapshot)
 	c.discard(ctx, before.Snapshot)
 	return nil
@@ -68,8 +69,8 @@ func saveError(err error, text string) error {
 
 // force makes a sandbox's state known that is a fact already. One that cannot
 // be recorded is put right at the next start, which finds the same facts.
-func (c *Control) force(ctx context.Context, e *entry, s cay.Sandbox) {
-	if err := c.save(ctx, e, s); err != nil {
+func (c *Control) force(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) {
+	if err := c.save(ctx, e, s, events...); err != nil {
 		c.log.Error("cannot record a sandbox's state", "sandbox", s.ID, "state", s.State, "error", err)
 		e.current.Store(&s)
 	}
@@ -84,7 +85,7 @@ func (c *Control) Connect(ctx context.Context, team cay.TeamID, id cay.SandboxID
 	}
 	err = c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
 		if resumed = s.State == cay.Paused; resumed {
-			out, err = c.resume(ctx, e, s, timeout)
+			out, err = c.resume(ctx, e, s, timeout, cay.ReasonAsked)
 			return err
 		}
 		if err := mustRun(s); err != nil {
@@ -109,7 +110,7 @@ func (c *Control) Resume(ctx context.Context, team cay.TeamID, id cay.SandboxID,
 		if onTimeout != "" {
 			s.OnTimeout = onTimeout
 		}
-		out, err = c.resume(ctx, e, s, timeout)
+		out, err = c.resume(ctx, e, s, timeout, cay.ReasonAsked)
 		return err
 	})
 	return out, err
@@ -118,9 +119,9 @@ func (c *Control) Resume(ctx context.Context, team cay.TeamID, id cay.SandboxID,
 // resume resumes a paused sandbox. The caller holds its lock. The snapshot
 // stays until the sandbox is saved again or over: its instance stands on the
 // same root image.
-func (c *Control) resume(ctx context.Context, e *entry, s cay.Sandbox, timeout time.Duration) (cay.Sandbox, error) {
+func (c *Control) resume(ctx context.Context, e *entry, s cay.Sandbox, timeout time.Duration, reason string) (cay.Sandbox, error) {
 	s.State, s.Instance = cay.Resuming, cay.NewInstanceID()
-	if err := c.save(ctx, e, s); err != nil {
+	if err := c.save(ctx, e, s, event(ctx, s, cay.SandboxResuming, reason)); err != nil {
 		return cay.Sandbox{}, err
 	}
 	within, cancel := context.WithTimeout(ctx, createWithin)
@@ -128,16 +129,18 @@ func (c *Control) resume(ctx context.Context, e *entry, s cay.Sandbox, timeout t
 	spec := c.instanceSpec(s)
 	spec.Resume = true
 	if _, err := c.node.Create(within, spec); err != nil {
+		err = saveError(err, "the sandbox could not be resumed")
 		back := paused(s)
 		back.EndedAt = s.EndedAt
-		c.force(ctx, e, back)
-		return cay.Sandbox{}, saveError(err, "the sandbox could not be resumed")
+		c.force(ctx, e, back, event(ctx, s, cay.SandboxPaused, cay.ReasonFailed, "error", visible(err)))
+		return cay.Sandbox{}, err
 	}
 	s.State, s.EndedAt, s.EndAt = cay.Running, time.Time{}, now().Add(timeout)
-	if err := c.save(ctx, e, s); err != nil {
+	e.toldEnd = s.EndAt
+	if err := c.save(ctx, e, s, event(ctx, s, cay.SandboxResumed, reason, "endAt", stamp(s.EndAt))); err != nil {
 		// Memory and store would disagree: it stays saved as it was.
 		instance := s.Instance
-		c.force(ctx, e, paused(s))
+		c.force(ctx, e, paused(s), event(ctx, s, cay.SandboxPaused, cay.ReasonFailed))
 		c.stop(ctx, instance, cay.CauseFailedStart)
 		return cay.Sandbox{}, err
 	}
@@ -149,9 +152,9 @@ func (c *Control) resume(ctx context.Context, e *entry, s cay.Sandbox, timeout t
 // The caller holds its lock.
 func (c *Control) timeOut(ctx context.Context, e *entry, s cay.Sandbox) error {
 	if s.OnTimeout == cay.PauseOnTimeout {
-		return c.pause(ctx, e, s)
+		return c.pause(ctx, e, s, cay.ReasonTimeout)
 	}
-	return c.end(ctx, e, cay.CauseTimeout, now())
+	return c.end(ctx, e, cay.CauseTimeout, now(), "")
 }
 
 // Asleep returns a sandbox that traffic may wake: one of any team that is
@@ -192,6 +195,6 @@ func (c *Control) Wake(ctx context.Context, id cay.SandboxID) error {
 	case s.State != cay.Paused || !s.AutoResume:
 		return errNoSandbox(id)
 	}
-	_, err := c.resume(context.WithoutCancel(ctx), e, s, max(s.Timeout, wokenFor))
+	_, err := c.resume(context.WithoutCancel(ctx), e, s, max(s.Timeout, wokenFor), cay.ReasonTraffic)
 	return err
 }

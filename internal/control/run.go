@@ -121,7 +121,7 @@ func (c *Control) died(ctx context.Context, d cay.Death) {
 	if at.IsZero() {
 		at = now()
 	}
-	if err := c.end(ctx, e, d.Cause, at); err != nil { // the sweep finds it again
+	if err := c.end(ctx, e, d.Cause, at, d.Detail); err != nil { // the sweep finds it again
 		c.log.Error("cannot record a death", "sandbox", d.Sandbox, "error", err)
 	}
 }
@@ -147,6 +147,9 @@ func (c *Control) sweep(ctx context.Context) {
 			pruned = time.Now()
 			if _, err := c.store.PruneSandboxes(ctx, pruned.Add(-keepKilled)); err != nil && ctx.Err() == nil {
 				c.log.Error("cannot forget old sandboxes", "error", err)
+			}
+			if _, err := c.store.PruneEvents(ctx, pruned.Add(-keepEvents)); err != nil && ctx.Err() == nil {
+				c.log.Error("cannot forget old events", "error", err)
 			}
 		}
 	}

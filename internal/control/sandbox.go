@@ -35,17 +35,20 @@ func (c *Control) choose(ctx context.Context, spec cay.CreateSpec) (*entry, erro
 		return nil, cay.Errorf(cay.NotFound, "template %q not found ready: it has no finished build", spec.Template).
 			WithHint("wait for its build, or build it again")
 	}
-	return c.add(ctx, newSandbox(spec, t))
+	s := newSandbox(spec, t)
+	return c.add(ctx, s, event(ctx, s, cay.SandboxCreated, cay.ReasonAsked, "template", string(t.ID), "alias", s.Alias))
 }
 
-// add records a new sandbox as creating and returns it locked.
-func (c *Control) add(ctx context.Context, s cay.Sandbox) (*entry, error) {
+// add records a new sandbox as creating, with its first event, and returns it
+// locked.
+func (c *Control) add(ctx context.Context, s cay.Sandbox, created cay.Event) (*entry, error) {
 	s.Node = c.nodeID
 	e := newEntry(s)
 	e.lock <- struct{}{}
-	if err := c.store.AddSandbox(ctx, s); err != nil {
+	if err := c.store.AddSandbox(ctx, s, created); err != nil {
 		return nil, err
 	}
+	c.told.wake(s.Team)
 	c.mu.Lock()
 	c.live[s.ID] = e
 	c.mu.Unlock()
@@ -82,12 +85,13 @@ func (c *Control) start(ctx context.Context, e *entry, timeout time.Duration) (c
 	if err == nil {
 		s.State, s.StartedAt = cay.Running, now()
 		s.EndAt = s.StartedAt.Add(timeout)
-		err = c.save(ctx, e, s)
+		e.toldEnd = s.EndAt
+		err = c.save(ctx, e, s, event(ctx, s, cay.SandboxRunning, cay.ReasonAsked, "endAt", stamp(s.EndAt)))
 	}
 	if err == nil {
 		return s, nil
 	}
-	c.fail(ctx, e)
+	c.fail(ctx, e, err)
 	return cay.Sandbox{}, startError(err)
 }
 
@@ -108,8 +112,8 @@ func startError(err error) error {
 // fail ends a sandbox that could not be started. It leaves memory even if it
 // cannot be recorded: a record that says creating is put right at the next
 // start.
-func (c *Control) fail(ctx context.Context, e *entry) {
-	if err := c.end(ctx, e, cay.CauseFailedStart, now()); err != nil {
+func (c *Control) fail(ctx context.Context, e *entry, why error) {
+	if err := c.end(ctx, e, cay.CauseFailedStart, now(), visible(why)); err != nil {
 		s := killed(e.sandbox(), cay.CauseFailedStart, now())
 		c.log.Error("cannot record a failed start", "sandbox", s.ID, "error", err)
 		e.current.Store(&s)
@@ -157,7 +161,7 @@ func (c *Control) Get(_ context.Context, team cay.TeamID, id cay.SandboxID) (cay
 // could not end it yet and is asked again until it has.
 func (c *Control) Kill(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {
 	return c.change(ctx, team, id, func(e *entry, _ cay.Sandbox) error {
-		return c.end(ctx, e, cay.CauseAsked, now())
+		return c.end(ctx, e, cay.CauseAsked, now(), "")
 	})
 }
 
@@ -177,7 +181,7 @@ func (c *Control) SetTimeout(ctx context.Context, team cay.TeamID, id cay.Sandbo
 			return c.timeOut(ctx, e, s)
 		}
 		s.EndAt = now().Add(timeout)
-		return c.save(ctx, e, s)
+		return c.save(ctx, e, s, e.timeoutEvents(ctx, s)...)
 	})
 }
 
@@ -205,7 +209,7 @@ func (c *Control) extend(ctx context.Context, e *entry, s cay.Sandbox, timeout t
 		return s, nil
 	}
 	s.EndAt = end
-	return s, c.save(ctx, e, s)
+	return s, c.save(ctx, e, s, e.timeoutEvents(ctx, s)...)
 }
 
 // Refresh is Extend by E2B's older call.

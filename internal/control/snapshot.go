@@ -38,6 +38,7 @@ func (c *Control) Snapshot(ctx context.Context, team cay.TeamID, id cay.SandboxI
 	if err != nil {
 		return cay.Template{}, err
 	}
+	c.tell(ctx, event(ctx, source, cay.SandboxCheckpointed, cay.ReasonAsked, "template", string(t.ID), "name", name))
 	c.discard(ctx, before)
 	return c.store.Template(ctx, team, t.ID)
 }

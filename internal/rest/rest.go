@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -38,6 +39,7 @@ type server struct {
 	auth    *auth.Auth
 	domain  string
 	log     *slog.Logger
+	streams atomic.Int32 // of events, that are open
 }
 
 var _ StrictServerInterface = (*server)(nil)
@@ -62,6 +64,7 @@ func New(cfg Config) http.Handler {
 		RequestErrorHandlerFunc:  s.badBody,
 		ResponseErrorHandlerFunc: s.fail,
 	}), ChiServerOptions{BaseRouter: guarded, ErrorHandlerFunc: s.badParam})
+	s.mountOwn(guarded)
 	for _, route := range later {
 		guarded.MethodFunc(route.method, route.pattern, func(w http.ResponseWriter, r *http.Request) {
 			s.fail(w, r, cay.Errorf(cay.Unsupported, "%s is not in this version of Cay", route.what))
@@ -120,7 +123,8 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 			s.fail(w, r, err)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), teamKey{}, record.Team)))
+		ctx := control.WithCaller(context.WithValue(r.Context(), teamKey{}, record.Team), record.ID)
+		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 

@@ -190,6 +190,7 @@ func (s *Server) openControl(ctx context.Context, m *machine) error {
 		Protocols:         new(http.Protocols),
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
+	s.http.RegisterOnShutdown(s.control.EndStreams)
 	s.http.Protocols.SetHTTP1(true)
 	s.http.Protocols.SetUnencryptedHTTP2(true)
 	return nil

@@ -17,13 +17,17 @@ const sandboxColumns = `id, team, template, build, snapshot, alias, node, instan
 state, cause, ended_at, cpus, memory_mb, disk_mb, metadata, env, network, secure,
 started_at, end_at, timeout_ms, on_timeout, auto_resume`
 
-// AddSandbox records a new sandbox and counts it for its template.
-func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox) error {
+// AddSandbox records a new sandbox and its first events, and counts it for its
+// template.
+func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Event) error {
 	metadata, env, network, err := encode(b)
 	if err != nil {
 		return err
 	}
 	return s.tx(ctx, func(tx *sql.Tx) error {
+		if err := addEvents(ctx, tx, events); err != nil {
+			return err
+		}
 		_, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (`+sandboxColumns+`)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)`,
 			b.ID, b.Team, b.Template, b.Build, b.Snapshot, b.Alias, b.Node, b.Instance,
@@ -48,13 +52,27 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 	})
 }
 
-// UpdateSandbox replaces a sandbox's record, all but its metadata.
-func (s *SQLite) UpdateSandbox(ctx context.Context, b cay.Sandbox) error {
+// UpdateSandbox replaces a sandbox's record, all but its metadata, and records
+// what happened to it.
+func (s *SQLite) UpdateSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Event) error {
+	err := s.tx(ctx, func(tx *sql.Tx) error {
+		if err := updateSandbox(ctx, tx, b); err != nil {
+			return err
+		}
+		return addEvents(ctx, tx, events)
+	})
+	if err == nil && b.State == cay.Paused {
+		err = s.sync(ctx)
+	}
+	return err
+}
+
+func updateSandbox(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
 	_, env, network, err := encode(b)
 	if err != nil {
 		return err
 	}
-	res, err := s.w.ExecContext(ctx, `
+	res, err := tx.ExecContext(ctx, `
 UPDATE sandboxes SET template = $1, build = $2, snapshot = $3, alias = $4, node = $5, instance = $6,
     state = $7, cause = $8, ended_at = $9, cpus = $10, memory_mb = $11, disk_mb = $12,
     env = $13, network = $14, secure = $15, started_at = $16, end_at = $17,
@@ -65,13 +83,10 @@ WHERE team = $21 AND id = $22`,
 		env, network, flag(b.Secure), millis(b.StartedAt), millis(b.EndAt),
 		b.Timeout.Milliseconds(), b.OnTimeout, flag(b.AutoResume), b.Team, b.ID)
 	if err != nil {
-		return dbError(err)
+		return err
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
 		return notFound("sandbox", b.ID)
-	}
-	if b.State == cay.Paused {
-		return s.sync(ctx)
 	}
 	return nil
 }

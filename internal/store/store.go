@@ -55,11 +55,13 @@ type Store interface {
 	// RemoveTemplate removes a team's own template with its names and builds.
 	RemoveTemplate(ctx context.Context, team cay.TeamID, id cay.TemplateID) error
 
-	// AddSandbox records a new sandbox and counts it for its template.
-	AddSandbox(ctx context.Context, s cay.Sandbox) error
-	// UpdateSandbox replaces a sandbox's record, all but its metadata. The
-	// record of one that is paused is safe from power cuts.
-	UpdateSandbox(ctx context.Context, s cay.Sandbox) error
+	// AddSandbox records a new sandbox and its first events, and counts it
+	// for its template.
+	AddSandbox(ctx context.Context, s cay.Sandbox, events ...cay.Event) error
+	// UpdateSandbox replaces a sandbox's record, all but its metadata, and
+	// records what happened to it. The record of one that is paused is safe
+	// from power cuts.
+	UpdateSandbox(ctx context.Context, s cay.Sandbox, events ...cay.Event) error
 	// Sandbox finds a team's sandbox in any state.
 	Sandbox(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error)
 	// Sandboxes lists a team's sandboxes.
@@ -74,6 +76,18 @@ type Store interface {
 	// PruneSandboxes forgets sandboxes that were killed before a time and
 	// returns how many.
 	PruneSandboxes(ctx context.Context, before time.Time) (int, error)
+
+	// AddEvents records events that go with no change of a sandbox's record.
+	// Each event of a team gets the next number, which the store chooses;
+	// who sees a number sees all smaller ones.
+	AddEvents(ctx context.Context, events ...cay.Event) error
+	// Events lists a team's events, oldest first unless asked otherwise.
+	Events(ctx context.Context, q EventQuery) ([]cay.Event, error)
+	// LastEvent returns the number of a team's newest event, also of one
+	// that is forgotten; 0 when there never was one.
+	LastEvent(ctx context.Context, team cay.TeamID) (int64, error)
+	// PruneEvents forgets events from before a time and returns how many.
+	PruneEvents(ctx context.Context, before time.Time) (int, error)
 
 	// Close lets go of the database. No call may follow.
 	Close() error
@@ -96,4 +110,14 @@ type SandboxQuery struct {
 type Cursor struct {
 	StartedAt time.Time
 	ID        cay.SandboxID
+}
+
+// EventQuery says which events to list.
+type EventQuery struct {
+	Team    cay.TeamID
+	Sandbox cay.SandboxID // empty means all
+	Type    cay.EventType // empty means all
+	After   int64         // only greater numbers
+	Newest  bool          // newest first
+	Limit   int           // 0 means all
 }

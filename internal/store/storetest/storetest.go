@@ -34,6 +34,9 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Prune", testPrune},
 		{"Snapshots", testSnapshots},
 		{"RemoveTemplate", testRemoveTemplate},
+		{"Events", testEvents},
+		{"EventsWithState", testEventsWithState},
+		{"EventOrder", testEventOrder},
 		{"Parallel", testParallel},
 	}
 	for _, tt := range tests {

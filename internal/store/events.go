@@ -1,0 +1,96 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// AddEvents records events that go with no change of a sandbox's record.
+func (s *SQLite) AddEvents(ctx context.Context, events ...cay.Event) error {
+	return s.tx(ctx, func(tx *sql.Tx) error { return addEvents(ctx, tx, events) })
+}
+
+// addEvents numbers events and records them. The counter's row is locked until
+// the transaction ends, so that nobody reads number 8 before number 7.
+func addEvents(ctx context.Context, tx *sql.Tx, events []cay.Event) error {
+	for _, e := range events {
+		data, err := json.Marshal(e.Data)
+		if err != nil {
+			return cay.Wrap(cay.Internal, err, "cannot record an event of sandbox %s", e.Sandbox)
+		}
+		err = tx.QueryRowContext(ctx, `
+INSERT INTO event_counters (team, last) VALUES ($1, 1)
+ON CONFLICT (team) DO UPDATE SET last = event_counters.last + 1 RETURNING last`, e.Team).Scan(&e.Seq)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx,
+			`INSERT INTO events (team, seq, sandbox, type, reason, at, data) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+			e.Team, e.Seq, e.Sandbox, e.Type, e.Reason, millis(e.At), string(data))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Events lists a team's events, oldest first.
+func (s *SQLite) Events(ctx context.Context, q EventQuery) ([]cay.Event, error) {
+	c := &conditions{}
+	c.where = append(c.where, "team = "+c.arg(q.Team), "seq > "+c.arg(q.After))
+	if q.Sandbox != "" {
+		c.where = append(c.where, "sandbox = "+c.arg(q.Sandbox))
+	}
+	if q.Type != "" {
+		c.where = append(c.where, "type = "+c.arg(q.Type))
+	}
+	order := "ASC"
+	if q.Newest {
+		order = "DESC"
+	}
+	text := `SELECT team, seq, sandbox, type, reason, at, data FROM events WHERE ` +
+		strings.Join(c.where, " AND ") + ` ORDER BY seq ` + order
+	if q.Limit > 0 {
+		text += ` LIMIT ` + c.arg(q.Limit)
+	}
+	rows, err := s.r.QueryContext(ctx, text, c.args...)
+	return collect(rows, err, scanEvent)
+}
+
+// LastEvent returns the number of a team's newest event, also of one that is
+// forgotten; 0 when there never was one.
+func (s *SQLite) LastEvent(ctx context.Context, team cay.TeamID) (int64, error) {
+	var last int64
+	err := s.r.QueryRowContext(ctx,
+		`SELECT COALESCE((SELECT last FROM event_counters WHERE team = $1), 0)`, team).Scan(&last)
+	return last, dbError(err)
+}
+
+// PruneEvents forgets events from before a time.
+func (s *SQLite) PruneEvents(ctx context.Context, before time.Time) (int, error) {
+	res, err := s.w.ExecContext(ctx, `DELETE FROM events WHERE at < $1`, millis(before))
+	if err != nil {
+		return 0, dbError(err)
+	}
+	n, err := res.RowsAffected()
+	return int(n), dbError(err)
+}
+
+func scanEvent(row scanner) (cay.Event, error) {
+	var e cay.Event
+	var at int64
+	var data string
+	if err := row.Scan(&e.Team, &e.Seq, &e.Sandbox, &e.Type, &e.Reason, &at, &data); err != nil {
+		return e, err
+	}
+	e.At = fromMillis(at)
+	if err := json.Unmarshal([]byte(data), &e.Data); err != nil {
+		return e, cay.Wrap(cay.Internal, err, "the record of event %d is damaged", e.Seq)
+	}
+	return e, nil
+}
