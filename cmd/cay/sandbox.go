@@ -23,6 +23,8 @@ type sandboxCmd struct {
 	Snapshot snapshotCmd `cmd:"" help:"Save a running sandbox as something to make others of."`
 	Exec     execCmd     `cmd:"" help:"Run a command in a sandbox."`
 	Connect  connectCmd  `cmd:"" aliases:"shell" help:"Open a shell in a sandbox."`
+	Events   eventsCmd   `cmd:"" help:"Tell what happened to sandboxes, and what happens."`
+	Why      whyCmd      `cmd:"" help:"Say why sandboxes ended."`
 	Cp       cpCmd       `cmd:"" help:"Copy files and directories into a sandbox or out of one."`
 }
 

@@ -49,6 +49,31 @@ func (o own) ListSandboxEvents(ctx context.Context, r cayv1.ListSandboxEventsReq
 	return out, nil
 }
 
+// GetSandboxEnd says why a sandbox is over.
+func (o own) GetSandboxEnd(ctx context.Context, r cayv1.GetSandboxEndRequestObject) (cayv1.GetSandboxEndResponseObject, error) {
+	end, err := o.control.End(ctx, teamOf(ctx), sandboxID(r.SandboxID))
+	if err != nil {
+		return nil, err
+	}
+	b := end.Sandbox
+	out := cayv1.GetSandboxEnd200JSONResponse{
+		SandboxID: string(b.ID), TemplateID: string(b.Template), Alias: pointer(b.Alias),
+		Reason: string(b.Cause), Evidence: pointer(end.Evidence),
+		By: pointer(string(end.By)), ByName: pointer(end.ByName), StartedAt: b.StartedAt, EndedAt: b.EndedAt,
+	}
+	if len(b.Metadata) > 0 {
+		out.Metadata = &b.Metadata
+	}
+	if end.Snapshot != nil {
+		teams, err := o.control.TeamNames(ctx)
+		if err != nil {
+			return nil, err
+		}
+		out.SnapshotID = pointer(wireSnapshot(*end.Snapshot, teams).SnapshotID)
+	}
+	return out, nil
+}
+
 type eventParams struct {
 	after       *int64
 	limit       *int32

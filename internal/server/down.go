@@ -11,7 +11,9 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/node"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // killsAtOnce bounds how many sandboxes Down ends at the same time.
@@ -42,6 +44,9 @@ func Down(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	if err := recordDown(ctx, cfg, m); err != nil {
+		return errors.Join(err, m.net.Close())
+	}
 	if err := endAll(ctx, m); err != nil {
 		return errors.Join(err, m.net.Close())
 	}
@@ -61,6 +66,23 @@ func Down(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		return cay.Wrap(cay.Internal, err, "something of the sandboxes is left below %s or %s", cfg.Run, cfg.Data)
 	}
 	return nil
+}
+
+// recordDown has the records say why the sandboxes end.
+func recordDown(ctx context.Context, cfg config.Config, m *machine) error {
+	path := databasePath(cfg)
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	db, err := store.Open(ctx, path)
+	if err != nil {
+		return err
+	}
+	saved := func(id cay.SnapshotID) bool {
+		_, _, err := m.snapshots.Get(id)
+		return err == nil
+	}
+	return errors.Join(control.RecordDown(ctx, db, saved), db.Close())
 }
 
 func endAll(ctx context.Context, m *machine) error {

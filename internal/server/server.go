@@ -168,7 +168,7 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 }
 
 func (s *Server) openControl(ctx context.Context, m *machine) error {
-	db, err := store.Open(ctx, filepath.Join(s.cfg.Data, "cay.db"))
+	db, err := store.Open(ctx, databasePath(s.cfg))
 	if err != nil {
 		return err
 	}
@@ -297,6 +297,7 @@ func makeDirs(cfg config.Config) error {
 	return nil
 }
 
+func databasePath(cfg config.Config) string { return filepath.Join(cfg.Data, "cay.db") }
 func instancesDir(cfg config.Config) string { return filepath.Join(cfg.Data, "instances") }
 func reservedDir(cfg config.Config) string  { return filepath.Join(cfg.Run, "reserved") }
 

@@ -17,6 +17,29 @@ import (
 	"github.com/oapi-codegen/runtime"
 )
 
+// End defines model for End.
+type End struct {
+	Alias *string `json:"alias,omitempty"`
+
+	// By Id of the API key that asked for it.
+	By      *string   `json:"by,omitempty"`
+	ByName  *string   `json:"byName,omitempty"`
+	EndedAt time.Time `json:"endedAt"`
+
+	// Evidence What shows the reason
+	Evidence *string            `json:"evidence,omitempty"`
+	Metadata *map[string]string `json:"metadata,omitempty"`
+
+	// Reason asked, timeout, out_of_memory, engine_crash, host_lost or failed_start; more may come.
+	Reason    string `json:"reason"`
+	SandboxID string `json:"sandboxID"`
+
+	// SnapshotID The newest snapshot that was taken of it and is still there.
+	SnapshotID *string   `json:"snapshotID,omitempty"`
+	StartedAt  time.Time `json:"startedAt"`
+	TemplateID string    `json:"templateID"`
+}
+
 // Error defines model for Error.
 type Error struct {
 	// Code Equal to the HTTP status.
@@ -108,6 +131,9 @@ type ServerInterface interface {
 	// (GET /cay/v1/events)
 	ListEvents(w http.ResponseWriter, r *http.Request, params ListEventsParams)
 
+	// (GET /cay/v1/sandboxes/{sandboxID}/end)
+	GetSandboxEnd(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
 	// (GET /cay/v1/sandboxes/{sandboxID}/events)
 	ListSandboxEvents(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params ListSandboxEventsParams)
 }
@@ -118,6 +144,11 @@ type Unimplemented struct{}
 
 // (GET /cay/v1/events)
 func (_ Unimplemented) ListEvents(w http.ResponseWriter, r *http.Request, params ListEventsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/sandboxes/{sandboxID}/end)
+func (_ Unimplemented) GetSandboxEnd(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -225,6 +256,32 @@ func (siw *ServerInterfaceWrapper) ListEvents(w http.ResponseWriter, r *http.Req
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListEvents(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetSandboxEnd operation middleware
+func (siw *ServerInterfaceWrapper) GetSandboxEnd(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetSandboxEnd(w, r, sandboxID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -461,6 +518,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/events", wrapper.ListSandboxEvents)
 	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/end", wrapper.GetSandboxEnd)
+	})
 
 	return r
 }
@@ -534,6 +594,28 @@ func (response ListEvents200TextEventStreamResponse) VisitListEventsResponse(w h
 	}
 }
 
+type GetSandboxEndRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+}
+
+type GetSandboxEndResponseObject interface {
+	VisitGetSandboxEndResponse(w http.ResponseWriter) error
+}
+
+type GetSandboxEnd200JSONResponse End
+
+func (response GetSandboxEnd200JSONResponse) VisitGetSandboxEndResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListSandboxEventsRequestObject struct {
 	SandboxID SandboxID `json:"sandboxID"`
 	Params    ListSandboxEventsParams
@@ -603,6 +685,9 @@ type StrictServerInterface interface {
 	// (GET /cay/v1/events)
 	ListEvents(ctx context.Context, request ListEventsRequestObject) (ListEventsResponseObject, error)
 
+	// (GET /cay/v1/sandboxes/{sandboxID}/end)
+	GetSandboxEnd(ctx context.Context, request GetSandboxEndRequestObject) (GetSandboxEndResponseObject, error)
+
 	// (GET /cay/v1/sandboxes/{sandboxID}/events)
 	ListSandboxEvents(ctx context.Context, request ListSandboxEventsRequestObject) (ListSandboxEventsResponseObject, error)
 }
@@ -665,6 +750,32 @@ func (sh *strictHandler) ListEvents(w http.ResponseWriter, r *http.Request, para
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ListEventsResponseObject); ok {
 		if err := validResponse.VisitListEventsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetSandboxEnd operation middleware
+func (sh *strictHandler) GetSandboxEnd(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request GetSandboxEndRequestObject
+
+	request.SandboxID = sandboxID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetSandboxEnd(ctx, request.(GetSandboxEndRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetSandboxEnd")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetSandboxEndResponseObject); ok {
+		if err := validResponse.VisitGetSandboxEndResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

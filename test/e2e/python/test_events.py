@@ -1,0 +1,81 @@
+"""Events, why sandboxes ended, logs: Cay's own routes, beside the SDK's calls."""
+
+import json
+import os
+import threading
+import urllib.error
+import urllib.request
+
+import e2b
+import pytest
+
+import world
+
+
+def ask(path, **headers):
+    request = urllib.request.Request(
+        os.environ["E2B_API_URL"] + path, headers={"X-API-Key": os.environ["E2B_API_KEY"], **headers})
+    return urllib.request.urlopen(request, timeout=120)
+
+
+def get(path):
+    with ask(path) as reply:
+        return json.load(reply)
+
+
+def follow(path, **headers):
+    """Yields the events of a stream until it ends."""
+    with ask(path, Accept="text/event-stream", **headers) as stream:
+        for line in stream:
+            if line.startswith(b"data: "):
+                yield json.loads(line[len(b"data: "):])
+
+
+def told(events):
+    return [f"{e['type']} {e.get('reason', '')}" for e in events]
+
+
+def test_a_life_is_told_while_it_happens():
+    sandbox = e2b.Sandbox.create(timeout=300)
+    path = f"/cay/v1/sandboxes/{sandbox.sandbox_id}/events"
+    seen = []
+    reader = threading.Thread(target=lambda: seen.extend(follow(path)))
+    reader.start()
+    sandbox.set_timeout(600)
+    sandbox.pause()
+    sandbox = sandbox.connect(timeout=300)
+    sandbox.create_snapshot()
+    sandbox.kill()
+    reader.join(60)
+    assert not reader.is_alive(), "the stream ends with the sandbox"
+    assert told(seen) == [
+        "sandbox.created asked", "sandbox.running asked", "sandbox.timeout_changed asked",
+        "sandbox.pausing asked", "sandbox.paused asked", "sandbox.resuming asked", "sandbox.resumed asked",
+        "sandbox.checkpointed asked", "sandbox.killed asked",
+    ]
+    assert get(path)["events"] == seen
+    assert list(follow(path, **{"Last-Event-ID": str(seen[3]["seq"])})) == seen[4:]
+    listed = get(f"/cay/v1/events?after={seen[0]['seq'] - 1}&limit=1000")["events"]
+    assert [e for e in listed if e["sandboxID"] == sandbox.sandbox_id] == seen
+
+    end = get(f"/cay/v1/sandboxes/{sandbox.sandbox_id}/end")
+    assert (end["reason"], end["by"]) == ("asked", seen[-1]["data"]["by"])
+    assert end["snapshotID"]
+    with pytest.raises(e2b.NotFoundException):
+        sandbox.get_info()
+    e2b.Sandbox.delete_snapshot(end["snapshotID"])
+
+
+def test_timeout_and_out_of_memory_say_why():
+    server = world.Server()
+    short = e2b.Sandbox.create(timeout=300)
+    waiting = follow(f"/cay/v1/sandboxes/{short.sandbox_id}/events")
+    short.set_timeout(1)
+    assert told(waiting)[-1] == "sandbox.killed timeout"
+    assert get(f"/cay/v1/sandboxes/{short.sandbox_id}/end")["reason"] == "timeout"
+    text = server.cay("sandbox", "why", short.sandbox_id).stdout
+    assert "its time was over" in text
+    assert "sandbox.killed (timeout)" in server.cay("sandbox", "events", short.sandbox_id, "--follow").stdout
+    with pytest.raises(urllib.error.HTTPError) as failed:
+        get("/cay/v1/sandboxes/inever/end")
+    assert failed.value.code == 404
