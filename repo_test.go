@@ -60,7 +60,7 @@ var layers = [][]string{
 	{"internal/control"},
 	{"internal/node", "internal/template", "internal/auth", "internal/doctor"},
 	{"internal/engine", "internal/vnet", "internal/image", "internal/oci", "internal/snapshot", "internal/store", "internal/config", "internal/embedded"},
-	{"internal/guest", "client"},
+	{"internal/guest", "internal/dockerfile", "client"},
 	{"api"},
 	{""},
 }
@@ -150,6 +150,7 @@ func TestOneImporter(t *testing.T) {
 		"github.com/go-chi/chi/v5":       "internal/rest",
 
 		"github.com/google/go-containerregistry": "internal/oci",
+		"github.com/moby/buildkit":               "internal/dockerfile",
 	}
 	for _, p := range packages(t) {
 		from := strings.TrimPrefix(p.ImportPath, module+"/")
