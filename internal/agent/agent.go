@@ -61,7 +61,7 @@ func New(cfg Config) *Agent {
 		cfg.Log = slog.Default()
 	}
 	a := &Agent{cfg: cfg, log: cfg.Log, defaultUser: guest.User}
-	accounts := user.DB{Root: cfg.Root}
+	accounts := user.Open(cfg.Root)
 	a.procs = proc.New(proc.Config{
 		Reaper:   cfg.Reaper,
 		Users:    accounts,

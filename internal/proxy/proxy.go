@@ -194,15 +194,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, rt route) {
 	// the answer begins, under the transport that still reads it; the transport
 	// then drops the guest's connection in mid-answer.
 	if r.ProtoMajor == 1 {
-		_ = http.NewResponseController(w).EnableFullDuplex()
-	}
-	if r.Body != http.NoBody && r.ProtoMajor == 1 {
-		// Otherwise net/http drains and closes the request's body before
-		// the response begins, under the eyes of the transport that still
-		// reads it and then gives the whole exchange up.
-		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
-			p.cfg.Log.Debug("no full duplex", "err", err)
-		}
+		_ = http.NewResponseController(w).EnableFullDuplex() // net/http's own writers can
 	}
 	t := &trip{route: rt, target: target, lane: l}
 	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tripKey{}, t)))

@@ -184,7 +184,8 @@ func (p *process) finish(ctx context.Context, s *subscriber, expired <-chan stru
 			}
 			m.in.release()
 		default:
-			expect(ctx, false)
+			// The end of the stream follows at once, and with it what is held.
+			expect(ctx, true)
 			return send(&pb.ProcessEvent{Event: &pb.ProcessEvent_End{End: p.end}})
 		}
 	}

@@ -16,9 +16,7 @@ func (r *Reaper) Spawn(cmd *exec.Cmd) (wait func() error, err error) {
 		return nil, err
 	}
 	c := &Child{Pid: cmd.Process.Pid, reaper: r, done: make(chan struct{})}
-	r.table.Lock()
-	r.children[c.Pid] = c
-	r.table.Unlock()
+	r.add(c)
 	return func() error {
 		status := c.Status()
 		// The exit is taken, so Wait finds no child; it still ends the

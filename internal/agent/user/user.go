@@ -1,6 +1,6 @@
 // Package user looks accounts up in /etc/passwd and /etc/group. It has a
 // parser of its own because the agent is built without cgo, reads the files
-// anew each time (a guest adds users while it runs) and is tested on made-up
+// whenever they change (a guest adds users while it runs) and is tested on made-up
 // files.
 package user
 
@@ -37,7 +37,14 @@ func (e *UnknownError) Error() string { return fmt.Sprintf("invalid username: '%
 
 // DB reads the account files below Root; the zero DB reads those of this
 // machine.
-type DB struct{ Root string }
+type DB struct {
+	Root  string
+	cache *cache
+}
+
+// Open returns a DB that reads a file again only when it has changed: every
+// command and every listing looks somebody up.
+func Open(root string) DB { return DB{Root: root, cache: &cache{files: map[string]content{}}} }
 
 // Lookup finds an account of this machine by its name.
 func Lookup(name string) (User, error) { return DB{}.Lookup(name) }
@@ -127,9 +134,17 @@ func nameOf(names map[uint32]string, id uint32) string {
 	return strconv.FormatUint(uint64(id), 10)
 }
 
-// read returns a file of /etc. It never blocks on what is not a regular file.
+// read returns a file of /etc, which the caller must not change.
 func (d DB) read(name string) ([]byte, error) {
 	path := filepath.Join("/", d.Root, "etc", name)
+	if d.cache == nil {
+		return readFile(path)
+	}
+	return d.cache.read(path)
+}
+
+// readFile never blocks on what is not a regular file.
+func readFile(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -123,4 +124,42 @@ func FuzzLookup(f *testing.F) {
 		}
 		d.Names().User(u.UID)
 	})
+}
+
+// A DB that keeps files sees every change of theirs, in place or by rename.
+func TestChangesAreSeen(t *testing.T) {
+	d := user.Open(db(t, passwd, group).Root)
+	file := filepath.Join(d.Root, "etc", "passwd")
+	lookup := func(name string, want uint32) {
+		t.Helper()
+		for range 2 { // read, then kept
+			u, err := d.Lookup(name)
+			if err != nil || u.UID != want {
+				t.Errorf("Lookup(%q): %d, %v, want %d", name, u.UID, err, want)
+			}
+			time.Sleep(60 * time.Millisecond) // longer than what is too fresh to be kept
+		}
+	}
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lookup("user", 1000)
+	write(file, "user:x:1001:1000::/home/user:/bin/sh\n")
+	lookup("user", 1001)
+	write(file, "user:x:1002:1000::/home/user:/bin/sh\n") // of the same length
+	lookup("user", 1002)
+	write(file+"+", "user:x:1003:1000::/home/user:/bin/sh\n")
+	if err := os.Rename(file+"+", file); err != nil {
+		t.Fatal(err)
+	}
+	lookup("user", 1003)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Lookup("user"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without a file: %v", err)
+	}
 }
