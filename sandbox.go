@@ -101,6 +101,17 @@ type Sandbox struct {
 	OnTimeout TimeoutAction
 	// AutoResume has traffic wake it when it is paused.
 	AutoResume bool
+
+	// Once is how its creation can be repeated; it is recorded with the
+	// creation and not read back.
+	Once Once
+}
+
+// Once tells a repeated create from another one: the caller's key, and a digest
+// of what was asked for. The zero value is of a create that is not repeated.
+type Once struct {
+	Key    string
+	Digest string
 }
 
 // CreateSpec is what a caller asks of a new sandbox. It travels rest → control
@@ -115,6 +126,9 @@ type CreateSpec struct {
 	Metadata   map[string]string
 	Env        map[string]string
 	Network    NetworkPolicy
+	// IdempotencyKey, if any, makes it safe to ask again: printable ASCII, at
+	// most 255 bytes.
+	IdempotencyKey string
 }
 
 // InstanceSpec is all that a node needs to make one incarnation run. It is

@@ -15,6 +15,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -82,6 +83,11 @@ func (c *Client) URL() string { return c.cfg.APIURL }
 
 // call makes a REST request. A nil in or out stands for no body.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) (http.Header, error) {
+	return c.callWith(ctx, nil, method, path, in, out)
+}
+
+// callWith is call with headers.
+func (c *Client) callWith(ctx context.Context, header http.Header, method, path string, in, out any) (http.Header, error) {
 	var body io.Reader
 	if in != nil {
 		b, err := json.Marshal(in)
@@ -94,6 +100,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) (ht
 	if err != nil {
 		return nil, cay.Wrap(cay.Invalid, err, "the request cannot be made")
 	}
+	maps.Copy(r.Header, header)
 	r.Header.Set("X-API-Key", c.cfg.APIKey)
 	if in != nil {
 		r.Header.Set("Content-Type", "application/json")

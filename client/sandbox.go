@@ -26,6 +26,9 @@ type CreateOptions struct {
 	AutoPause bool
 	// AutoResume has requests to it wake it when it is paused.
 	AutoResume bool
+	// IdempotencyKey makes it safe to ask again within a day: the same key
+	// and options give the same sandbox, also when the first answer was lost.
+	IdempotencyKey string
 }
 
 // Sandbox is a sandbox that can be talked to. Its JSON is that of the wire.
@@ -92,10 +95,24 @@ func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) 
 		in["envVars"] = o.Env
 	}
 	s := &Sandbox{client: c}
-	if _, err := c.call(ctx, http.MethodPost, "/v2/sandboxes", in, s); err != nil {
+	var header http.Header
+	if o.IdempotencyKey != "" {
+		header = http.Header{"Idempotency-Key": {o.IdempotencyKey}}
+	}
+	if _, err := c.callWith(ctx, header, http.MethodPost, "/v2/sandboxes", in, s); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// CreatedWith returns the id of the sandbox that a create with an idempotency
+// key made in the last day, ended or not.
+func (c *Client) CreatedWith(ctx context.Context, key string) (id string, err error) {
+	var out struct {
+		ID string `json:"sandboxID"`
+	}
+	_, err = c.call(ctx, http.MethodGet, "/cay/v1/idempotency-keys/"+url.PathEscape(key), nil, &out)
+	return out.ID, err
 }
 
 // Connect returns a sandbox that exists, so that it can be talked to. One that

@@ -36,6 +36,7 @@ type createCmd struct {
 	NoInternet bool              `help:"Close the internet to it."`
 	AutoPause  bool              `help:"Pause it when its time is over, instead of ending it."`
 	AutoResume bool              `help:"Have requests to it wake it when it is paused."`
+	Key        string            `name:"idempotency-key" help:"Make the sandbox of this key once, however often asked within a day."`
 }
 
 func (c *createCmd) Run(a *app) error {
@@ -50,7 +51,7 @@ func (c *createCmd) Run(a *app) error {
 	err = a.wait("creating a sandbox", func() (err error) {
 		s, err = api.Create(a.ctx, client.CreateOptions{
 			Template: c.Template, Timeout: c.Timeout, Metadata: c.Metadata, Env: c.Env, NoInternet: c.NoInternet,
-			AutoPause: c.AutoPause, AutoResume: c.AutoResume,
+			AutoPause: c.AutoPause, AutoResume: c.AutoResume, IdempotencyKey: c.Key,
 		})
 		return err
 	})

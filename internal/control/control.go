@@ -81,6 +81,9 @@ type Control struct {
 	mu   sync.RWMutex
 	live map[cay.SandboxID]*entry // all that are not killed
 	pins map[cay.SnapshotID]int   // snapshots that are at work but in no record
+	// claimed are idempotency keys that a create is at work with; each
+	// channel is closed when it is done.
+	claimed map[onceKey]chan struct{}
 
 	// collecting is held for writing while a snapshot is found unused and
 	// removed, and for reading from the choice of a snapshot to its record.
@@ -127,9 +130,10 @@ func (e *entry) sandbox() cay.Sandbox { return *e.current.Load() }
 func Open(ctx context.Context, cfg Config) (*Control, error) {
 	c := &Control{
 		store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, log: cfg.Log,
-		wake: make(chan struct{}, 1),
-		live: make(map[cay.SandboxID]*entry),
-		pins: make(map[cay.SnapshotID]int),
+		wake:    make(chan struct{}, 1),
+		live:    make(map[cay.SandboxID]*entry),
+		pins:    make(map[cay.SnapshotID]int),
+		claimed: make(map[onceKey]chan struct{}),
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

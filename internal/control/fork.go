@@ -53,7 +53,7 @@ func forkOf(source cay.Sandbox, saved cay.SnapshotID, timeout time.Duration) cay
 	s := source
 	s.ID, s.Instance, s.Snapshot, s.State = cay.NewSandboxID(), cay.NewInstanceID(), saved, cay.Creating
 	s.StartedAt, s.EndedAt, s.Timeout = now(), time.Time{}, timeout
-	s.EndAt = s.StartedAt.Add(timeout)
+	s.EndAt, s.Once = s.StartedAt.Add(timeout), cay.Once{}
 	return s
 }
 

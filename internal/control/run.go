@@ -145,12 +145,23 @@ func (c *Control) sweep(ctx context.Context) {
 		strays = c.agree(ctx, strays)
 		if time.Since(pruned) >= pruneEvery {
 			pruned = time.Now()
-			if _, err := c.store.PruneSandboxes(ctx, pruned.Add(-keepKilled)); err != nil && ctx.Err() == nil {
-				c.log.Error("cannot forget old sandboxes", "error", err)
-			}
-			if _, err := c.store.PruneEvents(ctx, pruned.Add(-keepEvents)); err != nil && ctx.Err() == nil {
-				c.log.Error("cannot forget old events", "error", err)
-			}
+			c.prune(ctx, pruned)
+		}
+	}
+}
+
+// prune forgets what is too old.
+func (c *Control) prune(ctx context.Context, at time.Time) {
+	for what, old := range map[string]struct {
+		forget func(context.Context, time.Time) (int, error)
+		keep   time.Duration
+	}{
+		"sandboxes":        {c.store.PruneSandboxes, keepKilled},
+		"events":           {c.store.PruneEvents, keepEvents},
+		"idempotency keys": {c.store.PruneOnce, keepKeys},
+	} {
+		if _, err := old.forget(ctx, at.Add(-old.keep)); err != nil && ctx.Err() == nil {
+			c.log.Error("cannot forget old "+what, "error", err)
 		}
 	}
 }

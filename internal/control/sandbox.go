@@ -14,8 +14,15 @@ func (c *Control) Create(ctx context.Context, spec cay.CreateSpec) (cay.Sandbox,
 	if err := checkTimeout(spec.Timeout); err != nil {
 		return cay.Sandbox{}, err
 	}
+	if spec.IdempotencyKey != "" {
+		return c.createOnce(ctx, spec)
+	}
+	return c.create(ctx, spec, cay.Once{})
+}
+
+func (c *Control) create(ctx context.Context, spec cay.CreateSpec, once cay.Once) (cay.Sandbox, error) {
 	c.collecting.RLock()
-	e, err := c.choose(ctx, spec)
+	e, err := c.choose(ctx, spec, once)
 	c.collecting.RUnlock()
 	if err != nil {
 		return cay.Sandbox{}, err
@@ -26,7 +33,7 @@ func (c *Control) Create(ctx context.Context, spec cay.CreateSpec) (cay.Sandbox,
 
 // choose records a sandbox that is to start from the template's present
 // snapshot, and returns it locked.
-func (c *Control) choose(ctx context.Context, spec cay.CreateSpec) (*entry, error) {
+func (c *Control) choose(ctx context.Context, spec cay.CreateSpec, once cay.Once) (*entry, error) {
 	t, err := c.Template(ctx, spec.Team, spec.Template)
 	if err != nil {
 		return nil, err
@@ -36,6 +43,7 @@ func (c *Control) choose(ctx context.Context, spec cay.CreateSpec) (*entry, erro
 			WithHint("wait for its build, or build it again")
 	}
 	s := newSandbox(spec, t)
+	s.Once = once
 	return c.add(ctx, s, event(ctx, s, cay.SandboxCreated, cay.ReasonAsked, "template", string(t.ID), "alias", s.Alias))
 }
 

@@ -247,6 +247,9 @@ type TemplateWithBuilds struct {
 	UpdatedAt     time.Time       `json:"updatedAt"`
 }
 
+// IdempotencyKey defines model for idempotencyKey.
+type IdempotencyKey = string
+
 // Limit defines model for limit.
 type Limit = int32
 
@@ -266,6 +269,12 @@ type TeamID = string
 type ListRunningSandboxesParams struct {
 	// Metadata A query string inside a query value; its keys and values are encoded once more.
 	Metadata *Metadata `form:"metadata,omitempty" json:"metadata,omitempty"`
+}
+
+// CreateSandboxParams defines parameters for CreateSandbox.
+type CreateSandboxParams struct {
+	// IdempotencyKey Of Cay: a request with a key that was used in the last 24 hours is answered with the sandbox that the first one made. 409 when it asked for something else, or that sandbox has ended.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // GetSandboxesMetricsParams defines parameters for GetSandboxesMetrics.
@@ -359,6 +368,12 @@ type ListSandboxesParams struct {
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
+// CreateSandboxV2Params defines parameters for CreateSandboxV2.
+type CreateSandboxV2Params struct {
+	// IdempotencyKey Of Cay: a request with a key that was used in the last 24 hours is answered with the sandbox that the first one made. 409 when it asked for something else, or that sandbox has ended.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListTemplatesV2Params defines parameters for ListTemplatesV2.
 type ListTemplatesV2Params struct {
 	TeamID    *TeamID    `form:"teamID,omitempty" json:"teamID,omitempty"`
@@ -411,7 +426,7 @@ type ServerInterface interface {
 	ListRunningSandboxes(w http.ResponseWriter, r *http.Request, params ListRunningSandboxesParams)
 
 	// (POST /sandboxes)
-	CreateSandbox(w http.ResponseWriter, r *http.Request)
+	CreateSandbox(w http.ResponseWriter, r *http.Request, params CreateSandboxParams)
 
 	// (GET /sandboxes/metrics)
 	GetSandboxesMetrics(w http.ResponseWriter, r *http.Request, params GetSandboxesMetricsParams)
@@ -468,7 +483,7 @@ type ServerInterface interface {
 	ListSandboxes(w http.ResponseWriter, r *http.Request, params ListSandboxesParams)
 
 	// (POST /v2/sandboxes)
-	CreateSandboxV2(w http.ResponseWriter, r *http.Request)
+	CreateSandboxV2(w http.ResponseWriter, r *http.Request, params CreateSandboxV2Params)
 
 	// (POST /v2/sandboxes/{sandboxID}/connect)
 	ConnectSandboxV2(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
@@ -492,7 +507,7 @@ func (_ Unimplemented) ListRunningSandboxes(w http.ResponseWriter, r *http.Reque
 }
 
 // (POST /sandboxes)
-func (_ Unimplemented) CreateSandbox(w http.ResponseWriter, r *http.Request) {
+func (_ Unimplemented) CreateSandbox(w http.ResponseWriter, r *http.Request, params CreateSandboxParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -587,7 +602,7 @@ func (_ Unimplemented) ListSandboxes(w http.ResponseWriter, r *http.Request, par
 }
 
 // (POST /v2/sandboxes)
-func (_ Unimplemented) CreateSandboxV2(w http.ResponseWriter, r *http.Request) {
+func (_ Unimplemented) CreateSandboxV2(w http.ResponseWriter, r *http.Request, params CreateSandboxV2Params) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -660,8 +675,35 @@ func (siw *ServerInterfaceWrapper) ListRunningSandboxes(w http.ResponseWriter, r
 // CreateSandbox operation middleware
 func (siw *ServerInterfaceWrapper) CreateSandbox(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateSandboxParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CreateSandbox(w, r)
+		siw.Handler.CreateSandbox(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1345,8 +1387,35 @@ func (siw *ServerInterfaceWrapper) ListSandboxes(w http.ResponseWriter, r *http.
 // CreateSandboxV2 operation middleware
 func (siw *ServerInterfaceWrapper) CreateSandboxV2(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateSandboxV2Params
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CreateSandboxV2(w, r)
+		siw.Handler.CreateSandboxV2(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1670,7 +1739,8 @@ func (response ListRunningSandboxes200JSONResponse) VisitListRunningSandboxesRes
 }
 
 type CreateSandboxRequestObject struct {
-	Body *CreateSandboxJSONRequestBody
+	Params CreateSandboxParams
+	Body   *CreateSandboxJSONRequestBody
 }
 
 type CreateSandboxResponseObject interface {
@@ -2113,7 +2183,8 @@ func (response ListSandboxes200JSONResponse) VisitListSandboxesResponse(w http.R
 }
 
 type CreateSandboxV2RequestObject struct {
-	Body *CreateSandboxV2JSONRequestBody
+	Params CreateSandboxV2Params
+	Body   *CreateSandboxV2JSONRequestBody
 }
 
 type CreateSandboxV2ResponseObject interface {
@@ -2369,8 +2440,10 @@ func (sh *strictHandler) ListRunningSandboxes(w http.ResponseWriter, r *http.Req
 }
 
 // CreateSandbox operation middleware
-func (sh *strictHandler) CreateSandbox(w http.ResponseWriter, r *http.Request) {
+func (sh *strictHandler) CreateSandbox(w http.ResponseWriter, r *http.Request, params CreateSandboxParams) {
 	var request CreateSandboxRequestObject
+
+	request.Params = params
 
 	var body CreateSandboxJSONRequestBody
 	if err := runtime.BindJSONBody(r, &body); err != nil {
@@ -2941,8 +3014,10 @@ func (sh *strictHandler) ListSandboxes(w http.ResponseWriter, r *http.Request, p
 }
 
 // CreateSandboxV2 operation middleware
-func (sh *strictHandler) CreateSandboxV2(w http.ResponseWriter, r *http.Request) {
+func (sh *strictHandler) CreateSandboxV2(w http.ResponseWriter, r *http.Request, params CreateSandboxV2Params) {
 	var request CreateSandboxV2RequestObject
+
+	request.Params = params
 
 	var body CreateSandboxV2JSONRequestBody
 	if err := runtime.BindJSONBody(r, &body); err != nil {

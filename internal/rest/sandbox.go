@@ -28,7 +28,7 @@ func sandboxID(s string) cay.SandboxID {
 
 // CreateSandbox starts a sandbox.
 func (s *server) CreateSandbox(ctx context.Context, r CreateSandboxRequestObject) (CreateSandboxResponseObject, error) {
-	box, err := s.create(ctx, r.Body, value(r.Body.Secure, false), defaultTimeoutV1)
+	box, err := s.create(ctx, r.Body, value(r.Body.Secure, false), defaultTimeoutV1, r.Params.IdempotencyKey)
 	if err != nil {
 		return nil, err
 	}
@@ -37,19 +37,22 @@ func (s *server) CreateSandbox(ctx context.Context, r CreateSandboxRequestObject
 
 // CreateSandboxV2 starts a sandbox, which is always secure.
 func (s *server) CreateSandboxV2(ctx context.Context, r CreateSandboxV2RequestObject) (CreateSandboxV2ResponseObject, error) {
-	box, err := s.create(ctx, r.Body, true, defaultTimeoutV2)
+	box, err := s.create(ctx, r.Body, true, defaultTimeoutV2, r.Params.IdempotencyKey)
 	if err != nil {
 		return nil, err
 	}
 	return CreateSandboxV2201JSONResponse{SandboxJSONResponse(box)}, nil
 }
 
-func (s *server) create(ctx context.Context, body *NewSandbox, secure bool, timeout int64) (Sandbox, error) {
+func (s *server) create(ctx context.Context, body *NewSandbox, secure bool, timeout int64, key *string) (Sandbox, error) {
 	spec, err := createSpec(body, secure, timeout)
 	if err != nil {
 		return Sandbox{}, err
 	}
-	spec.Team = teamOf(ctx)
+	if key != nil && *key == "" {
+		return Sandbox{}, cay.Errorf(cay.Invalid, "Idempotency-Key: is empty")
+	}
+	spec.Team, spec.IdempotencyKey = teamOf(ctx), value(key, "")
 	box, err := s.control.Create(ctx, spec)
 	if err != nil {
 		return Sandbox{}, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,7 +26,7 @@ func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Ev
 		return err
 	}
 	return s.tx(ctx, func(tx *sql.Tx) error {
-		if err := addEvents(ctx, tx, events); err != nil {
+		if err := errors.Join(addEvents(ctx, tx, events), addOnce(ctx, tx, b)); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (`+sandboxColumns+`)

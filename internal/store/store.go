@@ -55,8 +55,8 @@ type Store interface {
 	// RemoveTemplate removes a team's own template with its names and builds.
 	RemoveTemplate(ctx context.Context, team cay.TeamID, id cay.TemplateID) error
 
-	// AddSandbox records a new sandbox and its first events, and counts it
-	// for its template.
+	// AddSandbox records a new sandbox, its first events and its Once, and
+	// counts it for its template.
 	AddSandbox(ctx context.Context, s cay.Sandbox, events ...cay.Event) error
 	// UpdateSandbox replaces a sandbox's record, all but its metadata, and
 	// records what happened to it. The record of one that is paused is safe
@@ -88,6 +88,13 @@ type Store interface {
 	LastEvent(ctx context.Context, team cay.TeamID) (int64, error)
 	// PruneEvents forgets events from before a time and returns how many.
 	PruneEvents(ctx context.Context, before time.Time) (int, error)
+
+	// CreatedWith finds what a team's idempotency key was last used for, at a
+	// time or later: the Once and the sandbox, whose record may be gone.
+	CreatedWith(ctx context.Context, team cay.TeamID, key string, since time.Time) (cay.Once, cay.SandboxID, error)
+	// PruneOnce forgets idempotency keys from before a time and returns how
+	// many.
+	PruneOnce(ctx context.Context, before time.Time) (int, error)
 
 	// Close lets go of the database. No call may follow.
 	Close() error

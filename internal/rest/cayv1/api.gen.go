@@ -17,6 +17,17 @@ import (
 	"github.com/oapi-codegen/runtime"
 )
 
+// CreatedWith defines model for CreatedWith.
+type CreatedWith struct {
+	// Reason Of a killed one: why.
+	Reason    *string   `json:"reason,omitempty"`
+	SandboxID string    `json:"sandboxID"`
+	StartedAt time.Time `json:"startedAt"`
+
+	// State creating, running, pausing, paused, resuming or killed.
+	State string `json:"state"`
+}
+
 // End defines model for End.
 type End struct {
 	Alias *string `json:"alias,omitempty"`
@@ -131,6 +142,9 @@ type ServerInterface interface {
 	// (GET /cay/v1/events)
 	ListEvents(w http.ResponseWriter, r *http.Request, params ListEventsParams)
 
+	// (GET /cay/v1/idempotency-keys/{key})
+	GetIdempotencyKey(w http.ResponseWriter, r *http.Request, key string)
+
 	// (GET /cay/v1/sandboxes/{sandboxID}/end)
 	GetSandboxEnd(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
@@ -144,6 +158,11 @@ type Unimplemented struct{}
 
 // (GET /cay/v1/events)
 func (_ Unimplemented) ListEvents(w http.ResponseWriter, r *http.Request, params ListEventsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/idempotency-keys/{key})
+func (_ Unimplemented) GetIdempotencyKey(w http.ResponseWriter, r *http.Request, key string) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -256,6 +275,32 @@ func (siw *ServerInterfaceWrapper) ListEvents(w http.ResponseWriter, r *http.Req
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListEvents(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetIdempotencyKey operation middleware
+func (siw *ServerInterfaceWrapper) GetIdempotencyKey(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "key" -------------
+	var key string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "key", chi.URLParam(r, "key"), &key, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "key", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetIdempotencyKey(w, r, key)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -521,6 +566,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/end", wrapper.GetSandboxEnd)
 	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/idempotency-keys/{key}", wrapper.GetIdempotencyKey)
+	})
 
 	return r
 }
@@ -592,6 +640,28 @@ func (response ListEvents200TextEventStreamResponse) VisitListEventsResponse(w h
 			return err
 		}
 	}
+}
+
+type GetIdempotencyKeyRequestObject struct {
+	Key string `json:"key"`
+}
+
+type GetIdempotencyKeyResponseObject interface {
+	VisitGetIdempotencyKeyResponse(w http.ResponseWriter) error
+}
+
+type GetIdempotencyKey200JSONResponse CreatedWith
+
+func (response GetIdempotencyKey200JSONResponse) VisitGetIdempotencyKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
 }
 
 type GetSandboxEndRequestObject struct {
@@ -685,6 +755,9 @@ type StrictServerInterface interface {
 	// (GET /cay/v1/events)
 	ListEvents(ctx context.Context, request ListEventsRequestObject) (ListEventsResponseObject, error)
 
+	// (GET /cay/v1/idempotency-keys/{key})
+	GetIdempotencyKey(ctx context.Context, request GetIdempotencyKeyRequestObject) (GetIdempotencyKeyResponseObject, error)
+
 	// (GET /cay/v1/sandboxes/{sandboxID}/end)
 	GetSandboxEnd(ctx context.Context, request GetSandboxEndRequestObject) (GetSandboxEndResponseObject, error)
 
@@ -750,6 +823,32 @@ func (sh *strictHandler) ListEvents(w http.ResponseWriter, r *http.Request, para
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ListEventsResponseObject); ok {
 		if err := validResponse.VisitListEventsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetIdempotencyKey operation middleware
+func (sh *strictHandler) GetIdempotencyKey(w http.ResponseWriter, r *http.Request, key string) {
+	var request GetIdempotencyKeyRequestObject
+
+	request.Key = key
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetIdempotencyKey(ctx, request.(GetIdempotencyKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetIdempotencyKey")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetIdempotencyKeyResponseObject); ok {
+		if err := validResponse.VisitGetIdempotencyKeyResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -111,3 +111,32 @@ func testEventOrder(t *testing.T, s store.Store) {
 	}
 	wg.Wait()
 }
+
+func testOnce(t *testing.T, s store.Store) {
+	team, other := addTeam(t, s, "a"), addTeam(t, s, "b")
+	b := sandbox(team.ID, 100)
+	_, _, err := s.CreatedWith(t.Context(), team.ID, "k", at(0))
+	wantKind(t, err, cay.NotFound)
+	b.Once = cay.Once{Key: "k", Digest: "d1"}
+	noError(t, s.AddSandbox(t.Context(), b))
+	once, id, err := s.CreatedWith(t.Context(), team.ID, "k", at(100))
+	noError(t, err)
+	same(t, "how", once, b.Once)
+	same(t, "what", id, b.ID)
+	_, _, err = s.CreatedWith(t.Context(), team.ID, "k", at(101))
+	wantKind(t, err, cay.NotFound)
+	_, _, err = s.CreatedWith(t.Context(), other.ID, "k", at(0))
+	wantKind(t, err, cay.NotFound)
+	later := sandbox(team.ID, 200)
+	later.Once = cay.Once{Key: "k", Digest: "d2"}
+	noError(t, s.AddSandbox(t.Context(), later))
+	once, id, err = s.CreatedWith(t.Context(), team.ID, "k", at(0))
+	noError(t, err)
+	same(t, "how, later", once, later.Once)
+	same(t, "what, later", id, later.ID)
+	for _, want := range []int{0, 1} {
+		n, err := s.PruneOnce(t.Context(), at(200+want))
+		noError(t, err)
+		same(t, "forgotten", n, want)
+	}
+}

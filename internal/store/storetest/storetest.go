@@ -37,6 +37,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Events", testEvents},
 		{"EventsWithState", testEventsWithState},
 		{"EventOrder", testEventOrder},
+		{"Once", testOnce},
 		{"Parallel", testParallel},
 	}
 	for _, tt := range tests {

@@ -79,3 +79,14 @@ def test_timeout_and_out_of_memory_say_why():
     with pytest.raises(urllib.error.HTTPError) as failed:
         get("/cay/v1/sandboxes/inever/end")
     assert failed.value.code == 404
+
+
+def test_create_can_be_repeated():
+    headers = {"Idempotency-Key": f"e2e {os.urandom(8).hex()}"}
+    first = e2b.Sandbox.create(timeout=300, metadata={"a": "b"}, headers=headers)
+    again = e2b.Sandbox.create(timeout=300, metadata={"a": "b"}, headers=headers)
+    assert again.sandbox_id == first.sandbox_id
+    assert again.commands.run("echo hi").stdout == "hi\n"
+    with pytest.raises(e2b.SandboxException, match="another request"):
+        e2b.Sandbox.create(timeout=301, headers=headers)
+    first.kill()

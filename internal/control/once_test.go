@@ -1,0 +1,126 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+func (w *world) once(key string) cay.CreateSpec {
+	spec := w.spec(time.Hour)
+	spec.IdempotencyKey = key
+	return spec
+}
+
+func TestCreateOnce(t *testing.T) {
+	w := newWorld(t)
+	var made atomic.Int32
+	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error { made.Add(1); return nil }
+	ids := make([]cay.SandboxID, 8)
+	var wg sync.WaitGroup
+	for i := range ids { // all at once
+		wg.Go(func() {
+			s, err := w.c.Create(t.Context(), w.once("k 1"))
+			if err != nil {
+				t.Error(err)
+			}
+			ids[i] = s.ID
+		})
+	}
+	wg.Wait()
+	w.restart()
+	again, err := w.c.Create(t.Context(), w.once("k 1"))
+	for _, id := range append(ids, again.ID) {
+		if id != ids[0] || err != nil {
+			t.Fatalf("made %v, then %s, %v", ids, again.ID, err)
+		}
+	}
+	if n := made.Load(); n != 1 {
+		t.Errorf("%d instances were made", n)
+	}
+	other := w.once("k 1")
+	other.Metadata = map[string]string{"a": "b"}
+	if _, err := w.c.Create(t.Context(), other); cay.KindOf(err) != cay.Conflict {
+		t.Errorf("another request with that key: %v", err)
+	}
+	if s, err := w.c.Create(t.Context(), w.once("k 2")); err != nil || s.ID == ids[0] {
+		t.Errorf("another key: %s, %v", s.ID, err)
+	}
+	found, err := w.c.CreatedWith(t.Context(), w.team.ID, "k 1")
+	if err != nil || found.ID != ids[0] {
+		t.Errorf("found %s, %v", found.ID, err)
+	}
+	forks, err := w.c.Fork(t.Context(), w.team.ID, ids[0], 1, time.Hour)
+	if err != nil || forks[0].Err != nil {
+		t.Fatal(err, forks)
+	}
+	if found, err = w.c.CreatedWith(t.Context(), w.team.ID, "k 1"); err != nil || found.ID != ids[0] {
+		t.Errorf("after a fork: %s, %v", found.ID, err)
+	}
+	if err := w.c.Kill(t.Context(), w.team.ID, ids[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.c.Create(t.Context(), w.once("k 1")); cay.KindOf(err) != cay.Conflict {
+		t.Errorf("after its end: %v", err)
+	}
+	for _, key := range []string{string(make([]byte, 256)), "a\n", "ü"} {
+		if _, err := w.c.Create(t.Context(), w.once(key)); cay.KindOf(err) != cay.Invalid {
+			t.Errorf("key %.9q: %v", key, err)
+		}
+	}
+}
+
+func TestCreateOnceAfterAFailure(t *testing.T) {
+	w := newWorld(t)
+	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error { return errors.New("broken") }
+	if _, err := w.c.Create(t.Context(), w.once("k")); err == nil {
+		t.Fatal("it did not fail")
+	}
+	w.node.OnCreate = nil
+	s, err := w.c.Create(t.Context(), w.once("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.alive(s)
+}
+
+// A client that leaves finds what it asked for.
+func TestCreateOnceGoesOnAlone(t *testing.T) {
+	w := newWorld(t)
+	ctx, leave := context.WithCancel(t.Context())
+	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error { leave(); return nil }
+	first, err := w.c.Create(ctx, w.once("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := w.c.Create(t.Context(), w.once("k"))
+	if err != nil || again.ID != first.ID {
+		t.Errorf("made %s, then %s, %v", first.ID, again.ID, err)
+	}
+}
+
+func TestOnceLastsADay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		spec := w.once("k")
+		spec.Timeout = 10 * 24 * time.Hour
+		first, err := w.c.Create(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(23 * time.Hour)
+		if again, err := w.c.Create(t.Context(), spec); err != nil || again.ID != first.ID {
+			t.Errorf("within a day: %s, %v", again.ID, err)
+		}
+		time.Sleep(2 * time.Hour)
+		if again, err := w.c.Create(t.Context(), spec); err != nil || again.ID == first.ID {
+			t.Errorf("after a day: %s, %v", again.ID, err)
+		}
+	})
+}

@@ -1,0 +1,46 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// addOnce records what a sandbox was asked for with, in place of what an older
+// request of that key asked.
+func addOnce(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
+	if b.Once.Key == "" {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, `
+INSERT INTO idempotency_keys (team, key, digest, sandbox, created_at) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (team, key) DO UPDATE SET digest = excluded.digest, sandbox = excluded.sandbox, created_at = excluded.created_at`,
+		b.Team, b.Once.Key, b.Once.Digest, b.ID, millis(b.StartedAt))
+	return err
+}
+
+// CreatedWith finds what a team's key was last used for, at a time or later.
+func (s *SQLite) CreatedWith(ctx context.Context, team cay.TeamID, key string, since time.Time) (cay.Once, cay.SandboxID, error) {
+	once := cay.Once{Key: key}
+	var id cay.SandboxID
+	err := s.r.QueryRowContext(ctx,
+		`SELECT digest, sandbox FROM idempotency_keys WHERE team = $1 AND key = $2 AND created_at >= $3`,
+		team, key, millis(since)).Scan(&once.Digest, &id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return cay.Once{}, "", notFound("idempotency key", key)
+	}
+	return once, id, dbError(err)
+}
+
+// PruneOnce forgets the keys of creates from before a time.
+func (s *SQLite) PruneOnce(ctx context.Context, before time.Time) (int, error) {
+	res, err := s.w.ExecContext(ctx, `DELETE FROM idempotency_keys WHERE created_at < $1`, millis(before))
+	if err != nil {
+		return 0, dbError(err)
+	}
+	n, err := res.RowsAffected()
+	return int(n), dbError(err)
+}
