@@ -67,6 +67,9 @@ func (e *Error) WithHint(format string, args ...any) *Error {
 	return &c
 }
 
+// CodeDamaged is the code of an error that names a damaged snapshot.
+const CodeDamaged = "snapshot_damaged"
+
 // WithCode returns a copy that carries a machine-readable code.
 func (e *Error) WithCode(code string) *Error {
 	c := *e

@@ -49,6 +49,8 @@ type TimeoutAction string
 const (
 	KillOnTimeout  TimeoutAction = "kill"
 	PauseOnTimeout TimeoutAction = "pause"
+	// PauseFilesOnTimeout saves the files alone.
+	PauseFilesOnTimeout TimeoutAction = "pause_files"
 )
 
 // NetworkPolicy says what a sandbox may reach and who may reach it. The zero
@@ -77,8 +79,10 @@ type Sandbox struct {
 	Team     TeamID
 	Template TemplateID
 	Build    BuildID
-	Snapshot SnapshotID // what it was last restored from, or is being saved to; what it is, when paused
-	Alias    string     // the template's name at creation, for people
+	Snapshot SnapshotID   // what it was last restored from, or is being saved to; what it is, when paused
+	Saved    SnapshotKind // of Snapshot, when paused
+	Notice   string       // what its last start could not keep, and why; empty when nothing was lost
+	Alias    string       // the template's name at creation, for people
 	Node     NodeID
 	Instance InstanceID
 
@@ -140,7 +144,8 @@ type InstanceSpec struct {
 	Template     TemplateID        `json:"template"`
 	Build        BuildID           `json:"build"`
 	Snapshot     SnapshotID        `json:"snapshot"`
-	Resume       bool              `json:"resume,omitempty"` // the same sandbox goes on; else it is a fresh clone
+	Resume       bool              `json:"resume,omitempty"`    // the same sandbox goes on; else it is a fresh clone
+	FilesOnly    bool              `json:"filesOnly,omitempty"` // boot from the snapshot's files, whatever else it holds
 	Limits       Limits            `json:"limits"`
 	Env          map[string]string `json:"env,omitempty"`
 	AccessToken  string            `json:"accessToken,omitempty"` // empty when not secure
@@ -153,6 +158,9 @@ type Instance struct {
 	Spec    InstanceSpec
 	Addr    netip.Addr // where the host reaches its ports
 	Started time.Time
+	// Notice says what of its snapshot could not be restored, and why, in a
+	// sentence for people; empty when all was, or when only files were asked for.
+	Notice string
 }
 
 // Death is how an instance ended, told by its node once.

@@ -56,6 +56,7 @@ type SnapFile struct {
 	Name   string `json:"name"` // a path below the snapshot's directory
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
+	CRC32C string `json:"crc32c,omitempty"` // 8 hexadecimal digits; quick enough for every restore
 }
 
 // Size is the sum of the files, in bytes.

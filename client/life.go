@@ -17,6 +17,19 @@ func (c *Client) Pause(ctx context.Context, id string) error {
 	return err
 }
 
+// PauseFiles saves a sandbox's files alone and stops it: it boots from them
+// when it is resumed, with no process left.
+func (c *Client) PauseFiles(ctx context.Context, id string) error {
+	_, err := c.call(ctx, http.MethodPost, "/sandboxes/"+url.PathEscape(id)+"/pause", map[string]any{"memory": false}, nil)
+	return err
+}
+
+// Boot resumes a paused sandbox from its files, whatever else was saved, and
+// has it live for at least the timeout. One that runs is left as it is.
+func (c *Client) Boot(ctx context.Context, id string, timeout time.Duration) (*Sandbox, error) {
+	return c.connect(ctx, id, map[string]any{"timeout": seconds(timeout), "memory": false})
+}
+
 // Fork makes copies of a running sandbox as it is at this moment, which live
 // for the timeout. It returns those that started, and why others did not.
 func (c *Client) Fork(ctx context.Context, id string, count int, timeout time.Duration) ([]*Sandbox, error) {

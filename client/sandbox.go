@@ -40,6 +40,9 @@ type Sandbox struct {
 	AccessToken  string  `json:"envdAccessToken,omitempty"`
 	TrafficToken string  `json:"trafficAccessToken,omitempty"`
 	Domain       *string `json:"domain,omitempty"`
+	// Notice says what its last start could not keep, and why; empty when
+	// nothing was lost.
+	Notice string `json:"notice,omitempty"`
 
 	client *Client
 }
@@ -56,6 +59,7 @@ type Info struct {
 	MemoryMB   int               `json:"memoryMB"`
 	DiskMB     int               `json:"diskSizeMB"`
 	Metadata   map[string]string `json:"metadata,omitempty"`
+	Notice     string            `json:"notice,omitempty"` // as Sandbox has it
 }
 
 // Template describes a template.
@@ -116,13 +120,17 @@ func (c *Client) CreatedWith(ctx context.Context, key string) (id string, err er
 }
 
 // Connect returns a sandbox that exists, so that it can be talked to. One that
-// is paused is resumed. It lives
-// for the timeout at least from now on; zero leaves that to the server.
+// is paused is resumed. It lives for the timeout at least from now on; zero
+// leaves that to the server.
 func (c *Client) Connect(ctx context.Context, id string, timeout time.Duration) (*Sandbox, error) {
 	in := map[string]any{}
 	if timeout != 0 {
 		in["timeout"] = seconds(timeout)
 	}
+	return c.connect(ctx, id, in)
+}
+
+func (c *Client) connect(ctx context.Context, id string, in map[string]any) (*Sandbox, error) {
 	s := &Sandbox{client: c}
 	if _, err := c.call(ctx, http.MethodPost, "/v2/sandboxes/"+url.PathEscape(id)+"/connect", in, s); err != nil {
 		return nil, err

@@ -10,7 +10,8 @@ import (
 )
 
 type pauseCmd struct {
-	IDs []string `arg:"" name:"id" help:"Sandboxes' ids."`
+	IDs       []string `arg:"" name:"id" help:"Sandboxes' ids."`
+	FilesOnly bool     `help:"Keep files without memory and processes: smaller, and it boots when it is resumed."`
 }
 
 // Help says what is kept.
@@ -19,12 +20,18 @@ func (pauseCmd) Help() string {
 }
 
 func (c *pauseCmd) Run(a *app) error {
-	return a.each(c.IDs, "pausing", func(api *client.Client, id string) error { return api.Pause(a.ctx, id) })
+	return a.each(c.IDs, "pausing", func(api *client.Client, id string) error {
+		if c.FilesOnly {
+			return api.PauseFiles(a.ctx, id)
+		}
+		return api.Pause(a.ctx, id)
+	})
 }
 
 type resumeCmd struct {
-	IDs     []string      `arg:"" name:"id" help:"Sandboxes' ids."`
-	Timeout time.Duration `default:"5m" help:"When they end by themselves."`
+	IDs       []string      `arg:"" name:"id" help:"Sandboxes' ids."`
+	Timeout   time.Duration `default:"5m" help:"When they end by themselves."`
+	FilesOnly bool          `help:"Boot them from their files and leave their memory, if any was kept."`
 }
 
 func (c *resumeCmd) Run(a *app) error {
@@ -32,7 +39,14 @@ func (c *resumeCmd) Run(a *app) error {
 		return err
 	}
 	return a.each(c.IDs, "resuming", func(api *client.Client, id string) error {
-		_, err := api.Connect(a.ctx, id, c.Timeout)
+		start := api.Connect
+		if c.FilesOnly {
+			start = api.Boot
+		}
+		box, err := start(a.ctx, id, c.Timeout)
+		if err == nil && box.Notice != "" {
+			fmt.Fprintf(a.err, "%s: %s\n", clean(id), clean(box.Notice))
+		}
 		return err
 	})
 }

@@ -140,7 +140,7 @@ func TestTimeoutMoves(t *testing.T) {
 		w.run()
 		longer, shorter := w.create(10*time.Second), w.create(time.Hour)
 		time.Sleep(5 * time.Second)
-		if _, _, err := w.c.Connect(t.Context(), w.team.ID, longer.ID, time.Minute); err != nil {
+		if _, _, err := w.c.Connect(t.Context(), w.team.ID, longer.ID, time.Minute, true); err != nil {
 			t.Fatal(err)
 		}
 		if err := w.c.SetTimeout(t.Context(), w.team.ID, shorter.ID, 3*time.Second); err != nil {
@@ -152,7 +152,7 @@ func TestTimeoutMoves(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		before := w.alive(longer)
-		got, resumed, err := w.c.Connect(t.Context(), w.team.ID, longer.ID, time.Second)
+		got, resumed, err := w.c.Connect(t.Context(), w.team.ID, longer.ID, time.Second, true)
 		if err != nil || resumed || got.EndAt != before.EndAt {
 			t.Errorf("a shorter connect: %v, %v, %v, was %v", got.EndAt, resumed, err, before.EndAt)
 		}

@@ -28,7 +28,7 @@ func (c *Control) Fork(ctx context.Context, team cay.TeamID, id cay.SandboxID, c
 	if count < 1 || count > MaxForks {
 		return nil, cay.Errorf(cay.Invalid, "count: must be 1 to %d", MaxForks)
 	}
-	source, saved, unpin, err := c.checkpoint(ctx, team, id)
+	source, saved, unpin, err := c.checkpoint(ctx, team, id, cay.MemorySnapshot)
 	if err != nil {
 		return nil, err
 	}
@@ -66,9 +66,10 @@ func (c *Control) launch(ctx context.Context, s cay.Sandbox, timeout time.Durati
 	return c.start(ctx, e, timeout)
 }
 
-// checkpoint saves a running sandbox, which runs on. The snapshot is kept
-// until it is unpinned, and as long as a record names it.
-func (c *Control) checkpoint(ctx context.Context, team cay.TeamID, id cay.SandboxID) (source cay.Sandbox, saved cay.SnapshotID, unpin func(), err error) {
+// checkpoint saves a running sandbox, which runs on: memory and all, or its
+// files alone. The snapshot is kept until it is unpinned, and as long as a
+// record names it.
+func (c *Control) checkpoint(ctx context.Context, team cay.TeamID, id cay.SandboxID, kind cay.SnapshotKind) (source cay.Sandbox, saved cay.SnapshotID, unpin func(), err error) {
 	saved = cay.NewSnapshotID()
 	unpin = c.pin(saved)
 	err = c.change(ctx, team, id, func(_ *entry, s cay.Sandbox) error {
@@ -78,7 +79,7 @@ func (c *Control) checkpoint(ctx context.Context, team cay.TeamID, id cay.Sandbo
 		source = s
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveWithin)
 		defer cancel()
-		return saveError(c.node.Checkpoint(ctx, s.Instance, c.snapshotOf(s, saved)), "the sandbox could not be saved")
+		return saveError(c.node.Checkpoint(ctx, s.Instance, c.snapshotOf(s, saved, kind)), "the sandbox could not be saved")
 	})
 	if err != nil {
 		unpin()

@@ -28,13 +28,13 @@ func TestSetNetworkOutlivesPauseForkAndCrash(t *testing.T) {
 	has("forked", forks[0].Sandbox.Network)
 	w.restart()
 	has("restarted", w.alive(s).Network)
-	if err := w.c.Pause(t.Context(), s.Team, s.ID); err != nil {
+	if err := w.c.Pause(t.Context(), s.Team, s.ID, cay.MemorySnapshot); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.c.SetNetwork(t.Context(), s.Team, s.ID, p); cay.KindOf(err) != cay.Conflict {
 		t.Errorf("SetNetwork of a paused sandbox: %v", err)
 	}
-	resumed, _, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour)
+	resumed, _, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour, true)
 	if err != nil {
 		t.Fatal(err)
 	}

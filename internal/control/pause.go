@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -10,14 +11,14 @@ import (
 // wokenFor is how long a sandbox lives at least that traffic woke.
 const wokenFor = 300 * time.Second
 
-// Pause saves a running sandbox, memory and all, and stops it. It keeps its
-// id, its tokens and everything inside. When that fails it runs on.
-func (c *Control) Pause(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {
+// Pause saves a running sandbox and stops it: memory and all, or its files
+// alone. It keeps its id and its tokens. When that fails it runs on.
+func (c *Control) Pause(ctx context.Context, team cay.TeamID, id cay.SandboxID, kind cay.SnapshotKind) error {
 	return c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
 		if s.State != cay.Running {
 			return cay.Errorf(cay.Conflict, "sandbox %s is already %s", s.ID, s.State)
 		}
-		return c.pause(ctx, e, s, cay.ReasonAsked)
+		return c.pause(ctx, e, s, kind, cay.ReasonAsked)
 	})
 }
 
@@ -30,32 +31,37 @@ func paused(s cay.Sandbox) cay.Sandbox {
 // pause pauses a running sandbox. The caller holds its lock. The record names
 // the snapshot before there is one, so that a crash at any moment leaves a
 // state that the next start can name.
-func (c *Control) pause(ctx context.Context, e *entry, s cay.Sandbox, reason string) error {
+func (c *Control) pause(ctx context.Context, e *entry, s cay.Sandbox, kind cay.SnapshotKind, reason string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveWithin)
 	defer cancel()
 	before := s
-	s.State, s.Snapshot = cay.Pausing, cay.NewSnapshotID()
+	s.State, s.Snapshot, s.Saved = cay.Pausing, cay.NewSnapshotID(), kind
 	if err := c.save(ctx, e, s, event(ctx, s, cay.SandboxPausing, reason)); err != nil {
 		return err
 	}
-	if err := c.node.Pause(ctx, s.Instance, c.snapshotOf(before, s.Snapshot)); err != nil {
+	if err := c.node.Pause(ctx, s.Instance, c.snapshotOf(before, s.Snapshot, kind)); err != nil {
 		err = saveError(err, "the sandbox could not be paused")
 		c.force(ctx, e, before, event(ctx, s, cay.SandboxRunning, cay.ReasonFailed, "error", visible(err)))
 		return err
 	}
-	c.force(ctx, e, paused(s), event(ctx, s, cay.SandboxPaused, reason, "snapshot", string(s.Snapshot)))
-	c.log.Info("sandbox paused", "sandbox", s.ID, "snapshot", s.Snapshot)
+	c.force(ctx, e, paused(s), event(ctx, s, cay.SandboxPaused, reason, "snapshot", string(s.Snapshot), "kind", string(kind)))
+	c.log.Info("sandbox paused", "sandbox", s.ID, "snapshot", s.Snapshot, "kind", kind)
 	c.discard(ctx, before.Snapshot)
 	return nil
 }
 
 // snapshotOf is the record of a snapshot that is to be taken of a sandbox.
-func (c *Control) snapshotOf(s cay.Sandbox, id cay.SnapshotID) cay.Snapshot {
-	return cay.Snapshot{ID: id, Parent: s.Snapshot, Team: s.Team, Sandbox: s.ID, Secure: s.Secure}
+func (c *Control) snapshotOf(s cay.Sandbox, id cay.SnapshotID, kind cay.SnapshotKind) cay.Snapshot {
+	return cay.Snapshot{ID: id, Kind: kind, Parent: s.Snapshot, Team: s.Team, Sandbox: s.ID, Secure: s.Secure}
 }
 
 // saveError says to callers what failed, and leaves the why to the log.
 func saveError(err error, text string) error {
+	var known *cay.Error
+	if errors.As(err, &known) && known.Code == cay.CodeDamaged {
+		return cay.Wrap(cay.Internal, err, "%s: %s", text, known.Msg).WithCode(cay.CodeDamaged).
+			WithHint("if its memory is what is damaged, its files can be had: resume it with memory set to false")
+	}
 	switch cay.KindOf(err) {
 	case cay.NoSpace:
 		return cay.Wrap(cay.NoSpace, err, "%s: the disk of the data directory is full", text).
@@ -78,14 +84,14 @@ func (c *Control) force(ctx context.Context, e *entry, s cay.Sandbox, events ...
 
 // Connect makes sure that a sandbox runs for at least that long from now. One
 // that runs is never given less time than it had; one that is paused is
-// resumed, which resumed tells.
-func (c *Control) Connect(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration) (out cay.Sandbox, resumed bool, err error) {
+// resumed, which resumed tells: with its memory, or booted from its files.
+func (c *Control) Connect(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration, memory bool) (out cay.Sandbox, resumed bool, err error) {
 	if err := checkTimeout(timeout); err != nil {
 		return out, false, err
 	}
 	err = c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
 		if resumed = s.State == cay.Paused; resumed {
-			out, err = c.resume(ctx, e, s, timeout, cay.ReasonAsked)
+			out, err = c.resume(ctx, e, s, timeout, memory, cay.ReasonAsked)
 			return err
 		}
 		if err := mustRun(s); err != nil {
@@ -97,9 +103,9 @@ func (c *Control) Connect(ctx context.Context, team cay.TeamID, id cay.SandboxID
 	return out, resumed, err
 }
 
-// Resume starts a paused sandbox again where it was. onTimeout, if any, is
-// what it does from now on when its time is over.
-func (c *Control) Resume(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration, onTimeout cay.TimeoutAction) (out cay.Sandbox, err error) {
+// Resume starts a paused sandbox again where it was, or boots it from its
+// files. onTimeout, if any, is what it does from now on when its time is over.
+func (c *Control) Resume(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration, onTimeout cay.TimeoutAction, memory bool) (out cay.Sandbox, err error) {
 	if err := checkTimeout(timeout); err != nil {
 		return out, err
 	}
@@ -110,7 +116,7 @@ func (c *Control) Resume(ctx context.Context, team cay.TeamID, id cay.SandboxID,
 		if onTimeout != "" {
 			s.OnTimeout = onTimeout
 		}
-		out, err = c.resume(ctx, e, s, timeout, cay.ReasonAsked)
+		out, err = c.resume(ctx, e, s, timeout, memory, cay.ReasonAsked)
 		return err
 	})
 	return out, err
@@ -119,7 +125,7 @@ func (c *Control) Resume(ctx context.Context, team cay.TeamID, id cay.SandboxID,
 // resume resumes a paused sandbox. The caller holds its lock. The snapshot
 // stays until the sandbox is saved again or over: its instance stands on the
 // same root image.
-func (c *Control) resume(ctx context.Context, e *entry, s cay.Sandbox, timeout time.Duration, reason string) (cay.Sandbox, error) {
+func (c *Control) resume(ctx context.Context, e *entry, s cay.Sandbox, timeout time.Duration, memory bool, reason string) (cay.Sandbox, error) {
 	s.State, s.Instance = cay.Resuming, cay.NewInstanceID()
 	if err := c.save(ctx, e, s, event(ctx, s, cay.SandboxResuming, reason)); err != nil {
 		return cay.Sandbox{}, err
@@ -127,22 +133,25 @@ func (c *Control) resume(ctx context.Context, e *entry, s cay.Sandbox, timeout t
 	within, cancel := context.WithTimeout(ctx, createWithin)
 	defer cancel()
 	spec := c.instanceSpec(s)
-	spec.Resume = true
-	if _, err := c.node.Create(within, spec); err != nil {
+	spec.Resume, spec.FilesOnly = true, !memory
+	instance, err := c.node.Create(within, spec)
+	if err != nil {
 		err = saveError(err, "the sandbox could not be resumed")
 		back := paused(s)
 		back.EndedAt = s.EndedAt
 		c.force(ctx, e, back, event(ctx, s, cay.SandboxPaused, cay.ReasonFailed, "error", visible(err)))
 		return cay.Sandbox{}, err
 	}
-	s.State, s.EndedAt, s.EndAt = cay.Running, time.Time{}, now().Add(timeout)
+	s.State, s.EndedAt, s.EndAt, s.Notice = cay.Running, time.Time{}, now().Add(timeout), instance.Notice
 	e.toldEnd = s.EndAt
-	if err := c.save(ctx, e, s, event(ctx, s, cay.SandboxResumed, reason, "endAt", stamp(s.EndAt))); err != nil {
+	if err := c.save(ctx, e, s, event(ctx, s, cay.SandboxResumed, reason, "endAt", stamp(s.EndAt), "notice", s.Notice)); err != nil {
 		// Memory and store would disagree: it stays saved as it was.
-		instance := s.Instance
 		c.force(ctx, e, paused(s), event(ctx, s, cay.SandboxPaused, cay.ReasonFailed))
-		c.stop(ctx, instance, cay.CauseFailedStart)
+		c.stop(ctx, spec.Instance, cay.CauseFailedStart)
 		return cay.Sandbox{}, err
+	}
+	if s.Notice != "" {
+		c.log.Warn("sandbox lost something when it was resumed", "sandbox", s.ID, "notice", s.Notice)
 	}
 	c.log.Info("sandbox resumed", "sandbox", s.ID)
 	return s, nil
@@ -151,14 +160,18 @@ func (c *Control) resume(ctx context.Context, e *entry, s cay.Sandbox, timeout t
 // timeOut does to a running sandbox what it asked for when its time is over.
 // The caller holds its lock.
 func (c *Control) timeOut(ctx context.Context, e *entry, s cay.Sandbox) error {
-	if s.OnTimeout == cay.PauseOnTimeout {
-		return c.pause(ctx, e, s, cay.ReasonTimeout)
+	switch s.OnTimeout {
+	case cay.PauseOnTimeout:
+		return c.pause(ctx, e, s, cay.MemorySnapshot, cay.ReasonTimeout)
+	case cay.PauseFilesOnTimeout:
+		return c.pause(ctx, e, s, cay.FilesSnapshot, cay.ReasonTimeout)
 	}
 	return c.end(ctx, e, cay.CauseTimeout, now(), "")
 }
 
 // Asleep returns a sandbox that traffic may wake: one of any team that is
-// paused, or about to be, or about to run again.
+// paused, or about to be, or about to run again. One without memory is not
+// woken: whoever boots it should know.
 func (c *Control) Asleep(id cay.SandboxID) (cay.Sandbox, bool) {
 	c.mu.RLock()
 	e := c.live[id]
@@ -169,10 +182,12 @@ func (c *Control) Asleep(id cay.SandboxID) (cay.Sandbox, bool) {
 	s := e.sandbox()
 	switch s.State {
 	case cay.Pausing, cay.Paused, cay.Resuming:
-		return s, s.AutoResume
+		return s, wakes(s)
 	}
 	return s, false
 }
+
+func wakes(s cay.Sandbox) bool { return s.AutoResume && s.Saved != cay.FilesSnapshot }
 
 // Wake resumes a sandbox that Asleep returned, for as long as it was given
 // when it was created, and for some minutes at least. That it runs already is
@@ -192,9 +207,9 @@ func (c *Control) Wake(ctx context.Context, id cay.SandboxID) error {
 	switch {
 	case s.State == cay.Running:
 		return nil
-	case s.State != cay.Paused || !s.AutoResume:
+	case s.State != cay.Paused || !wakes(s):
 		return errNoSandbox(id)
 	}
-	_, err := c.resume(context.WithoutCancel(ctx), e, s, max(s.Timeout, wokenFor), cay.ReasonTraffic)
+	_, err := c.resume(context.WithoutCancel(ctx), e, s, max(s.Timeout, wokenFor), true, cay.ReasonTraffic)
 	return err
 }

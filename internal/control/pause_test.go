@@ -17,7 +17,7 @@ import (
 
 func (w *world) pause(s cay.Sandbox) cay.Sandbox {
 	w.Helper()
-	if err := w.c.Pause(w.Context(), s.Team, s.ID); err != nil {
+	if err := w.c.Pause(w.Context(), s.Team, s.ID, cay.MemorySnapshot); err != nil {
 		w.Fatal(err)
 	}
 	return w.is(s, cay.Paused)
@@ -75,7 +75,7 @@ func TestPauseAndResume(t *testing.T) {
 		t.Errorf("saved as %+v", record)
 	}
 	for name, err := range map[string]error{
-		"pause":   w.c.Pause(ctx, s.Team, s.ID),
+		"pause":   w.c.Pause(ctx, s.Team, s.ID, cay.MemorySnapshot),
 		"timeout": w.c.SetTimeout(ctx, s.Team, s.ID, time.Hour),
 		"refresh": w.c.Refresh(ctx, s.Team, s.ID, time.Hour),
 	} {
@@ -83,7 +83,7 @@ func TestPauseAndResume(t *testing.T) {
 			t.Errorf("%s of a paused sandbox: %v", name, err)
 		}
 	}
-	got, resumed, err := w.c.Connect(ctx, s.Team, s.ID, 2*time.Hour)
+	got, resumed, err := w.c.Connect(ctx, s.Team, s.ID, 2*time.Hour, true)
 	if err != nil || !resumed || !got.EndedAt.IsZero() || got.EndAt.Before(s.EndAt) || !got.StartedAt.Equal(s.StartedAt) {
 		t.Errorf("resumed %v as %+v, %v", resumed, got, err)
 	}
@@ -93,13 +93,13 @@ func TestPauseAndResume(t *testing.T) {
 		t.Errorf("resumed with %+v", again)
 	}
 	w.is(s, cay.Running)
-	if _, err := w.c.Resume(ctx, s.Team, s.ID, time.Hour, ""); cay.KindOf(err) != cay.Conflict {
+	if _, err := w.c.Resume(ctx, s.Team, s.ID, time.Hour, "", true); cay.KindOf(err) != cay.Conflict {
 		t.Errorf("resume of a running sandbox: %v", err)
 	}
 	// What it was resumed from goes when there is something newer.
 	p2 := w.pause(s)
 	w.saved(p2.Snapshot)
-	if got, err := w.c.Resume(ctx, s.Team, s.ID, time.Hour, cay.PauseOnTimeout); err != nil || got.OnTimeout != cay.PauseOnTimeout {
+	if got, err := w.c.Resume(ctx, s.Team, s.ID, time.Hour, cay.PauseOnTimeout, true); err != nil || got.OnTimeout != cay.PauseOnTimeout {
 		t.Errorf("resumed as %+v, %v", got, err)
 	}
 	if err := w.c.Kill(ctx, s.Team, s.ID); err != nil {
@@ -124,7 +124,7 @@ func TestAFailedPause(t *testing.T) {
 	w.node.OnSave = func(cay.InstanceID) error {
 		return cay.Wrap(cay.NoSpace, syscall.ENOSPC, "the disk is full")
 	}
-	if err := w.c.Pause(t.Context(), s.Team, s.ID); cay.KindOf(err) != cay.NoSpace {
+	if err := w.c.Pause(t.Context(), s.Team, s.ID, cay.MemorySnapshot); cay.KindOf(err) != cay.NoSpace {
 		t.Errorf("Pause = %v", err)
 	}
 	if got := w.is(s, cay.Running); got.Snapshot != "s1" || got.Instance != s.Instance {
@@ -138,7 +138,7 @@ func TestAFailedResume(t *testing.T) {
 	w := newWorld(t)
 	s := w.pause(w.create(time.Hour))
 	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error { return errors.New("no") }
-	_, _, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour)
+	_, _, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour, true)
 	if cay.KindOf(err) != cay.Internal {
 		t.Errorf("Connect = %v", err)
 	}
@@ -147,7 +147,7 @@ func TestAFailedResume(t *testing.T) {
 	}
 	w.saved(s.Snapshot)
 	w.node.OnCreate = nil
-	if _, resumed, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour); err != nil || !resumed {
+	if _, resumed, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour, true); err != nil || !resumed {
 		t.Error(err)
 	}
 }
@@ -180,7 +180,7 @@ func TestTimeoutPauses(t *testing.T) {
 		time.Sleep(time.Hour) // it is not ended twice, nor swept away
 		synctest.Wait()
 		w.is(s, cay.Paused)
-		if _, _, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour); err != nil {
+		if _, _, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour, true); err != nil {
 			t.Fatal(err)
 		}
 		if err := w.c.SetTimeout(t.Context(), s.Team, s.ID, 0); err != nil {
@@ -289,7 +289,7 @@ func TestCrashesBetween(t *testing.T) {
 			if len(w.node.Instances()) != 1 || got.Instance != "" || got.EndedAt.IsZero() && tt.state != cay.Paused {
 				t.Errorf("instances %v, row %+v", w.node.Instances(), got)
 			}
-			if _, resumed, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour); err != nil || !resumed {
+			if _, resumed, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour, true); err != nil || !resumed {
 				t.Errorf("resume: %v, %v", resumed, err)
 			}
 		})

@@ -86,15 +86,15 @@ func (c *Control) start(ctx context.Context, e *entry, timeout time.Duration) (c
 	s := e.sandbox()
 	within, cancel := context.WithTimeout(ctx, createWithin)
 	defer cancel()
-	_, err := c.node.Create(within, c.instanceSpec(s))
+	instance, err := c.node.Create(within, c.instanceSpec(s))
 	if err == nil && ctx.Err() != nil { // nobody is left to be told its id
 		err = ctx.Err()
 	}
 	if err == nil {
-		s.State, s.StartedAt = cay.Running, now()
+		s.State, s.StartedAt, s.Notice = cay.Running, now(), instance.Notice
 		s.EndAt = s.StartedAt.Add(timeout)
 		e.toldEnd = s.EndAt
-		err = c.save(ctx, e, s, event(ctx, s, cay.SandboxRunning, cay.ReasonAsked, "endAt", stamp(s.EndAt)))
+		err = c.save(ctx, e, s, event(ctx, s, cay.SandboxRunning, cay.ReasonAsked, "endAt", stamp(s.EndAt), "notice", s.Notice))
 	}
 	if err == nil {
 		return s, nil

@@ -158,7 +158,7 @@ func TestWrongTimeouts(t *testing.T) {
 		if err := w.c.SetTimeout(t.Context(), w.team.ID, s.ID, d); cay.KindOf(err) != cay.Invalid {
 			t.Errorf("timeout %v: %v", d, err)
 		}
-		if _, _, err := w.c.Connect(t.Context(), w.team.ID, s.ID, d); cay.KindOf(err) != cay.Invalid {
+		if _, _, err := w.c.Connect(t.Context(), w.team.ID, s.ID, d, true); cay.KindOf(err) != cay.Invalid {
 			t.Errorf("connect with %v: %v", d, err)
 		}
 	}

@@ -10,13 +10,14 @@ import (
 
 // Snapshot saves a running sandbox, which runs on, as something that sandboxes
 // can be made of: a template of its own. With a name it becomes the newest
-// state of the snapshot of that name. Name may be empty.
-func (c *Control) Snapshot(ctx context.Context, team cay.TeamID, id cay.SandboxID, name string) (cay.Template, error) {
+// state of the snapshot of that name. Name may be empty. What is made of a
+// snapshot of files boots from them.
+func (c *Control) Snapshot(ctx context.Context, team cay.TeamID, id cay.SandboxID, name string, kind cay.SnapshotKind) (cay.Template, error) {
 	name, err := c.snapshotName(ctx, team, name)
 	if err != nil {
 		return cay.Template{}, err
 	}
-	source, saved, unpin, err := c.checkpoint(ctx, team, id)
+	source, saved, unpin, err := c.checkpoint(ctx, team, id, kind)
 	if err != nil {
 		return cay.Template{}, err
 	}

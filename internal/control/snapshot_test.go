@@ -102,15 +102,15 @@ func TestSnapshots(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	s := w.create(time.Hour)
-	plain, err := w.c.Snapshot(ctx, s.Team, s.ID, "")
+	plain, err := w.c.Snapshot(ctx, s.Team, s.ID, "", cay.MemorySnapshot)
 	if err != nil || len(plain.Names) != 0 || plain.Source != s.ID || plain.Limits != s.Limits {
 		t.Fatalf("snapshot %+v, %v", plain, err)
 	}
-	named, err := w.c.Snapshot(ctx, s.Team, s.ID, "Mine:default")
+	named, err := w.c.Snapshot(ctx, s.Team, s.ID, "Mine:default", cay.MemorySnapshot)
 	if err != nil || len(named.Names) != 1 || named.Names[0] != "mine" {
 		t.Fatalf("snapshot %+v, %v", named, err)
 	}
-	newest, err := w.c.Snapshot(ctx, s.Team, s.ID, "mine")
+	newest, err := w.c.Snapshot(ctx, s.Team, s.ID, "mine", cay.MemorySnapshot)
 	if err != nil || newest.ID != named.ID || newest.Snapshot == named.Snapshot {
 		t.Fatalf("snapshot %+v, %v", newest, err)
 	}
@@ -154,7 +154,7 @@ func TestSnapshots(t *testing.T) {
 	for name, want := range map[string]cay.Kind{
 		"base": cay.Conflict, "a b": cay.Invalid, "x:v2": cay.Unsupported, "stranger/x": cay.Denied,
 	} {
-		if _, err := w.c.Snapshot(ctx, s.Team, s.ID, name); cay.KindOf(err) != want {
+		if _, err := w.c.Snapshot(ctx, s.Team, s.ID, name, cay.MemorySnapshot); cay.KindOf(err) != want {
 			t.Errorf("snapshot named %q: %v", name, err)
 		}
 	}

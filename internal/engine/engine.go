@@ -7,6 +7,7 @@ package engine
 import (
 	"context"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -115,6 +116,27 @@ type RestoreSpec struct {
 	Dir      string
 	Reserved string
 	Net      Net
+}
+
+// A snapshot's directory has, in any engine, the bundle that the instance was
+// booted with, and below FilesDir what it had changed of its root's files.
+// What else lies there is memory.
+const (
+	BundleFile = "bundle.json"
+	FilesDir   = "files"
+)
+
+// Reads returns the files of a snapshot that a start reads: of its files
+// alone, or of its memory.
+func Reads(s cay.Snapshot, filesOnly bool) []cay.SnapFile {
+	var out []cay.SnapFile
+	for _, f := range s.Files {
+		layer := strings.HasPrefix(f.Name, FilesDir+"/")
+		if f.Name == BundleFile || layer == filesOnly {
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 // Hostname is what every instance calls itself. It is snapshot format: a

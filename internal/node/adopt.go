@@ -48,7 +48,7 @@ func (n *Node) recover(ctx context.Context) error {
 func (n *Node) adopt(ctx context.Context, r record) bool {
 	id := r.Spec.Instance
 	inst := newInstance(r.Spec)
-	inst.started, inst.protocol = r.Started, r.Protocol
+	inst.started, inst.protocol, inst.boot, inst.notice = r.Started, r.Protocol, r.Boot, r.Notice
 	if err := n.cfg.Engine.Adopt(ctx, id); err != nil {
 		n.cfg.Log.Warn("a sandbox cannot be adopted", "sandbox", r.Spec.Sandbox, "instance", id, "err", err)
 		return false

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -93,6 +94,9 @@ func (n *Node) make(ctx context.Context, inst *instance) error {
 	if err != nil {
 		return stepFailed(ctx, "find its snapshot", err)
 	}
+	checked := n.check(ctx, from)
+	defer func() { cancel(nil); checked() }() // nobody reads it any more
+	inst.boot, inst.notice = from.record.Boot, from.notice
 	if inst.slot, err = n.cfg.Net.Acquire(ctx); err != nil {
 		return stepFailed(ctx, "get a network slot", err)
 	}
@@ -105,14 +109,18 @@ func (n *Node) make(ctx context.Context, inst *instance) error {
 		return stepFailed(ctx, "write its journal", err)
 	}
 	prepared := time.Now()
-	if err := n.cfg.Engine.Restore(ctx, n.restoreSpec(inst, from)); err != nil {
+	err = n.bring(ctx, inst, from)
+	if damage := checked(); damage != nil { // then it explains the other error
+		return stepFailed(ctx, "read its snapshot", damage)
+	}
+	if err != nil {
 		return stepFailed(ctx, "restore its snapshot", err)
 	}
 	restored := time.Now()
 	if inst.died, err = n.cfg.Engine.Watch(inst.spec.Instance); err != nil {
 		return stepFailed(ctx, "watch it", err)
 	}
-	if err := n.introduce(ctx, inst, n.tokenIn(from.record)); err != nil {
+	if err := n.introduce(ctx, inst, from); err != nil {
 		return stepFailed(ctx, "give it its identity", err)
 	}
 	if err := markWhole(n.journal(inst.spec.Instance)); err != nil {
@@ -131,6 +139,8 @@ func (n *Node) make(ctx context.Context, inst *instance) error {
 type source struct {
 	record    cay.Snapshot
 	dir, root string
+	cold      bool   // booted from its files
+	notice    string // why, when nobody asked for that
 }
 
 // find locates a snapshot and its root, and fills in limits that nobody set.
@@ -139,7 +149,8 @@ func (n *Node) find(spec *cay.InstanceSpec) (source, error) {
 	if err != nil {
 		return source{}, err
 	}
-	if err := n.cfg.Engine.CanRestore(record); err != nil {
+	cold, notice, err := n.choose(*spec, record)
+	if err != nil {
 		return source{}, err
 	}
 	root, err := n.cfg.Snapshots.Image(record.Root)
@@ -149,7 +160,15 @@ func (n *Node) find(spec *cay.InstanceSpec) (source, error) {
 	if spec.Limits == (cay.Limits{}) {
 		spec.Limits = record.Limits
 	}
-	return source{record: record, dir: dir, root: root}, nil
+	return source{record: record, dir: dir, root: root, cold: cold, notice: notice}, nil
+}
+
+// bring starts the guest.
+func (n *Node) bring(ctx context.Context, inst *instance, from source) error {
+	if from.cold {
+		return n.cfg.Engine.Boot(ctx, n.bootSpec(inst, from))
+	}
+	return n.cfg.Engine.Restore(ctx, n.restoreSpec(inst, from))
 }
 
 // prepare writes the journal and makes the directories that the engine gets.
@@ -194,10 +213,11 @@ func (n *Node) tokenIn(s cay.Snapshot) string {
 	return n.cfg.Token(s.Sandbox)
 }
 
-// introduce tells the agent, which has that token, who it is. A guest that dies meanwhile ends the
-// wait with the evidence of its death.
-func (n *Node) introduce(ctx context.Context, inst *instance, token string) error {
-	ctx, cancel := context.WithTimeout(ctx, introduceTimeout)
+// introduce tells the agent who it is, and waits for what a boot has still to
+// start. A guest that dies meanwhile ends the wait with the evidence of its
+// death.
+func (n *Node) introduce(ctx context.Context, inst *instance, from source) error {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watched := make(chan struct{})
 	go func() {
@@ -209,7 +229,7 @@ func (n *Node) introduce(ctx context.Context, inst *instance, token string) erro
 		case <-ctx.Done():
 		}
 	}()
-	reply, err := n.cfg.Init(ctx, inst.slot, token, identity(inst.spec))
+	reply, err := n.greet(ctx, inst, from)
 	if err != nil { // a connection breaks before the death is noticed that broke it
 		select {
 		case <-watched:
@@ -221,9 +241,6 @@ func (n *Node) introduce(ctx context.Context, inst *instance, token string) erro
 	switch {
 	case inst.death != nil:
 		return cay.Errorf(cay.Internal, "it died: %s (%s)", inst.death.Cause, inst.death.Detail)
-	case errors.Is(err, context.DeadlineExceeded):
-		return cay.Wrap(cay.Unavailable, err, "its agent did not answer within %s", introduceTimeout).
-			WithHint("the host may be overloaded; try again")
 	case err != nil:
 		return err
 	case reply.Protocol < 1 || reply.Protocol > guest.Protocol:
@@ -231,6 +248,25 @@ func (n *Node) introduce(ctx context.Context, inst *instance, token string) erro
 			WithHint("build the template again with this version of Cay")
 	}
 	return nil
+}
+
+// greet calls the agent of a new instance.
+func (n *Node) greet(ctx context.Context, inst *instance, from source) (guest.InitReply, error) {
+	token, in := n.tokenIn(from.record), identity(inst.spec)
+	if from.cold {
+		token, in = "", bootIdentity(inst.spec, from.record.Boot)
+	}
+	within, cancel := context.WithTimeout(ctx, introduceTimeout)
+	defer cancel()
+	reply, err := n.cfg.Init(within, inst.slot, token, in)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		err = cay.Wrap(cay.Unavailable, err, "its agent did not answer within %s", introduceTimeout).
+			WithHint("the host may be overloaded; try again")
+	case err == nil && from.cold:
+		err = n.warmUp(ctx, inst.slot, from.record.Boot)
+	}
+	return reply, err
 }
 
 // identity is what an instance is told: a fresh clone becomes somebody, one
@@ -298,7 +334,7 @@ func stepFailed(ctx context.Context, step string, err error) error {
 	out := cay.Wrap(cay.KindOf(err), err, "create sandbox: %s: %v", step, message(err)).WithCode("sandbox_create_failed")
 	var known *cay.Error
 	if errors.As(err, &known) {
-		out.Hint = known.Hint
+		out.Hint, out.Code = known.Hint, cmp.Or(known.Code, out.Code)
 	}
 	return out
 }

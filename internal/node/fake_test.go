@@ -29,6 +29,8 @@ type machine struct {
 	tokens     []string // that came with inits
 	saved      map[cay.SnapshotID]cay.Snapshot
 	unfinished int // snapshots that were begun
+	checked    []cay.SnapFile
+	ready      []int // ports that were waited for
 	events     []string
 	at         map[string]func() error // what happens at a step besides its work
 	busy, most int                     // restores at once
@@ -79,8 +81,12 @@ func (m *machine) config() Config {
 		Snapshots: (*shelf)(m),
 		OnGone:    func(cay.SandboxID) { m.step("gone") },
 		Init:      m.init,
-		Token:     func(id cay.SandboxID) string { return "token of " + string(id) },
-		Restores:  2,
+		Ready: func(_ context.Context, _ vnet.Slot, port int) error {
+			m.ready = append(m.ready, port)
+			return m.step("ready")
+		},
+		Token:    func(id cay.SandboxID) string { return "token of " + string(id) },
+		Restores: 2,
 	}
 }
 
@@ -148,6 +154,13 @@ func (m *shelf) Commit(_ string, s cay.Snapshot) error {
 	return nil
 }
 
+func (m *shelf) Check(_ context.Context, _ cay.Snapshot, files []cay.SnapFile) error {
+	m.mu.Lock()
+	m.checked = files
+	m.mu.Unlock()
+	return (*machine)(m).step("check")
+}
+
 func (m *shelf) Abort(string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -182,7 +195,25 @@ func (m *machine) Checkpoint(_ context.Context, id cay.InstanceID, _ string, kee
 	if c := m.containers[id]; c == nil || c.spec.Snapshot.Engine == "dead" || !keep {
 		return cay.Snapshot{}, cay.Errorf(cay.Internal, "cannot checkpoint instance %s", id)
 	}
-	return cay.Snapshot{Root: "digest", Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024}}, nil
+	return cay.Snapshot{
+		Kind: cay.MemorySnapshot, Root: "digest", Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024},
+		Files: []cay.SnapFile{{Name: "memory"}},
+	}, nil
+}
+
+func (m *machine) SnapshotFiles(_ context.Context, id cay.InstanceID, _ string) (cay.Snapshot, error) {
+	if err := m.step("files"); err != nil {
+		return cay.Snapshot{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c := m.containers[id]; c == nil || c.spec.Snapshot.Engine == "dead" {
+		return cay.Snapshot{}, cay.Errorf(cay.Internal, "cannot save the files of instance %s", id)
+	}
+	return cay.Snapshot{
+		Kind: cay.FilesSnapshot, Root: "digest", Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024},
+		Files: []cay.SnapFile{{Name: "files/all"}},
+	}, nil
 }
 
 func (m *machine) Hold(_ context.Context, id cay.InstanceID) error { return m.hold("hold", id, true) }
@@ -206,6 +237,20 @@ func (m *machine) hold(step string, id cay.InstanceID, held bool) error {
 }
 
 func (m *machine) CanRestore(cay.Snapshot) error { return m.step("canrestore") }
+
+func (m *machine) CanBoot(s cay.Snapshot) error {
+	if len(engine.Reads(s, true)) == 0 {
+		return cay.Errorf(cay.Conflict, "snapshot %s holds no files", s.ID)
+	}
+	return m.step("canboot")
+}
+
+func (m *machine) Boot(ctx context.Context, spec engine.BootSpec) error {
+	if err := m.step("boot"); err != nil {
+		return err
+	}
+	return m.Restore(ctx, engine.RestoreSpec{ID: spec.ID, From: spec.From, Root: spec.Root, Limits: spec.Limits, Dir: spec.Dir, Reserved: spec.Reserved, Net: spec.Net})
+}
 
 func (m *machine) Restore(ctx context.Context, spec engine.RestoreSpec) error {
 	m.mu.Lock()

@@ -21,6 +21,8 @@ type instance struct {
 	started time.Time
 	// protocol is what the agent inside speaks; snapshots record it.
 	protocol int
+	boot     cay.Boot // what a start from its files needs; snapshots record it
+	notice   string   // what it could not be given back
 
 	jobs  chan job // what the owner is asked to do besides ending it
 	died  <-chan cay.Death
@@ -38,11 +40,11 @@ func newInstance(spec cay.InstanceSpec) *instance {
 }
 
 func (i *instance) public() cay.Instance {
-	return cay.Instance{Spec: i.spec, Addr: i.slot.Addr, Started: i.started}
+	return cay.Instance{Spec: i.spec, Addr: i.slot.Addr, Started: i.started, Notice: i.notice}
 }
 
 func (i *instance) record() record {
-	return record{Spec: i.spec, Slot: i.slot.Index, Started: i.started, Protocol: i.protocol}
+	return record{Spec: i.spec, Slot: i.slot.Index, Started: i.started, Protocol: i.protocol, Boot: i.boot, Notice: i.notice}
 }
 
 // asked is why an owner is told to end its instance.

@@ -25,6 +25,8 @@ type record struct {
 	Slot     int              `json:"slot"`
 	Started  time.Time        `json:"started"`
 	Protocol int              `json:"protocol"` // that its snapshot's agent speaks
+	Boot     cay.Boot         `json:"boot,omitzero"`
+	Notice   string           `json:"notice,omitempty"`
 }
 
 func (n *Node) journal(id cay.InstanceID) string  { return filepath.Join(n.cfg.Dir, string(id)) }

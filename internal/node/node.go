@@ -30,8 +30,11 @@ import (
 // Engine is what a node needs of an engine.
 type Engine interface {
 	CanRestore(cay.Snapshot) error
+	CanBoot(cay.Snapshot) error
+	Boot(ctx context.Context, spec engine.BootSpec) error
 	Restore(ctx context.Context, spec engine.RestoreSpec) error
 	Checkpoint(ctx context.Context, id cay.InstanceID, dir string, keep bool) (cay.Snapshot, error)
+	SnapshotFiles(ctx context.Context, id cay.InstanceID, dir string) (cay.Snapshot, error)
 	Hold(ctx context.Context, id cay.InstanceID) error
 	Release(ctx context.Context, id cay.InstanceID) error
 	Kill(ctx context.Context, id cay.InstanceID) error
@@ -58,6 +61,9 @@ type Snapshots interface {
 	Remove(id cay.SnapshotID) error
 	List() ([]cay.Snapshot, error)
 	Get(id cay.SnapshotID) (dir string, s cay.Snapshot, err error)
+	// Check compares files of a snapshot with their checksums, unless that
+	// was done a short while ago.
+	Check(ctx context.Context, s cay.Snapshot, files []cay.SnapFile) error
 	Image(digest string) (path string, err error)
 }
 
@@ -83,7 +89,9 @@ type Config struct {
 	// Init calls an agent's /init with the token that it has; nil calls the
 	// real one.
 	Init func(ctx context.Context, slot vnet.Slot, token string, in guest.Init) (guest.InitReply, error)
-	Log  *slog.Logger
+	// Ready waits until a port inside answers GET /health; nil asks the port.
+	Ready func(ctx context.Context, slot vnet.Slot, port int) error
+	Log   *slog.Logger
 }
 
 // Node runs instances. Its methods are safe for concurrent use.
@@ -118,6 +126,9 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	}
 	if cfg.Init == nil {
 		cfg.Init = callAgent
+	}
+	if cfg.Ready == nil {
+		cfg.Ready = waitReady
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()

@@ -17,11 +17,14 @@ type job struct {
 	done chan error // gets the answer
 }
 
-// Pause saves an instance as a memory snapshot and ends it. record names the
-// snapshot and whose it is; the engine adds the rest. The guest is stopped
-// before its memory is read and ends when the snapshot is safely on disk:
-// when Pause fails the instance runs on, unless it died, which Deaths tells.
-// Once begun it cannot be cancelled.
+// Pause saves an instance and ends it. record names the snapshot, its kind,
+// which is memory unless it says files, and whose it is; the engine adds the
+// rest. The guest is stopped before it is read and ends when the snapshot is
+// safely on disk: when Pause fails the instance runs on, unless it died, which
+// Deaths tells. Once begun it cannot be cancelled.
+//
+// A memory snapshot that is to last holds the files once more, in a form that
+// outlives the engine's build.
 func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error {
 	return n.askTurn(ctx, id, func(inst *instance) (bool, error) {
 		// From here on nobody may talk to it: what it said after its
@@ -33,7 +36,7 @@ func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot
 		}
 		err := n.hold(inst)
 		if err == nil {
-			err = n.save(inst, record)
+			err = n.save(inst, record, true)
 		}
 		if err != nil {
 			n.revive(inst)
@@ -43,10 +46,11 @@ func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot
 	})
 }
 
-// Checkpoint saves an instance as a memory snapshot and lets it run on.
+// Checkpoint saves an instance, of the kind that record says, and lets it run
+// on.
 func (n *Node) Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error {
 	return n.askTurn(ctx, id, func(inst *instance) (bool, error) {
-		return false, n.save(inst, record)
+		return false, n.save(inst, record, false)
 	})
 }
 
@@ -128,8 +132,9 @@ func (n *Node) hold(inst *instance) error {
 	return n.cfg.Engine.Hold(ctx, id)
 }
 
-// save writes a memory snapshot: all of it, or nothing.
-func (n *Node) save(inst *instance, record cay.Snapshot) error {
+// save writes a snapshot: all of it, or nothing. lasting has a memory snapshot
+// hold the files as well.
+func (n *Node) save(inst *instance, record cay.Snapshot, lasting bool) error {
 	tmp, err := n.cfg.Snapshots.Begin()
 	if err != nil {
 		return err
@@ -140,19 +145,36 @@ func (n *Node) save(inst *instance, record cay.Snapshot) error {
 		}
 	}()
 	begun := time.Now()
-	s, err := n.cfg.Engine.Checkpoint(context.Background(), inst.spec.Instance, tmp, true)
+	s, err := n.write(inst.spec.Instance, tmp, record.Kind == cay.FilesSnapshot, lasting)
 	if err != nil {
 		return err
 	}
 	saved := time.Now()
 	s.ID, s.Parent, s.Team = record.ID, record.Parent, record.Team
-	s.Sandbox, s.Secure, s.Agent = record.Sandbox, record.Secure, inst.protocol
+	s.Sandbox, s.Secure, s.Agent, s.Boot = record.Sandbox, record.Secure, inst.protocol, inst.boot
 	if err := n.cfg.Snapshots.Commit(tmp, s); err != nil {
 		return err
 	}
 	n.cfg.Log.Debug("sandbox saved", "sandbox", inst.spec.Sandbox, "snapshot", s.ID, "bytes", s.Size(),
 		"checkpoint", saved.Sub(begun), "commit", time.Since(saved))
 	return nil
+}
+
+// write has the engine write the files of a snapshot into dir.
+func (n *Node) write(id cay.InstanceID, dir string, filesOnly, lasting bool) (cay.Snapshot, error) {
+	ctx := context.Background()
+	if filesOnly {
+		return n.cfg.Engine.SnapshotFiles(ctx, id, dir)
+	}
+	s, err := n.cfg.Engine.Checkpoint(ctx, id, dir, true)
+	if err != nil || !lasting {
+		return s, err
+	}
+	begun := time.Now()
+	layer, err := n.cfg.Engine.SnapshotFiles(ctx, id, dir)
+	s.Files = append(s.Files, layer.Files...)
+	n.cfg.Log.Debug("files saved beside memory", "instance", id, "bytes", layer.Size(), "took", time.Since(begun))
+	return s, err
 }
 
 // revive lets a guest go on that was to be paused and could not be. One that

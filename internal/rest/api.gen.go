@@ -19,6 +19,7 @@ import (
 
 // Connect defines model for Connect.
 type Connect struct {
+	// Memory False boots a paused one from its files, whatever was saved.
 	Memory  *bool  `json:"memory,omitempty"`
 	Timeout *int64 `json:"timeout,omitempty"`
 }
@@ -137,11 +138,14 @@ type NewSandbox struct {
 
 // Sandbox defines model for Sandbox.
 type Sandbox struct {
-	Alias              *string `json:"alias,omitempty"`
-	ClientID           string  `json:"clientID"`
-	Domain             *string `json:"domain"`
-	EnvdAccessToken    *string `json:"envdAccessToken,omitempty"`
-	EnvdVersion        string  `json:"envdVersion"`
+	Alias           *string `json:"alias,omitempty"`
+	ClientID        string  `json:"clientID"`
+	Domain          *string `json:"domain"`
+	EnvdAccessToken *string `json:"envdAccessToken,omitempty"`
+	EnvdVersion     string  `json:"envdVersion"`
+
+	// Notice Cay's own: what its last start could not keep, and why.
+	Notice             *string `json:"notice,omitempty"`
 	SandboxID          string  `json:"sandboxID"`
 	TemplateID         string  `json:"templateID"`
 	TrafficAccessToken *string `json:"trafficAccessToken,omitempty"`
@@ -162,10 +166,13 @@ type SandboxDetail struct {
 	MemoryMB            int        `json:"memoryMB"`
 	Metadata            *StringMap `json:"metadata,omitempty"`
 	Network             *Network   `json:"network,omitempty"`
-	SandboxID           string     `json:"sandboxID"`
-	StartedAt           time.Time  `json:"startedAt"`
-	State               string     `json:"state"`
-	TemplateID          string     `json:"templateID"`
+
+	// Notice Cay's own: what its last start could not keep, and why.
+	Notice     *string   `json:"notice,omitempty"`
+	SandboxID  string    `json:"sandboxID"`
+	StartedAt  time.Time `json:"startedAt"`
+	State      string    `json:"state"`
+	TemplateID string    `json:"templateID"`
 }
 
 // SandboxMetric defines model for SandboxMetric.
@@ -299,7 +306,7 @@ type GetSandboxMetricsParams struct {
 
 // PauseSandboxJSONBody defines parameters for PauseSandbox.
 type PauseSandboxJSONBody struct {
-	// Memory False keeps files only, which is not served.
+	// Memory False saves its files alone: it boots from them when it is resumed.
 	Memory *bool `json:"memory,omitempty"`
 }
 
@@ -312,7 +319,9 @@ type RefreshSandboxJSONBody struct {
 // ResumeSandboxJSONBody defines parameters for ResumeSandbox.
 type ResumeSandboxJSONBody struct {
 	AutoPause *bool `json:"autoPause,omitempty"`
-	Memory    *bool `json:"memory,omitempty"`
+
+	// Memory False boots it from its files, whatever was saved.
+	Memory *bool `json:"memory,omitempty"`
 
 	// Timeout Seconds, 15 unless given.
 	Timeout *int64 `json:"timeout,omitempty"`
@@ -320,7 +329,7 @@ type ResumeSandboxJSONBody struct {
 
 // CreateSnapshotJSONBody defines parameters for CreateSnapshot.
 type CreateSnapshotJSONBody struct {
-	// Memory False keeps files only, which is not served.
+	// Memory False saves its files alone: what is made of them boots.
 	Memory *bool   `json:"memory,omitempty"`
 	Name   *string `json:"name,omitempty"`
 }

@@ -13,22 +13,29 @@ const (
 
 // PauseSandbox saves a sandbox and stops it.
 func (s *server) PauseSandbox(ctx context.Context, r PauseSandboxRequestObject) (PauseSandboxResponseObject, error) {
-	if r.Body != nil && !value(r.Body.Memory, true) {
-		return nil, filesOnly("memory")
+	kind := cay.MemorySnapshot
+	if r.Body != nil {
+		kind = snapshotKind(r.Body.Memory)
 	}
-	if err := s.control.Pause(ctx, teamOf(ctx), sandboxID(r.SandboxID)); err != nil {
+	if err := s.control.Pause(ctx, teamOf(ctx), sandboxID(r.SandboxID), kind); err != nil {
 		return nil, err
 	}
 	return PauseSandbox204Response{}, nil
 }
 
+// snapshotKind is what a request's "memory" asks for.
+func snapshotKind(memory *bool) cay.SnapshotKind {
+	if value(memory, true) {
+		return cay.MemorySnapshot
+	}
+	return cay.FilesSnapshot
+}
+
 // ResumeSandbox starts a paused sandbox again, by E2B's older call.
 func (s *server) ResumeSandbox(ctx context.Context, r ResumeSandboxRequestObject) (ResumeSandboxResponseObject, error) {
-	timeout, onTimeout := int64(defaultResume), cay.TimeoutAction("")
+	timeout, onTimeout, memory := int64(defaultResume), cay.TimeoutAction(""), true
 	if r.Body != nil {
-		if !value(r.Body.Memory, true) {
-			return nil, filesOnly("memory")
-		}
+		memory = value(r.Body.Memory, true)
 		timeout = value(r.Body.Timeout, timeout)
 		if r.Body.AutoPause != nil {
 			onTimeout = cay.KillOnTimeout
@@ -37,7 +44,7 @@ func (s *server) ResumeSandbox(ctx context.Context, r ResumeSandboxRequestObject
 			}
 		}
 	}
-	b, err := s.control.Resume(ctx, teamOf(ctx), sandboxID(r.SandboxID), seconds(timeout), onTimeout)
+	b, err := s.control.Resume(ctx, teamOf(ctx), sandboxID(r.SandboxID), seconds(timeout), onTimeout, memory)
 	if err != nil {
 		return nil, err
 	}
@@ -71,14 +78,12 @@ func (s *server) ForkSandbox(ctx context.Context, r ForkSandboxRequestObject) (F
 
 // CreateSnapshot saves a sandbox, which runs on.
 func (s *server) CreateSnapshot(ctx context.Context, r CreateSnapshotRequestObject) (CreateSnapshotResponseObject, error) {
-	name := ""
+	name, kind := "", cay.MemorySnapshot
 	if r.Body != nil {
-		if !value(r.Body.Memory, true) {
-			return nil, filesOnly("memory")
-		}
+		kind = snapshotKind(r.Body.Memory)
 		name = value(r.Body.Name, "")
 	}
-	t, err := s.control.Snapshot(ctx, teamOf(ctx), sandboxID(r.SandboxID), name)
+	t, err := s.control.Snapshot(ctx, teamOf(ctx), sandboxID(r.SandboxID), name, kind)
 	if err != nil {
 		return nil, err
 	}

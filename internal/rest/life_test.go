@@ -13,7 +13,6 @@ func TestPauseAndResume(t *testing.T) {
 	box := w.create(`{"templateID":"base","timeout":300,"secure":true,"autoPause":true,"autoResume":{"enabled":true}}`)
 	path := "/sandboxes/" + box["sandboxID"].(string)
 	wantError(t, w.call("POST", path+"/resume", ``), 409, "running")
-	wantError(t, w.call("POST", path+"/pause", `{"memory":false}`), 501, "memory")
 	want[any](t, w.call("POST", path+"/pause", ``), 204)
 	wantError(t, w.call("POST", path+"/pause", `{"memory":true}`), 409, "already paused")
 	wantError(t, w.call("POST", path+"/timeout", `{"timeout":30}`), 409, "paused")
@@ -27,7 +26,6 @@ func TestPauseAndResume(t *testing.T) {
 	if list := want[[]object](t, w.call("GET", "/v2/sandboxes?state=paused", ""), 200); len(list) != 1 || list[0]["endAt"] != info["endAt"] {
 		t.Errorf("listed as %v", list)
 	}
-	wantError(t, w.call("POST", "/v2"+path+"/connect", `{"memory":false}`), 501, "memory")
 	again := want[object](t, w.call("POST", "/v2"+path+"/connect", ``), 201)
 	if again["sandboxID"] != box["sandboxID"] || again["envdAccessToken"] != box["envdAccessToken"] {
 		t.Errorf("resumed as %v, was %v", again, box)
@@ -43,6 +41,36 @@ func TestPauseAndResume(t *testing.T) {
 	wantError(t, w.call("POST", path+"/pause", ``), 404, "doesn't exist or you don't have access to it")
 	if n := len(w.node.Snapshots()); n != 0 {
 		t.Errorf("%d snapshots are left", n)
+	}
+}
+
+func TestFilesOnly(t *testing.T) {
+	w := newWorld(t, "")
+	box := w.create(`{"templateID":"base","autoPause":true,"autoPauseMemory":false}`)
+	path := "/sandboxes/" + box["sandboxID"].(string)
+	if info := want[object](t, w.call("GET", path, ""), 200); info["lifecycle"].(object)["onTimeout"] != "pause" {
+		t.Errorf("created as %v", info)
+	}
+	want[any](t, w.call("POST", path+"/pause", `{"memory":false}`), 204)
+	if all := w.node.Snapshots(); len(all) != 1 || all[0].Kind != cay.FilesSnapshot {
+		t.Errorf("saved as %+v", all)
+	}
+	wantError(t, w.call("POST", path+"/pause", `{"memory":false}`), 409, "already paused")
+	again := want[object](t, w.call("POST", "/v2"+path+"/connect", `{"memory":false}`), 201)
+	if again["sandboxID"] != box["sandboxID"] || again["notice"] != nil || !w.node.Instances()[0].Spec.FilesOnly {
+		t.Errorf("resumed as %v", again)
+	}
+	want[object](t, w.call("POST", path+"/connect", `{"timeout":10,"memory":false}`), 200) // it runs already
+	want[object](t, w.call("POST", path+"/snapshots", `{"memory":false}`), 201)
+	if all := w.node.Snapshots(); len(all) != 2 || all[0].Kind != cay.FilesSnapshot || all[1].Kind != cay.FilesSnapshot {
+		t.Errorf("saved as %+v", all)
+	}
+	want[any](t, w.call("POST", path+"/pause", ``), 204)
+	w.node.Notice = "the memory is gone"
+	again = want[object](t, w.call("POST", path+"/resume", `{"memory":false}`), 201)
+	info := want[object](t, w.call("GET", path, ""), 200)
+	if again["notice"] != "the memory is gone" || info["notice"] != "the memory is gone" {
+		t.Errorf("resumed as %v, %v", again, info)
 	}
 }
 

@@ -230,7 +230,6 @@ func TestBadRequestsNameTheField(t *testing.T) {
 	}
 	wantError(t, w.call("POST", "/sandboxes", `{"templateID":"base","network":{"allowPublicTraffic":false}}`), 400,
 		"You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.")
-	wantError(t, w.call("POST", "/sandboxes", `{"templateID":"base","autoPause":true,"autoPauseMemory":false}`), 501, "autoPauseMemory")
 	wantError(t, w.call("POST", "/sandboxes", `{"templateID":"base","envVars":{"A":"`+strings.Repeat("x", 2<<20)+`"}}`), 413, "1 MiB")
 	wantError(t, w.call("POST", "/sandboxes", `{"templateID":"nope"}`), 404, "not found")
 	wantError(t, w.call("POST", "/sandboxes", `{"templateID":"base:v2"}`), 404, "not found")

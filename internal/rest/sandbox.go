@@ -66,7 +66,7 @@ func (s *server) sandbox(b cay.Sandbox) Sandbox {
 	return Sandbox{
 		SandboxID: string(b.ID), TemplateID: string(b.Template), ClientID: clientID,
 		EnvdVersion: guest.EnvdVersion, Alias: pointer(b.Alias), Domain: pointer(s.domain),
-		EnvdAccessToken: pointer(access), TrafficAccessToken: pointer(traffic),
+		EnvdAccessToken: pointer(access), TrafficAccessToken: pointer(traffic), Notice: pointer(b.Notice),
 	}
 }
 
@@ -81,15 +81,15 @@ func (s *server) GetSandbox(ctx context.Context, r GetSandboxRequestObject) (Get
 	if b.State == cay.Paused {
 		end = b.EndedAt
 	}
-	onTimeout := b.OnTimeout
-	if onTimeout == "" {
+	onTimeout := cay.PauseOnTimeout
+	if b.OnTimeout == "" || b.OnTimeout == cay.KillOnTimeout {
 		onTimeout = cay.KillOnTimeout
 	}
 	return GetSandbox200JSONResponse{
 		SandboxID: string(b.ID), TemplateID: string(b.Template), ClientID: clientID,
 		EnvdVersion: guest.EnvdVersion, Alias: pointer(b.Alias), Domain: pointer(s.domain),
-		EnvdAccessToken: pointer(access),
-		StartedAt:       b.StartedAt, EndAt: end, State: wireState(b.State),
+		EnvdAccessToken: pointer(access), Notice: pointer(b.Notice),
+		StartedAt: b.StartedAt, EndAt: end, State: wireState(b.State),
 		CPUCount: b.Limits.CPUs, MemoryMB: b.Limits.MemoryMB, DiskSizeMB: b.Limits.DiskMB,
 		Metadata: wireMap(b.Metadata), Network: wireNetwork(b.Network),
 		Lifecycle:           &Lifecycle{AutoResume: b.AutoResume, OnTimeout: string(onTimeout)},
@@ -133,14 +133,11 @@ func (s *server) ConnectSandboxV2(ctx context.Context, r ConnectSandboxV2Request
 }
 
 func (s *server) connect(ctx context.Context, id string, body *Connect) (Sandbox, bool, error) {
-	timeout := int64(defaultTimeoutV2)
+	timeout, memory := int64(defaultTimeoutV2), true
 	if body != nil {
-		timeout = value(body.Timeout, timeout)
-		if !value(body.Memory, true) {
-			return Sandbox{}, false, filesOnly("memory")
-		}
+		timeout, memory = value(body.Timeout, timeout), value(body.Memory, true)
 	}
-	b, resumed, err := s.control.Connect(ctx, teamOf(ctx), sandboxID(id), seconds(timeout))
+	b, resumed, err := s.control.Connect(ctx, teamOf(ctx), sandboxID(id), seconds(timeout), memory)
 	if err != nil {
 		return Sandbox{}, false, err
 	}

@@ -21,6 +21,9 @@ func createSpec(body *NewSandbox, secure bool, timeout int64) (cay.CreateSpec, e
 	}
 	if value(body.AutoPause, false) {
 		spec.OnTimeout = cay.PauseOnTimeout
+		if !value(body.AutoPauseMemory, true) {
+			spec.OnTimeout = cay.PauseFilesOnTimeout
+		}
 	}
 	if spec.Template == "" {
 		return spec, cay.Errorf(cay.Invalid, "templateID: is required")
@@ -49,20 +52,12 @@ func checkUnserved(body *NewSandbox) error {
 		return cay.Errorf(cay.Invalid, "autoPauseMemory: needs autoPause")
 	case !value(body.AutoPauseMemory, true) && body.AutoResume != nil && value(body.AutoResume.Enabled, false):
 		return cay.Errorf(cay.Invalid, "autoPauseMemory: must not be false with autoResume")
-	case !value(body.AutoPauseMemory, true):
-		return filesOnly("autoPauseMemory")
 	case body.Iam != nil && len(value(body.Iam.Tokens, nil)) > 0:
 		return cay.Errorf(cay.Invalid, "iam: identity tokens are not in this version of Cay")
 	case len(value(body.VolumeMounts, nil)) > 0:
 		return cay.Errorf(cay.Invalid, "volumeMounts: volumes are not in this version of Cay")
 	}
 	return nil
-}
-
-// filesOnly refuses to save a sandbox without its memory.
-func filesOnly(field string) error {
-	return cay.Errorf(cay.Unsupported, "%s: saving files without memory is not in this version of Cay", field).
-		WithHint("leave it out, or say true")
 }
 
 var hostName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$`)

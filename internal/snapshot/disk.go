@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -111,24 +112,32 @@ func writeSynced(path string, text []byte) error {
 
 // hashFile returns the hexadecimal SHA-256 of a file.
 func hashFile(ctx context.Context, path string) (string, error) {
+	h := newSum()
+	err := hashInto(ctx, h, path)
+	return hex.EncodeToString(h.Sum(nil)), err
+}
+
+func newSum() hash.Hash { return sha256.New() }
+
+// hashInto adds a file's content to a hash.
+func hashInto(ctx context.Context, h hash.Hash, path string) error {
 	f, err := os.Open(path)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer f.Close()
-	h := sha256.New()
 	buf := make([]byte, 1<<20)
 	for {
 		if err := ctx.Err(); err != nil {
-			return "", err
+			return err
 		}
 		n, err := f.Read(buf)
 		h.Write(buf[:n])
 		if err == io.EOF {
-			return hex.EncodeToString(h.Sum(nil)), nil
+			return nil
 		}
 		if err != nil {
-			return "", err
+			return err
 		}
 	}
 }

@@ -40,6 +40,8 @@ type Dir struct {
 
 	mu    sync.Mutex
 	locks map[string]*os.File // of unfinished snapshots, by path
+
+	checks checks
 }
 
 // Open makes the directories where they lack and removes what a crash left.
@@ -99,9 +101,11 @@ func (d *Dir) Commit(tmp string, s cay.Snapshot) error {
 		return cay.Errorf(cay.Conflict, "snapshot %s exists", s.ID)
 	}
 	for _, f := range s.Files {
-		if err := syncPath(filepath.Join(tmp, f.Name)); err != nil {
+		path := filepath.Join(tmp, f.Name)
+		if err := syncPath(path); err != nil {
 			return diskError(err, "sync %s", f.Name)
 		}
+		d.checks.passed(filepath.Join(final, f.Name), path) // it was just measured
 	}
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -138,7 +142,7 @@ func (d *Dir) Get(id cay.SnapshotID) (dir string, s cay.Snapshot, err error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", s, cay.Errorf(cay.NotFound, "no snapshot %q", id)
 	case err != nil:
-		return "", s, cay.Wrap(cay.Internal, err, "the record of snapshot %s is damaged", id)
+		return "", s, cay.Wrap(cay.Internal, err, "the record of snapshot %s is damaged", id).WithCode(cay.CodeDamaged)
 	case s.ID != id:
 		return "", s, cay.Errorf(cay.Internal, "the record in %s is that of snapshot %q", dir, s.ID)
 	case s.Format > cay.SnapshotFormat || s.Format < 1:
@@ -190,7 +194,7 @@ func (d *Dir) Verify(ctx context.Context, id cay.SnapshotID) error {
 			return diskError(err, "read %s of snapshot %s", f.Name, id)
 		}
 		if sum != f.SHA256 {
-			return cay.Errorf(cay.Internal, "snapshot %s is damaged: the checksum of %s differs from its record", id, f.Name)
+			return errDamaged(id, f.Name)
 		}
 	}
 	return nil
@@ -202,6 +206,7 @@ func (d *Dir) Remove(id cay.SnapshotID) error {
 	if !cay.ValidID(string(id)) {
 		return cay.Errorf(cay.NotFound, "no snapshot %q", id)
 	}
+	d.checks.forget(d.path(id))
 	// A temporary name first: a crash half way leaves no torn snapshot.
 	aside, lock, err := lockedTemp(d.snapshots)
 	if err != nil {
@@ -257,10 +262,10 @@ func checkFiles(dir string, s cay.Snapshot) error {
 		}
 		st, err := os.Lstat(filepath.Join(dir, f.Name))
 		if err != nil {
-			return cay.Wrap(cay.Internal, err, "snapshot %s is damaged: %s cannot be read", s.ID, f.Name)
+			return cay.Wrap(cay.Internal, err, "snapshot %s is damaged: %s cannot be read", s.ID, f.Name).WithCode(cay.CodeDamaged)
 		}
 		if !st.Mode().IsRegular() || st.Size() != f.Size {
-			return cay.Errorf(cay.Internal, "snapshot %s is damaged: %s has %d bytes, its record says %d", s.ID, f.Name, st.Size(), f.Size)
+			return cay.Errorf(cay.Internal, "snapshot %s is damaged: %s has %d bytes, its record says %d", s.ID, f.Name, st.Size(), f.Size).WithCode(cay.CodeDamaged)
 		}
 	}
 	return nil

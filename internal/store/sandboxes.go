@@ -16,7 +16,7 @@ import (
 
 const sandboxColumns = `id, team, template, build, snapshot, alias, node, instance,
 state, cause, ended_at, cpus, memory_mb, disk_mb, metadata, env, network, secure,
-started_at, end_at, timeout_ms, on_timeout, auto_resume`
+started_at, end_at, timeout_ms, on_timeout, auto_resume, saved, notice`
 
 // AddSandbox records a new sandbox and its first events, and counts it for its
 // template.
@@ -30,11 +30,11 @@ func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Ev
 			return err
 		}
 		_, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (`+sandboxColumns+`)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)`,
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)`,
 			b.ID, b.Team, b.Template, b.Build, b.Snapshot, b.Alias, b.Node, b.Instance,
 			b.State, b.Cause, millis(b.EndedAt), b.Limits.CPUs, b.Limits.MemoryMB, b.Limits.DiskMB,
 			metadata, env, network, flag(b.Secure),
-			millis(b.StartedAt), millis(b.EndAt), b.Timeout.Milliseconds(), b.OnTimeout, flag(b.AutoResume))
+			millis(b.StartedAt), millis(b.EndAt), b.Timeout.Milliseconds(), b.OnTimeout, flag(b.AutoResume), b.Saved, b.Notice)
 		if err != nil {
 			return err
 		}
@@ -77,12 +77,12 @@ func updateSandbox(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
 UPDATE sandboxes SET template = $1, build = $2, snapshot = $3, alias = $4, node = $5, instance = $6,
     state = $7, cause = $8, ended_at = $9, cpus = $10, memory_mb = $11, disk_mb = $12,
     env = $13, network = $14, secure = $15, started_at = $16, end_at = $17,
-    timeout_ms = $18, on_timeout = $19, auto_resume = $20
-WHERE team = $21 AND id = $22`,
+    timeout_ms = $18, on_timeout = $19, auto_resume = $20, saved = $21, notice = $22
+WHERE team = $23 AND id = $24`,
 		b.Template, b.Build, b.Snapshot, b.Alias, b.Node, b.Instance,
 		b.State, b.Cause, millis(b.EndedAt), b.Limits.CPUs, b.Limits.MemoryMB, b.Limits.DiskMB,
 		env, network, flag(b.Secure), millis(b.StartedAt), millis(b.EndAt),
-		b.Timeout.Milliseconds(), b.OnTimeout, flag(b.AutoResume), b.Team, b.ID)
+		b.Timeout.Milliseconds(), b.OnTimeout, flag(b.AutoResume), b.Saved, b.Notice, b.Team, b.ID)
 	if err != nil {
 		return err
 	}
@@ -223,7 +223,7 @@ func scanSandbox(row scanner) (cay.Sandbox, error) {
 	var ended, secure, started, end, timeout, autoResume int64
 	err := row.Scan(&b.ID, &b.Team, &b.Template, &b.Build, &b.Snapshot, &b.Alias, &b.Node, &b.Instance,
 		&b.State, &b.Cause, &ended, &b.Limits.CPUs, &b.Limits.MemoryMB, &b.Limits.DiskMB,
-		&metadata, &env, &network, &secure, &started, &end, &timeout, &b.OnTimeout, &autoResume)
+		&metadata, &env, &network, &secure, &started, &end, &timeout, &b.OnTimeout, &autoResume, &b.Saved, &b.Notice)
 	if err != nil {
 		return b, err
 	}

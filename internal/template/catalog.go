@@ -47,6 +47,11 @@ func lookup(name string) (definition, error) {
 	return definition{}, cay.Errorf(cay.NotFound, "no recipe for a template %q", name)
 }
 
+// boot is what a sandbox of it needs that starts from files.
+func (d definition) boot() cay.Boot {
+	return cay.Boot{Env: image.Env(), User: guest.User, Dir: guest.Home, Ports: d.ports}
+}
+
 // key names everything that a snapshot of this definition depends on. Equal
 // keys need no second build.
 func (d definition) key(files []image.File, agentDigest, engineHash string) string {
@@ -56,10 +61,10 @@ func (d definition) key(files []image.File, agentDigest, engineHash string) stri
 		Args                         []string
 		Ports                        []int
 		Limits                       cay.Limits
-		Env                          map[string]string
+		Boot                         cay.Boot
 	}{
 		d.recipe.Digest(), image.FilesDigest(files), agentDigest, engineHash,
-		cay.SnapshotFormat, image.Format, d.args, d.ports, d.limits, image.Env(),
+		cay.SnapshotFormat, image.Format, d.args, d.ports, d.limits, d.boot(),
 	})
 	if err != nil {
 		panic(err) // plain data: it cannot fail

@@ -262,7 +262,7 @@ func (b *Builder) checkpoint(ctx context.Context, id cay.InstanceID, def definit
 	if err != nil {
 		return cay.Snapshot{}, err
 	}
-	s.Boot = cay.Boot{Env: image.Env(), User: guest.User, Dir: guest.Home, Ports: def.ports}
+	s.Boot = def.boot()
 	s.ID, s.Agent, s.CreatedAt = cay.NewSnapshotID(), protocol, time.Now().UTC().Truncate(time.Millisecond)
 	if err := b.cfg.Snapshots.Commit(tmp, s); err != nil {
 		return cay.Snapshot{}, err

@@ -17,6 +17,7 @@ type Node struct {
 	OnCreate func(context.Context, cay.InstanceSpec) error
 	OnKill   func(cay.InstanceID) error
 	OnSave   func(cay.InstanceID) error
+	Notice   string // of every instance that is created from now on
 
 	mu        sync.Mutex
 	instances map[cay.InstanceID]cay.Instance
@@ -50,7 +51,7 @@ func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance,
 	if _, ok := n.instances[spec.Instance]; ok {
 		return cay.Instance{}, cay.Errorf(cay.Conflict, "instance %s runs already", spec.Instance)
 	}
-	i := cay.Instance{Spec: spec, Addr: netip.MustParseAddr("127.0.0.1"), Started: time.Now()}
+	i := cay.Instance{Spec: spec, Addr: netip.MustParseAddr("127.0.0.1"), Started: time.Now(), Notice: n.Notice}
 	n.instances[spec.Instance] = i
 	return i, nil
 }

@@ -14,7 +14,7 @@ import (
 
 const (
 	reservedMount = guest.ReservedMount
-	bundleName    = "bundle.json" // in a snapshot
+	bundleName    = engine.BundleFile
 	// memoryFuse is what the cgroup's limit holds above the guest's memory, for
 	// the sentry and as a fuse: beyond it the kernel ends the whole sandbox. The
 	// agent's guard keeps the guest within its promise, but a fork bomb takes

@@ -5,10 +5,14 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"hash/crc32"
 	"io"
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cay-run/cay"
 )
@@ -69,24 +73,38 @@ func written(dir string) ([]string, error) {
 // seal syncs files of a new snapshot, with the directory, and takes their
 // measure.
 func seal(dir string, names []string) ([]cay.SnapFile, error) {
-	files := make([]cay.SnapFile, 0, len(names))
-	for _, name := range names {
-		f, err := os.Open(filepath.Join(dir, name))
-		if err != nil {
-			return nil, err
-		}
-		sum := sha256.New()
-		size, err := io.Copy(sum, f)
-		if err == nil {
-			err = f.Sync()
-		}
-		f.Close()
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, cay.SnapFile{Name: name, Size: size, SHA256: hex.EncodeToString(sum.Sum(nil))})
+	files := make([]cay.SnapFile, len(names))
+	var g errgroup.Group
+	for i, name := range names {
+		g.Go(func() (err error) {
+			files[i], err = sealFile(dir, name)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
 	}
 	return files, syncDir(dir)
+}
+
+// castagnoli is a polynomial that processors know.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sealFile has the disk write while the processor sums.
+func sealFile(dir, name string) (cay.SnapFile, error) {
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return cay.SnapFile{}, err
+	}
+	defer f.Close()
+	synced := make(chan error, 1)
+	go func() { synced <- f.Sync() }()
+	sum, crc := sha256.New(), crc32.New(castagnoli)
+	size, err := io.CopyBuffer(io.MultiWriter(sum, crc), struct{ io.Reader }{f}, make([]byte, 256<<10))
+	return cay.SnapFile{
+		Name: name, Size: size,
+		SHA256: hex.EncodeToString(sum.Sum(nil)), CRC32C: hex.EncodeToString(crc.Sum(nil)),
+	}, errors.Join(err, <-synced)
 }
 
 func syncDir(dir string) error {

@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/engine"
 )
 
 // layerName is the directory of a snapshot, of either kind, that holds what
 // the instance had changed of its root: a file checkpoint of gVisor's. Other
 // builds than the one that wrote it read it.
-const layerName = "files"
+const layerName = engine.FilesDir
 
 // layerFiles are the files of a layer.
 var layerFiles = []string{"fscheckpoint.pb", "multitar.img", "pages.img", "pages_meta.img"}

@@ -69,7 +69,7 @@ func sandbox(team cay.TeamID, started int) cay.Sandbox {
 		Network:   cay.NetworkPolicy{AllowInternet: true, AllowOut: []string{"1.1.1.1"}},
 		Secure:    true,
 		StartedAt: at(started), EndAt: at(started + 300_000), Timeout: 300 * time.Second,
-		OnTimeout: cay.KillOnTimeout,
+		OnTimeout: cay.KillOnTimeout, Saved: cay.FilesSnapshot, Notice: "its memory is gone",
 	}
 }
 

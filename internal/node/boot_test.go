@@ -1,0 +1,131 @@
+package node
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
+)
+
+var kernel = cay.Boot{Env: map[string]string{"LANG": "C"}, User: "user", Dir: "/home/user", Ports: []int{guest.InterpPort}}
+
+// saved makes an instance whose snapshot says what its template needs, pauses
+// it and returns what would resume it.
+func pausedAs(t *testing.T, m *machine, n *Node, kind cay.SnapshotKind) cay.InstanceSpec {
+	t.Helper()
+	s := spec()
+	m.saved[s.Snapshot] = cay.Snapshot{ID: s.Snapshot, Root: "digest", Boot: kernel, Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024}}
+	if _, err := n.Create(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	record := cay.Snapshot{ID: cay.NewSnapshotID(), Kind: kind, Team: s.Team, Sandbox: s.Sandbox, Secure: true}
+	if err := n.Pause(t.Context(), s.Instance, record); err != nil {
+		t.Fatal(err)
+	}
+	nextDeath(t, n)
+	s.Instance, s.Snapshot, s.Resume = cay.NewInstanceID(), record.ID, true
+	return s
+}
+
+func TestFilesOnlyPauseAndResume(t *testing.T) {
+	m := newMachine(t)
+	n := m.open(t)
+	s := pausedAs(t, m, n, cay.FilesSnapshot)
+	if slices.Contains(m.events, "checkpoint") {
+		t.Errorf("its memory was saved: %v", m.events)
+	}
+	inst, err := n.Create(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if inst.Notice != "" || !slices.Contains(m.events, "boot") || slices.Contains(m.events[len(m.events)-6:], "canrestore") {
+		t.Errorf("resumed as %+v: %v", inst, m.events)
+	}
+	// A new agent is told everything, and asks for no token yet.
+	in, token := m.inits[1], m.tokens[1]
+	if in.Mode != guest.ModeBuild || in.TemplateEnv["LANG"] != "C" || in.DefaultUser != "user" || in.DefaultDir != "/home/user" ||
+		in.AccessToken != "secret" || in.EnvVars["A"] != "1" || in.SandboxID != string(s.Sandbox) || token != "" {
+		t.Errorf("told with token %q: %+v", token, in)
+	}
+	if !slices.Equal(m.ready, kernel.Ports) {
+		t.Errorf("waited for %v", m.ready)
+	}
+	// What it needs goes on with it.
+	next := cay.Snapshot{ID: cay.NewSnapshotID(), Sandbox: s.Sandbox}
+	if err := n.Pause(t.Context(), s.Instance, next); err != nil {
+		t.Fatal(err)
+	}
+	got := m.saved[next.ID]
+	if got.Boot.User != "user" || got.Kind != cay.MemorySnapshot {
+		t.Errorf("saved as %+v", got)
+	}
+}
+
+func TestMemoryIsLeft(t *testing.T) {
+	m := newMachine(t)
+	n := m.open(t)
+	s := pausedAs(t, m, n, cay.MemorySnapshot)
+	s.FilesOnly = true
+	inst, err := n.Create(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if inst.Notice != "" || !slices.Contains(m.events, "boot") {
+		t.Errorf("resumed as %+v: %v", inst, m.events)
+	}
+	if len(m.checked) != 1 || m.checked[0].Name != "files/all" {
+		t.Errorf("checked %v", m.checked)
+	}
+}
+
+// TestDegrades: memory that nothing here restores any more is not the end of
+// the files, and whoever resumes it is told.
+func TestDegrades(t *testing.T) {
+	m := newMachine(t)
+	n := m.open(t)
+	s := pausedAs(t, m, n, cay.MemorySnapshot)
+	m.on("canrestore", func() error { return cay.Errorf(cay.Conflict, "engine build x is withdrawn") })
+	inst, err := n.Create(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(inst.Notice, "without its memory: engine build x is withdrawn") {
+		t.Errorf("notice %q", inst.Notice)
+	}
+	n.Close() // adopted, it still says so
+	m.crash()
+	n = m.open(t)
+	if again := n.Instances(); len(again) != 1 || again[0].Notice != inst.Notice {
+		t.Errorf("adopted as %+v", again)
+	}
+
+	alone := spec() // a snapshot without files
+	m.on("canrestore", func() error { return cay.Errorf(cay.Conflict, "engine build x is withdrawn") })
+	if _, err := n.Create(t.Context(), alone); cay.KindOf(err) != cay.Conflict || !strings.Contains(err.Error(), "withdrawn") {
+		t.Errorf("Create = %v", err)
+	}
+}
+
+// TestDamage: a damaged snapshot never becomes a sandbox that anybody sees,
+// and it is the damage that is named, not what it led to.
+func TestDamage(t *testing.T) {
+	for _, crash := range []bool{false, true} {
+		m := newMachine(t)
+		n := m.open(t)
+		s := pausedAs(t, m, n, cay.MemorySnapshot)
+		m.on("check", func() error {
+			return cay.Errorf(cay.Internal, "snapshot x is damaged: memory").WithCode(cay.CodeDamaged)
+		})
+		if crash {
+			m.on("restore", func() error { return cay.Errorf(cay.Internal, "bad magic") })
+		}
+		before := len(m.inits)
+		_, err := n.Create(t.Context(), s)
+		if err == nil || !strings.Contains(err.Error(), "snapshot x is damaged") || len(m.inits) != before {
+			t.Errorf("Create = %v, %d agents were called", err, len(m.inits)-before)
+		}
+		nothingLeft(t, m, n)
+	}
+}
