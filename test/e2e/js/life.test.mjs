@@ -45,6 +45,19 @@ test('pause and resume', async () => {
   assert.equal(await sandbox.kill(), false)
 })
 
+test('pause without memory', async () => {
+  const sandbox = await create({ envs: { GIVEN: 'at creation' } })
+  await sandbox.files.write('/home/user/note', 'kept')
+  const boot = await bootID(sandbox)
+  assert.equal(await sandbox.pause({ keepMemory: false }), true)
+  assert.equal(await sandbox.pause({ keepMemory: false }), false)
+  assert.equal(await sandbox.isRunning(), false)
+  await Sandbox.connect(sandbox.sandboxId, { timeoutMs: 300_000 })
+  assert.notEqual(await bootID(sandbox), boot) // the old tokens open it
+  assert.equal(await sandbox.files.read('/home/user/note'), 'kept')
+  assert.equal((await sandbox.commands.run('echo $GIVEN')).stdout, 'at creation\n')
+})
+
 test('time limits pause, traffic wakes', async () => {
   const sandbox = await create({ timeoutMs: 300_000, lifecycle: { onTimeout: 'pause', autoResume: true } })
   assert.deepEqual((await sandbox.getInfo()).lifecycle, { autoResume: true, onTimeout: 'pause' })
