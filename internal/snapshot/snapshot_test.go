@@ -1,8 +1,12 @@
 package snapshot
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strings"
@@ -246,6 +250,46 @@ func TestVerifyFindsWhatGetDoesNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantKind(t, d.Verify(t.Context(), s.ID), cay.Internal)
+}
+
+// TestCheck: what a start reads is compared with the quick checksum, once in a
+// while and whenever it has changed.
+func TestCheck(t *testing.T) {
+	data := t.TempDir()
+	s := commit(t, open(t, data), "memory")
+	d := open(t, data) // one that did not write it
+	if s.Files[0].CRC32C != "" {
+		t.Fatal("the helper records a quick checksum; the fallback is not tested")
+	}
+	check := func() error { return d.Check(t.Context(), s, s.Files) }
+	if err := check(); err != nil { // by SHA-256
+		t.Fatal(err)
+	}
+	s.Files[0].CRC32C = "00000000"
+	if err := check(); err != nil { // not again
+		t.Errorf("a file that was just checked is read again: %v", err)
+	}
+	path := filepath.Join(data, "snapshots", string(s.ID), "memory.img")
+	if err := os.WriteFile(path, []byte("memory"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := check()
+	wantKind(t, err, cay.Internal)
+	var known *cay.Error
+	if !errors.As(err, &known) || known.Code != cay.CodeDamaged || !strings.Contains(err.Error(), string(s.ID)) || !strings.Contains(err.Error(), "memory.img") {
+		t.Errorf("damage is reported as %v", err)
+	}
+	s.Files[0].CRC32C = fmt.Sprintf("%08x", crc32.Checksum([]byte("memory"), castagnoli))
+	if err := check(); err != nil {
+		t.Errorf("a whole file: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := os.WriteFile(path, []byte("Memory"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, d.Check(ctx, s, s.Files), cay.Unavailable)
+	wantKind(t, check(), cay.Internal)
 }
 
 func TestRemove(t *testing.T) {
