@@ -36,6 +36,7 @@ type commands struct {
 
 	Sandbox  sandboxCmd  `cmd:"" aliases:"sbx" help:"Make and use sandboxes."`
 	Template templateCmd `cmd:"" aliases:"tpl" help:"Look at templates."`
+	Image    imageCmd    `cmd:"" help:"Keep images of registries to build templates from."`
 }
 
 // app is what commands work with.

@@ -41,6 +41,10 @@ type Config struct {
 	// namespaces, interfaces, the nftables table and cgroups. Two servers on
 	// one machine need two.
 	NetworkName string `yaml:"networkName"`
+	// Registries are image registries (host:port) on private networks, which
+	// are not asked otherwise; PlainRegistries those that speak no TLS.
+	Registries      []string `yaml:"registries"`
+	PlainRegistries []string `yaml:"plainRegistries"`
 }
 
 // Default is the configuration of a server that was told nothing.
@@ -81,6 +85,15 @@ var Variables = []Variable{
 		func(c *Config, v string) (err error) { c.Network, err = netip.ParsePrefix(v); return err }},
 	{"CAY_NETWORK_NAME", "prefix of namespaces, interfaces and cgroups; two servers on one machine need two [cay]",
 		func(c *Config, v string) error { c.NetworkName = v; return nil }},
+	{"CAY_REGISTRIES", "image registries on private networks that may be asked, host:port,… [none]",
+		func(c *Config, v string) error { c.Registries = commas(v); return nil }},
+	{"CAY_PLAIN_REGISTRIES", "the same for those that speak no TLS [none]",
+		func(c *Config, v string) error { c.PlainRegistries = commas(v); return nil }},
+}
+
+// commas splits a list.
+func commas(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 func variable(name string) *Variable {
@@ -165,6 +178,11 @@ func (c Config) Validate() error {
 		return cay.Errorf(cay.Invalid, "network %s is not between /8 and /28", c.Network)
 	case strings.ContainsAny(c.Domain, "/: ") || strings.HasPrefix(c.Domain, "."):
 		return cay.Errorf(cay.Invalid, "domain %q is not a plain domain name such as sandbox.example.com", c.Domain)
+	}
+	for _, host := range slices.Concat(c.Registries, c.PlainRegistries) {
+		if err := address("registry", host); err != nil {
+			return err
+		}
 	}
 	if err := address("listen", c.Listen); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -15,7 +16,7 @@ func TestLoadDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got != Default() {
+	if !reflect.DeepEqual(got, Default()) {
 		t.Errorf("Load of nothing = %+v, want the defaults", got)
 	}
 }
@@ -35,7 +36,7 @@ func TestLoadEnvironmentWinsOverFile(t *testing.T) {
 	want.Network = netip.MustParsePrefix("10.9.0.0/16")
 	want.Domain = "example.org"
 	want.MetricsListen = "[::1]:9100"
-	if got != want {
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("Load = %+v, want %+v", got, want)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/oci"
 )
 
 // maxBody bounds a request. The largest honest ones carry environment
@@ -30,6 +31,7 @@ type Config struct {
 	Control *control.Control
 	Auth    *auth.Auth
 	Domain  string
+	Images  *oci.Teams // nil keeps none
 	Log     *slog.Logger
 }
 
@@ -38,6 +40,7 @@ type server struct {
 	control *control.Control
 	auth    *auth.Auth
 	domain  string
+	images  *oci.Teams
 	log     *slog.Logger
 	streams atomic.Int32 // of events, that are open
 }
@@ -46,7 +49,7 @@ var _ StrictServerInterface = (*server)(nil)
 
 // New returns the handler of the whole REST surface.
 func New(cfg Config) http.Handler {
-	s := &server{control: cfg.Control, auth: cfg.Auth, domain: cfg.Domain, log: cfg.Log}
+	s := &server{control: cfg.Control, auth: cfg.Auth, domain: cfg.Domain, images: cfg.Images, log: cfg.Log}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -88,7 +91,9 @@ func (s *server) guard(next http.Handler) http.Handler {
 			s.log.Error("panic", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
 			writeError(w, http.StatusInternalServerError, "internal_server_error", "internal error")
 		}()
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		if r.URL.Path != importRoute {
+			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		}
 		u := *r.URL
 		u.RawPath = u.EscapedPath()
 		r2 := *r

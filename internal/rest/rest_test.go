@@ -15,6 +15,7 @@ import (
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/control/controltest"
+	"github.com/cay-run/cay/internal/oci"
 	"github.com/cay-run/cay/internal/rest"
 	"github.com/cay-run/cay/internal/store"
 )
@@ -64,7 +65,7 @@ func newWorld(t testing.TB, domain string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.handler = rest.New(rest.Config{Control: w.control, Auth: auth.New(s), Domain: domain})
+	w.handler = rest.New(rest.Config{Control: w.control, Auth: auth.New(s), Domain: domain, Images: oci.NewTeams(t.TempDir(), oci.Options{})})
 	server := httptest.NewServer(w.handler)
 	t.Cleanup(server.Close)
 	w.url = server.URL

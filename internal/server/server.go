@@ -25,6 +25,7 @@ import (
 	"github.com/cay-run/cay/internal/embedded"
 	"github.com/cay-run/cay/internal/engine/runsc"
 	"github.com/cay-run/cay/internal/node"
+	"github.com/cay-run/cay/internal/oci"
 	"github.com/cay-run/cay/internal/proxy"
 	"github.com/cay-run/cay/internal/rest"
 	"github.com/cay-run/cay/internal/snapshot"
@@ -182,7 +183,10 @@ func (s *Server) openControl(ctx context.Context, m *machine) error {
 	if err != nil {
 		return err
 	}
-	face := rest.New(rest.Config{Control: s.control, Auth: auth.New(db), Domain: s.cfg.Domain, Log: s.log})
+	face := rest.New(rest.Config{
+		Control: s.control, Auth: auth.New(db), Domain: s.cfg.Domain, Log: s.log,
+		Images: oci.NewTeams(filepath.Join(s.cfg.Data, "oci"), oci.Options{Allowed: s.cfg.Registries, PlainHTTP: s.cfg.PlainRegistries}),
+	})
 	s.http = &http.Server{
 		Handler:           s.proxy.Wrap(face),
 		ReadHeaderTimeout: time.Minute,

@@ -17,6 +17,27 @@ import (
 	"github.com/oapi-codegen/runtime"
 )
 
+// Defines values for ImageRegistryType.
+const (
+	Aws      ImageRegistryType = "aws"
+	Gcp      ImageRegistryType = "gcp"
+	Registry ImageRegistryType = "registry"
+)
+
+// Valid indicates whether the value is a known member of the ImageRegistryType enum.
+func (e ImageRegistryType) Valid() bool {
+	switch e {
+	case Aws:
+		return true
+	case Gcp:
+		return true
+	case Registry:
+		return true
+	default:
+		return false
+	}
+}
+
 // CreatedWith defines model for CreatedWith.
 type CreatedWith struct {
 	// Reason Of a killed one: why.
@@ -83,6 +104,62 @@ type EventPage struct {
 	Next int64 `json:"next"`
 }
 
+// Image defines model for Image.
+type Image struct {
+	Cmd *[]string `json:"cmd,omitempty"`
+
+	// CreatedAt When it came here.
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Digest Of its configuration, sha256:…
+	Digest     string    `json:"digest"`
+	Entrypoint *[]string `json:"entrypoint,omitempty"`
+	Env        *[]string `json:"env,omitempty"`
+	Files      int32     `json:"files"`
+
+	// Imported It came from an archive; its names are not asked of a registry.
+	Imported bool      `json:"imported"`
+	Names    []string  `json:"names"`
+	OnBuild  *[]string `json:"onBuild,omitempty"`
+
+	// Size Bytes of its files.
+	Size       int64   `json:"size"`
+	User       *string `json:"user,omitempty"`
+	WorkingDir *string `json:"workingDir,omitempty"`
+}
+
+// ImageProgress defines model for ImageProgress.
+type ImageProgress struct {
+	Error *Error `json:"error,omitempty"`
+	Image *Image `json:"image,omitempty"`
+
+	// Step What is being done
+	Step *string `json:"step,omitempty"`
+}
+
+// ImagePull defines model for ImagePull.
+type ImagePull struct {
+	// Name As for docker pull.
+	Name string `json:"name"`
+
+	// Registry Credentials, as in a build's fromImageRegistry. They are not kept.
+	Registry *ImageRegistry `json:"registry,omitempty"`
+}
+
+// ImageRegistry Credentials, as in a build's fromImageRegistry. They are not kept.
+type ImageRegistry struct {
+	AwsAccessKeyID     *string           `json:"awsAccessKeyId,omitempty"`
+	AwsRegion          *string           `json:"awsRegion,omitempty"`
+	AwsSecretAccessKey *string           `json:"awsSecretAccessKey,omitempty"`
+	Password           *string           `json:"password,omitempty"`
+	ServiceAccountJSON *string           `json:"serviceAccountJson,omitempty"`
+	Type               ImageRegistryType `json:"type"`
+	Username           *string           `json:"username,omitempty"`
+}
+
+// ImageRegistryType defines model for ImageRegistry.Type.
+type ImageRegistryType string
+
 // Accept defines model for accept.
 type Accept = string
 
@@ -120,6 +197,12 @@ type ListEventsParams struct {
 	LastEventID *LastEventID `json:"Last-Event-ID,omitempty"`
 }
 
+// ImportImageParams defines parameters for ImportImage.
+type ImportImageParams struct {
+	// Name What to call it; unless given, as the archive does.
+	Name *string `form:"name,omitempty" json:"name,omitempty"`
+}
+
 // ListSandboxEventsParams defines parameters for ListSandboxEvents.
 type ListSandboxEventsParams struct {
 	// After Only events with a greater seq; 0 unless given. A stream takes -1 for those that are yet to come.
@@ -136,6 +219,9 @@ type ListSandboxEventsParams struct {
 	LastEventID *LastEventID `json:"Last-Event-ID,omitempty"`
 }
 
+// PullImageJSONRequestBody defines body for PullImage for application/json ContentType.
+type PullImageJSONRequestBody = ImagePull
+
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
 
@@ -144,6 +230,21 @@ type ServerInterface interface {
 
 	// (GET /cay/v1/idempotency-keys/{key})
 	GetIdempotencyKey(w http.ResponseWriter, r *http.Request, key string)
+
+	// (GET /cay/v1/images)
+	ListImages(w http.ResponseWriter, r *http.Request)
+
+	// (POST /cay/v1/images/import)
+	ImportImage(w http.ResponseWriter, r *http.Request, params ImportImageParams)
+
+	// (POST /cay/v1/images/pull)
+	PullImage(w http.ResponseWriter, r *http.Request)
+
+	// (DELETE /cay/v1/images/{name})
+	RemoveImage(w http.ResponseWriter, r *http.Request, name string)
+
+	// (GET /cay/v1/images/{name})
+	GetImage(w http.ResponseWriter, r *http.Request, name string)
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/end)
 	GetSandboxEnd(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
@@ -163,6 +264,31 @@ func (_ Unimplemented) ListEvents(w http.ResponseWriter, r *http.Request, params
 
 // (GET /cay/v1/idempotency-keys/{key})
 func (_ Unimplemented) GetIdempotencyKey(w http.ResponseWriter, r *http.Request, key string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/images)
+func (_ Unimplemented) ListImages(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/images/import)
+func (_ Unimplemented) ImportImage(w http.ResponseWriter, r *http.Request, params ImportImageParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/images/pull)
+func (_ Unimplemented) PullImage(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/images/{name})
+func (_ Unimplemented) RemoveImage(w http.ResponseWriter, r *http.Request, name string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/images/{name})
+func (_ Unimplemented) GetImage(w http.ResponseWriter, r *http.Request, name string) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -301,6 +427,119 @@ func (siw *ServerInterfaceWrapper) GetIdempotencyKey(w http.ResponseWriter, r *h
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetIdempotencyKey(w, r, key)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListImages operation middleware
+func (siw *ServerInterfaceWrapper) ListImages(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListImages(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ImportImage operation middleware
+func (siw *ServerInterfaceWrapper) ImportImage(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ImportImageParams
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ImportImage(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// PullImage operation middleware
+func (siw *ServerInterfaceWrapper) PullImage(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PullImage(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RemoveImage operation middleware
+func (siw *ServerInterfaceWrapper) RemoveImage(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", chi.URLParam(r, "name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RemoveImage(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetImage operation middleware
+func (siw *ServerInterfaceWrapper) GetImage(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", chi.URLParam(r, "name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetImage(w, r, name)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -569,12 +808,33 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/idempotency-keys/{key}", wrapper.GetIdempotencyKey)
 	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/images", wrapper.ListImages)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/images/pull", wrapper.PullImage)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/images/import", wrapper.ImportImage)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/images/{name}", wrapper.RemoveImage)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/images/{name}", wrapper.GetImage)
+	})
 
 	return r
 }
 
 type EventsJSONResponse EventPage
 type EventsTextEventStreamResponse struct {
+	Body io.Reader
+
+	ContentLength int64
+}
+
+type ImageProgressApplicationXNdjsonResponse struct {
 	Body io.Reader
 
 	ContentLength int64
@@ -653,6 +913,166 @@ type GetIdempotencyKeyResponseObject interface {
 type GetIdempotencyKey200JSONResponse CreatedWith
 
 func (response GetIdempotencyKey200JSONResponse) VisitGetIdempotencyKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListImagesRequestObject struct {
+}
+
+type ListImagesResponseObject interface {
+	VisitListImagesResponse(w http.ResponseWriter) error
+}
+
+type ListImages200JSONResponse []Image
+
+func (response ListImages200JSONResponse) VisitListImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ImportImageRequestObject struct {
+	Params ImportImageParams
+	Body   io.Reader
+}
+
+type ImportImageResponseObject interface {
+	VisitImportImageResponse(w http.ResponseWriter) error
+}
+
+type ImportImage200ApplicationXNdjsonResponse struct {
+	ImageProgressApplicationXNdjsonResponse
+}
+
+func (response ImportImage200ApplicationXNdjsonResponse) VisitImportImageResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type PullImageRequestObject struct {
+	Body *PullImageJSONRequestBody
+}
+
+type PullImageResponseObject interface {
+	VisitPullImageResponse(w http.ResponseWriter) error
+}
+
+type PullImage200ApplicationXNdjsonResponse struct {
+	ImageProgressApplicationXNdjsonResponse
+}
+
+func (response PullImage200ApplicationXNdjsonResponse) VisitPullImageResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type RemoveImageRequestObject struct {
+	Name string `json:"name"`
+}
+
+type RemoveImageResponseObject interface {
+	VisitRemoveImageResponse(w http.ResponseWriter) error
+}
+
+type RemoveImage204Response struct {
+}
+
+func (response RemoveImage204Response) VisitRemoveImageResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type GetImageRequestObject struct {
+	Name string `json:"name"`
+}
+
+type GetImageResponseObject interface {
+	VisitGetImageResponse(w http.ResponseWriter) error
+}
+
+type GetImage200JSONResponse Image
+
+func (response GetImage200JSONResponse) VisitGetImageResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -758,6 +1178,21 @@ type StrictServerInterface interface {
 	// (GET /cay/v1/idempotency-keys/{key})
 	GetIdempotencyKey(ctx context.Context, request GetIdempotencyKeyRequestObject) (GetIdempotencyKeyResponseObject, error)
 
+	// (GET /cay/v1/images)
+	ListImages(ctx context.Context, request ListImagesRequestObject) (ListImagesResponseObject, error)
+
+	// (POST /cay/v1/images/import)
+	ImportImage(ctx context.Context, request ImportImageRequestObject) (ImportImageResponseObject, error)
+
+	// (POST /cay/v1/images/pull)
+	PullImage(ctx context.Context, request PullImageRequestObject) (PullImageResponseObject, error)
+
+	// (DELETE /cay/v1/images/{name})
+	RemoveImage(ctx context.Context, request RemoveImageRequestObject) (RemoveImageResponseObject, error)
+
+	// (GET /cay/v1/images/{name})
+	GetImage(ctx context.Context, request GetImageRequestObject) (GetImageResponseObject, error)
+
 	// (GET /cay/v1/sandboxes/{sandboxID}/end)
 	GetSandboxEnd(ctx context.Context, request GetSandboxEndRequestObject) (GetSandboxEndResponseObject, error)
 
@@ -849,6 +1284,141 @@ func (sh *strictHandler) GetIdempotencyKey(w http.ResponseWriter, r *http.Reques
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetIdempotencyKeyResponseObject); ok {
 		if err := validResponse.VisitGetIdempotencyKeyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListImages operation middleware
+func (sh *strictHandler) ListImages(w http.ResponseWriter, r *http.Request) {
+	var request ListImagesRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListImages(ctx, request.(ListImagesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListImages")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListImagesResponseObject); ok {
+		if err := validResponse.VisitListImagesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ImportImage operation middleware
+func (sh *strictHandler) ImportImage(w http.ResponseWriter, r *http.Request, params ImportImageParams) {
+	var request ImportImageRequestObject
+
+	request.Params = params
+
+	request.Body = r.Body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ImportImage(ctx, request.(ImportImageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ImportImage")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ImportImageResponseObject); ok {
+		if err := validResponse.VisitImportImageResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// PullImage operation middleware
+func (sh *strictHandler) PullImage(w http.ResponseWriter, r *http.Request) {
+	var request PullImageRequestObject
+
+	var body PullImageJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.PullImage(ctx, request.(PullImageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PullImage")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(PullImageResponseObject); ok {
+		if err := validResponse.VisitPullImageResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RemoveImage operation middleware
+func (sh *strictHandler) RemoveImage(w http.ResponseWriter, r *http.Request, name string) {
+	var request RemoveImageRequestObject
+
+	request.Name = name
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RemoveImage(ctx, request.(RemoveImageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RemoveImage")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RemoveImageResponseObject); ok {
+		if err := validResponse.VisitRemoveImageResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetImage operation middleware
+func (sh *strictHandler) GetImage(w http.ResponseWriter, r *http.Request, name string) {
+	var request GetImageRequestObject
+
+	request.Name = name
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetImage(ctx, request.(GetImageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetImage")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetImageResponseObject); ok {
+		if err := validResponse.VisitGetImageResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
