@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test unit e2e build setup bench chaos soak fuzz soak-agent fmt clean
+.PHONY: demo test unit e2e build setup bench chaos soak egress fuzz soak-agent fmt clean
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -29,6 +29,9 @@ chaos: ## kill the server CHAOS_KILLS (200) times while clients work; nothing lo
 
 soak: ## pause and resume SOAK_CYCLES (1000) times; nothing differs
 	@scripts/long life/soak.py
+
+egress: ## what a guest cannot reach, attempt by attempt
+	go test -count=1 -v -run 'TestEgress$$' ./test/egress | grep -vE '^ *(=== |--- PASS)'
 
 fuzz: ## each fuzz target for FUZZTIME (1m)
 	@scripts/fuzz

@@ -46,16 +46,18 @@ func (p NetworkPolicy) Check() error {
 		return Errorf(Invalid, "network.denyOut: has more than %d entries", maxDestinations)
 	}
 	for _, d := range p.DenyOut {
-		if !isDestination(d) {
+		if _, ok := Destination(d); !ok || d == "*" {
 			return Errorf(Invalid, "network.denyOut: %.80q is no IP address or CIDR", d)
 		}
 	}
+	closed := !p.AllowInternet || slices.Contains(p.DenyOut, AllTraffic)
 	for _, d := range p.AllowOut {
+		_, address := Destination(d)
 		switch {
-		case isDestination(d) || d == "*":
+		case address:
 		case !IsDomain(d):
 			return Errorf(Invalid, "network.allowOut: %.80q is no IP address, CIDR or domain", d)
-		case p.AllowInternet && !slices.Contains(p.DenyOut, AllTraffic):
+		case !closed:
 			return Errorf(Invalid, "network.allowOut: the domain %.80q needs denyOut to contain %q", d, AllTraffic).
 				WithHint("without it everything is allowed anyway")
 		}
@@ -148,25 +150,55 @@ func cutPort(s string) (host, port string, ok bool) {
 	return strings.Trim(s[:i], "[]"), s[i+1:], true
 }
 
-func isDestination(s string) bool {
-	if _, err := netip.ParseAddr(s); err == nil {
-		return !strings.Contains(s, "%") // no zones
+// Destination is the range that an entry of AllowOut or DenyOut stands for: an
+// address, a prefix, or "*". Domains stand for none.
+func Destination(s string) (netip.Prefix, bool) {
+	if s == "*" {
+		s = AllTraffic
 	}
-	_, err := netip.ParsePrefix(s)
-	return err == nil
+	if s == "" || !strings.Contains(s, ":") && s[len(s)-1] > '9' { // spares a long list of domains an error each
+		return netip.Prefix{}, false
+	}
+	if strings.Contains(s, "/") {
+		p, err := netip.ParsePrefix(s)
+		return p.Masked(), err == nil
+	}
+	addr, err := netip.ParseAddr(s)
+	return netip.PrefixFrom(addr, addr.BitLen()), err == nil && addr.Zone() == ""
 }
-
-var domainName = regexp.MustCompile(`^(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$`)
 
 // IsDomain reports whether s is a domain name, or one behind "*.". What a
 // program could take for an IPv4 address, such as 127.1 or 0x7f000001, is none.
 func IsDomain(s string) bool {
-	if len(s) > 253 || !domainName.MatchString(s) {
+	if len(s) > 253 {
 		return false
 	}
-	last := s[strings.LastIndexByte(s, '.')+1:]
+	last := ""
+	for label := range strings.SplitSeq(strings.TrimPrefix(s, "*."), ".") {
+		if !isLabel(label) {
+			return false
+		}
+		last = label
+	}
+	if last[0] > '9' {
+		return true
+	}
 	_, err := strconv.ParseUint(last, 0, 64)
 	return err != nil
+}
+
+// isLabel reports whether s is one part of a name: letters, digits, and inside
+// it hyphens. Underscores are in names of services.
+func isLabel(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_':
+		case c == '-' && i > 0 && i < len(s)-1:
+		default:
+			return false
+		}
+	}
+	return len(s) > 0 && len(s) <= 63
 }
 
 var placeholder = regexp.MustCompile(`\$\{e2b\.([^}]*)\}`)

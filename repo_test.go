@@ -59,7 +59,7 @@ var layers = [][]string{
 	{"internal/rest", "internal/proxy"},
 	{"internal/control"},
 	{"internal/node", "internal/template", "internal/auth", "internal/doctor"},
-	{"internal/engine", "internal/vnet", "internal/image", "internal/oci", "internal/snapshot", "internal/store", "internal/config", "internal/embedded"},
+	{"internal/engine", "internal/vnet", "internal/egress", "internal/image", "internal/oci", "internal/snapshot", "internal/store", "internal/config", "internal/embedded"},
 	{"internal/guest", "internal/dockerfile", "client"},
 	{"api"},
 	{""},

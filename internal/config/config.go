@@ -37,6 +37,9 @@ type Config struct {
 	MetricsListen string `yaml:"metricsListen"`
 	// Network is where sandboxes get their addresses from.
 	Network netip.Prefix `yaml:"network"`
+	// NetworkOpen are ranges that sandboxes may reach like the internet, though
+	// they are private; everything private is closed otherwise.
+	NetworkOpen []netip.Prefix `yaml:"networkOpen"`
 	// NetworkName prefixes everything that is named on the host: network
 	// namespaces, interfaces, the nftables table and cgroups. Two servers on
 	// one machine need two.
@@ -83,6 +86,8 @@ var Variables = []Variable{
 		func(c *Config, v string) error { c.MetricsListen = v; return nil }},
 	{"CAY_NETWORK", "where sandboxes get addresses from [10.201.0.0/16]",
 		func(c *Config, v string) (err error) { c.Network, err = netip.ParsePrefix(v); return err }},
+	{"CAY_NETWORK_OPEN", "private ranges that sandboxes may reach like the internet, e.g. 10.8.0.0/24,192.168.1.7/32 [none]",
+		func(c *Config, v string) error { return c.openRanges(v) }},
 	{"CAY_NETWORK_NAME", "prefix of namespaces, interfaces and cgroups; two servers on one machine need two [cay]",
 		func(c *Config, v string) error { c.NetworkName = v; return nil }},
 	{"CAY_REGISTRIES", "image registries on private networks that may be asked, host:port,… [none]",
@@ -94,6 +99,21 @@ var Variables = []Variable{
 // commas splits a list.
 func commas(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func (c *Config) openRanges(v string) error {
+	c.NetworkOpen = nil
+	for text := range strings.SplitSeq(v, ",") {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return err
+		}
+		c.NetworkOpen = append(c.NetworkOpen, p)
+	}
+	return nil
 }
 
 func variable(name string) *Variable {
@@ -176,6 +196,8 @@ func (c Config) Validate() error {
 		return cay.Errorf(cay.Invalid, "network %q is not an IPv4 prefix such as 10.201.0.0/16", c.Network)
 	case c.Network.Bits() < 8 || c.Network.Bits() > 28:
 		return cay.Errorf(cay.Invalid, "network %s is not between /8 and /28", c.Network)
+	case slices.ContainsFunc(c.NetworkOpen, func(p netip.Prefix) bool { return !p.IsValid() || !p.Addr().Is4() || p != p.Masked() }):
+		return cay.Errorf(cay.Invalid, "network open %v are not IPv4 prefixes such as 10.8.0.0/24", c.NetworkOpen)
 	case strings.ContainsAny(c.Domain, "/: ") || strings.HasPrefix(c.Domain, "."):
 		return cay.Errorf(cay.Invalid, "domain %q is not a plain domain name such as sandbox.example.com", c.Domain)
 	}

@@ -34,6 +34,8 @@ type Node interface {
 	// SetNetwork replaces an instance's policy: all of it, or nothing.
 	SetNetwork(ctx context.Context, id cay.InstanceID, p cay.NetworkPolicy) error
 	Instances() []cay.Instance
+	// Connections lists what an instance tried to reach lately.
+	Connections(id cay.InstanceID) []cay.Connection
 	Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error)
 	Deaths() <-chan cay.Death
 }

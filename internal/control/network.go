@@ -34,6 +34,19 @@ func (c *Control) SetNetwork(ctx context.Context, team cay.TeamID, id cay.Sandbo
 	})
 }
 
+// Connections lists what a running sandbox tried to reach lately, the oldest
+// first, as far as its host looked at it.
+func (c *Control) Connections(ctx context.Context, team cay.TeamID, id cay.SandboxID) ([]cay.Connection, error) {
+	s, err := c.Get(ctx, team, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := mustRun(s); err != nil {
+		return nil, err
+	}
+	return c.node.Connections(s.Instance), nil
+}
+
 // outwards is a policy with what another says of reaching out.
 func outwards(p, from cay.NetworkPolicy) cay.NetworkPolicy {
 	p.AllowInternet, p.AllowOut, p.DenyOut = from.AllowInternet, from.AllowOut, from.DenyOut

@@ -63,6 +63,7 @@ func (n *Node) adopt(ctx context.Context, r record) bool {
 	}
 	if err == nil {
 		// The journal may be one change ahead of the packet filter.
+		n.cfg.Egress.Set(inst.slot.Addr, r.Spec)
 		err = n.cfg.Net.Apply(ctx, inst.slot, r.Spec.Network)
 	}
 	if err != nil {

@@ -101,6 +101,7 @@ func (n *Node) make(ctx context.Context, inst *instance) error {
 		return stepFailed(ctx, "get a network slot", err)
 	}
 	inst.holds = true
+	n.cfg.Egress.Set(inst.slot.Addr, inst.spec)
 	if err := n.cfg.Net.Apply(ctx, inst.slot, inst.spec.Network); err != nil {
 		return stepFailed(ctx, "apply its network policy", err)
 	}

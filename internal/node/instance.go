@@ -166,6 +166,7 @@ func (n *Node) clear(inst *instance) error {
 	var errs []error
 	if inst.holds {
 		inst.holds = false // a slot that cannot be released is not used again
+		n.cfg.Egress.Drop(inst.slot.Addr)
 		if err := n.cfg.Net.Release(ctx, inst.slot); err != nil {
 			errs = append(errs, fmt.Errorf("release network slot %d: %w", inst.slot.Index, err))
 		}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 
 	"github.com/cay-run/cay"
 )
@@ -14,20 +15,38 @@ func (n *Node) SetNetwork(ctx context.Context, id cay.InstanceID, p cay.NetworkP
 		after := before
 		after.Spec.Network = p
 		// The journal first: the next node applies what it says.
-		err := rewriteJournal(n.journal(id), after)
-		if err == nil {
-			if err = n.cfg.Net.Apply(context.WithoutCancel(ctx), inst.slot, p); err == nil {
-				n.mu.Lock()
-				inst.spec.Network = p
-				n.mu.Unlock()
-				return false, nil
-			}
-		} else {
-			err = diskError(err)
+		if err := rewriteJournal(n.journal(id), after); err != nil {
+			return false, errors.Join(diskError(err), n.putBack(id, before))
 		}
-		if back := rewriteJournal(n.journal(id), before); back != nil {
-			n.cfg.Log.Error("a journal could not be put back", "instance", id, "err", back)
+		n.cfg.Egress.Set(inst.slot.Addr, after.Spec)
+		if err := n.cfg.Net.Apply(context.WithoutCancel(ctx), inst.slot, p); err != nil {
+			n.cfg.Egress.Set(inst.slot.Addr, before.Spec)
+			return false, errors.Join(err, n.putBack(id, before))
 		}
-		return false, err
+		n.mu.Lock()
+		inst.spec.Network = p
+		n.mu.Unlock()
+		return false, nil
 	})
+}
+
+// putBack undoes a change of the journal.
+func (n *Node) putBack(id cay.InstanceID, before record) error {
+	if err := rewriteJournal(n.journal(id), before); err != nil {
+		return diskError(err)
+	}
+	return nil
+}
+
+// Connections lists what an instance tried to reach lately, as far as it did
+// not go straight through the packet filter; the oldest first.
+func (n *Node) Connections(id cay.InstanceID) []cay.Connection {
+	n.mu.Lock()
+	inst := n.instances[id]
+	shown := inst != nil && n.bySandbox[inst.spec.Sandbox] == inst
+	n.mu.Unlock()
+	if !shown {
+		return nil
+	}
+	return n.cfg.Egress.Connections(inst.slot.Addr)
 }

@@ -18,6 +18,7 @@ import (
 	"context"
 	"iter"
 	"log/slog"
+	"net/netip"
 	"runtime"
 	"sync"
 
@@ -53,6 +54,20 @@ type Net interface {
 	Reclaim(ctx context.Context) error
 }
 
+// Egress decides what the packet filter does not. Set says who has an address
+// and what it may reach; Drop, that nobody has it any more.
+type Egress interface {
+	Set(addr netip.Addr, spec cay.InstanceSpec)
+	Drop(addr netip.Addr)
+	Connections(addr netip.Addr) []cay.Connection
+}
+
+type noEgress struct{}
+
+func (noEgress) Set(netip.Addr, cay.InstanceSpec)        {}
+func (noEgress) Drop(netip.Addr)                         {}
+func (noEgress) Connections(netip.Addr) []cay.Connection { return nil }
+
 // Snapshots is where a node finds what to restore, and keeps what it saves.
 type Snapshots interface {
 	Begin() (tmp string, err error)
@@ -76,6 +91,7 @@ type Config struct {
 	Reserved  string
 	Engine    Engine
 	Net       Net
+	Egress    Egress // nil decides nothing: what is diverted is lost
 	Snapshots Snapshots
 	// OnGone is called when an instance is over and no longer found by
 	// Lookup, before its address is used again. It must not block for long.
@@ -129,6 +145,9 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	}
 	if cfg.Ready == nil {
 		cfg.Ready = waitReady
+	}
+	if cfg.Egress == nil {
+		cfg.Egress = noEgress{}
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()

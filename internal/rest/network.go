@@ -2,7 +2,6 @@ package rest
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/cay-run/cay"
@@ -66,13 +65,7 @@ func egressPolicy(n NetworkUpdate) (cay.NetworkPolicy, error) {
 			p.Rules[to] = append(p.Rules[to], rule)
 		}
 	}
-	if err := p.Check(); err != nil {
-		return p, err
-	}
-	if len(p.Rules) > 0 || p.Proxy != nil || slices.ContainsFunc(p.AllowOut, func(d string) bool { return d == "*" || cay.IsDomain(d) }) {
-		return p, cay.Errorf(cay.Unsupported, "network: domains, rules and egressProxy are not in this version of Cay")
-	}
-	return p, nil
+	return p, p.Check()
 }
 
 // UpdateNetwork replaces what a running sandbox may reach.

@@ -22,6 +22,7 @@ import (
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/doctor"
+	"github.com/cay-run/cay/internal/egress"
 	"github.com/cay-run/cay/internal/embedded"
 	"github.com/cay-run/cay/internal/engine/runsc"
 	"github.com/cay-run/cay/internal/node"
@@ -57,6 +58,7 @@ type Server struct {
 	templates *template.Builder
 	control   *control.Control
 	node      *node.Node
+	egress    *egress.Proxy
 	proxy     *proxy.Proxy
 	http      *http.Server
 	listener  net.Listener // from Run on
@@ -142,11 +144,13 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 		return err
 	}
 	s.tokensOf = tokens
+	s.openEgress(m)
 	s.node, err = node.Open(ctx, node.Config{
 		Dir:       instancesDir(s.cfg),
 		Reserved:  reservedDir(s.cfg),
 		Engine:    m.engine,
 		Net:       m.net,
+		Egress:    s.egress,
 		Snapshots: m.snapshots,
 		OnGone:    s.proxy.Cut,
 		Token:     tokens.Access,
@@ -331,7 +335,7 @@ func openMachine(ctx context.Context, cfg config.Config, log *slog.Logger) (*mac
 	if err != nil {
 		return nil, err
 	}
-	m.net, err = vnet.Open(ctx, vnet.Config{Name: cfg.NetworkName, Network: cfg.Network})
+	m.net, err = vnet.Open(ctx, vnet.Config{Name: cfg.NetworkName, Network: cfg.Network, Opened: cfg.NetworkOpen})
 	if err != nil {
 		return nil, err
 	}

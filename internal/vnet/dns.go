@@ -10,10 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
 )
@@ -27,6 +24,7 @@ func (m *Manager) resolver(given []netip.AddrPort) (netip.AddrPort, error) {
 	if len(servers) == 0 {
 		servers = hostResolvers("/etc/resolv.conf")
 	}
+	m.servers = servers
 	if first := servers[0]; first.Addr().Is4() && !first.Addr().IsLoopback() {
 		return first, nil
 	}
@@ -79,34 +77,18 @@ type relay struct {
 	done    sync.WaitGroup
 }
 
-// newRelay listens on the gateway's address, which exists only while there is
-// a slot: hence the free binding.
 func newRelay(servers []netip.AddrPort) (*relay, error) {
-	free := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var failed error
-		err := c.Control(func(fd uintptr) {
-			failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_FREEBIND, 1)
-		})
-		return errors.Join(err, failed)
-	}}
 	r := &relay{servers: servers}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	// UDP chooses a port; TCP may find it taken, so try again.
 	var err error
-	for range 20 {
-		if r.udp, err = free.ListenPacket(r.ctx, "udp4", netip.AddrPortFrom(DNS, 0).String()); err != nil {
-			break
-		}
-		r.addr = r.udp.LocalAddr().(*net.UDPAddr).AddrPort()
-		if r.tcp, err = free.Listen(r.ctx, "tcp4", r.addr.String()); err == nil {
-			r.done.Go(r.serveUDP)
-			r.done.Go(r.serveTCP)
-			return r, nil
-		}
-		r.udp.Close()
+	if r.udp, r.tcp, err = listenPair(r.ctx); err != nil {
+		r.cancel()
+		return nil, cay.Wrap(cay.Internal, err, "the relay for names cannot listen")
 	}
-	r.cancel()
-	return nil, cay.Wrap(cay.Internal, err, "the relay for names cannot listen")
+	r.addr = netip.AddrPortFrom(DNS, portOf(r.udp.LocalAddr()))
+	r.done.Go(r.serveUDP)
+	r.done.Go(r.serveTCP)
+	return r, nil
 }
 
 func (r *relay) close() {

@@ -3,7 +3,7 @@ package vnet
 import (
 	"context"
 	"net/netip"
-	"strings"
+	"slices"
 
 	"github.com/google/nftables"
 
@@ -14,15 +14,16 @@ import (
 // value lets nothing out.
 type policy struct {
 	open    bool // the internet
-	dns     bool // names
+	dns     bool // all names
+	asking  bool // names are for the server of Diverted to decide
+	web     bool // the web is
 	allowed []netip.Prefix
 	denied  []netip.Prefix
 }
 
 // Apply sets what the instance in a slot may reach, in one step, in place of
-// what was set before. Names resolve unless nothing at all is allowed.
-// Destinations are IPv4 addresses and prefixes; IPv6 ones are taken and have
-// no effect, because guests have no IPv6.
+// what was set before. Who serves Diverted must know the policy already.
+// IPv6 destinations are taken and have no effect, because guests have no IPv6.
 func (m *Manager) Apply(_ context.Context, s Slot, p cay.NetworkPolicy) error {
 	m.mu.Lock()
 	ok := m.slots[s.Index] == held
@@ -30,55 +31,39 @@ func (m *Manager) Apply(_ context.Context, s Slot, p cay.NetworkPolicy) error {
 	if !ok {
 		return cay.Errorf(cay.Conflict, "network slot %d is not in use", s.Index)
 	}
-	allowed, err := prefixes("allowOut", p.AllowOut)
-	if err != nil {
-		return err
-	}
-	denied, err := prefixes("denyOut", p.DenyOut)
-	if err != nil {
-		return err
-	}
-	return m.applyPolicy(s.Index, policy{
-		open:    p.AllowInternet,
-		dns:     p.AllowInternet || len(p.AllowOut) > 0,
-		allowed: allowed,
-		denied:  denied,
-	})
+	return m.applyPolicy(s.Index, inKernel(p))
 }
 
-// CheckPolicy says whether Apply would take a policy.
-func CheckPolicy(p cay.NetworkPolicy) error {
-	if _, err := prefixes("allowOut", p.AllowOut); err != nil {
-		return err
+// inKernel is the part of a policy that the packet filter decides alone.
+// Everything that goes through a SOCKS server is diverted.
+func inKernel(p cay.NetworkPolicy) policy {
+	allowed, denied := prefixes(p.AllowOut), prefixes(p.DenyOut)
+	everything := wide(allowed) || p.AllowInternet && !wide(denied)
+	something := p.AllowInternet || len(p.AllowOut) > 0
+	out := policy{
+		dns:    everything && len(p.Rules) == 0,
+		asking: something && (!everything || len(p.Rules) > 0),
 	}
-	_, err := prefixes("denyOut", p.DenyOut)
-	return err
+	if p.Proxy == nil {
+		out.open, out.web, out.allowed, out.denied = p.AllowInternet, len(p.Rules) > 0, allowed, denied
+	}
+	return out
 }
 
-func prefixes(field string, in []string) ([]netip.Prefix, error) {
+// prefixes are the IPv4 ranges of a list; domains are none.
+func prefixes(in []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, s := range in {
-		p, err := netip.ParsePrefix(s)
-		if err != nil {
-			addr, err := netip.ParseAddr(s)
-			if err != nil || addr.Zone() != "" {
-				return nil, badDestination(field, s)
-			}
-			p = netip.PrefixFrom(addr, addr.BitLen())
-		}
-		if p.Addr().Is4() {
-			out = append(out, p.Masked())
+		if p, ok := cay.Destination(s); ok && p.Addr().Is4() {
+			out = append(out, p)
 		}
 	}
-	return disjoint(out), nil
+	return disjoint(out)
 }
 
-func badDestination(field, s string) error {
-	if field == "allowOut" && strings.ContainsAny(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ*") && !strings.ContainsAny(s, ":/ ") {
-		return cay.Errorf(cay.Unsupported, "network.allowOut: domain names such as %q are not offered yet", s).
-			WithHint("use IP addresses or CIDR ranges")
-	}
-	return cay.Errorf(cay.Invalid, "network.%s: %q is neither an IP address nor a CIDR range", field, s)
+// wide reports whether a list names half of the internet or more at once.
+func wide(list []netip.Prefix) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Bits() <= 1 })
 }
 
 // elements are the set elements that say a policy for an address.
@@ -89,6 +74,12 @@ func (p policy) elements(s *sets, addr netip.Addr) map[*nftables.Set][]nftables.
 	}
 	if p.dns {
 		out[s.dns] = []nftables.SetElement{{Key: addr.AsSlice()}}
+	}
+	if p.asking {
+		out[s.asking] = []nftables.SetElement{{Key: addr.AsSlice()}}
+	}
+	if p.web {
+		out[s.web] = []nftables.SetElement{{Key: addr.AsSlice()}}
 	}
 	pairs := func(prefixes []netip.Prefix) (out []nftables.SetElement) {
 		for _, d := range prefixes {
@@ -239,6 +230,8 @@ func (m *Manager) readPolicies(byAddr map[netip.Addr]int) error {
 	for set, add := range map[*nftables.Set]func(*policy, netip.Prefix){
 		s.open:    func(p *policy, _ netip.Prefix) { p.open = true },
 		s.dns:     func(p *policy, _ netip.Prefix) { p.dns = true },
+		s.asking:  func(p *policy, _ netip.Prefix) { p.asking = true },
+		s.web:     func(p *policy, _ netip.Prefix) { p.web = true },
 		s.allowed: func(p *policy, d netip.Prefix) { p.allowed = append(p.allowed, d) },
 		s.denied:  func(p *policy, d netip.Prefix) { p.denied = append(p.denied, d) },
 	} {

@@ -1,6 +1,7 @@
 package vnet
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 	"net/netip"
@@ -16,6 +17,10 @@ func Probe() error {
 	var b [2]byte
 	rand.Read(b[:])
 	m := &Manager{name: fmt.Sprintf("x%x", b), network: netip.MustParsePrefix("10.0.0.0/30")}
+	if err := m.listen(context.Background()); err != nil {
+		return err
+	}
+	defer m.diverted.close()
 	err := m.writeTableOnce(netip.MustParseAddrPort("10.0.0.1:53"), disjoint(closedForEver))
 	if err != nil {
 		return cay.Wrap(cay.Unsupported, err, "the packet filter cannot be written")

@@ -36,7 +36,9 @@ var closedForEver = []netip.Prefix{
 type sets struct {
 	slots   *nftables.Set // interface . address: who may send as whom
 	open    *nftables.Set // address: reaches the internet
-	dns     *nftables.Set // address: may ask names
+	dns     *nftables.Set // address: may ask all names
+	asking  *nftables.Set // address: its questions are diverted
+	web     *nftables.Set // address: its connections to the web are diverted
 	allowed *nftables.Set // address . destination: beats denied
 	denied  *nftables.Set // address . destination
 	blocked *nftables.Set // destination: closed to all
@@ -55,6 +57,8 @@ func newSets(t *nftables.Table) *sets {
 		},
 		open:    &nftables.Set{Table: t, Name: "open", KeyType: nftables.TypeIPAddr},
 		dns:     &nftables.Set{Table: t, Name: "dns", KeyType: nftables.TypeIPAddr},
+		asking:  &nftables.Set{Table: t, Name: "asking", KeyType: nftables.TypeIPAddr},
+		web:     &nftables.Set{Table: t, Name: "web", KeyType: nftables.TypeIPAddr},
 		allowed: &nftables.Set{Table: t, Name: "allowed", KeyType: pair, Interval: true, Concatenation: true},
 		denied:  &nftables.Set{Table: t, Name: "denied", KeyType: pair, Interval: true, Concatenation: true},
 		blocked: &nftables.Set{Table: t, Name: "blocked", KeyType: nftables.TypeIPAddr, Interval: true},
@@ -62,7 +66,7 @@ func newSets(t *nftables.Table) *sets {
 }
 
 func (s *sets) all() []*nftables.Set {
-	return []*nftables.Set{s.slots, s.open, s.dns, s.allowed, s.denied, s.blocked}
+	return []*nftables.Set{s.slots, s.open, s.dns, s.asking, s.web, s.allowed, s.denied, s.blocked}
 }
 
 // writeTable writes the packet filter in one transaction. Chains are replaced;
@@ -72,6 +76,7 @@ func (m *Manager) writeTable(resolver netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
+	m.blocked = blocked
 	err = m.writeTableOnce(resolver, blocked)
 	if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EBUSY) {
 		// Another version's sets are in the way. Policies are applied again
@@ -105,10 +110,12 @@ func (m *Manager) writeTableOnce(resolver netip.AddrPort, blocked []netip.Prefix
 		return err
 	}
 	w := chainWriter{c: c, t: t, guests: m.name + "-"}
+	conns, questions := m.diverted.ports()
 	w.spoofing(s)
-	w.names(s, resolver)
-	w.input(resolver)
+	w.divert(s, resolver, conns, questions)
+	w.input(resolver, conns, questions)
 	w.forward(s, resolver)
+	w.output(s, m.mark())
 	w.masquerade(m.network)
 	return c.Flush()
 }
@@ -129,7 +136,7 @@ func (m *Manager) deleteTable() error {
 // blockedRanges are the closed ranges and the networks that the host is a
 // member of: its neighbours are none of a guest's business.
 func (m *Manager) blockedRanges() ([]netip.Prefix, error) {
-	out := append(slices.Clone(closedForEver), m.network)
+	out := slices.Clone(closedForEver)
 	var addrs []netlink.Addr
 	err := untorn(func() (err error) {
 		addrs, err = m.links.AddrList(nil, netlink.FAMILY_V4)
@@ -144,7 +151,26 @@ func (m *Manager) blockedRanges() ([]netip.Prefix, error) {
 			out = append(out, p.Masked())
 		}
 	}
-	return disjoint(out), nil
+	for _, hole := range m.opened {
+		out = without(out, hole.Masked())
+	}
+	return disjoint(append(out, m.network, netip.PrefixFrom(Gateway, 32))), nil
+}
+
+// without takes a range out of prefixes.
+func without(in []netip.Prefix, hole netip.Prefix) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range in {
+		switch {
+		case !p.Overlaps(hole):
+			out = append(out, p)
+		case p.Bits() < hole.Bits(): // the hole is in one of its halves
+			first, _ := p.Addr().Prefix(p.Bits() + 1)
+			second := netip.PrefixFrom(last(first).Next(), p.Bits()+1)
+			out = append(out, without([]netip.Prefix{first, second}, hole)...)
+		}
+	}
+	return out
 }
 
 // disjoint sorts prefixes and leaves out those within others: the kernel
@@ -216,26 +242,51 @@ func (w chainWriter) spoofing(s *sets) {
 	}, drop())
 }
 
-// names sends the guests' questions on to the resolver.
-func (w chainWriter) names(s *sets, resolver netip.AddrPort) {
+// divert sends the guests' questions to the resolver, or to us; and to us the
+// connections that forward would refuse, but for those to closed ranges, whose
+// answer is plain. A name may allow the others, and who refuses them says why.
+func (w chainWriter) divert(s *sets, resolver, conns, questions netip.AddrPort) {
 	rule := w.chain("names", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
 	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-		rule(w.from(), to(netip.PrefixFrom(DNS, 32)), fromSet(s.dns), protocol(proto), toPort(53), []expr.Any{
-			&expr.Immediate{Register: unix.NFT_REG_1, Data: resolver.Addr().AsSlice()},
-			&expr.Immediate{Register: unix.NFT_REG_2, Data: binaryutil.BigEndian.PutUint16(resolver.Port())},
-			&expr.NAT{
-				Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4,
-				RegAddrMin: unix.NFT_REG_1, RegProtoMin: unix.NFT_REG_2, Specified: true,
-			},
-		})
+		question := slices.Concat(w.from(), to(netip.PrefixFrom(DNS, 32)), protocol(proto), toPort(portNames))
+		rule(question, fromSet(s.asking), destinationNAT(questions))
+		rule(question, fromSet(s.dns), destinationNAT(resolver))
+	}
+	conn := slices.Concat(w.from(), protocol(unix.IPPROTO_TCP))
+	rule(w.from(), to(netip.PrefixFrom(Gateway, 32)), accept())
+	rule(conn, toSet(s.blocked), accept())
+	for _, port := range webPorts {
+		rule(conn, fromSet(s.web), toPort(port), destinationNAT(conns))
+	}
+	rule(conn, flowSet(s.allowed), accept())
+	rule(conn, flowSet(s.denied), destinationNAT(conns))
+	rule(conn, fromSet(s.open), accept())
+	rule(conn, destinationNAT(conns))
+}
+
+const portNames = 53
+
+// webPorts are those whose connections may have headers set.
+var webPorts = []uint16{80, 443}
+
+func destinationNAT(to netip.AddrPort) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: unix.NFT_REG_1, Data: to.Addr().AsSlice()},
+		&expr.Immediate{Register: unix.NFT_REG_2, Data: binaryutil.BigEndian.PutUint16(to.Port())},
+		&expr.NAT{
+			Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4,
+			RegAddrMin: unix.NFT_REG_1, RegProtoMin: unix.NFT_REG_2, Specified: true,
+		},
 	}
 }
 
-// input is what guests may send to the host itself: answers, and questions if
-// the resolver is one of the host's addresses.
-func (w chainWriter) input(resolver netip.AddrPort) {
+// input is what guests may send to the host itself: answers, what was diverted
+// to us, and questions if the resolver is one of the host's addresses.
+func (w chainWriter) input(resolver, conns, questions netip.AddrPort) {
 	rule := w.chain("input", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter)
 	w.dropInvalid(rule)
+	w.questions(rule, questions)
+	w.redirected(rule, conns, unix.IPPROTO_TCP)
 	rule(w.from(), replies(), accept())
 	w.questions(rule, resolver)
 	w.refuse(rule, w.from())
@@ -250,10 +301,29 @@ func (w chainWriter) forward(s *sets, resolver netip.AddrPort) {
 	rule(w.into(), drop())
 	w.questions(rule, resolver)
 	w.refuse(rule, w.from(), toSet(s.blocked))
+	for _, port := range webPorts { // connections that are older than the policy, and QUIC
+		w.refuse(rule, w.from(), fromSet(s.web), protocol(unix.IPPROTO_TCP), toPort(port))
+		w.refuse(rule, w.from(), fromSet(s.web), protocol(unix.IPPROTO_UDP), toPort(port))
+	}
 	rule(w.from(), flowSet(s.allowed), accept())
 	w.refuse(rule, w.from(), flowSet(s.denied))
 	rule(w.from(), fromSet(s.open), accept())
 	w.refuse(rule, w.from())
+}
+
+// output keeps what Dial sends away from the host and from closed ranges.
+func (w chainWriter) output(s *sets, mark uint32) {
+	rule := w.chain("output", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityFilter)
+	marked := []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: unix.NFT_REG_1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: binaryutil.NativeEndian.PutUint32(mark)},
+	}
+	loopback := []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: unix.NFT_REG_1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: []byte("lo\x00")},
+	}
+	w.refuse(rule, marked, loopback)
+	w.refuse(rule, marked, toSet(s.blocked))
 }
 
 // masquerade hides guests behind the host.
@@ -262,12 +332,15 @@ func (w chainWriter) masquerade(network netip.Prefix) {
 	rule(w.notInto(), from(network), []expr.Any{&expr.Masq{}})
 }
 
-// questions accepts what the chain of names has sent to the resolver.
+// questions accepts the questions that were sent to a resolver.
 func (w chainWriter) questions(rule func(...[]expr.Any), resolver netip.AddrPort) {
-	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-		rule(w.from(), redirected(), to(netip.PrefixFrom(resolver.Addr(), 32)),
-			protocol(proto), toPort(resolver.Port()), accept())
-	}
+	w.redirected(rule, resolver, unix.IPPROTO_UDP)
+	w.redirected(rule, resolver, unix.IPPROTO_TCP)
+}
+
+// redirected accepts what divert has sent somewhere.
+func (w chainWriter) redirected(rule func(...[]expr.Any), where netip.AddrPort, proto byte) {
+	rule(w.from(), redirected(), to(netip.PrefixFrom(where.Addr(), 32)), protocol(proto), toPort(where.Port()), accept())
 }
 
 // dropInvalid drops what belongs to no connection, without an answer: a late or

@@ -18,7 +18,8 @@
 // belongs to a slot is an element of a set. Nothing is open before Apply opens
 // it: a fresh slot reaches nothing, and what no Apply can open is the host, a
 // neighbour, a private range, link-local and multicast addresses, and IPv6.
-// The host may dial guests; guests may answer.
+// The host may dial guests; guests may answer. What addresses alone do not
+// decide is diverted to whoever serves Diverted (package egress).
 package vnet
 
 import (
@@ -62,6 +63,9 @@ type Config struct {
 	Network netip.Prefix
 	// Resolvers answer the guests' questions. Empty means the host's own.
 	Resolvers []netip.AddrPort
+	// Opened are ranges that are closed to guests on other hosts, and on this
+	// one are treated like the internet.
+	Opened []netip.Prefix
 }
 
 // Slot is a place in the network for one instance.
@@ -79,6 +83,11 @@ type Manager struct {
 	links   *netlink.Handle
 	lock    net.Listener // held while the manager lives: one a name
 	relay   *relay       // nil when the packet filter sends questions on by itself
+
+	servers  []netip.AddrPort
+	opened   []netip.Prefix
+	blocked  []netip.Prefix // what is closed to all
+	diverted Diverted
 
 	filling sync.WaitGroup
 	cancel  context.CancelFunc
@@ -124,6 +133,7 @@ func Open(ctx context.Context, cfg Config) (*Manager, error) {
 		name:    cfg.Name,
 		network: cfg.Network.Masked(),
 		lock:    lock,
+		opened:  cfg.Opened,
 		wanted:  make(chan struct{}, 1),
 		slots:   map[int]state{},
 		applied: map[int]policy{},
@@ -148,6 +158,9 @@ func (m *Manager) open(ctx context.Context, resolvers []netip.AddrPort) (err err
 	m.mtu = m.uplinkMTU()
 	target, err := m.resolver(resolvers)
 	if err != nil {
+		return err
+	}
+	if err := m.listen(ctx); err != nil {
 		return err
 	}
 	if err := m.find(); err != nil {
@@ -220,6 +233,7 @@ func (m *Manager) Close() error {
 		m.cancel()
 	}
 	m.filling.Wait()
+	m.diverted.close()
 	if m.relay != nil {
 		m.relay.close()
 	}

@@ -211,7 +211,7 @@ func TestNames(t *testing.T) {
 			if err := ask(1); err == nil {
 				t.Error("a closed slot gets answers")
 			}
-			apply(t, m, s, cay.NetworkPolicy{AllowInternet: true, DenyOut: []string{"0.0.0.0/0"}})
+			apply(t, m, s, cay.NetworkPolicy{AllowInternet: true, DenyOut: []string{w.private[0].String()}})
 			if err := ask(30); err != nil {
 				t.Errorf("no answer from %s: %v", DNS, err)
 			}
@@ -450,7 +450,7 @@ func TestAdoptAndReclaim(t *testing.T) {
 	reaches(t, living, w.public, w.port)
 	refused(t, living, w.public2, w.port)
 	refused(t, dead, w.public, w.port)
-	if want, got := m.appliedPolicy(living.Index), (policyOf(t, policy)); !cmp.Equal(want, got, cmp.AllowUnexported(got), cmp.Comparer(samePrefix)) {
+	if want, got := m.appliedPolicy(living.Index), inKernel(policy); !cmp.Equal(want, got, cmp.AllowUnexported(got), cmp.Comparer(samePrefix)) {
 		t.Errorf("policy read back = %+v, want %+v", want, got)
 	}
 	apply(t, m, living, cay.DefaultNetwork()) // takes the old one away
@@ -466,19 +466,6 @@ func (m *Manager) appliedPolicy(index int) policy {
 	m.rules.Lock()
 	defer m.rules.Unlock()
 	return m.applied[index]
-}
-
-func policyOf(t *testing.T, p cay.NetworkPolicy) policy {
-	t.Helper()
-	allowed, err := prefixes("allowOut", p.AllowOut)
-	if err != nil {
-		t.Fatal(err)
-	}
-	denied, err := prefixes("denyOut", p.DenyOut)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return policy{open: p.AllowInternet, dns: true, allowed: allowed, denied: denied}
 }
 
 func TestTeardownLeavesNothing(t *testing.T) {
@@ -568,22 +555,42 @@ func TestExhausted(t *testing.T) {
 	}
 }
 
-func TestCheckPolicy(t *testing.T) {
-	for _, tc := range []struct {
-		allow, deny string
-		want        cay.Kind
+func TestInKernel(t *testing.T) {
+	some := []netip.Prefix{netip.MustParsePrefix("1.1.1.1/32")}
+	all := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
+	rules := map[string][]cay.HeaderRule{"example.com": nil}
+	for name, tc := range map[string]struct {
+		p    cay.NetworkPolicy
+		want policy
 	}{
-		{"1.1.1.1", "0.0.0.0/0", ""},
-		{"2606::/16", "8.8.8.8/32", ""},
-		{"example.com", "0.0.0.0/0", cay.Unsupported},
-		{"*.example.com", "0.0.0.0/0", cay.Unsupported},
-		{"1.1.1.1", "example.com", cay.Invalid},
-		{"1.1.1", "0.0.0.0/0", cay.Invalid},
-		{"1.1.1.1/33", "0.0.0.0/0", cay.Invalid},
+		"nothing":   {cay.NetworkPolicy{}, policy{}},
+		"open":      {cay.DefaultNetwork(), policy{open: true, dns: true}},
+		"addresses": {cay.NetworkPolicy{AllowOut: []string{"1.1.1.1", "2606::/16"}}, policy{asking: true, allowed: some}},
+		"a star":    {cay.NetworkPolicy{AllowOut: []string{"*"}}, policy{dns: true, allowed: all}},
+		"domains": {cay.NetworkPolicy{AllowInternet: true, AllowOut: []string{"example.com"}, DenyOut: []string{"0.0.0.0/0"}},
+			policy{open: true, asking: true, denied: all}},
+		"halves": {cay.NetworkPolicy{AllowInternet: true, DenyOut: []string{"0.0.0.0/1", "128.0.0.0/1"}},
+			policy{open: true, asking: true, denied: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/1"), netip.MustParsePrefix("128.0.0.0/1")}}},
+		"rules": {cay.NetworkPolicy{AllowInternet: true, Rules: rules}, policy{open: true, asking: true, web: true}},
+		"proxy": {cay.NetworkPolicy{AllowInternet: true, Proxy: &cay.EgressProxy{}}, policy{dns: true}},
 	} {
-		p := cay.NetworkPolicy{AllowOut: []string{tc.allow}, DenyOut: []string{tc.deny}}
-		if err := CheckPolicy(p); cay.KindOf(err) != tc.want {
-			t.Errorf("CheckPolicy(allow %s, deny %s) = %v, want kind %q", tc.allow, tc.deny, err, tc.want)
+		if got := inKernel(tc.p); !cmp.Equal(got, tc.want, cmp.AllowUnexported(got), cmp.Comparer(samePrefix)) {
+			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
+		}
+	}
+}
+
+func TestWithout(t *testing.T) {
+	in := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.168.0.0/16")}
+	for hole, want := range map[string]string{
+		"10.0.0.0/9":     "[10.128.0.0/9 192.168.0.0/16]",
+		"10.64.0.0/10":   "[10.0.0.0/10 10.128.0.0/9 192.168.0.0/16]",
+		"192.0.0.0/8":    "[10.0.0.0/8]",
+		"8.8.8.8/32":     "[10.0.0.0/8 192.168.0.0/16]",
+		"192.168.0.0/16": "[10.0.0.0/8]",
+	} {
+		if got := fmt.Sprint(without(in, netip.MustParsePrefix(hole))); got != want {
+			t.Errorf("without %s = %s, want %s", hole, got, want)
 		}
 	}
 }

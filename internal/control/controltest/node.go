@@ -94,6 +94,11 @@ func (n *Node) SetNetwork(_ context.Context, id cay.InstanceID, p cay.NetworkPol
 	return nil
 }
 
+// Connections says that every instance was refused one.
+func (n *Node) Connections(cay.InstanceID) []cay.Connection {
+	return []cay.Connection{{Rule: "denyOut 0.0.0.0/0", Protocol: "tcp", Address: "192.88.99.1:80"}}
+}
+
 // Snapshots lists what was saved.
 func (n *Node) Snapshots() []cay.Snapshot {
 	n.mu.Lock()

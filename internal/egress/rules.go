@@ -1,0 +1,141 @@
+package egress
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cay-run/cay"
+)
+
+// rules are a policy, made ready for questions.
+type rules struct {
+	policy  cay.NetworkPolicy
+	allowed []addressRule
+	denied  []addressRule
+	names   names[string]         // of AllowOut: the entry as written
+	headers names[cay.HeaderRule] // of Rules
+	proxy   *cay.EgressProxy
+}
+
+type addressRule struct {
+	prefix netip.Prefix
+	text   string
+}
+
+// verdict is a decision and what made it.
+type verdict struct {
+	allow bool
+	rule  string
+	named bool // the name decided, not the address
+}
+
+func compile(p cay.NetworkPolicy) *rules {
+	r := &rules{policy: p, proxy: p.Proxy}
+	for _, d := range p.AllowOut {
+		if prefix, ok := cay.Destination(d); ok {
+			r.allowed = append(r.allowed, addressRule{prefix, "allowOut " + d})
+		} else {
+			r.names.add(d, "allowOut "+d)
+		}
+	}
+	for _, d := range p.DenyOut {
+		if prefix, ok := cay.Destination(d); ok {
+			r.denied = append(r.denied, addressRule{prefix, "denyOut " + d})
+		}
+	}
+	for domain, list := range p.Rules {
+		for _, rule := range list {
+			r.headers.add(domain, rule)
+		}
+	}
+	return r
+}
+
+func find(list []addressRule, a netip.Addr) (string, bool) {
+	for _, r := range list {
+		if r.prefix.Contains(a) {
+			return r.text, true
+		}
+	}
+	return "", false
+}
+
+// decide says whether a guest may reach an address under a name, which is
+// empty when it told none. That the address is the name's is for the caller.
+func (r *rules) decide(a netip.Addr, name string) verdict {
+	if text, ok := find(r.allowed, a); ok {
+		return verdict{allow: true, rule: text}
+	}
+	if text, ok := r.names.find(name); ok {
+		return verdict{allow: true, rule: text, named: true}
+	}
+	if text, ok := find(r.denied, a); ok {
+		return verdict{rule: text}
+	}
+	if r.policy.AllowInternet {
+		return verdict{allow: true, rule: "internet access"}
+	}
+	return verdict{rule: "allow_internet_access false"}
+}
+
+// everything reports whether a guest may reach the internet but for what denyOut
+// names: then questions about names give nothing away that it could not send.
+func (r *rules) everything() bool {
+	return wide(r.allowed) || r.policy.AllowInternet && !wide(r.denied)
+}
+
+// wide reports whether a list names half of the internet or more at once.
+func wide(list []addressRule) bool {
+	return slices.ContainsFunc(list, func(r addressRule) bool { return r.prefix.Addr().Is4() && r.prefix.Bits() <= 1 })
+}
+
+// names finds values by domain: the exact one, else that of the longest
+// wildcard. The zero value is empty.
+type names[T any] struct {
+	exact, below map[string]T
+}
+
+func (n *names[T]) add(domain string, v T) {
+	if n.exact == nil {
+		n.exact, n.below = map[string]T{}, map[string]T{}
+	}
+	domain = strings.ToLower(domain)
+	if parent, ok := strings.CutPrefix(domain, "*."); ok {
+		n.below[parent] = v
+	} else {
+		n.exact[domain] = v
+	}
+}
+
+func (n *names[T]) empty() bool { return len(n.exact)+len(n.below) == 0 }
+
+// find takes a name in lower case and without a dot at its end.
+func (n *names[T]) find(name string) (v T, ok bool) {
+	if name == "" || n.empty() {
+		return v, false
+	}
+	if v, ok = n.exact[name]; ok {
+		return v, true
+	}
+	for rest := name; ; {
+		_, parent, more := strings.Cut(rest, ".")
+		if !more {
+			return v, false
+		}
+		if v, ok = n.below[parent]; ok {
+			return v, true
+		}
+		rest = parent
+	}
+}
+
+// cleanName is how a name that a guest told is compared; empty for what is no
+// name of a host.
+func cleanName(s string) string {
+	s = strings.ToLower(strings.TrimSuffix(s, "."))
+	if strings.HasPrefix(s, "*") || !cay.IsDomain(s) {
+		return ""
+	}
+	return s
+}
