@@ -1,0 +1,106 @@
+"""What sandboxes may reach, with the SDK, changed while they run."""
+
+import json
+
+import e2b
+import pytest
+from e2b import ALL_TRAFFIC
+
+from internet import Internet
+
+
+@pytest.fixture(scope="module")
+def internet():
+    with Internet() as world:
+        yield world
+
+
+def get(sandbox, address, host=None):
+    """The status and body of a request, or "refused"."""
+    header = f"-H 'Host: {host}'" if host else ""
+    run = sandbox.commands.run(
+        f"curl -sS -m 30 -w '\\n%{{http_code}}' {header} http://{address}/ || echo refused", timeout=60)
+    return run.stdout.strip()
+
+
+def echo(sandbox, address):
+    """Whether an arbitrary protocol gets through."""
+    run = sandbox.commands.run(
+        "python3 - <<'E'\n"
+        "import socket\n"
+        f"s = socket.create_connection(('{address}', 9000), timeout=30)\n"
+        "s.sendall(b'ping')\n"
+        "print(s.recv(4))\n"
+        "E", timeout=60)
+    return "ping" in run.stdout
+
+
+def blocked(sandbox, address):
+    with pytest.raises(e2b.CommandExitException):
+        echo(sandbox, address)
+    return True
+
+
+def test_update_network_addresses(create, internet):
+    first, second = internet.addresses
+    sandbox = create()
+    assert get(sandbox, first).endswith("200") and echo(sandbox, second)
+    sandbox.update_network({"allow_out": [first], "deny_out": [ALL_TRAFFIC]})
+    assert echo(sandbox, first) and blocked(sandbox, second)
+    info = sandbox.get_info()
+    assert info.network["allow_out"] == [first] and info.network["deny_out"] == [ALL_TRAFFIC]
+    answer = get(sandbox, second)
+    assert answer.endswith("403"), answer
+    reason = json.loads(answer.rsplit("\n", 1)[0])
+    assert reason["rule"] == f"denyOut {ALL_TRAFFIC}" and reason["sandboxId"] == sandbox.sandbox_id
+    sandbox.update_network({"deny_out": [f"{first}/32"]})
+    assert blocked(sandbox, first) and echo(sandbox, second)
+    sandbox.update_network({"allow_internet_access": False})
+    assert blocked(sandbox, first) and blocked(sandbox, second)
+    sandbox.update_network({})
+    assert echo(sandbox, first) and echo(sandbox, second)
+
+
+def test_network_outlives_pause_and_fork(create, internet):
+    first, second = internet.addresses
+    sandbox = create(network={"allow_out": [first], "deny_out": [ALL_TRAFFIC]})
+    assert echo(sandbox, first) and blocked(sandbox, second)
+    sandbox.update_network({"allow_out": [second], "deny_out": [ALL_TRAFFIC]})
+    sandbox.pause()
+    sandbox = sandbox.connect()
+    assert echo(sandbox, second) and blocked(sandbox, first)
+
+
+def test_bad_policies(create):
+    sandbox = create()
+    for update in (
+        {"allow_out": ["not a domain"]},
+        {"allow_out": ["example.com"]},
+        {"deny_out": ["example.com"]},
+        {"rules": {"*": [{"transform": {"headers": {"a": "b"}}}]}},
+        {"rules": {"a.example": [{"transform": {"headers": {"Host": "b"}}}]}},
+    ):
+        with pytest.raises(e2b.SandboxException) as e:
+            sandbox.update_network(update)
+        assert "network." in str(e.value)
+
+
+def test_domains_answer_only_what_is_allowed(create, internet):
+    first, _ = internet.addresses
+    sandbox = create(network={"allow_out": ["allowed.example"], "deny_out": [ALL_TRAFFIC]})
+    answer = get(sandbox, first, "other.example")
+    assert answer.endswith("403") and ALL_TRAFFIC in answer
+    # Nobody has told that the name is at this address.
+    answer = get(sandbox, first, "allowed.example")
+    assert answer.endswith("403") and "not the name's" in answer
+    run = sandbox.commands.run("getent ahosts other.example || echo unknown", timeout=60)
+    assert run.stdout.strip() == "unknown"
+
+
+def test_rules_set_headers(create, internet):
+    first, _ = internet.addresses
+    sandbox = create(network={"rules": {"plain.example": [{"transform": {"headers": {"X-Plain": "yes"}}}]}})
+    answer = get(sandbox, first, "elsewhere.example")
+    assert "plain=None" in answer and answer.endswith("200")
+    info = sandbox.get_info()
+    assert info.network["rules"]["plain.example"][0]["transform"]["headers"] == {"X-Plain": "yes"}
