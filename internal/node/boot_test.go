@@ -108,6 +108,78 @@ func TestDegrades(t *testing.T) {
 	}
 }
 
+// TestFilesAreAwaited: who wants the files of a sandbox that was just paused
+// waits for them; who wants its memory does not.
+func TestFilesAreAwaited(t *testing.T) {
+	m := newMachine(t)
+	n := m.open(t)
+	s := spec()
+	if _, err := n.Create(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	goOn := make(chan struct{})
+	m.on("files", func() error { <-goOn; return nil })
+	record := cay.Snapshot{ID: cay.NewSnapshotID(), Sandbox: s.Sandbox}
+	if err := n.Pause(t.Context(), s.Instance, record); err != nil {
+		t.Fatal(err)
+	}
+	if !m.containers[s.Instance].held {
+		t.Error("it runs on while its files are read")
+	}
+	if _, whole := readJournal(n.journal(s.Instance)); whole {
+		t.Error("a server that is killed now would let it run on")
+	}
+	again := s
+	again.Instance, again.Snapshot, again.Resume = cay.NewInstanceID(), record.ID, true
+	if _, err := n.Create(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Kill(t.Context(), again.Instance, cay.CauseAsked); err != nil {
+		t.Fatal(err)
+	}
+	again.Instance, again.FilesOnly = cay.NewInstanceID(), true
+	booted := make(chan error, 1)
+	go func() {
+		_, err := n.Create(t.Context(), again)
+		booted <- err
+	}()
+	close(goOn)
+	if err := <-booted; err != nil {
+		t.Fatal(err)
+	}
+	if len(m.saved[record.ID].Files) != 2 {
+		t.Errorf("saved as %+v", m.saved[record.ID])
+	}
+}
+
+// TestPausedWithoutFiles: that the files could not be kept too is no failed
+// pause.
+func TestPausedWithoutFiles(t *testing.T) {
+	for _, step := range []string{"files", "attach"} {
+		m := newMachine(t)
+		n := m.open(t)
+		s := spec()
+		if _, err := n.Create(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		m.on(step, func() error { return cay.Errorf(cay.NoSpace, "full") })
+		record := cay.Snapshot{ID: cay.NewSnapshotID(), Sandbox: s.Sandbox}
+		if err := n.Pause(t.Context(), s.Instance, record); err != nil {
+			t.Fatal(err)
+		}
+		nextDeath(t, n)
+		nothingLeft(t, m, n)
+		s.Instance, s.Snapshot, s.FilesOnly = cay.NewInstanceID(), record.ID, true
+		if _, err := n.Create(t.Context(), s); cay.KindOf(err) != cay.Conflict {
+			t.Errorf("%s: Create = %v", step, err)
+		}
+		s.Instance, s.FilesOnly = cay.NewInstanceID(), false
+		if _, err := n.Create(t.Context(), s); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestDamage: a damaged snapshot never becomes a sandbox that anybody sees,
 // and it is the damage that is named, not what it led to.
 func TestDamage(t *testing.T) {

@@ -90,7 +90,7 @@ func (n *Node) make(ctx context.Context, inst *instance) error {
 	case <-ctx.Done():
 		return stepFailed(ctx, "wait for its turn", ctx.Err())
 	}
-	from, err := n.find(&inst.spec)
+	from, err := n.find(ctx, &inst.spec)
 	if err != nil {
 		return stepFailed(ctx, "find its snapshot", err)
 	}
@@ -145,8 +145,14 @@ type source struct {
 }
 
 // find locates a snapshot and its root, and fills in limits that nobody set.
-func (n *Node) find(spec *cay.InstanceSpec) (source, error) {
+func (n *Node) find(ctx context.Context, spec *cay.InstanceSpec) (source, error) {
 	dir, record, err := n.cfg.Snapshots.Get(spec.Snapshot)
+	if err == nil && (spec.FilesOnly || n.cfg.Engine.CanRestore(record) != nil) {
+		if err := n.awaitFiles(ctx, spec.Snapshot); err != nil {
+			return source{}, err
+		}
+		dir, record, err = n.cfg.Snapshots.Get(spec.Snapshot)
+	}
 	if err != nil {
 		return source{}, err
 	}

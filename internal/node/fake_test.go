@@ -154,6 +154,21 @@ func (m *shelf) Commit(_ string, s cay.Snapshot) error {
 	return nil
 }
 
+func (m *shelf) Attach(_ string, id cay.SnapshotID, files []cay.SnapFile) error {
+	if err := (*machine)(m).step("attach"); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, ok := m.saved[id]
+	if !ok {
+		return cay.Errorf(cay.NotFound, "no snapshot %q", id)
+	}
+	s.Files = append(slices.Clone(s.Files), files...)
+	m.saved[id] = s
+	return nil
+}
+
 func (m *shelf) Check(_ context.Context, _ cay.Snapshot, files []cay.SnapFile) error {
 	m.mu.Lock()
 	m.checked = files

@@ -21,8 +21,9 @@ type instance struct {
 	started time.Time
 	// protocol is what the agent inside speaks; snapshots record it.
 	protocol int
-	boot     cay.Boot // what a start from its files needs; snapshots record it
-	notice   string   // what it could not be given back
+	boot     cay.Boot       // what a start from its files needs; snapshots record it
+	notice   string         // what it could not be given back
+	keep     cay.SnapshotID // that its files are still to be added to, once it is paused
 
 	jobs  chan job // what the owner is asked to do besides ending it
 	died  <-chan cay.Death
@@ -103,6 +104,7 @@ func (n *Node) tend(inst *instance) {
 	}
 	d := inst.deathRecord()
 	n.hide(inst)
+	n.keepFiles(inst)
 	if n.finish(inst) {
 		n.deaths.tell(d)
 	}

@@ -110,11 +110,19 @@ func readJournal(dir string) (r record, whole bool) {
 // removeJournal ends a journal. The mark goes first, so that half a journal is
 // never adopted.
 func removeJournal(dir string) error {
+	if err := unmarkWhole(dir); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// unmarkWhole says that an instance must not be adopted.
+func unmarkWhole(dir string) error {
 	err := os.Remove(filepath.Join(dir, wholeFile))
 	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
 		return err
 	}
-	return os.RemoveAll(dir)
+	return nil
 }
 
 // diskError names a full disk.

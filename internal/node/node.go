@@ -72,6 +72,8 @@ func (noEgress) Connections(netip.Addr) []cay.Connection { return nil }
 type Snapshots interface {
 	Begin() (tmp string, err error)
 	Commit(tmp string, s cay.Snapshot) error
+	// Attach adds files to a snapshot; NotFound when there is none any more.
+	Attach(tmp string, id cay.SnapshotID, files []cay.SnapFile) error
 	Abort(tmp string) error
 	Remove(id cay.SnapshotID) error
 	List() ([]cay.Snapshot, error)
@@ -114,6 +116,7 @@ type Config struct {
 type Node struct {
 	cfg      Config
 	restores chan struct{} // a token for each instance that is being made or saved
+	copies   chan struct{} // and one for each whose files are being kept: restores may wait for them
 
 	ctx    context.Context // done when the node closes
 	cancel context.CancelFunc
@@ -124,6 +127,8 @@ type Node struct {
 	closed    bool
 	instances map[cay.InstanceID]*instance
 	bySandbox map[cay.SandboxID]*instance // only what Lookup may find
+	// keeping has the snapshots that files are still added to.
+	keeping map[cay.SnapshotID]chan struct{}
 }
 
 // Open makes a node from what an earlier one left on this machine: whole
@@ -155,9 +160,11 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	n := &Node{
 		cfg:       cfg,
 		restores:  make(chan struct{}, cfg.Restores),
+		copies:    make(chan struct{}, cfg.Restores),
 		deaths:    newDeaths(),
 		instances: map[cay.InstanceID]*instance{},
 		bySandbox: map[cay.SandboxID]*instance{},
+		keeping:   map[cay.SnapshotID]chan struct{}{},
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if err := n.recover(ctx); err != nil {

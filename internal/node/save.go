@@ -23,8 +23,9 @@ type job struct {
 // safely on disk: when Pause fails the instance runs on, unless it died, which
 // Deaths tells. Once begun it cannot be cancelled.
 //
-// A memory snapshot that is to last holds the files once more, in a form that
-// outlives the engine's build.
+// When that is done, and the caller has its answer, the files of the stopped
+// guest are added to a memory snapshot once more, in a form that outlives the
+// engine's build.
 func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error {
 	return n.askTurn(ctx, id, func(inst *instance) (bool, error) {
 		// From here on nobody may talk to it: what it said after its
@@ -36,11 +37,19 @@ func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot
 		}
 		err := n.hold(inst)
 		if err == nil {
-			err = n.save(inst, record, true)
+			err = n.save(inst, record)
 		}
 		if err != nil {
 			n.revive(inst)
 			return false, err
+		}
+		// From here on it is the snapshot that goes on: should the server die,
+		// the next one must not let this guest run.
+		if err := unmarkWhole(n.journal(inst.spec.Instance)); err != nil {
+			n.cfg.Log.Warn("a paused sandbox's journal still says that it runs", "sandbox", inst.spec.Sandbox, "err", err)
+		}
+		if record.Kind != cay.FilesSnapshot {
+			n.promiseFiles(inst, record.ID)
 		}
 		return true, nil
 	})
@@ -50,7 +59,7 @@ func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot
 // on.
 func (n *Node) Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error {
 	return n.askTurn(ctx, id, func(inst *instance) (bool, error) {
-		return false, n.save(inst, record, false)
+		return false, n.save(inst, record)
 	})
 }
 
@@ -132,9 +141,8 @@ func (n *Node) hold(inst *instance) error {
 	return n.cfg.Engine.Hold(ctx, id)
 }
 
-// save writes a snapshot: all of it, or nothing. lasting has a memory snapshot
-// hold the files as well.
-func (n *Node) save(inst *instance, record cay.Snapshot, lasting bool) error {
+// save writes a snapshot: all of it, or nothing.
+func (n *Node) save(inst *instance, record cay.Snapshot) error {
 	tmp, err := n.cfg.Snapshots.Begin()
 	if err != nil {
 		return err
@@ -145,7 +153,7 @@ func (n *Node) save(inst *instance, record cay.Snapshot, lasting bool) error {
 		}
 	}()
 	begun := time.Now()
-	s, err := n.write(inst.spec.Instance, tmp, record.Kind == cay.FilesSnapshot, lasting)
+	s, err := n.write(inst.spec.Instance, tmp, record.Kind == cay.FilesSnapshot)
 	if err != nil {
 		return err
 	}
@@ -161,20 +169,11 @@ func (n *Node) save(inst *instance, record cay.Snapshot, lasting bool) error {
 }
 
 // write has the engine write the files of a snapshot into dir.
-func (n *Node) write(id cay.InstanceID, dir string, filesOnly, lasting bool) (cay.Snapshot, error) {
-	ctx := context.Background()
+func (n *Node) write(id cay.InstanceID, dir string, filesOnly bool) (cay.Snapshot, error) {
 	if filesOnly {
-		return n.cfg.Engine.SnapshotFiles(ctx, id, dir)
+		return n.cfg.Engine.SnapshotFiles(context.Background(), id, dir)
 	}
-	s, err := n.cfg.Engine.Checkpoint(ctx, id, dir, true)
-	if err != nil || !lasting {
-		return s, err
-	}
-	begun := time.Now()
-	layer, err := n.cfg.Engine.SnapshotFiles(ctx, id, dir)
-	s.Files = append(s.Files, layer.Files...)
-	n.cfg.Log.Debug("files saved beside memory", "instance", id, "bytes", layer.Size(), "took", time.Since(begun))
-	return s, err
+	return n.cfg.Engine.Checkpoint(context.Background(), id, dir, true)
 }
 
 // revive lets a guest go on that was to be paused and could not be. One that

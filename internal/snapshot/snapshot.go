@@ -2,6 +2,7 @@
 //
 //	<data>/snapshots/<id>/snapshot.json   the record, written last
 //	<data>/snapshots/<id>/<file>          what the engine wrote, some in a directory
+//	<data>/snapshots/<id>/attached.json   what was added later
 //	<data>/images/<digest>.erofs          root images, named by their SHA-256
 //
 // Everything is immutable once it has its name. Work in progress lies under a
@@ -239,16 +240,25 @@ func (d *Dir) unlock(tmp string) bool {
 
 func readRecord(dir string) (cay.Snapshot, error) {
 	var s cay.Snapshot
-	f, err := os.Open(filepath.Join(dir, recordName))
+	text, err := readBounded(filepath.Join(dir, recordName))
 	if err != nil {
 		return s, err
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return s, err
+	}
+	more, err := attached(dir)
+	s.Files = append(s.Files, more...)
+	return s, err
+}
+
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxRecord))
-	if err != nil {
-		return s, err
-	}
-	return s, json.Unmarshal(text, &s)
+	return io.ReadAll(io.LimitReader(f, maxRecord))
 }
 
 // checkFiles compares what a directory holds with its record, by size.
@@ -273,7 +283,7 @@ func checkFiles(dir string, s cay.Snapshot) error {
 
 // validName accepts the name of a file in a snapshot, or in a directory of it.
 func validName(name string) bool {
-	return filepath.IsLocal(name) && name == filepath.Clean(name) && name != "." && name != recordName &&
+	return filepath.IsLocal(name) && name == filepath.Clean(name) && name != "." && name != recordName && name != attachedName &&
 		strings.Count(name, "/") <= 1 && !strings.HasPrefix(name, tempPrefix)
 }
 

@@ -252,6 +252,55 @@ func TestVerifyFindsWhatGetDoesNot(t *testing.T) {
 	wantKind(t, d.Verify(t.Context(), s.ID), cay.Internal)
 }
 
+// TestAttach: what is added to a snapshot is there as a whole or not at all.
+func TestAttach(t *testing.T) {
+	data := t.TempDir()
+	d := open(t, data)
+	s := commit(t, d, "memory")
+	layer := func(name string) (string, []cay.SnapFile) {
+		tmp, add := begin(t, d, "files")
+		f := add.Files[0]
+		if err := os.MkdirAll(filepath.Join(tmp, "files"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(tmp, f.Name), filepath.Join(tmp, name)); err != nil {
+			t.Fatal(err)
+		}
+		f.Name = name
+		return tmp, []cay.SnapFile{f}
+	}
+	tmp, files := layer("files/pages.img")
+	wantKind(t, d.Attach(tmp, cay.NewSnapshotID(), files), cay.NotFound)
+	// A crash between the two names: the files are nobody's.
+	half := commit(t, d, "memory")
+	if err := os.Mkdir(filepath.Join(data, "snapshots", string(half.ID), "files"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, got, err := d.Get(half.ID); err != nil || len(got.Files) != 1 {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	if err := d.Attach(tmp, s.ID, files); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Abort(tmp); err != nil {
+		t.Fatal(err)
+	}
+	if _, got, err := open(t, data).Get(s.ID); err != nil || len(got.Files) != 2 || got.Files[1] != files[0] {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	if err := d.Verify(t.Context(), s.ID); err != nil {
+		t.Error(err)
+	}
+	tmp, files = layer("elsewhere")
+	wantKind(t, d.Attach(tmp, s.ID, files), cay.Invalid)
+	// It is damaged like the rest.
+	if err := os.Truncate(filepath.Join(data, "snapshots", string(s.ID), "files/pages.img"), 1); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := d.Get(s.ID)
+	wantKind(t, err, cay.Internal)
+}
+
 // TestCheck: what a start reads is compared with the quick checksum, once in a
 // while and whenever it has changed.
 func TestCheck(t *testing.T) {
