@@ -1,10 +1,14 @@
 """Sandboxes that are saved without their memory, and boot from their files."""
 
+import os
+import pathlib
+import subprocess
 import urllib.error
 import urllib.request
 
 import e2b
 import e2b_code_interpreter
+import pytest
 
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 
@@ -137,3 +141,63 @@ def test_snapshot_of_files(create):
             clone.kill()
     finally:
         e2b.Sandbox.delete_snapshot(snapshot.snapshot_id)
+
+
+def saved_as(box):
+    """Returns the directory of the newest snapshot of a sandbox."""
+    data = pathlib.Path(os.environ["CAY_DATA_DIR"])
+    records = [p for p in data.glob("snapshots/*/snapshot.json") if box.sandbox_id in p.read_text()]
+    return max(records, key=lambda p: p.stat().st_mtime).parent
+
+
+def flip(path):
+    """Changes one byte in the middle of a file, and back."""
+    with open(path, "r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_damage_is_named_and_never_resumed(create):
+    box = create()
+    box.files.write("/home/user/note", "kept")
+    process = box.commands.run("sleep 100000", background=True)
+    box.pause()
+    snapshot = saved_as(box)
+    flip(snapshot / "pages.img")
+    with pytest.raises(e2b.SandboxException, match=f"snapshot {snapshot.name} is damaged.*pages.img"):
+        e2b.Sandbox.connect(box.sandbox_id, timeout=300)
+    assert box.get_info().state == e2b.SandboxState.PAUSED
+    flip(snapshot / "pages.img")  # as it was
+    e2b.Sandbox.connect(box.sandbox_id, timeout=300)
+    assert process.pid in [p.pid for p in box.commands.list()]
+
+    box.pause()  # its memory may be lost, its files are not
+    flip(saved_as(box) / "checkpoint.img")
+    with pytest.raises(e2b.SandboxException, match="is damaged.*memory set to false"):
+        e2b.Sandbox.connect(box.sandbox_id, timeout=300)
+    e2b.Sandbox.connect(box.sandbox_id, timeout=300, on_resume="reboot")
+    assert box.files.read("/home/user/note") == "kept"
+
+
+def test_full_disk(create):
+    box = create()
+    other = create()
+    box.files.write("/home/user/note", "kept")
+    process = box.commands.run("sleep 100000", background=True)
+    snapshots = pathlib.Path(os.environ["CAY_DATA_DIR"], "snapshots")
+    for call in (box.pause, lambda: box.pause(mode="filesystem"), box.create_snapshot, box.fork):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "full", snapshots], check=True)
+        try:
+            with pytest.raises(e2b.SandboxException, match="507.*disk of the data directory is full"):
+                call()
+            assert list(snapshots.iterdir()) == []  # nothing half written
+        finally:
+            subprocess.run(["umount", "-l", snapshots], check=True)  # the engine may still let go of files
+        assert process.pid in [p.pid for p in box.commands.list()]  # it runs on
+        assert other.is_running()
+    box.pause()
+    e2b.Sandbox.connect(box.sandbox_id, timeout=300)
+    assert process.pid in [p.pid for p in box.commands.list()]
+    assert box.files.read("/home/user/note") == "kept"
