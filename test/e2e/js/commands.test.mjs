@@ -1,11 +1,20 @@
 // Every method of commands and pty.
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { before, test } from 'node:test'
 import * as e2b from 'e2b'
-import { eventually, sandbox } from './world.mjs'
+import { eventually, sandbox, uncalled, watch } from './world.mjs'
 
 const missing = 2 ** 31 - 1
 const of = (name, text = /./) => (error) => error instanceof e2b[name] && text.test(error.message)
+
+let classes
+
+before(async () => {
+  const sbx = await sandbox()
+  const handle = await sbx.commands.run('true', { background: true })
+  classes = [sbx.commands, sbx.pty, handle].map((object) => object.constructor)
+  watch(...classes)
+})
 
 test('run', async () => {
   const sbx = await sandbox()
@@ -59,9 +68,14 @@ test('background, stdin, connect, list, kill', async () => {
   assert((await sbx.commands.list()).some((p) => p.pid === cat.pid && p.args.at(-1) === 'cat'))
   await sbx.commands.sendStdin(cat.pid, 'hello\n')
   await eventually(() => cat.stdout === 'hello\n' && other.stdout === 'hello\n')
+  await cat.sendStdin('again\n')
+  await eventually(() => other.stdout === 'hello\nagain\n')
   await cat.disconnect()
   await sbx.commands.closeStdin(cat.pid)
   assert.equal((await other.wait()).exitCode, 0)
+  const last = await sbx.commands.run('cat', { background: true, stdin: true })
+  await last.closeStdin()
+  assert.equal((await last.wait()).stdout, '')
 
   const sleep = await sbx.commands.run('sleep 1000', { background: true })
   assert.equal(await sleep.kill(), true)
@@ -94,3 +108,5 @@ test('pty', async () => {
   assert.equal(await sbx.pty.kill(pty.pid), true)
   await assert.rejects(again.wait(), (error) => error instanceof e2b.CommandExitError && error.error === 'signal: killed')
 })
+
+test('every method was called', () => assert.deepEqual(uncalled(...classes), []))

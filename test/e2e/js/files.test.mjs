@@ -1,7 +1,7 @@
 // Every method of files and git.
 import assert from 'node:assert/strict'
 import { createHash, randomBytes, randomUUID } from 'node:crypto'
-import { test } from 'node:test'
+import { before, test } from 'node:test'
 import {
   AuthenticationError,
   FileNotFoundError,
@@ -11,7 +11,7 @@ import {
   GitUpstreamError,
   InvalidArgumentError,
 } from 'e2b'
-import { eventually, sandbox } from './world.mjs'
+import { eventually, sandbox, uncalled, watch } from './world.mjs'
 
 const big = randomBytes(5 << 20)
 const arrayBuffer = (b) => b.buffer.slice(b.byteOffset, b.byteOffset + b.byteLength)
@@ -29,6 +29,16 @@ async function drain(stream) {
   for await (const chunk of stream) chunks.push(chunk)
   return Buffer.concat(chunks)
 }
+
+let classes
+
+before(async () => {
+  const sbx = await sandbox()
+  const handle = await sbx.files.watchDir('/tmp', () => {})
+  await handle.stop()
+  classes = [sbx.files, sbx.git, handle].map((object) => object.constructor)
+  watch(...classes)
+})
 
 test('write and read in every format', async () => {
   const { files, at } = await place()
@@ -73,6 +83,7 @@ test('several files in one call', async () => {
   const infos = await files.write(entries)
   assert.deepEqual(infos.map((i) => i.path), entries.map((e) => e.path))
   for (const e of entries) assert.equal(await files.read(e.path), e.data)
+  assert.deepEqual((await files.writeFiles(entries)).map((i) => i.path), entries.map((e) => e.path))
   assert.deepEqual(await files.write([]), [])
 })
 
@@ -262,6 +273,14 @@ test('git', async () => {
   await git.setConfig('user.name', 'Local', { scope: 'local', path: repo })
   assert.equal(await git.getConfig('user.name', { scope: 'local', path: repo }), 'Local')
   await git.remoteAdd(repo, 'second', `${url}/r.git`, { overwrite: true })
+  await git.dangerouslyAuthenticate({ username: 'me', password: 'secret', host: 'example.com' })
+  assert.equal(await files.read('/home/user/.git-credentials'), 'https://me:secret@example.com\n')
   await assert.rejects(() => git.clone(`${url}/none.git`, { path: `${at}/none` }), GitAuthError)
   await daemon.kill()
+})
+
+test('every method was called', () => {
+  // What TypeScript calls private is there all the same.
+  const inner = ['Git.getRemoteUrl', 'Git.resolveRemoteName', 'Git.withRemoteCredentials']
+  assert.deepEqual(uncalled(...classes).filter((name) => !inner.includes(name)), [])
 })

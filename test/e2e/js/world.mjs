@@ -13,6 +13,31 @@ function shared(name, make) {
 /** One sandbox of the template base. */
 export const sandbox = () => shared('base', () => Sandbox.create({ timeoutMs: 900_000 }))
 
+const called = new Map()
+
+const methodsOf = (proto) => Object.getOwnPropertyNames(proto).filter((name) =>
+  name !== 'constructor' && typeof Object.getOwnPropertyDescriptor(proto, name).value === 'function')
+
+/** Has every call of a method of these classes noted. */
+export function watch(...classes) {
+  for (const { prototype } of classes) {
+    if (called.has(prototype)) continue
+    const names = new Set()
+    called.set(prototype, names)
+    for (const name of methodsOf(prototype)) {
+      const method = prototype[name]
+      prototype[name] = function (...args) {
+        names.add(name)
+        return method.apply(this, args)
+      }
+    }
+  }
+}
+
+/** What of these classes nobody called. */
+export const uncalled = (...classes) => classes.flatMap(({ name, prototype }) =>
+  methodsOf(prototype).filter((method) => !called.get(prototype).has(method)).map((method) => `${name}.${method}`))
+
 /** One code interpreter. */
 export const interpreter = () => shared('interpreter', () => Interpreter.create({ timeoutMs: 900_000 }))
 

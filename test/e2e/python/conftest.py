@@ -3,8 +3,30 @@
 import time
 
 import e2b
+import e2b.sandbox_async.commands.command
+import e2b.sandbox_async.commands.pty
+import e2b.sandbox_async.filesystem.filesystem
+import e2b.sandbox_async.git
+import e2b.sandbox_sync.commands.command
+import e2b.sandbox_sync.commands.pty
+import e2b.sandbox_sync.filesystem.filesystem
+import e2b.sandbox_sync.git
 import e2b_code_interpreter
 import pytest
+
+import methods
+
+COMMANDS = [
+    e2b.sandbox_sync.commands.command.Commands, e2b.sandbox_async.commands.command.Commands,
+    e2b.sandbox_sync.commands.pty.Pty, e2b.sandbox_async.commands.pty.Pty,
+    e2b.CommandHandle, e2b.AsyncCommandHandle, e2b.AsyncCommandInputHandle,
+]
+FILES = [
+    e2b.sandbox_sync.filesystem.filesystem.Filesystem, e2b.sandbox_async.filesystem.filesystem.Filesystem,
+    e2b.WatchHandle, e2b.AsyncWatchHandle,
+    e2b.sandbox_sync.git.Git, e2b.sandbox_async.git.Git,
+]
+methods.watch(*COMMANDS, *FILES)
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +74,11 @@ def eventually():
             time.sleep(0.1)
 
     return wait
+
+
+@pytest.fixture
+def uncalled(request):
+    """Says which methods of some classes no test called until now."""
+    if request.config.option.keyword:
+        pytest.skip("only some tests were asked for")
+    return methods.uncalled

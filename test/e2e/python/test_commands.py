@@ -5,7 +5,10 @@ import threading
 import uuid
 
 import e2b
+import pyte
 import pytest
+
+import conftest
 
 
 @pytest.fixture
@@ -129,9 +132,32 @@ async def test_handle_async(asbx):
     handle = await asbx.commands.run("cat", background=True, stdin=True)
     await handle.send_stdin("one\n")
     await asbx.commands.send_stdin(handle.pid, "two\n")
+    async with asbx.commands.stream_input(handle.pid) as stream:
+        await stream.send("three\n")
+        await stream.send(b"four\n")
     await asbx.commands.close_stdin(handle.pid)
-    assert (await handle.wait()).stdout == "one\ntwo\n"
+    assert (await handle.wait()).stdout == "one\ntwo\nthree\nfour\n"
     assert await asbx.commands.kill(handle.pid) is False
+
+
+async def test_list_and_kill_async(asbx):
+    handle = await asbx.commands.run("cat", background=True, stdin=True)
+    assert handle.pid in [p.pid for p in await asbx.commands.list()]
+    await handle.close_stdin()
+    assert (await handle.wait()).exit_code == 0
+    handle = await asbx.commands.run("sleep 1000", background=True)
+    assert await handle.kill() is True
+    with pytest.raises(e2b.CommandExitException) as ended:
+        await handle.wait()
+    assert (ended.value.exit_code, ended.value.error) == (-1, "signal: killed")
+
+
+async def test_disconnect_and_connect_async(asbx):
+    handle = await asbx.commands.run("read line; echo got $line", background=True, stdin=True)
+    await handle.disconnect()
+    again = await asbx.commands.connect(handle.pid)
+    await asbx.commands.send_stdin(handle.pid, "hello\n")
+    assert (await again.wait()).stdout == "got hello\n"
 
 
 def test_stdin_is_closed_unless_wanted(sbx):
@@ -208,7 +234,8 @@ def test_pty(sbx):
     handle.disconnect()
     again = sbx.pty.connect(handle.pid)
     sbx.pty.send_stdin(handle.pid, b"echo back-$((40 + 2))\n")
-    read_until(again, b"back-42", bytearray())
+    sbx.pty.stream_input(handle.pid, iter([b"echo streamed-", b"$((40 + 3))\n"]))
+    read_until(again, b"streamed-43", bytearray())
     assert sbx.pty.kill(handle.pid) is True
     with pytest.raises(e2b.CommandExitException) as ended:
         again.wait()
@@ -227,21 +254,95 @@ async def test_pty_async(asbx):
     await asbx.pty.resize(handle.pid, e2b.PtySize(rows=41, cols=100))
     await asbx.pty.send_stdin(handle.pid, b"stty size\n")
     await asyncio.wait_for(ready.wait(), 60)
-    await asbx.pty.send_stdin(handle.pid, b"exit 7\n")
+    await handle.disconnect()
+    handle = await asbx.pty.connect(handle.pid, on_data=take)
+    stream = asbx.pty.stream_input(handle.pid)
+    await stream.send(b"exit 7\n")
+    await stream.close()
     with pytest.raises(e2b.CommandExitException) as ended:
         await handle.wait()
     assert ended.value.exit_code == 7
+    handle = await asbx.pty.create(e2b.PtySize(rows=40, cols=100), on_data=take)
+    assert await asbx.pty.kill(handle.pid) is True
 
 
-def test_full_screen_program(sbx):
-    handle = sbx.pty.create(e2b.PtySize(rows=24, cols=80), timeout=120)
-    seen = bytearray()
+class Display(pyte.Screen):
+    """A screen that ignores what vim asks of xterm alone."""
+
+    def select_graphic_rendition(self, *attrs, private=False):
+        if not private:
+            super().select_graphic_rendition(*attrs)
+
+
+class Screen:
+    """What a person sees of a terminal."""
+
+    def __init__(self, sbx, rows, cols):
+        self.pty, self.screen = sbx.pty, Display(cols, rows)
+        self.stream = pyte.ByteStream(self.screen)
+        self.handle = sbx.pty.create(e2b.PtySize(rows=rows, cols=cols), timeout=300)
+        self.output = iter(self.handle)
+
+    def type(self, keys):
+        self.pty.send_stdin(self.handle.pid, keys)
+
+    def resize(self, rows, cols):
+        self.screen.resize(rows, cols)
+        self.pty.resize(self.handle.pid, e2b.PtySize(rows=rows, cols=cols))
+
+    def until(self, shows):
+        """Follows the output until the screen shows something."""
+        while not shows(self.screen.display):
+            try:
+                _, _, data = next(self.output)
+            except StopIteration:
+                raise AssertionError("the terminal ended:\n" + "\n".join(self.screen.display)) from None
+            self.stream.feed(data or b"")
+
+
+@pytest.fixture
+def screen(sbx):
+    it = Screen(sbx, 24, 80)
+    yield it
+    sbx.pty.kill(it.handle.pid)
+
+
+def test_vim(sbx, screen):
+    sbx.files.write("/tmp/vimmed", "".join(f"line {i}\n" for i in range(100)))
+    screen.type(b"vim /tmp/vimmed\n")
+    screen.until(lambda rows: rows[0].startswith("line 0") and rows[22].startswith("line 22"))
+    screen.resize(40, 100)
+    screen.until(lambda rows: rows[38].startswith("line 38"))
+    screen.type(b"Otyped by hand\x1b:wq\n")
+    screen.until(lambda rows: any("written" in row for row in rows))
+    screen.type(b"echo done-$((1 + 1))\n")
+    screen.until(lambda rows: any(row.startswith("done-2") for row in rows))
+    assert sbx.files.read("/tmp/vimmed").startswith("typed by hand\nline 0\n")
+
+
+def test_less(sbx, screen):
+    sbx.files.write("/tmp/lessed", "".join(f"line {i}\n" for i in range(1000)))
+    screen.type(b"less /tmp/lessed\n")
+    screen.until(lambda rows: rows[0].startswith("line 0 ") and "/tmp/lessed" in rows[23])
+    screen.type(b" ")
+    screen.until(lambda rows: rows[0].startswith("line 23 "))
+    screen.resize(30, 60)
+    screen.until(lambda rows: any(row.startswith("line 51 ") for row in rows))
+    screen.type(b"G")
+    screen.until(lambda rows: rows[28].startswith("line 999") and "END" in rows[29])
+    screen.type(b"q")
+    screen.type(b"echo done-$((1 + 1))\n")
+    screen.until(lambda rows: any(row.startswith("done-2") for row in rows))
+
+
+def test_top(screen):
     # On its way out top drops what was typed ahead, so the line holds both.
-    sbx.pty.send_stdin(handle.pid, b"top -d 1; echo done-$((1 + 1))\n")
-    read_until(handle, b"PID", seen)
-    sbx.pty.send_stdin(handle.pid, b"q")
-    read_until(handle, b"done-2", seen)
-    assert sbx.pty.kill(handle.pid)
+    screen.type(b"top -d 1; echo done-$((1 + 1))\n")
+    screen.until(lambda rows: any("PID USER" in row for row in rows) and any("bash" in row for row in rows))
+    screen.resize(30, 120)
+    screen.until(lambda rows: any("PID USER" in row for row in rows))
+    screen.type(b"q")
+    screen.until(lambda rows: any(row.startswith("done-2") for row in rows))
 
 
 # --- the end of the sandbox -----------------------------------------------
@@ -255,3 +356,8 @@ def test_sandbox_killed_while_a_command_runs(create):
         handle.wait()
     with pytest.raises(e2b.TimeoutException):
         sandbox.commands.run("true")
+
+
+def test_every_method_was_called(uncalled):
+    missing = uncalled(*conftest.COMMANDS)
+    assert not missing, missing

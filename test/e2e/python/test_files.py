@@ -13,6 +13,8 @@ import uuid
 
 import e2b
 import pytest
+
+import conftest
 from e2b.sandbox.signature import get_signature
 
 CREATE, WRITE, CHMOD = (e2b.FilesystemEventType[n] for n in ("CREATE", "WRITE", "CHMOD"))
@@ -450,6 +452,9 @@ def test_git(sbx, at, remote):
     assert git.get_config("user.email") == "me@example.com"
     git.clone(f"{remote}/{name}", path=f"{at}/shallow", branch="main", depth=1)
     assert sbx.files.read(f"{at}/shallow/a.txt") == "1"
+    git.dangerously_authenticate("me", "secret", host="example.com")
+    assert sbx.files.read("/home/user/.git-credentials") == "https://me:secret@example.com\n"
+    sbx.files.remove("/home/user/.git-credentials")
 
 
 async def test_git_async(asbx, at, remote):
@@ -462,6 +467,33 @@ async def test_git_async(asbx, at, remote):
     await git.commit(repo, "first")
     await git.push(repo, remote="origin", branch="main")
     assert (await git.status(repo)).is_clean
+
+    await git.create_branch(repo, "topic")
+    await asbx.files.write(f"{repo}/g", "2")
+    await git.add(repo)
+    await git.reset(repo)
+    assert (await git.status(repo)).has_untracked
+    await git.add(repo)
+    await git.commit(repo, "second")
+    with pytest.raises(e2b.GitUpstreamException):
+        await git.pull(repo)
+    await git.push(repo, remote="origin", branch="topic")
+    await git.checkout_branch(repo, "main")
+    await git.pull(repo, remote="origin", branch="topic")
+    await git.delete_branch(repo, "topic", force=True)
+    assert (await git.branches(repo)).branches == ["main"]
+    await asbx.files.write(f"{repo}/g", "changed")
+    await git.restore(repo, ["g"])
+    assert await asbx.files.read(f"{repo}/g") == "2"
+    await git.remote_add(repo, "second", f"{remote}/{name}")
+    assert await git.remote_get(repo, "second") == f"{remote}/{name}"
+    await git.configure_user("Async", "async@example.com", scope="local", path=repo)
+    await git.set_config("cay.test", "yes", scope="local", path=repo)
+    assert await git.get_config("cay.test", scope="local", path=repo) == "yes"
+    assert await git.get_config("user.name", scope="local", path=repo) == "Async"
+    await git.dangerously_authenticate("me", "secret", host="async.example.com")
+    assert await asbx.files.read("/home/user/.git-credentials") == "https://me:secret@async.example.com\n"
+    await asbx.files.remove("/home/user/.git-credentials")
     with pytest.raises(e2b.GitAuthException):  # "access denied or repository not exported"
         await git.clone(f"{remote}/none.git", path=f"{at}/none")
 
@@ -489,3 +521,8 @@ http.server.HTTPServer(("127.0.0.1", 9419), Deny).serve_forever()
             sbx.git.clone("http://127.0.0.1:9419/r.git", password="p")
     finally:
         server.kill()
+
+
+def test_every_method_was_called(uncalled):
+    missing = uncalled(*conftest.FILES)
+    assert not missing, missing
