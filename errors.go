@@ -24,6 +24,9 @@ const (
 	NoSpace         Kind = "no_space"        // a disk is full: 507
 )
 
+// CodeCapacity is the Code of an error that says that the machine is full.
+const CodeCapacity = "sandbox_capacity_unavailable"
+
 // Error is the one error type of Cay. Msg is for the caller and names the
 // field or thing at fault; Hint says what to do next; Err is the cause, for
 // logs only.

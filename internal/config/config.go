@@ -48,6 +48,14 @@ type Config struct {
 	// are not asked otherwise; PlainRegistries those that speak no TLS.
 	Registries      []string `yaml:"registries"`
 	PlainRegistries []string `yaml:"plainRegistries"`
+	// PoolMemory is how much of the machine's memory sandboxes may take that
+	// are made before anybody asks: "512" for megabytes, "5%" of all, "0" for
+	// none.
+	PoolMemory string `yaml:"poolMemory"`
+	// TeamSandboxes and TeamMemoryMB bound what a team may have running at
+	// once; 0 is no bound.
+	TeamSandboxes int `yaml:"teamSandboxes"`
+	TeamMemoryMB  int `yaml:"teamMemoryMB"`
 }
 
 // Default is the configuration of a server that was told nothing.
@@ -58,6 +66,7 @@ func Default() Config {
 		Listen:      "127.0.0.1:7070",
 		Network:     netip.MustParsePrefix("10.201.0.0/16"),
 		NetworkName: "cay",
+		PoolMemory:  "5%",
 	}
 }
 
@@ -94,6 +103,12 @@ var Variables = []Variable{
 		func(c *Config, v string) error { c.Registries = commas(v); return nil }},
 	{"CAY_PLAIN_REGISTRIES", "the same for those that speak no TLS [none]",
 		func(c *Config, v string) error { c.PlainRegistries = commas(v); return nil }},
+	{"CAY_POOL_MEMORY", "memory for sandboxes made before anybody asks, in MB or %, 0 for none [5%]",
+		func(c *Config, v string) error { c.PoolMemory = v; return nil }},
+	{"CAY_TEAM_SANDBOXES", "how many sandboxes a team may have running at once [no limit]",
+		func(c *Config, v string) (err error) { c.TeamSandboxes, err = strconv.Atoi(v); return err }},
+	{"CAY_TEAM_MEMORY", "how much memory, in MB, a team's running sandboxes may be promised in all [no limit]",
+		func(c *Config, v string) (err error) { c.TeamMemoryMB, err = strconv.Atoi(v); return err }},
 }
 
 // commas splits a list.
@@ -200,6 +215,11 @@ func (c Config) Validate() error {
 		return cay.Errorf(cay.Invalid, "network open %v are not IPv4 prefixes such as 10.8.0.0/24", c.NetworkOpen)
 	case strings.ContainsAny(c.Domain, "/: ") || strings.HasPrefix(c.Domain, "."):
 		return cay.Errorf(cay.Invalid, "domain %q is not a plain domain name such as sandbox.example.com", c.Domain)
+	case c.TeamSandboxes < 0 || c.TeamMemoryMB < 0:
+		return cay.Errorf(cay.Invalid, "a team's limits cannot be below 0, which means none")
+	}
+	if _, err := c.PoolBytes(0); err != nil {
+		return err
 	}
 	for _, host := range slices.Concat(c.Registries, c.PlainRegistries) {
 		if err := address("registry", host); err != nil {
@@ -213,6 +233,19 @@ func (c Config) Validate() error {
 		return nil
 	}
 	return address("metrics listen", c.MetricsListen)
+}
+
+// PoolBytes is PoolMemory in bytes, on a machine with that much memory.
+func (c Config) PoolBytes(memory int64) (int64, error) {
+	digits, percent := strings.CutSuffix(c.PoolMemory, "%")
+	n, err := strconv.ParseUint(digits, 10, 31)
+	switch {
+	case err != nil || percent && n > 90:
+		return 0, cay.Errorf(cay.Invalid, "pool memory %q is neither megabytes nor a percentage up to 90%%", c.PoolMemory)
+	case percent:
+		return memory / 100 * int64(n), nil
+	}
+	return int64(n) << 20, nil
 }
 
 func address(field, s string) error {

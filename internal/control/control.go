@@ -20,6 +20,10 @@ import (
 // also of those that were killed or paused.
 type Node interface {
 	Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error)
+	// Claim looks for an instance that was made beforehand of what shape
+	// names: a snapshot, its template and build, limits. It is then to be
+	// created or killed under the ids that it has.
+	Claim(shape cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, bool)
 	// Pause saves an instance and ends it; Checkpoint saves it and lets it
 	// run on. Of the record it takes the ids and whose agent is inside. An
 	// error means that nothing was saved and the instance runs on, unless it
@@ -67,6 +71,9 @@ type Config struct {
 	NodeID cay.NodeID
 	Tokens Tokens
 	Log    *slog.Logger
+	// TeamSandboxes and TeamMemoryMB bound what a team may have running at
+	// once, in number and in what their templates promise; 0 is no bound.
+	TeamSandboxes, TeamMemoryMB int
 }
 
 // Control carries the use cases out.
@@ -76,6 +83,7 @@ type Control struct {
 	nodeID cay.NodeID
 	tokens Tokens
 	log    *slog.Logger
+	most   quota
 
 	wake chan struct{} // a deadline changed
 	told hub           // events were recorded
@@ -132,6 +140,7 @@ func (e *entry) sandbox() cay.Sandbox { return *e.current.Load() }
 func Open(ctx context.Context, cfg Config) (*Control, error) {
 	c := &Control{
 		store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, log: cfg.Log,
+		most:    quota{cfg.TeamSandboxes, cfg.TeamMemoryMB},
 		wake:    make(chan struct{}, 1),
 		live:    make(map[cay.SandboxID]*entry),
 		pins:    make(map[cay.SnapshotID]int),

@@ -126,6 +126,9 @@ func (c *Control) Resume(ctx context.Context, team cay.TeamID, id cay.SandboxID,
 // stays until the sandbox is saved again or over: its instance stands on the
 // same root image.
 func (c *Control) resume(ctx context.Context, e *entry, s cay.Sandbox, timeout time.Duration, memory bool, reason string) (cay.Sandbox, error) {
+	if err := c.checkQuota(s); err != nil {
+		return cay.Sandbox{}, err
+	}
 	s.State, s.Instance = cay.Resuming, cay.NewInstanceID()
 	if err := c.save(ctx, e, s, event(ctx, s, cay.SandboxResuming, reason)); err != nil {
 		return cay.Sandbox{}, err

@@ -44,7 +44,15 @@ func (c *Control) choose(ctx context.Context, spec cay.CreateSpec, once cay.Once
 	}
 	s := newSandbox(spec, t)
 	s.Once = once
-	return c.add(ctx, s, event(ctx, s, cay.SandboxCreated, cay.ReasonAsked, "template", string(t.ID), "alias", s.Alias))
+	id, instance, warm := c.node.Claim(c.instanceSpec(s))
+	if warm {
+		s.ID, s.Instance = id, instance
+	}
+	e, err := c.add(ctx, s, event(ctx, s, cay.SandboxCreated, cay.ReasonAsked, "template", string(t.ID), "alias", s.Alias))
+	if err != nil && warm {
+		c.stop(ctx, instance, cay.CauseFailedStart)
+	}
+	return e, err
 }
 
 // add records a new sandbox as creating, with its first event, and returns it
@@ -53,13 +61,14 @@ func (c *Control) add(ctx context.Context, s cay.Sandbox, created cay.Event) (*e
 	s.Node = c.nodeID
 	e := newEntry(s)
 	e.lock <- struct{}{}
+	if err := c.enter(e); err != nil {
+		return nil, err
+	}
 	if err := c.store.AddSandbox(ctx, s, created); err != nil {
+		c.drop(s.ID)
 		return nil, err
 	}
 	c.told.wake(s.Team)
-	c.mu.Lock()
-	c.live[s.ID] = e
-	c.mu.Unlock()
 	return e, nil
 }
 

@@ -117,5 +117,6 @@ func (c *Control) Publish(ctx context.Context, p Publication) (cay.Template, err
 	if err != nil {
 		return cay.Template{}, err
 	}
+	c.discard(ctx, t.Snapshot) // nothing is to be made of it beforehand any more
 	return c.store.Template(ctx, p.Team, t.ID)
 }

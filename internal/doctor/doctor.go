@@ -54,6 +54,8 @@ var examinations = []examination{
 	{"port", true, port},
 	{"memory", false, memory},
 	{"tasks", false, tasks},
+	{"neighbours", false, neighbours},
+	{"pool", false, pool},
 	{"forwarding", false, forwarding},
 	{"build tools", false, buildTools},
 }

@@ -33,11 +33,11 @@ func (n *Node) recover(ctx context.Context) error {
 	}
 	for _, name := range journals {
 		id := cay.InstanceID(name)
-		r, whole := readJournal(n.journal(id))
-		if whole && alive[id] && n.adopt(ctx, r) {
+		r, mark := readJournal(n.journal(id))
+		if mark != "" && alive[id] && n.adopt(ctx, r, mark == pooledFile) {
 			continue
 		}
-		if err := n.condemn(ctx, id, r, whole); err != nil {
+		if err := n.condemn(ctx, id, r, mark == wholeFile); err != nil {
 			return err
 		}
 	}
@@ -45,7 +45,10 @@ func (n *Node) recover(ctx context.Context) error {
 }
 
 // adopt makes an instance of an earlier node ours, or says that it cannot.
-func (n *Node) adopt(ctx context.Context, r record) bool {
+func (n *Node) adopt(ctx context.Context, r record, pooled bool) bool {
+	if pooled && n.pool.budget <= 0 {
+		return false
+	}
 	id := r.Spec.Instance
 	inst := newInstance(r.Spec)
 	inst.started, inst.protocol, inst.boot, inst.notice = r.Started, r.Protocol, r.Boot, r.Notice
@@ -74,7 +77,11 @@ func (n *Node) adopt(ctx context.Context, r record) bool {
 	n.mu.Lock()
 	n.instances[id] = inst
 	n.mu.Unlock()
-	n.show(inst)
+	if pooled {
+		n.readopt(inst)
+	} else {
+		n.show(inst)
+	}
 	n.work.Go(func() { n.tend(inst) })
 	return true
 }

@@ -22,8 +22,20 @@ import (
 
 // Create makes an instance run: slot, journal, restore, identity. It returns
 // when the agent inside knows who it is. On an error nothing is left, and the
-// error says which step failed.
+// error says which step failed. Under the ids of one that was claimed from the
+// pool it takes that.
 func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error) {
+	if inst := n.claimed(spec.Instance); inst != nil {
+		err := n.handOver(ctx, inst, spec)
+		switch {
+		case err == nil:
+			return inst.public(), nil
+		case ctx.Err() != nil || errors.Is(err, errLeft):
+			return cay.Instance{}, stepFailed(ctx, "take it from the pool", err)
+		}
+		n.cfg.Log.Warn("a pooled sandbox was of no use; making another", "instance", spec.Instance, "err", err)
+	}
+	defer n.ahead()()
 	inst, err := n.begin(spec)
 	if err != nil {
 		return cay.Instance{}, err
@@ -84,16 +96,24 @@ func (n *Node) make(ctx context.Context, inst *instance) error {
 	defer context.AfterFunc(inst.ctx, func() { cancel(context.Cause(inst.ctx)) })()
 	defer context.AfterFunc(n.ctx, func() { cancel(cay.Errorf(cay.Unavailable, "the server is stopping")) })()
 
-	select {
-	case n.restores <- struct{}{}:
-		defer func() { <-n.restores }()
-	case <-ctx.Done():
-		return stepFailed(ctx, "wait for its turn", ctx.Err())
+	pooled := inst.pooled.Load()
+	if !pooled {
+		select {
+		case n.restores <- struct{}{}:
+			defer func() { <-n.restores }()
+		case <-ctx.Done():
+			return stepFailed(ctx, "wait for its turn", ctx.Err())
+		}
 	}
 	from, err := n.find(ctx, &inst.spec)
 	if err != nil {
 		return stepFailed(ctx, "find its snapshot", err)
 	}
+	admitted, err := n.admit(ctx, from, pooled)
+	if err != nil {
+		return err
+	}
+	defer admitted()
 	checked := n.check(ctx, from)
 	defer func() { cancel(nil); checked() }() // nobody reads it any more
 	inst.boot, inst.notice = from.record.Boot, from.notice
@@ -101,9 +121,11 @@ func (n *Node) make(ctx context.Context, inst *instance) error {
 		return stepFailed(ctx, "get a network slot", err)
 	}
 	inst.holds = true
-	n.cfg.Egress.Set(inst.slot.Addr, inst.spec)
-	if err := n.cfg.Net.Apply(ctx, inst.slot, inst.spec.Network); err != nil {
-		return stepFailed(ctx, "apply its network policy", err)
+	if !pooled { // nothing is open to what is nobody's
+		n.cfg.Egress.Set(inst.slot.Addr, inst.spec)
+		if err := n.cfg.Net.Apply(ctx, inst.slot, inst.spec.Network); err != nil {
+			return stepFailed(ctx, "apply its network policy", err)
+		}
 	}
 	inst.started, inst.protocol = time.Now(), from.record.Agent
 	if err := n.prepare(inst); err != nil {
@@ -121,10 +143,15 @@ func (n *Node) make(ctx context.Context, inst *instance) error {
 	if inst.died, err = n.cfg.Engine.Watch(inst.spec.Instance); err != nil {
 		return stepFailed(ctx, "watch it", err)
 	}
-	if err := n.introduce(ctx, inst, from); err != nil {
+	greet := func(ctx context.Context) (guest.InitReply, error) { return n.greet(ctx, inst, from) }
+	if err := n.introduce(ctx, inst, greet); err != nil {
 		return stepFailed(ctx, "give it its identity", err)
 	}
-	if err := markWhole(n.journal(inst.spec.Instance)); err != nil {
+	mark := wholeFile
+	if pooled {
+		mark = pooledFile
+	}
+	if err := markAs(n.journal(inst.spec.Instance), mark); err != nil {
 		return stepFailed(ctx, "finish its journal", err)
 	}
 	n.cfg.Log.Debug("sandbox made", "sandbox", inst.spec.Sandbox, "instance", inst.spec.Instance,
@@ -202,6 +229,8 @@ func (n *Node) restoreSpec(inst *instance, from source) engine.RestoreSpec {
 		Dir:      filepath.Join(n.journal(id), engineDir),
 		Reserved: n.reserved(id),
 		Net:      engine.Net{Namespace: inst.slot.Namespace},
+
+		Background: inst.pooled.Load(),
 	}
 }
 
@@ -223,7 +252,7 @@ func (n *Node) tokenIn(s cay.Snapshot) string {
 // introduce tells the agent who it is, and waits for what a boot has still to
 // start. A guest that dies meanwhile ends the wait with the evidence of its
 // death.
-func (n *Node) introduce(ctx context.Context, inst *instance, from source) error {
+func (n *Node) introduce(ctx context.Context, inst *instance, greet func(context.Context) (guest.InitReply, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watched := make(chan struct{})
@@ -236,7 +265,7 @@ func (n *Node) introduce(ctx context.Context, inst *instance, from source) error
 		case <-ctx.Done():
 		}
 	}()
-	reply, err := n.greet(ctx, inst, from)
+	reply, err := greet(ctx)
 	if err != nil { // a connection breaks before the death is noticed that broke it
 		select {
 		case <-watched:
@@ -263,15 +292,21 @@ func (n *Node) greet(ctx context.Context, inst *instance, from source) (guest.In
 	if from.cold {
 		token, in = "", bootIdentity(inst.spec, from.record.Boot)
 	}
-	within, cancel := context.WithTimeout(ctx, introduceTimeout)
+	reply, err := n.tell(ctx, inst, token, in)
+	if err == nil && from.cold {
+		err = n.warmUp(ctx, inst.slot, from.record.Boot)
+	}
+	return reply, err
+}
+
+// tell calls an agent's /init, which it is to answer soon.
+func (n *Node) tell(ctx context.Context, inst *instance, token string, in guest.Init) (guest.InitReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, introduceTimeout)
 	defer cancel()
-	reply, err := n.cfg.Init(within, inst.slot, token, in)
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
+	reply, err := n.cfg.Init(ctx, inst.slot, token, in)
+	if errors.Is(err, context.DeadlineExceeded) {
 		err = cay.Wrap(cay.Unavailable, err, "its agent did not answer within %s", introduceTimeout).
 			WithHint("the host may be overloaded; try again")
-	case err == nil && from.cold:
-		err = n.warmUp(ctx, inst.slot, from.record.Boot)
 	}
 	return reply, err
 }

@@ -34,6 +34,7 @@ type machine struct {
 	events     []string
 	at         map[string]func() error // what happens at a step besides its work
 	busy, most int                     // restores at once
+	room       Room
 }
 
 type container struct {
@@ -86,8 +87,21 @@ func (m *machine) config() Config {
 			return m.step("ready")
 		},
 		Token:    func(id cay.SandboxID) string { return "token of " + string(id) },
+		Room:     m.left,
 		Restores: 2,
 	}
+}
+
+func (m *machine) left() (Room, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.room, nil
+}
+
+func (m *machine) has(r Room) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.room = r
 }
 
 func (m *machine) open(t *testing.T) *Node {
@@ -237,6 +251,12 @@ func (m *machine) Release(_ context.Context, id cay.InstanceID) error {
 	return m.hold("unhold", id, false)
 }
 
+func (m *machine) Freeze(_ context.Context, id cay.InstanceID) error {
+	return m.hold("freeze", id, true)
+}
+
+func (m *machine) Thaw(_ context.Context, id cay.InstanceID) error { return m.hold("thaw", id, false) }
+
 func (m *machine) hold(step string, id cay.InstanceID, held bool) error {
 	if err := m.step(step); err != nil {
 		return err
@@ -348,7 +368,7 @@ func (m *machine) Adopt(_ context.Context, id cay.InstanceID) error {
 }
 
 func (m *machine) Usage(context.Context, cay.InstanceID) (cay.Usage, error) {
-	return cay.Usage{Tasks: 7}, nil
+	return cay.Usage{Tasks: 7, MemoryUsed: 30 << 20}, nil
 }
 
 func (m *machine) init(ctx context.Context, _ vnet.Slot, token string, in guest.Init) (guest.InitReply, error) {

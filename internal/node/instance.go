@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -24,6 +25,10 @@ type instance struct {
 	boot     cay.Boot       // what a start from its files needs; snapshots record it
 	notice   string         // what it could not be given back
 	keep     cay.SnapshotID // that its files are still to be added to, once it is paused
+	// pooled is true while it is nobody's; size is the memory, in bytes, that
+	// it took when it was put into the pool.
+	pooled atomic.Bool
+	size   int64
 
 	jobs  chan job // what the owner is asked to do besides ending it
 	died  <-chan cay.Death
@@ -104,8 +109,9 @@ func (n *Node) tend(inst *instance) {
 	}
 	d := inst.deathRecord()
 	n.hide(inst)
+	n.unstock(inst)
 	n.keepFiles(inst)
-	if n.finish(inst) {
+	if n.finish(inst) && !inst.pooled.Load() { // else nobody knew of it
 		n.deaths.tell(d)
 	}
 }

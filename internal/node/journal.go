@@ -17,6 +17,8 @@ const (
 	wholeFile = "whole"     // exists once the instance has its identity
 	heldFile  = "held"      // exists while the guest may be stopped in place
 	engineDir = "engine"    // the engine's own
+
+	pooledFile = "pooled" // exists, in place of whole, while it is nobody's and untouched
 )
 
 // record is a journal: all that adoption needs.
@@ -57,25 +59,17 @@ func writeJournal(dir string, r record) error {
 }
 
 // rewriteJournal replaces what a journal says: a crash leaves the old or the
-// new, whole.
+// new, whole. It needs no sync, as markAs does not.
 func rewriteJournal(dir string, r record) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	aside := filepath.Join(dir, specFile+".new")
-	f, err := os.OpenFile(aside, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
+	if err := os.WriteFile(aside, text, 0o600); err != nil {
 		return err
 	}
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(aside, filepath.Join(dir, specFile)); err != nil {
-		return err
-	}
-	return syncDir(dir)
+	return os.Rename(aside, filepath.Join(dir, specFile))
 }
 
 func syncDir(path string) error {
@@ -86,41 +80,49 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// markWhole says that an instance may be adopted. It needs no sync: a crash of
-// the host, which could lose it, loses the instance too.
-func markWhole(dir string) error {
-	f, err := os.OpenFile(filepath.Join(dir, wholeFile), os.O_WRONLY|os.O_CREATE, 0o600)
+// markAs says that an instance may be adopted, as a sandbox's or as the pool's.
+// It needs no sync: a crash of the host, which could lose it, loses the
+// instance too.
+func markAs(dir, mark string) error {
+	f, err := os.OpenFile(filepath.Join(dir, mark), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return diskError(err)
 	}
 	return f.Close()
 }
 
-// readJournal returns what is in a journal, and whether its instance may be
-// adopted. A journal that was cut off by a crash is not whole.
-func readJournal(dir string) (r record, whole bool) {
+// readJournal returns what is in a journal, and as what its instance may be
+// adopted: wholeFile, pooledFile or nothing. A journal that was cut off by a
+// crash is not whole.
+func readJournal(dir string) (r record, mark string) {
 	text, err := os.ReadFile(filepath.Join(dir, specFile))
 	if err != nil || json.Unmarshal(text, &r) != nil || string(r.Spec.Instance) != filepath.Base(dir) {
-		return record{}, false
+		return record{}, ""
 	}
-	_, err = os.Stat(filepath.Join(dir, wholeFile))
-	return r, err == nil
+	for _, mark := range []string{wholeFile, pooledFile} {
+		if _, err := os.Stat(filepath.Join(dir, mark)); err == nil {
+			return r, mark
+		}
+	}
+	return r, ""
 }
 
 // removeJournal ends a journal. The mark goes first, so that half a journal is
 // never adopted.
 func removeJournal(dir string) error {
-	if err := unmarkWhole(dir); err != nil {
+	if err := unmark(dir); err != nil {
 		return err
 	}
 	return os.RemoveAll(dir)
 }
 
-// unmarkWhole says that an instance must not be adopted.
-func unmarkWhole(dir string) error {
-	err := os.Remove(filepath.Join(dir, wholeFile))
-	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
-		return err
+// unmark says that an instance must not be adopted.
+func unmark(dir string) error {
+	for _, mark := range []string{wholeFile, pooledFile} {
+		err := os.Remove(filepath.Join(dir, mark))
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+			return err
+		}
 	}
 	return nil
 }

@@ -38,6 +38,8 @@ type Engine interface {
 	SnapshotFiles(ctx context.Context, id cay.InstanceID, dir string) (cay.Snapshot, error)
 	Hold(ctx context.Context, id cay.InstanceID) error
 	Release(ctx context.Context, id cay.InstanceID) error
+	Freeze(ctx context.Context, id cay.InstanceID) error
+	Thaw(ctx context.Context, id cay.InstanceID) error
 	Kill(ctx context.Context, id cay.InstanceID) error
 	Watch(id cay.InstanceID) (<-chan cay.Death, error)
 	List(ctx context.Context) ([]cay.InstanceID, error)
@@ -101,6 +103,11 @@ type Config struct {
 	// Restores bounds how many instances are made or saved at once; 0 chooses by
 	// the number of CPUs.
 	Restores int
+	// PoolMemory is how much memory, in bytes, instances may take that wait to
+	// be claimed; 0 means that none do.
+	PoolMemory int64
+	// Room tells what the host has left; nil asks this host.
+	Room func() (Room, error)
 	// Token derives a sandbox's access token: an agent in a snapshot listens
 	// only to who has that of the sandbox that it was taken of.
 	Token func(cay.SandboxID) string
@@ -125,6 +132,8 @@ type Node struct {
 
 	mu        sync.Mutex
 	closed    bool
+	pool      pool
+	coming    need // of what is being made
 	instances map[cay.InstanceID]*instance
 	bySandbox map[cay.SandboxID]*instance // only what Lookup may find
 	// keeping has the snapshots that files are still added to.
@@ -154,6 +163,9 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	if cfg.Egress == nil {
 		cfg.Egress = noEgress{}
 	}
+	if cfg.Room == nil {
+		cfg.Room = hostRoom
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
@@ -166,10 +178,14 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 		bySandbox: map[cay.SandboxID]*instance{},
 		keeping:   map[cay.SnapshotID]chan struct{}{},
 	}
+	n.pool = pool{budget: cfg.PoolMemory, wake: make(chan struct{}, 1), racks: map[cay.SnapshotID]*rack{}}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if err := n.recover(ctx); err != nil {
 		n.Close()
 		return nil, err
+	}
+	if cfg.PoolMemory > 0 {
+		n.work.Go(n.keepPool)
 	}
 	return n, nil
 }

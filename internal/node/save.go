@@ -45,7 +45,7 @@ func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot
 		}
 		// From here on it is the snapshot that goes on: should the server die,
 		// the next one must not let this guest run.
-		if err := unmarkWhole(n.journal(inst.spec.Instance)); err != nil {
+		if err := unmark(n.journal(inst.spec.Instance)); err != nil {
 			n.cfg.Log.Warn("a paused sandbox's journal still says that it runs", "sandbox", inst.spec.Sandbox, "err", err)
 		}
 		if record.Kind != cay.FilesSnapshot {
@@ -65,8 +65,9 @@ func (n *Node) Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Sna
 
 // RemoveSnapshot deletes a snapshot that was taken of a sandbox. A template's
 // is left alone, and that there is none is no error. The caller knows that
-// nothing needs it.
-func (n *Node) RemoveSnapshot(_ context.Context, id cay.SnapshotID) error {
+// nothing needs it; what the pool made of it is ended first, of a template's too.
+func (n *Node) RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error {
+	n.forget(ctx, id)
 	_, s, err := n.cfg.Snapshots.Get(id)
 	switch {
 	case cay.KindOf(err) == cay.NotFound || err == nil && s.Sandbox == "":
@@ -95,6 +96,7 @@ func (n *Node) Snapshots() []cay.Snapshot {
 
 // askTurn is ask for what reads or writes memory: it waits for its turn.
 func (n *Node) askTurn(ctx context.Context, id cay.InstanceID, do func(*instance) (bool, error)) error {
+	defer n.ahead()()
 	select {
 	case n.restores <- struct{}{}:
 		defer func() { <-n.restores }()

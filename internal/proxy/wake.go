@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"crypto/subtle"
 	"net/http"
 
@@ -15,6 +16,9 @@ func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, rt route, sleeper T
 		a.write(w, r)
 		return Target{}, nil, nil
 	}
+	if rt.port == guest.AgentPort && preflight(w, r) {
+		return Target{}, nil, nil
+	}
 	if rt.port == guest.AgentPort && !opensAgent(r, sleeper.AccessToken) {
 		return Target{}, nil, cay.Errorf(cay.Denied, "the request has no token of sandbox %s", rt.id)
 	}
@@ -23,6 +27,23 @@ func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, rt route, sleeper T
 		return Target{}, nil, err
 	}
 	return p.lane(rt.id)
+}
+
+// preflight answers a browser that asks whether a page may call the agent, and
+// reports whether it did. The question carries no token and is worth no wake;
+// the call that follows brings the one and is worth the other.
+func preflight(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
+		return false
+	}
+	h := w.Header()
+	h.Set("Access-Control-Allow-Origin", "*")
+	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
+	h.Set("Access-Control-Allow-Headers", cmp.Or(r.Header.Get("Access-Control-Request-Headers"), "*"))
+	h.Set("Access-Control-Max-Age", "7200")
+	h.Add("Vary", "Access-Control-Request-Headers")
+	w.WriteHeader(http.StatusNoContent)
+	return true
 }
 
 // opensAgent reports whether a request brings what the agent will ask for:

@@ -58,3 +58,24 @@ func TestWake(t *testing.T) {
 		})
 	}
 }
+
+// A browser asks before it sends its token; the token then wakes.
+func TestPreflightOfASleeper(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Asleep = func(id cay.SandboxID) (Target, bool) { return Target{Public: true, AccessToken: "access"}, id == "i1" }
+	w.cfg.Wake = func(context.Context, cay.SandboxID) error {
+		t.Error("a preflight woke the sandbox")
+		return cay.Errorf(cay.Conflict, "no")
+	}
+	req := w.request(t, "OPTIONS", "/files", "49983-i1.localhost", nil)
+	req.Header.Set("Access-Control-Request-Method", "POST")
+	req.Header.Set("Access-Control-Request-Headers", "x-access-token")
+	resp, _ := w.do(t, req)
+	if resp.StatusCode != 204 || resp.Header.Get("Access-Control-Allow-Origin") != "*" || resp.Header.Get("Access-Control-Allow-Headers") != "x-access-token" {
+		t.Errorf("status %d, headers %v", resp.StatusCode, resp.Header)
+	}
+	plain := w.request(t, "OPTIONS", "/files", "49983-i1.localhost", nil)
+	if resp, _ := w.do(t, plain); resp.StatusCode != 403 {
+		t.Errorf("what is no preflight: %d", resp.StatusCode)
+	}
+}

@@ -151,8 +151,14 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if status >= 500 && status != http.StatusNotImplemented && r.Context().Err() == nil {
 		s.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "status", status, "error", err)
 	}
+	if value(e.ErrorCode, "") == cay.CodeCapacity {
+		w.Header().Set("Retry-After", retryAfter)
+	}
 	writeError(w, status, value(e.ErrorCode, ""), e.Message)
 }
+
+// retryAfter is after how many seconds a full machine may have room again.
+const retryAfter = "5"
 
 // wireError is what callers are told of an error.
 func wireError(err error) (status int, e Error) {

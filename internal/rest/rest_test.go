@@ -331,3 +331,15 @@ func TestLifeOfASandbox(t *testing.T) {
 		t.Errorf("%d instances are left", n)
 	}
 }
+
+func TestAFullMachineSaysWhenToTryAgain(t *testing.T) {
+	w := newWorld(t, "")
+	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error {
+		return cay.Errorf(cay.Unavailable, "no room").WithCode(cay.CodeCapacity).WithHint("end some")
+	}
+	r := w.call("POST", "/v2/sandboxes", `{"templateID":"base"}`)
+	wantError(t, r, http.StatusServiceUnavailable, "end some")
+	if e := want[object](t, r, http.StatusServiceUnavailable); e["error_code"] != cay.CodeCapacity || r.header.Get("Retry-After") != "5" {
+		t.Errorf("%v, to be tried after %q", e, r.header.Get("Retry-After"))
+	}
+}

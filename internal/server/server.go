@@ -145,6 +145,10 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 	}
 	s.tokensOf = tokens
 	s.openEgress(m)
+	pool, err := poolMemory(s.cfg)
+	if err != nil {
+		return err
+	}
 	s.node, err = node.Open(ctx, node.Config{
 		Dir:       instancesDir(s.cfg),
 		Reserved:  reservedDir(s.cfg),
@@ -155,6 +159,8 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 		OnGone:    s.proxy.Cut,
 		Token:     tokens.Access,
 		Log:       s.log,
+
+		PoolMemory: pool,
 	})
 	if err != nil {
 		return err
@@ -183,6 +189,7 @@ func (s *Server) openControl(ctx context.Context, m *machine) error {
 	}
 	s.control, err = control.Open(ctx, control.Config{
 		Store: db, Node: s.node, NodeID: nodeID, Tokens: s.tokensOf, Log: s.log,
+		TeamSandboxes: s.cfg.TeamSandboxes, TeamMemoryMB: s.cfg.TeamMemoryMB,
 	})
 	if err != nil {
 		return err
@@ -283,6 +290,7 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	fmt.Fprint(w, "# HELP cay_sandboxes Sandboxes that run on this machine.\n# TYPE cay_sandboxes gauge\n")
 	fmt.Fprintf(w, "cay_sandboxes %d\n", len(s.node.Instances()))
+	writePool(w, s.node.Pool())
 }
 
 // listen takes a port, or says how to get one.

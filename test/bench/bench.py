@@ -1,7 +1,8 @@
 """The speed bars, each figure beside its raw counterpart in the same run.
 
     make bench            prints raw samples, medians and a table; build/bench.json
-    BENCH_N=50 make bench more samples; agent.py has its own settings
+    BENCH_N=50 make bench more samples; agent.py and life.py have their own settings
+    BENCH_PARTS=life      only some: use, agent, life
 
 Machines are shared and noisy: samples of a figure and of its counterpart are
 taken in turns, and ratios of medians are what counts. A bar that is missed is
@@ -19,6 +20,7 @@ import e2b
 import e2b_code_interpreter
 
 import agent
+import life
 import world
 from figure import Figure, ms
 
@@ -151,14 +153,26 @@ def machine():
             "load": os.getloadavg()[0], "date": time.strftime("%Y-%m-%d")}
 
 
+def figures(server):
+    parts = os.environ.get("BENCH_PARTS", "use agent life").split()
+    if "use" in parts:
+        for measure in (create_to_first_result, command, run_code, memory, recovery):
+            yield measure(server)
+    if "agent" in parts:
+        for measure in agent.MEASURES:
+            yield measure(server)
+    if "life" in parts:
+        yield from life.measure(server)
+
+
 def main():
     server = world.aside("bench", 7180, "10.208.0.0/16", "cybch")
     server.start()
     try:
         os.environ.update(server.sdk_env(server.new_key()))
         host, rows = machine(), []
-        for measure in (create_to_first_result, command, run_code, memory, recovery, *agent.MEASURES):
-            row = measure(server).row()
+        for figure in figures(server):
+            row = figure.row()
             rows.append(row)
             print(f"{row['name']}: ours {row['samples']['ours']} raw {row['samples']['raw']}", flush=True)
     finally:

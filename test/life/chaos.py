@@ -168,7 +168,8 @@ def main():
                 lost.append(str(error))
     killed = kill_all()
     server.stop()
-    server.start()  # what a crash left is removed at a start
+    server.env["CAY_POOL_MEMORY"] = "0"
+    server.start()  # what a crash left is removed at a start, and what a pool held
     left = leftovers(server)
     server.cay("down")
     done = {k: sum(c.counts.get(k, 0) for c in clients) for k in sorted({k for c in clients for k in c.counts})}

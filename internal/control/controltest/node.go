@@ -18,6 +18,8 @@ type Node struct {
 	OnKill   func(cay.InstanceID) error
 	OnSave   func(cay.InstanceID) error
 	Notice   string // of every instance that is created from now on
+	// OnClaim, when set, answers for Claim; otherwise there is nothing.
+	OnClaim func(cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, bool)
 
 	mu        sync.Mutex
 	instances map[cay.InstanceID]cay.Instance
@@ -54,6 +56,14 @@ func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance,
 	i := cay.Instance{Spec: spec, Addr: netip.MustParseAddr("127.0.0.1"), Started: time.Now(), Notice: n.Notice}
 	n.instances[spec.Instance] = i
 	return i, nil
+}
+
+// Claim looks for an instance made beforehand.
+func (n *Node) Claim(shape cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, bool) {
+	if n.OnClaim == nil {
+		return "", "", false
+	}
+	return n.OnClaim(shape)
 }
 
 // Checkpoint saves an instance.

@@ -203,6 +203,39 @@ func (s *suite) pause(t *testing.T) {
 	at.expect(t, "ok", "/health")
 }
 
+// freeze also makes sure that what is frozen can be killed, and that what was
+// restored in the background can be used like any other.
+func (s *suite) freeze(t *testing.T) {
+	at := s.slots[0]
+	snap, from := s.snapshot(t, s.start(t, at), false)
+	for _, last := range []string{"thawed", "frozen"} {
+		spec := s.restoreSpec(snap, from, at)
+		spec.Background = true
+		at.address(t)
+		s.endWith(t, spec.ID)
+		must(t, s.Restore(t.Context(), spec))
+		at.expect(t, "ok", "/health")
+		err := s.Freeze(t.Context(), spec.ID)
+		if cay.KindOf(err) == cay.Unsupported {
+			t.Skip(err)
+		}
+		must(t, err)
+		must(t, s.Freeze(t.Context(), spec.ID))
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if text, _, err := at.try(ctx, "/health"); err == nil {
+			t.Errorf("a frozen guest answers %q", text)
+		}
+		cancel()
+		if last == "thawed" {
+			must(t, s.Thaw(t.Context(), spec.ID))
+			must(t, s.Thaw(t.Context(), spec.ID))
+			at.expect(t, "ok", "/health")
+		}
+		must(t, s.Kill(t.Context(), spec.ID))
+		s.gone(t, spec.ID)
+	}
+}
+
 // reserved mounts something on the host that must appear in a running guest.
 func (s *suite) reserved(t *testing.T) {
 	at := s.slots[0]

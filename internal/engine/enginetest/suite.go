@@ -35,6 +35,7 @@ func Run(t *testing.T, open func(testing.TB) engine.Engine) {
 		{"adopt after restart", (*suite).adopt},
 		{"half made", (*suite).halfMade},
 		{"hold and release", (*suite).pause},
+		{"freeze and thaw", (*suite).freeze},
 		{"reserved mount", (*suite).reserved},
 		{"changed files", (*suite).changes},
 		{"snapshot of files", (*suite).files},

@@ -51,6 +51,7 @@ type place struct {
 	namespace string
 	reserved  string
 	limits    cay.Limits
+	low       bool // the least share of the processors, until it is thawed
 }
 
 func newDocument(args []string, diskMB int, p place) document {
@@ -119,7 +120,7 @@ func (d document) put(p place) error {
 	}
 	root["path"] = p.root
 	linux["cgroupsPath"] = p.cgroup
-	linux["resources"] = resources(p.limits)
+	linux["resources"] = resources(p.limits, p.low)
 	namespaces, _ := linux["namespaces"].([]any)
 	for _, n := range namespaces {
 		if n, ok := n.(map[string]any); ok && n["type"] == "network" {
@@ -135,11 +136,15 @@ func (d document) put(p place) error {
 	return nil
 }
 
-func resources(l cay.Limits) map[string]any {
+func resources(l cay.Limits, low bool) map[string]any {
 	const period = 100_000 // microseconds
+	shares := cpuShares(l)
+	if low {
+		shares = lowShares
+	}
 	return map[string]any{
 		"memory": map[string]any{"limit": int64(l.MemoryMB+memoryFuse) << 20},
-		"cpu":    map[string]any{"quota": l.CPUs * period, "period": period, "shares": 1024 * l.CPUs},
+		"cpu":    map[string]any{"quota": l.CPUs * period, "period": period, "shares": shares},
 		"pids":   map[string]any{"limit": maxTasks},
 	}
 }

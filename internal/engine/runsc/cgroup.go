@@ -88,6 +88,7 @@ func (h hierarchy) killAll(id cay.InstanceID, grace time.Duration) error {
 		for _, pid := range pids {
 			_ = unix.Kill(pid, unix.SIGKILL) // gone already is as good
 		}
+		_ = h.freeze(id, false) // version 1 keeps signals from the frozen
 		time.Sleep(wait)
 	}
 }

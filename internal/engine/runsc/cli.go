@@ -103,7 +103,11 @@ func (e *Engine) start(ctx context.Context, r *record, image string, args ...str
 	args = append([]string{overlay, "--log=" + log, "--panic-log=" + e.recordFile(r.ID, "panic.log")}, args...)
 	cmd := e.command(r, args...)
 	cmd.ExtraFiles = []*os.File{root}
-	if err := wait(ctx, cmd); err != nil {
+	begin := (*exec.Cmd).Start
+	if r.background {
+		begin = startNice
+	}
+	if err := waitFor(ctx, cmd, begin); err != nil {
 		return fmt.Errorf("cay-runsc: %w: %s", err, lastLines(readTail(log)))
 	}
 	return nil
@@ -121,13 +125,17 @@ func (e *Engine) command(r *record, args ...string) *exec.Cmd {
 
 // wait runs cmd until it ends, or kills it when ctx does.
 func wait(ctx context.Context, cmd *exec.Cmd) error {
+	return waitFor(ctx, cmd, (*exec.Cmd).Start)
+}
+
+func waitFor(ctx context.Context, cmd *exec.Cmd, begin func(*exec.Cmd) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	// The parent-death signal follows the thread that started the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := cmd.Start(); err != nil {
+	if err := begin(cmd); err != nil {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })

@@ -28,6 +28,8 @@ type record struct {
 	Started     time.Time
 	// Whole is set when the start has succeeded.
 	Whole bool
+
+	background bool // start it after everything else
 }
 
 // recordFile names a file of an instance's record.

@@ -57,6 +57,7 @@ func (e *Engine) Restore(ctx context.Context, s engine.RestoreSpec) error {
 	r := &record{
 		ID: s.ID, EngineHash: s.Snapshot.EngineHash, Flags: s.Snapshot.EngineFlags, Dir: s.Dir, Reserved: s.Reserved,
 		Root: s.Snapshot.Root, Limits: s.Limits, DiskMB: s.Snapshot.Limits.DiskMB, CPUFeatures: s.Snapshot.CPUFeatures,
+		background: s.Background,
 	}
 	recorded := func(p place) (document, error) {
 		d, err := readDocument(filepath.Join(s.From, bundleName))
@@ -158,6 +159,7 @@ func (e *Engine) prepare(r *record, net engine.Net, bundle func(place) (document
 		namespace: net.Namespace,
 		reserved:  r.Reserved,
 		limits:    r.Limits,
+		low:       r.background,
 	})
 	if err != nil {
 		return err

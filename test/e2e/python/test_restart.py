@@ -93,7 +93,20 @@ def test_a_crash_in_mid_pause_loses_nothing(server):
         paused.kill()
 
 
-def test_leftovers_of_a_crash_are_gone(server):
+def owned(server):
+    """The instances on this machine but those that wait in the pool."""
+    found = []
+    for journal in (server.data / "instances").iterdir():
+        try:
+            if json.loads((journal / "spec.json").read_text())["spec"]["team"] == "":
+                continue
+        except OSError:  # begun this moment, or gone
+            pass
+        found.append(journal.name)
+    return found
+
+
+def test_leftovers_of_a_crash_are_gone(server, eventually):
     """Creates are under way when the server dies; after a start nothing is
     left that the list of sandboxes does not name."""
     creating = [subprocess.Popen(
@@ -106,8 +119,32 @@ def test_leftovers_of_a_crash_are_gone(server):
         process.wait(timeout=60)
     server.start()
     alive = json.loads(server.cay("sandbox", "list", "--json").stdout)
-    instances = list((server.data / "instances").iterdir())
-    assert len(instances) == len(alive)
+    eventually(lambda: len(owned(server)) == len(alive))
     for sandbox in alive:
         server.cay("sandbox", "kill", sandbox["sandboxID"])
-    assert list((server.data / "instances").iterdir()) == []
+    eventually(lambda: owned(server) == [])
+
+
+def test_a_crash_leaves_nothing_of_a_pool(server, eventually):
+    """What waits in the pool waits on, or is gone; what was handed over lives."""
+    def waiting():
+        return {m.parent.name for m in (server.data / "instances").glob("*/pooled")}
+
+    def mounted():
+        text = pathlib.Path("/proc/mounts").read_text()
+        return {line.split()[1].rsplit("/", 1)[1] for line in text.splitlines()
+                if line.split()[1].startswith(server.env["CAY_RUN_DIR"] + "/reserved/")}
+
+    sandbox = e2b.Sandbox.create(timeout=600)
+    try:
+        eventually(waiting, 120)
+        server.kill9()
+        server.start()
+        assert sandbox.commands.run("echo here").stdout == "here\n"
+        # Nothing is on this machine but what a journal knows of.
+        eventually(lambda: mounted() == {d.name for d in (server.data / "instances").iterdir()})
+        again = e2b.Sandbox.create(timeout=600)
+        assert again.commands.run("echo and here").stdout == "and here\n"
+        again.kill()
+    finally:
+        sandbox.kill()

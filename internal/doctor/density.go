@@ -1,0 +1,40 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// neighbours looks at the kernel's one table of hardware addresses, in which
+// every running sandbox has an entry, whatever namespace it is in.
+func neighbours(_ context.Context, h host) Check {
+	const good = 4096
+	most, found := h.number("/proc/sys/net/ipv4/neigh/default/gc_thresh3")
+	if found && most < good {
+		return warn(fmt.Sprintf("net.ipv4.neigh.default.gc_thresh3=%d is room for some %d sandboxes", most, most*9/10),
+			fmt.Sprintf("sysctl -w net.ipv4.neigh.default.gc_thresh3=%d", 4*good))
+	}
+	return ok("room for more than 3500 sandboxes")
+}
+
+// pool says what waits to be claimed, which the journals of a node tell with
+// no server there to ask.
+func pool(_ context.Context, h host) Check {
+	var total int64
+	text, _ := h.read("/proc/meminfo")
+	if _, err := fmt.Sscanf(text, "MemTotal: %d kB", &total); err != nil {
+		return warn("the memory of this machine cannot be read", "set CAY_POOL_MEMORY in megabytes")
+	}
+	most, err := h.cfg.PoolBytes(total << 10)
+	if err != nil || most == 0 {
+		return ok("off: every sandbox is made when it is asked for (CAY_POOL_MEMORY)")
+	}
+	ready, _ := filepath.Glob(filepath.Join(h.cfg.Data, "instances", "*", "pooled"))
+	detail := fmt.Sprintf("%d warm sandboxes wait, in up to %s", len(ready), gib(uint64(most)))
+	if _, err := os.Stat(filepath.Join(h.cfg.Data, "instances")); err != nil {
+		detail = fmt.Sprintf("warm sandboxes may wait in up to %s", gib(uint64(most)))
+	}
+	return ok(detail)
+}

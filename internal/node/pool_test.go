@@ -1,0 +1,347 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
+)
+
+// pooled runs a test with a node that has a pool, in time of its own.
+func pooled(t *testing.T, memory int64, test func(t *testing.T, m *machine, n *Node)) {
+	m := newMachine(t)
+	synctest.Test(t, func(t *testing.T) {
+		cfg := m.config()
+		cfg.PoolMemory = memory
+		n, err := Open(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		test(t, m, n)
+	})
+}
+
+var shape = cay.InstanceSpec{
+	Snapshot: "snapshot", Template: "template", Build: "build", Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024},
+}
+
+// fill asks for what shape names that often, in vain, and waits for the pool.
+func fill(t *testing.T, n *Node, shape cay.InstanceSpec, count int) {
+	t.Helper()
+	for range count {
+		if id, _, ok := n.Claim(shape); ok {
+			t.Errorf("an empty pool gave %s", id)
+		}
+	}
+	settled()
+	if got := n.Pool().Ready[shape.Template]; got != count {
+		t.Fatalf("%d ready after %d creates", got, count)
+	}
+}
+
+// settled waits until the pool has done what there was to do.
+func settled() {
+	time.Sleep(20 * time.Second)
+	synctest.Wait()
+}
+
+// claim takes one and returns what it is to become.
+func claim(t *testing.T, n *Node) cay.InstanceSpec {
+	t.Helper()
+	want := spec()
+	want.Snapshot, want.Template, want.Build, want.Limits = shape.Snapshot, shape.Template, shape.Build, shape.Limits
+	var ok bool
+	if want.Sandbox, want.Instance, ok = n.Claim(shape); !ok {
+		t.Fatal("the pool is empty")
+	}
+	return want
+}
+
+func TestPoolHandsOver(t *testing.T) {
+	pooled(t, 1<<30, func(t *testing.T, m *machine, n *Node) {
+		fill(t, n, shape, 2)
+		if got := n.Instances(); len(got) != 0 {
+			t.Errorf("nobody's instances are listed: %v", got)
+		}
+		for id, c := range m.containers {
+			if !c.held || !c.spec.Background {
+				t.Errorf("instance %s: frozen %v, in the background %v", id, c.held, c.spec.Background)
+			}
+		}
+		if len(m.policies) != 0 {
+			t.Errorf("the network is open to nobody: %v", m.policies)
+		}
+		want := claim(t, n)
+		inst, err := n.Create(t.Context(), want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		settled()
+		if c := m.containers[want.Instance]; c.held || !c.spec.Background || inst.Spec.AccessToken != "secret" || inst.Spec.Team != want.Team {
+			t.Errorf("handed over: %+v", inst)
+		}
+		if found, ok := n.Lookup(want.Sandbox); !ok || found.Spec.Instance != want.Instance {
+			t.Errorf("Lookup = %+v, %v", found, ok)
+		}
+		if p := m.policies[int(inst.Addr.As4()[3])]; !p.AllowInternet {
+			t.Errorf("network policy: %+v", p)
+		}
+		told := map[guest.Mode]guest.Init{}
+		for i, in := range m.inits {
+			if in.SandboxID == string(want.Sandbox) || in.EnvVars["E2B_SANDBOX_ID"] == string(want.Sandbox) {
+				told[in.Mode] = in
+			}
+			if in.Mode == guest.ModeResume && m.tokens[i] != "token of "+string(want.Sandbox) {
+				t.Errorf("the hand-over came with token %q", m.tokens[i])
+			}
+		}
+		first, last := told[guest.ModeCreate], told[guest.ModeResume]
+		if len(first.MachineID) != 32 || first.AccessToken != "token of "+string(want.Sandbox) || first.EnvVars["A"] != "" {
+			t.Errorf("told beforehand: %+v", first)
+		}
+		if last.AccessToken != "secret" || last.EnvVars["A"] != "1" || len(last.Entropy) != 32 || string(last.Entropy) == string(first.Entropy) {
+			t.Errorf("told at the hand-over: %+v", last)
+		}
+		if r, mark := readJournal(n.journal(want.Instance)); mark != wholeFile || r.Spec.AccessToken != "secret" {
+			t.Errorf("journal: %q, %+v", mark, r)
+		}
+		if p := n.Pool(); p.Ready["template"] != 2 || p.Warm != 1 || p.Cold != 2 || p.Memory != 2*30<<20 {
+			t.Errorf("two were asked for at once: %+v", p)
+		}
+	})
+}
+
+func listed(t *testing.T, m *machine) []cay.InstanceID {
+	t.Helper()
+	ids, err := m.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+// A pooled instance that fails at the hand-over costs time, nothing else.
+func TestPoolFailsSoftly(t *testing.T) {
+	for _, step := range []string{"thaw", "init", "apply"} {
+		t.Run(step, func(t *testing.T) {
+			pooled(t, 1<<30, func(t *testing.T, m *machine, n *Node) {
+				fill(t, n, shape, 1)
+				want := claim(t, n)
+				var broke atomic.Bool
+				m.on(step, func() error {
+					if broke.Swap(true) {
+						return nil
+					}
+					return errors.New("broken")
+				})
+				if _, err := n.Create(t.Context(), want); err != nil {
+					t.Fatal(err)
+				}
+				if _, ok := n.Lookup(want.Sandbox); !ok || !broke.Load() {
+					t.Error("it is not found")
+				}
+				if err := n.Kill(t.Context(), want.Instance, cay.CauseAsked); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestPoolForgetsItsDead(t *testing.T) {
+	pooled(t, 1<<30, func(t *testing.T, m *machine, n *Node) {
+		fill(t, n, shape, 1)
+		for _, id := range listed(t, m) {
+			m.die(id, cay.Death{Cause: cay.CauseOutOfMemory})
+		}
+		settled()
+		want := claim(t, n) // another one
+		if _, err := n.Create(t.Context(), want); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case d := <-n.Deaths():
+			t.Errorf("a death of nobody was told: %+v", d)
+		default:
+		}
+	})
+}
+
+func TestPoolKeepsWithinItsMemory(t *testing.T) {
+	pooled(t, 100<<20, func(t *testing.T, m *machine, n *Node) {
+		for range 10 {
+			n.Claim(shape)
+		}
+		settled()
+		if p := n.Pool(); p.Ready["template"] != 3 || p.Wanted["template"] != 3 {
+			t.Errorf("100 MB hold three of 30: %+v", p)
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if p := n.Pool(); p.Ready["template"] != 0 {
+			t.Errorf("two hours later: %+v", p)
+		}
+		nothingLeft(t, m, n)
+	})
+}
+
+func TestPoolIsEmptied(t *testing.T) {
+	full := Room{Memory: 16 << 30, MemoryFree: 600 << 20}
+	for _, tc := range []struct {
+		name string
+		how  func(t *testing.T, m *machine, n *Node)
+	}{
+		{"template removed", func(t *testing.T, _ *machine, n *Node) {
+			if err := n.RemoveSnapshot(t.Context(), shape.Snapshot); err != nil {
+				t.Error(err)
+			}
+		}},
+		{"template changed", func(t *testing.T, _ *machine, n *Node) {
+			next := shape
+			next.Snapshot, next.Build = "snapshot2", "build2"
+			fill(t, n, next, 1)
+			if err := n.RemoveSnapshot(t.Context(), next.Snapshot); err != nil {
+				t.Error(err)
+			}
+		}},
+		{"no memory", func(_ *testing.T, m *machine, _ *Node) { m.has(full); settled() }},
+		{"no tasks", func(_ *testing.T, m *machine, _ *Node) { m.has(Room{Tasks: 30000, TasksFree: 1000}); settled() }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pooled(t, 1<<30, func(t *testing.T, m *machine, n *Node) {
+				fill(t, n, shape, 3)
+				tc.how(t, m, n)
+				synctest.Wait()
+				nothingLeft(t, m, n)
+			})
+		})
+	}
+}
+
+// What the pool holds goes before anybody is turned away.
+func TestAdmission(t *testing.T) {
+	pooled(t, 1<<30, func(t *testing.T, m *machine, n *Node) {
+		fill(t, n, shape, 2)
+		m.on("kill", func() error { m.has(Room{Memory: 16 << 30, MemoryFree: 8 << 30}); return nil })
+		m.has(Room{Memory: 16 << 30, MemoryFree: 900 << 20})
+		create(t, n)
+		if p := n.Pool(); p.Ready["template"] != 0 {
+			t.Errorf("the pool still has %d", p.Ready["template"])
+		}
+		m.on("kill", nil)
+		m.has(Room{Memory: 16 << 30, MemoryFree: 900 << 20})
+		_, err := n.Create(t.Context(), spec())
+		var ours *cay.Error
+		if !errors.As(err, &ours) || ours.Kind != cay.Unavailable || ours.Code != cay.CodeCapacity || ours.Hint == "" {
+			t.Errorf("a full machine said: %+v", err)
+		}
+		m.has(Room{Tasks: 32768, TasksFree: 3300})
+		if _, err := n.Create(t.Context(), spec()); cay.KindOf(err) != cay.Unavailable {
+			t.Errorf("a machine without tasks said: %+v", err)
+		}
+		m.has(Room{})
+		create(t, n)
+		settled()
+		if n.coming != (need{}) {
+			t.Errorf("room is kept for nobody: %+v", n.coming)
+		}
+	})
+}
+
+func TestPoolWaitsForItsTurn(t *testing.T) {
+	pooled(t, 1<<30, func(t *testing.T, m *machine, n *Node) {
+		working, on := make(chan struct{}), make(chan struct{})
+		m.on("restore", func() error {
+			working <- struct{}{}
+			<-on
+			return nil
+		})
+		done := make(chan struct{})
+		go func() { defer close(done); create(t, n) }()
+		<-working
+		m.on("restore", nil)
+		n.Claim(shape)
+		settled()
+		if got := len(listed(t, m)); got != 0 {
+			t.Errorf("the pool made %d while somebody waited", got)
+		}
+		close(on)
+		<-done
+		settled()
+		if got := n.Pool().Ready["template"]; got != 1 {
+			t.Errorf("%d ready", got)
+		}
+	})
+}
+
+// TestPoolSurvivesCrashes kills the server at each step of a hand-over.
+func TestPoolSurvivesCrashes(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		memory  int64
+		prepare func(t *testing.T, n *Node, id cay.InstanceID)
+		pool    int // what is in it afterwards
+		running int
+	}{
+		{"nothing happened", 1 << 30, func(*testing.T, *Node, cay.InstanceID) {}, 1, 0},
+		{"the next one has no pool", 0, func(*testing.T, *Node, cay.InstanceID) {}, 0, 0},
+		{"in mid hand-over", 1 << 30, func(t *testing.T, n *Node, id cay.InstanceID) {
+			if err := os.Remove(filepath.Join(n.journal(id), pooledFile)); err != nil {
+				t.Error(err)
+			}
+		}, 0, 0},
+		{"after the hand-over", 1 << 30, func(t *testing.T, n *Node, _ cay.InstanceID) {
+			if _, err := n.Create(t.Context(), claim(t, n)); err != nil {
+				t.Error(err)
+			}
+			settled()
+		}, 1, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := newMachine(t)
+			synctest.Test(t, func(t *testing.T) {
+				cfg := m.config()
+				cfg.PoolMemory = 1 << 30
+				n, err := Open(t.Context(), cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				fill(t, n, shape, 1)
+				for _, id := range listed(t, m) {
+					tc.prepare(t, n, id)
+				}
+				n.Close()
+				m.crash()
+				cfg.PoolMemory = tc.memory
+				if n, err = Open(context.Background(), cfg); err != nil {
+					t.Fatal(err)
+				}
+				defer n.Close()
+				if p := n.Pool(); p.Ready["template"] != tc.pool || len(n.Instances()) != tc.running {
+					t.Errorf("%d in the pool, %d running", p.Ready["template"], len(n.Instances()))
+				}
+				if tc.pool+tc.running == 0 {
+					nothingLeft(t, m, n)
+				}
+				select {
+				case d := <-n.Deaths():
+					t.Errorf("a death of nobody was told: %+v", d)
+				default:
+				}
+				if tc.pool == 1 { // of use still
+					if _, err := n.Create(t.Context(), claim(t, n)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
+}
