@@ -16,4 +16,133 @@ type Build struct {
 	CreatedAt    time.Time
 	UpdatedAt    time.Time
 	FinishedAt   time.Time // zero until ready or failed
+	Tags         []string  // that it gets when it is ready; none means the default one
+	Setup        Setup     // of a ready one: what its processes start with
+	Reason       BuildReason
+}
+
+// DefaultTag is the tag of the build that a template's name alone means.
+const DefaultTag = "default"
+
+// Setup is what the processes of a template start with. Templates that are
+// built from it begin with the same.
+type Setup struct {
+	Args     []string          `json:"args,omitempty"`  // of PID 1
+	Ports    []int             `json:"ports,omitempty"` // that answer /health before the template is ready
+	Env      map[string]string `json:"env,omitempty"`
+	User     string            `json:"user,omitempty"`
+	Dir      string            `json:"dir,omitempty"`
+	StartCmd string            `json:"startCmd,omitempty"` // was running when the snapshot was taken
+	ReadyCmd string            `json:"readyCmd,omitempty"` // succeeds when StartCmd is up
+}
+
+// Boot returns what a sandbox of it needs that starts from files.
+func (s Setup) Boot() Boot {
+	return Boot{Env: s.Env, User: s.User, Dir: s.Dir, Ports: s.Ports, Start: s.StartCmd, Ready: s.ReadyCmd}
+}
+
+// BuildReason is why a build failed.
+type BuildReason struct {
+	Step    string `json:"step,omitempty"` // as in BuildLog
+	Message string `json:"message,omitempty"`
+}
+
+// StepError is an error of a build with the step that it is of.
+type StepError struct {
+	Step string // as in BuildLog
+	Err  error
+}
+
+func (e *StepError) Error() string { return e.Err.Error() }
+
+func (e *StepError) Unwrap() error { return e.Err }
+
+// BuildSpec is all that a builder needs to make a template.
+type BuildSpec struct {
+	Build    BuildID
+	Template TemplateID
+	Team     TeamID
+	Limits   Limits
+	// What it begins with: the snapshot of a template, or a registry's image.
+	From     SnapshotID
+	Setup    Setup // of From
+	Image    string
+	Registry *RegistryAuth // nil for none
+
+	Steps    []BuildStep
+	StartCmd string // empty means that of From
+	ReadyCmd string
+	Force    bool // run all steps, whatever is known of them
+}
+
+// BuildStep is one instruction.
+type BuildStep struct {
+	Type      string // COPY, RUN, ENV, WORKDIR or USER
+	Args      []string
+	FilesHash string // of COPY: which archive
+	Force     bool   // run this one and all after it
+}
+
+// RegistryAuth opens a private registry. It is never logged or kept.
+type RegistryAuth struct {
+	Type     string // registry, aws or gcp
+	Username string
+	Password string
+	// AWS
+	AccessKeyID, SecretAccessKey, Region string
+	// GCP
+	ServiceAccount string // JSON
+}
+
+// BuildResult is what a builder made.
+type BuildResult struct {
+	Snapshot SnapshotID
+	Setup    Setup
+	Digest   string // of what it was made from
+}
+
+// BuildLog is a line of a build's log.
+type BuildLog struct {
+	At      time.Time
+	Level   LogLevel
+	Step    string // base, the number of a step from 1, or finalize; may be empty
+	Message string
+}
+
+// LogLevel says how much a line matters.
+type LogLevel int
+
+// The levels.
+const (
+	LogDebug LogLevel = iota
+	LogInfo
+	LogWarn
+	LogError
+)
+
+var logLevels = []string{"debug", "info", "warn", "error"}
+
+// String returns the level's name on the wire.
+func (l LogLevel) String() string {
+	if l < 0 || int(l) >= len(logLevels) {
+		return "info"
+	}
+	return logLevels[l]
+}
+
+// ParseLogLevel finds a level by its name.
+func ParseLogLevel(s string) (LogLevel, bool) {
+	for i, name := range logLevels {
+		if s == name {
+			return LogLevel(i), true
+		}
+	}
+	return 0, false
+}
+
+// Tag is a name for one build of a template.
+type Tag struct {
+	Name      string
+	Build     BuildID
+	CreatedAt time.Time // when it was last moved
 }

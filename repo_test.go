@@ -58,7 +58,8 @@ var layers = [][]string{
 	{"internal/server"},
 	{"internal/rest", "internal/proxy"},
 	{"internal/control"},
-	{"internal/node", "internal/template", "internal/auth", "internal/doctor"},
+	{"internal/node", "internal/template", "internal/build", "internal/auth", "internal/doctor"},
+	{"internal/layer"},
 	{"internal/engine", "internal/vnet", "internal/egress", "internal/image", "internal/oci", "internal/snapshot", "internal/store", "internal/config", "internal/embedded"},
 	{"internal/guest", "internal/dockerfile", "client"},
 	{"api"},
@@ -67,8 +68,9 @@ var layers = [][]string{
 
 // forbidden are single edges that the layers would allow.
 var forbidden = map[string][]string{
-	"internal/control": {"internal/engine", "internal/node", "internal/vnet"},
-	"internal/node":    {"internal/store", "internal/template"},
+	"internal/control": {"internal/engine", "internal/node", "internal/vnet", "internal/build"},
+	"internal/node":    {"internal/store", "internal/template", "internal/build"},
+	"internal/build":   {"internal/store"},
 	"internal/proxy":   {"internal/control"},
 	"internal/doctor":  {"internal/store"},
 }

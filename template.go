@@ -50,4 +50,5 @@ type Template struct {
 	EnvdVersion  string
 	Source       SandboxID // set for snapshots that a user took: of this sandbox
 	RecipeDigest string    // of what it was built from; equal digests need no rebuild
+	Setup        Setup     // of the newest ready build
 }

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -56,6 +57,8 @@ type Config struct {
 	// once; 0 is no bound.
 	TeamSandboxes int `yaml:"teamSandboxes"`
 	TeamMemoryMB  int `yaml:"teamMemoryMB"`
+	// BuildStepTimeout is how long one step of a template's build may take.
+	BuildStepTimeout time.Duration `yaml:"buildStepTimeout"`
 }
 
 // Default is the configuration of a server that was told nothing.
@@ -67,6 +70,8 @@ func Default() Config {
 		Network:     netip.MustParsePrefix("10.201.0.0/16"),
 		NetworkName: "cay",
 		PoolMemory:  "5%",
+
+		BuildStepTimeout: time.Hour,
 	}
 }
 
@@ -109,6 +114,8 @@ var Variables = []Variable{
 		func(c *Config, v string) (err error) { c.TeamSandboxes, err = strconv.Atoi(v); return err }},
 	{"CAY_TEAM_MEMORY", "how much memory, in MB, a team's running sandboxes may be promised in all [no limit]",
 		func(c *Config, v string) (err error) { c.TeamMemoryMB, err = strconv.Atoi(v); return err }},
+	{"CAY_BUILD_STEP_TIMEOUT", "how long one step of a template's build may take [1h]",
+		func(c *Config, v string) (err error) { c.BuildStepTimeout, err = time.ParseDuration(v); return err }},
 }
 
 // commas splits a list.
@@ -213,6 +220,8 @@ func (c Config) Validate() error {
 		return cay.Errorf(cay.Invalid, "network %s is not between /8 and /28", c.Network)
 	case slices.ContainsFunc(c.NetworkOpen, func(p netip.Prefix) bool { return !p.IsValid() || !p.Addr().Is4() || p != p.Masked() }):
 		return cay.Errorf(cay.Invalid, "network open %v are not IPv4 prefixes such as 10.8.0.0/24", c.NetworkOpen)
+	case c.BuildStepTimeout <= 0:
+		return cay.Errorf(cay.Invalid, "build step timeout %s is not above zero", c.BuildStepTimeout)
 	case strings.ContainsAny(c.Domain, "/: ") || strings.HasPrefix(c.Domain, "."):
 		return cay.Errorf(cay.Invalid, "domain %q is not a plain domain name such as sandbox.example.com", c.Domain)
 	case c.TeamSandboxes < 0 || c.TeamMemoryMB < 0:

@@ -74,6 +74,10 @@ type Config struct {
 	// TeamSandboxes and TeamMemoryMB bound what a team may have running at
 	// once, in number and in what their templates promise; 0 is no bound.
 	TeamSandboxes, TeamMemoryMB int
+	// Builder builds templates; nil for a server that builds none. Reserved
+	// are the names of templates that Cay brings.
+	Builder  Builder
+	Reserved []string
 }
 
 // Control carries the use cases out.
@@ -94,6 +98,8 @@ type Control struct {
 	// claimed are idempotency keys that a create is at work with; each
 	// channel is closed when it is done.
 	claimed map[onceKey]chan struct{}
+
+	builds builds
 
 	// collecting is held for writing while a snapshot is found unused and
 	// removed, and for reading from the choice of a snapshot to its record.
@@ -146,10 +152,14 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		pins:    make(map[cay.SnapshotID]int),
 		claimed: make(map[onceKey]chan struct{}),
 	}
+	c.builds.open(cfg)
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
 	if err := c.reconcile(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.endLostBuilds(ctx); err != nil {
 		return nil, err
 	}
 	return c, nil

@@ -15,6 +15,9 @@ func (c *Control) Run(ctx context.Context) error {
 	wg.Go(func() { c.expire(ctx) })
 	wg.Go(func() { c.mourn(ctx) })
 	wg.Go(func() { c.sweep(ctx) })
+	for range buildsAtOnce {
+		wg.Go(func() { c.runBuilds(ctx) })
+	}
 	wg.Wait()
 	return ctx.Err()
 }

@@ -142,10 +142,21 @@ func (c *Control) RemoveTemplate(ctx context.Context, team cay.TeamID, ref strin
 	if t.Team != team {
 		return cay.Errorf(cay.Denied, "template %q is another team's", ref)
 	}
+	snapshots := []cay.SnapshotID{t.Snapshot}
+	builds, err := c.store.Builds(ctx, team, t.ID)
+	if err != nil {
+		return err
+	}
+	for _, b := range builds {
+		c.builds.cancel(b.ID)
+		snapshots = append(snapshots, b.Snapshot)
+	}
 	if err := c.removeTemplate(ctx, t); err != nil {
 		return err
 	}
-	c.discard(ctx, t.Snapshot)
+	for _, id := range snapshots {
+		c.discard(ctx, id)
+	}
 	return nil
 }
 

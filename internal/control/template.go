@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -9,9 +10,8 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// defaultTag is the tag that a reference without one means. It is the newest
-// ready build; this version knows no other.
-const defaultTag = "default"
+// defaultTag is the tag that a reference without one means.
+const defaultTag = cay.DefaultTag
 
 var reference = regexp.MustCompile(`^(?:([a-z0-9][a-z0-9._-]*)/)?([a-z0-9][a-z0-9._-]*)(?::([a-z0-9][a-z0-9._-]*))?$`)
 
@@ -26,12 +26,20 @@ func (c *Control) Template(ctx context.Context, team cay.TeamID, ref string) (ca
 	space, name, tag := parts[1], parts[2], parts[3]
 	t, err := c.template(ctx, team, space, name)
 	if err == nil && tag != "" && tag != defaultTag {
-		err = cay.Errorf(cay.NotFound, "")
+		t, err = c.tagged(ctx, t, tag)
 	}
 	if cay.KindOf(err) == cay.NotFound {
 		return cay.Template{}, cay.Errorf(cay.NotFound, "template %q not found", ref).
 			WithHint("`cay template list` shows what there is")
 	}
+	return t, err
+}
+
+// tagged returns a template as the build of a tag has it.
+func (c *Control) tagged(ctx context.Context, t cay.Template, tag string) (cay.Template, error) {
+	b, err := c.store.TaggedBuild(ctx, t.ID, tag)
+	t.Build, t.Snapshot, t.BuildState = b.ID, b.Snapshot, b.State
+	t.Limits, t.EnvdVersion, t.RecipeDigest, t.Setup = b.Limits, b.EnvdVersion, b.RecipeDigest, b.Setup
 	return t, err
 }
 
@@ -85,6 +93,7 @@ type Publication struct {
 	Limits       cay.Limits
 	EnvdVersion  string
 	RecipeDigest string
+	Setup        cay.Setup
 }
 
 // Publish records a finished build; sandboxes start from it from now on. It
@@ -106,12 +115,12 @@ func (c *Control) Publish(ctx context.Context, p Publication) (cay.Template, err
 		}
 	case err != nil:
 		return cay.Template{}, err
-	case t.Snapshot == p.Snapshot && t.RecipeDigest == p.RecipeDigest && t.Limits == p.Limits:
+	case t.Snapshot == p.Snapshot && t.RecipeDigest == p.RecipeDigest && t.Limits == p.Limits && reflect.DeepEqual(t.Setup, p.Setup):
 		return t, nil
 	}
 	err = c.store.PutBuild(ctx, cay.Build{
 		ID: cay.NewBuildID(), Template: t.ID, Team: t.Team, State: cay.BuildReady,
-		Snapshot: p.Snapshot, RecipeDigest: p.RecipeDigest, Limits: p.Limits, EnvdVersion: p.EnvdVersion,
+		Snapshot: p.Snapshot, RecipeDigest: p.RecipeDigest, Limits: p.Limits, EnvdVersion: p.EnvdVersion, Setup: p.Setup,
 		CreatedAt: now(), UpdatedAt: now(), FinishedAt: now(),
 	})
 	if err != nil {

@@ -63,14 +63,15 @@ func (n *Node) Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Sna
 	})
 }
 
-// RemoveSnapshot deletes a snapshot that was taken of a sandbox. A template's
-// is left alone, and that there is none is no error. The caller knows that
-// nothing needs it; what the pool made of it is ended first, of a template's too.
+// RemoveSnapshot deletes a snapshot that was taken of a sandbox or made of a
+// team's template. One that Cay brings is left alone, and that there is none is
+// no error. The caller knows that nothing needs it; what the pool made of it is
+// ended first, of any template too.
 func (n *Node) RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error {
 	n.forget(ctx, id)
 	_, s, err := n.cfg.Snapshots.Get(id)
 	switch {
-	case cay.KindOf(err) == cay.NotFound || err == nil && s.Sandbox == "":
+	case cay.KindOf(err) == cay.NotFound || err == nil && !teams(s):
 		return nil
 	case err != nil:
 		return err
@@ -78,8 +79,12 @@ func (n *Node) RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error {
 	return n.cfg.Snapshots.Remove(id)
 }
 
-// Snapshots lists the snapshots that were taken of sandboxes. A damaged one is
-// left out.
+// teams reports whether a snapshot is a team's, not one of those that Cay
+// brings, which are nobody's.
+func teams(s cay.Snapshot) bool { return s.Sandbox != "" || s.Team != "" }
+
+// Snapshots lists the snapshots that were taken of sandboxes or made of teams'
+// templates. A damaged one is left out.
 func (n *Node) Snapshots() []cay.Snapshot {
 	all, err := n.cfg.Snapshots.List()
 	if err != nil {
@@ -87,7 +92,7 @@ func (n *Node) Snapshots() []cay.Snapshot {
 	}
 	var out []cay.Snapshot
 	for _, s := range all {
-		if s.Sandbox != "" {
+		if teams(s) {
 			out = append(out, s)
 		}
 	}

@@ -17,6 +17,47 @@ import (
 	"github.com/oapi-codegen/runtime"
 )
 
+// BuildLogEntry defines model for BuildLogEntry.
+type BuildLogEntry struct {
+	Level     string    `json:"level"`
+	Message   string    `json:"message"`
+	Step      *string   `json:"step,omitempty"`
+	Timestamp time.Time `json:"timestamp"`
+}
+
+// BuildStart defines model for BuildStart.
+type BuildStart struct {
+	Force             *bool        `json:"force,omitempty"`
+	FromImage         *string      `json:"fromImage,omitempty"`
+	FromImageRegistry *Registry    `json:"fromImageRegistry,omitempty"`
+	FromTemplate      *string      `json:"fromTemplate,omitempty"`
+	ReadyCmd          *string      `json:"readyCmd,omitempty"`
+	StartCmd          *string      `json:"startCmd,omitempty"`
+	Steps             *[]BuildStep `json:"steps,omitempty"`
+}
+
+// BuildStatus defines model for BuildStatus.
+type BuildStatus struct {
+	BuildID    string          `json:"buildID"`
+	LogEntries []BuildLogEntry `json:"logEntries"`
+	Logs       []string        `json:"logs"`
+	Reason     *struct {
+		LogEntries *[]BuildLogEntry `json:"logEntries,omitempty"`
+		Message    string           `json:"message"`
+		Step       *string          `json:"step,omitempty"`
+	} `json:"reason,omitempty"`
+	Status     string `json:"status"`
+	TemplateID string `json:"templateID"`
+}
+
+// BuildStep defines model for BuildStep.
+type BuildStep struct {
+	Args      *[]string `json:"args,omitempty"`
+	FilesHash *string   `json:"filesHash,omitempty"`
+	Force     *bool     `json:"force,omitempty"`
+	Type      string    `json:"type"`
+}
+
 // Connect defines model for Connect.
 type Connect struct {
 	// Memory False boots a paused one from its files, whatever was saved.
@@ -102,6 +143,20 @@ type NetworkUpdate struct {
 	Rules               *NetworkRules `json:"rules,omitempty"`
 }
 
+// NewBuild defines model for NewBuild.
+type NewBuild struct {
+	// Alias The older name of name.
+	Alias         *string `json:"alias,omitempty"`
+	CPUCount      *int    `json:"cpuCount,omitempty"`
+	MemoryMB      *int    `json:"memoryMB,omitempty"`
+	MinFreeDiskMb *int    `json:"minFreeDiskMb,omitempty"`
+
+	// Name May hold ":tag".
+	Name   *string   `json:"name,omitempty"`
+	Tags   *[]string `json:"tags,omitempty"`
+	TeamID *string   `json:"teamID,omitempty"`
+}
+
 // NewNetwork defines model for NewNetwork.
 type NewNetwork struct {
 	AllowOut           *[]string     `json:"allowOut,omitempty"`
@@ -134,6 +189,19 @@ type NewSandbox struct {
 	// Timeout Seconds; 15 on v1, 300 on v2 unless given.
 	Timeout      *int64                    `json:"timeout,omitempty"`
 	VolumeMounts *[]map[string]interface{} `json:"volumeMounts,omitempty"`
+}
+
+// Registry defines model for Registry.
+type Registry struct {
+	AwsAccessKeyID     *string `json:"awsAccessKeyId,omitempty"`
+	AwsRegion          *string `json:"awsRegion,omitempty"`
+	AwsSecretAccessKey *string `json:"awsSecretAccessKey,omitempty"`
+	Password           *string `json:"password,omitempty"`
+	ServiceAccountJSON *string `json:"serviceAccountJson,omitempty"`
+
+	// Type registry, aws or gcp
+	Type     string  `json:"type"`
+	Username *string `json:"username,omitempty"`
 }
 
 // Sandbox defines model for Sandbox.
@@ -241,6 +309,11 @@ type TemplateBuild struct {
 	UpdatedAt   time.Time  `json:"updatedAt"`
 }
 
+// TemplateUpdate defines model for TemplateUpdate.
+type TemplateUpdate struct {
+	Public *bool `json:"public,omitempty"`
+}
+
 // TemplateWithBuilds defines model for TemplateWithBuilds.
 type TemplateWithBuilds struct {
 	Aliases       []string        `json:"aliases"`
@@ -254,8 +327,14 @@ type TemplateWithBuilds struct {
 	UpdatedAt     time.Time       `json:"updatedAt"`
 }
 
+// BuildID defines model for buildID.
+type BuildID = string
+
 // IdempotencyKey defines model for idempotencyKey.
 type IdempotencyKey = string
+
+// Level defines model for level.
+type Level = string
 
 // Limit defines model for limit.
 type Limit = int32
@@ -271,6 +350,19 @@ type SandboxID = string
 
 // TeamID defines model for teamID.
 type TeamID = string
+
+// TemplateID defines model for templateID.
+type TemplateID = string
+
+// RequestedBuild defines model for RequestedBuild.
+type RequestedBuild struct {
+	Aliases    []string `json:"aliases"`
+	BuildID    string   `json:"buildID"`
+	Names      []string `json:"names"`
+	Public     bool     `json:"public"`
+	Tags       []string `json:"tags"`
+	TemplateID string   `json:"templateID"`
+}
 
 // ListRunningSandboxesParams defines parameters for ListRunningSandboxes.
 type ListRunningSandboxesParams struct {
@@ -355,12 +447,51 @@ type ListTemplatesParams struct {
 	TeamID *TeamID `form:"teamID,omitempty" json:"teamID,omitempty"`
 }
 
+// RemoveTagsJSONBody defines parameters for RemoveTags.
+type RemoveTagsJSONBody struct {
+	Name string   `json:"name"`
+	Tags []string `json:"tags"`
+}
+
+// AssignTagsJSONBody defines parameters for AssignTags.
+type AssignTagsJSONBody struct {
+	Tags []string `json:"tags"`
+
+	// Target A name, with or without ":tag".
+	Target string `json:"target"`
+}
+
 // GetTemplateParams defines parameters for GetTemplate.
 type GetTemplateParams struct {
 	NextToken *NextToken `form:"nextToken,omitempty" json:"nextToken,omitempty"`
 
 	// Limit 1 to 100, 100 unless given.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// GetBuildLogsParams defines parameters for GetBuildLogs.
+type GetBuildLogsParams struct {
+	// Cursor Unix milliseconds.
+	Cursor *int64 `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Limit 1 to 100, 100 unless given.
+	Limit     *Limit  `form:"limit,omitempty" json:"limit,omitempty"`
+	Direction *string `form:"direction,omitempty" json:"direction,omitempty"`
+
+	// Level debug, info, warn or error; those and above.
+	Level  *Level  `form:"level,omitempty" json:"level,omitempty"`
+	Source *string `form:"source,omitempty" json:"source,omitempty"`
+}
+
+// GetBuildStatusParams defines parameters for GetBuildStatus.
+type GetBuildStatusParams struct {
+	LogsOffset *int32 `form:"logsOffset,omitempty" json:"logsOffset,omitempty"`
+
+	// Limit 1 to 100, 100 unless given.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Level debug, info, warn or error; those and above.
+	Level *Level `form:"level,omitempty" json:"level,omitempty"`
 }
 
 // ListSandboxesParams defines parameters for ListSandboxes.
@@ -419,11 +550,32 @@ type CreateSnapshotJSONRequestBody CreateSnapshotJSONBody
 // SetSandboxTimeoutJSONRequestBody defines body for SetSandboxTimeout for application/json ContentType.
 type SetSandboxTimeoutJSONRequestBody SetSandboxTimeoutJSONBody
 
+// RemoveTagsJSONRequestBody defines body for RemoveTags for application/json ContentType.
+type RemoveTagsJSONRequestBody RemoveTagsJSONBody
+
+// AssignTagsJSONRequestBody defines body for AssignTags for application/json ContentType.
+type AssignTagsJSONRequestBody AssignTagsJSONBody
+
+// UpdateTemplateV1JSONRequestBody defines body for UpdateTemplateV1 for application/json ContentType.
+type UpdateTemplateV1JSONRequestBody = TemplateUpdate
+
 // CreateSandboxV2JSONRequestBody defines body for CreateSandboxV2 for application/json ContentType.
 type CreateSandboxV2JSONRequestBody = NewSandbox
 
 // ConnectSandboxV2JSONRequestBody defines body for ConnectSandboxV2 for application/json ContentType.
 type ConnectSandboxV2JSONRequestBody = Connect
+
+// RequestBuildV2JSONRequestBody defines body for RequestBuildV2 for application/json ContentType.
+type RequestBuildV2JSONRequestBody = NewBuild
+
+// UpdateTemplateJSONRequestBody defines body for UpdateTemplate for application/json ContentType.
+type UpdateTemplateJSONRequestBody = TemplateUpdate
+
+// StartBuildJSONRequestBody defines body for StartBuild for application/json ContentType.
+type StartBuildJSONRequestBody = BuildStart
+
+// RequestBuildJSONRequestBody defines body for RequestBuild for application/json ContentType.
+type RequestBuildJSONRequestBody = NewBuild
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
@@ -482,11 +634,32 @@ type ServerInterface interface {
 	// (GET /templates/aliases/{alias})
 	GetTemplateByAlias(w http.ResponseWriter, r *http.Request, alias string)
 
+	// (DELETE /templates/tags)
+	RemoveTags(w http.ResponseWriter, r *http.Request)
+
+	// (POST /templates/tags)
+	AssignTags(w http.ResponseWriter, r *http.Request)
+
 	// (DELETE /templates/{templateID})
 	DeleteTemplate(w http.ResponseWriter, r *http.Request, templateID string)
 
 	// (GET /templates/{templateID})
 	GetTemplate(w http.ResponseWriter, r *http.Request, templateID string, params GetTemplateParams)
+
+	// (PATCH /templates/{templateID})
+	UpdateTemplateV1(w http.ResponseWriter, r *http.Request, templateID TemplateID)
+
+	// (GET /templates/{templateID}/builds/{buildID}/logs)
+	GetBuildLogs(w http.ResponseWriter, r *http.Request, templateID TemplateID, buildID BuildID, params GetBuildLogsParams)
+
+	// (GET /templates/{templateID}/builds/{buildID}/status)
+	GetBuildStatus(w http.ResponseWriter, r *http.Request, templateID TemplateID, buildID BuildID, params GetBuildStatusParams)
+
+	// (GET /templates/{templateID}/files/{hash})
+	GetUploadLink(w http.ResponseWriter, r *http.Request, templateID TemplateID, hash string)
+
+	// (GET /templates/{templateID}/tags)
+	ListTags(w http.ResponseWriter, r *http.Request, templateID TemplateID)
 
 	// (GET /v2/sandboxes)
 	ListSandboxes(w http.ResponseWriter, r *http.Request, params ListSandboxesParams)
@@ -499,6 +672,18 @@ type ServerInterface interface {
 
 	// (GET /v2/templates)
 	ListTemplatesV2(w http.ResponseWriter, r *http.Request, params ListTemplatesV2Params)
+
+	// (POST /v2/templates)
+	RequestBuildV2(w http.ResponseWriter, r *http.Request)
+
+	// (PATCH /v2/templates/{templateID})
+	UpdateTemplate(w http.ResponseWriter, r *http.Request, templateID TemplateID)
+
+	// (POST /v2/templates/{templateID}/builds/{buildID})
+	StartBuild(w http.ResponseWriter, r *http.Request, templateID TemplateID, buildID BuildID)
+
+	// (POST /v3/templates)
+	RequestBuild(w http.ResponseWriter, r *http.Request)
 }
 
 // Unimplemented server implementation that returns http.StatusNotImplemented for each endpoint.
@@ -595,6 +780,16 @@ func (_ Unimplemented) GetTemplateByAlias(w http.ResponseWriter, r *http.Request
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (DELETE /templates/tags)
+func (_ Unimplemented) RemoveTags(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /templates/tags)
+func (_ Unimplemented) AssignTags(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (DELETE /templates/{templateID})
 func (_ Unimplemented) DeleteTemplate(w http.ResponseWriter, r *http.Request, templateID string) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -602,6 +797,31 @@ func (_ Unimplemented) DeleteTemplate(w http.ResponseWriter, r *http.Request, te
 
 // (GET /templates/{templateID})
 func (_ Unimplemented) GetTemplate(w http.ResponseWriter, r *http.Request, templateID string, params GetTemplateParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PATCH /templates/{templateID})
+func (_ Unimplemented) UpdateTemplateV1(w http.ResponseWriter, r *http.Request, templateID TemplateID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /templates/{templateID}/builds/{buildID}/logs)
+func (_ Unimplemented) GetBuildLogs(w http.ResponseWriter, r *http.Request, templateID TemplateID, buildID BuildID, params GetBuildLogsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /templates/{templateID}/builds/{buildID}/status)
+func (_ Unimplemented) GetBuildStatus(w http.ResponseWriter, r *http.Request, templateID TemplateID, buildID BuildID, params GetBuildStatusParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /templates/{templateID}/files/{hash})
+func (_ Unimplemented) GetUploadLink(w http.ResponseWriter, r *http.Request, templateID TemplateID, hash string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /templates/{templateID}/tags)
+func (_ Unimplemented) ListTags(w http.ResponseWriter, r *http.Request, templateID TemplateID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -622,6 +842,26 @@ func (_ Unimplemented) ConnectSandboxV2(w http.ResponseWriter, r *http.Request, 
 
 // (GET /v2/templates)
 func (_ Unimplemented) ListTemplatesV2(w http.ResponseWriter, r *http.Request, params ListTemplatesV2Params) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /v2/templates)
+func (_ Unimplemented) RequestBuildV2(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PATCH /v2/templates/{templateID})
+func (_ Unimplemented) UpdateTemplate(w http.ResponseWriter, r *http.Request, templateID TemplateID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /v2/templates/{templateID}/builds/{buildID})
+func (_ Unimplemented) StartBuild(w http.ResponseWriter, r *http.Request, templateID TemplateID, buildID BuildID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /v3/templates)
+func (_ Unimplemented) RequestBuild(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1201,6 +1441,34 @@ func (siw *ServerInterfaceWrapper) GetTemplateByAlias(w http.ResponseWriter, r *
 	handler.ServeHTTP(w, r)
 }
 
+// RemoveTags operation middleware
+func (siw *ServerInterfaceWrapper) RemoveTags(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RemoveTags(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AssignTags operation middleware
+func (siw *ServerInterfaceWrapper) AssignTags(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AssignTags(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // DeleteTemplate operation middleware
 func (siw *ServerInterfaceWrapper) DeleteTemplate(w http.ResponseWriter, r *http.Request) {
 
@@ -1273,6 +1541,273 @@ func (siw *ServerInterfaceWrapper) GetTemplate(w http.ResponseWriter, r *http.Re
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetTemplate(w, r, templateID, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateTemplateV1 operation middleware
+func (siw *ServerInterfaceWrapper) UpdateTemplateV1(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "templateID" -------------
+	var templateID TemplateID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "templateID", chi.URLParam(r, "templateID"), &templateID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "templateID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateTemplateV1(w, r, templateID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetBuildLogs operation middleware
+func (siw *ServerInterfaceWrapper) GetBuildLogs(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "templateID" -------------
+	var templateID TemplateID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "templateID", chi.URLParam(r, "templateID"), &templateID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "templateID", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "buildID" -------------
+	var buildID BuildID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "buildID", chi.URLParam(r, "buildID"), &buildID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "buildID", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetBuildLogsParams
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "direction" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "direction", r.URL.Query(), &params.Direction, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "direction"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "direction", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "level" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "level", r.URL.Query(), &params.Level, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "level"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "level", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "source" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "source", r.URL.Query(), &params.Source, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "source"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "source", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetBuildLogs(w, r, templateID, buildID, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetBuildStatus operation middleware
+func (siw *ServerInterfaceWrapper) GetBuildStatus(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "templateID" -------------
+	var templateID TemplateID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "templateID", chi.URLParam(r, "templateID"), &templateID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "templateID", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "buildID" -------------
+	var buildID BuildID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "buildID", chi.URLParam(r, "buildID"), &buildID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "buildID", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetBuildStatusParams
+
+	// ------------- Optional query parameter "logsOffset" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "logsOffset", r.URL.Query(), &params.LogsOffset, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "logsOffset"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "logsOffset", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "level" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "level", r.URL.Query(), &params.Level, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "level"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "level", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetBuildStatus(w, r, templateID, buildID, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetUploadLink operation middleware
+func (siw *ServerInterfaceWrapper) GetUploadLink(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "templateID" -------------
+	var templateID TemplateID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "templateID", chi.URLParam(r, "templateID"), &templateID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "templateID", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "hash" -------------
+	var hash string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "hash", chi.URLParam(r, "hash"), &hash, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "hash", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetUploadLink(w, r, templateID, hash)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListTags operation middleware
+func (siw *ServerInterfaceWrapper) ListTags(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "templateID" -------------
+	var templateID TemplateID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "templateID", chi.URLParam(r, "templateID"), &templateID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "templateID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListTags(w, r, templateID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1519,6 +2054,95 @@ func (siw *ServerInterfaceWrapper) ListTemplatesV2(w http.ResponseWriter, r *htt
 	handler.ServeHTTP(w, r)
 }
 
+// RequestBuildV2 operation middleware
+func (siw *ServerInterfaceWrapper) RequestBuildV2(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RequestBuildV2(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateTemplate operation middleware
+func (siw *ServerInterfaceWrapper) UpdateTemplate(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "templateID" -------------
+	var templateID TemplateID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "templateID", chi.URLParam(r, "templateID"), &templateID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "templateID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateTemplate(w, r, templateID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// StartBuild operation middleware
+func (siw *ServerInterfaceWrapper) StartBuild(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "templateID" -------------
+	var templateID TemplateID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "templateID", chi.URLParam(r, "templateID"), &templateID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "templateID", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "buildID" -------------
+	var buildID BuildID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "buildID", chi.URLParam(r, "buildID"), &buildID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "buildID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.StartBuild(w, r, templateID, buildID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RequestBuild operation middleware
+func (siw *ServerInterfaceWrapper) RequestBuild(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RequestBuild(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 type UnescapedCookieParamError struct {
 	ParamName string
 	Err       error
@@ -1696,6 +2320,36 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Get(options.BaseURL+"/v2/templates", wrapper.ListTemplatesV2)
 	})
 	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v2/templates", wrapper.RequestBuildV2)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v3/templates", wrapper.RequestBuild)
+	})
+	r.Group(func(r chi.Router) {
+		r.Patch(options.BaseURL+"/v2/templates/{templateID}", wrapper.UpdateTemplate)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v2/templates/{templateID}/builds/{buildID}", wrapper.StartBuild)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/templates/{templateID}/files/{hash}", wrapper.GetUploadLink)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/templates/{templateID}/builds/{buildID}/status", wrapper.GetBuildStatus)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/templates/{templateID}/builds/{buildID}/logs", wrapper.GetBuildLogs)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/templates/{templateID}/tags", wrapper.ListTags)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/templates/tags", wrapper.RemoveTags)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/templates/tags", wrapper.AssignTags)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/templates/aliases/{alias}", wrapper.GetTemplateByAlias)
 	})
 	r.Group(func(r chi.Router) {
@@ -1704,8 +2358,20 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/templates/{templateID}", wrapper.GetTemplate)
 	})
+	r.Group(func(r chi.Router) {
+		r.Patch(options.BaseURL+"/templates/{templateID}", wrapper.UpdateTemplateV1)
+	})
 
 	return r
+}
+
+type RequestedBuildJSONResponse struct {
+	Aliases    []string `json:"aliases"`
+	BuildID    string   `json:"buildID"`
+	Names      []string `json:"names"`
+	Public     bool     `json:"public"`
+	Tags       []string `json:"tags"`
+	TemplateID string   `json:"templateID"`
 }
 
 type SandboxJSONResponse Sandbox
@@ -2106,6 +2772,47 @@ func (response GetTemplateByAlias200JSONResponse) VisitGetTemplateByAliasRespons
 	return err
 }
 
+type RemoveTagsRequestObject struct {
+	Body *RemoveTagsJSONRequestBody
+}
+
+type RemoveTagsResponseObject interface {
+	VisitRemoveTagsResponse(w http.ResponseWriter) error
+}
+
+type RemoveTags204Response struct {
+}
+
+func (response RemoveTags204Response) VisitRemoveTagsResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type AssignTagsRequestObject struct {
+	Body *AssignTagsJSONRequestBody
+}
+
+type AssignTagsResponseObject interface {
+	VisitAssignTagsResponse(w http.ResponseWriter) error
+}
+
+type AssignTags201JSONResponse struct {
+	BuildID string   `json:"buildID"`
+	Tags    []string `json:"tags"`
+}
+
+func (response AssignTags201JSONResponse) VisitAssignTagsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type DeleteTemplateRequestObject struct {
 	TemplateID string `json:"templateID"`
 }
@@ -2150,6 +2857,131 @@ func (response GetTemplate200JSONResponse) VisitGetTemplateResponse(w http.Respo
 	if response.Headers.XNextToken != nil {
 		w.Header().Set("X-Next-Token", fmt.Sprint(*response.Headers.XNextToken))
 	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateTemplateV1RequestObject struct {
+	TemplateID TemplateID `json:"templateID"`
+	Body       *UpdateTemplateV1JSONRequestBody
+}
+
+type UpdateTemplateV1ResponseObject interface {
+	VisitUpdateTemplateV1Response(w http.ResponseWriter) error
+}
+
+type UpdateTemplateV1200JSONResponse map[string]interface{}
+
+func (response UpdateTemplateV1200JSONResponse) VisitUpdateTemplateV1Response(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetBuildLogsRequestObject struct {
+	TemplateID TemplateID `json:"templateID"`
+	BuildID    BuildID    `json:"buildID"`
+	Params     GetBuildLogsParams
+}
+
+type GetBuildLogsResponseObject interface {
+	VisitGetBuildLogsResponse(w http.ResponseWriter) error
+}
+
+type GetBuildLogs200JSONResponse struct {
+	Logs []BuildLogEntry `json:"logs"`
+}
+
+func (response GetBuildLogs200JSONResponse) VisitGetBuildLogsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetBuildStatusRequestObject struct {
+	TemplateID TemplateID `json:"templateID"`
+	BuildID    BuildID    `json:"buildID"`
+	Params     GetBuildStatusParams
+}
+
+type GetBuildStatusResponseObject interface {
+	VisitGetBuildStatusResponse(w http.ResponseWriter) error
+}
+
+type GetBuildStatus200JSONResponse BuildStatus
+
+func (response GetBuildStatus200JSONResponse) VisitGetBuildStatusResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetUploadLinkRequestObject struct {
+	TemplateID TemplateID `json:"templateID"`
+	Hash       string     `json:"hash"`
+}
+
+type GetUploadLinkResponseObject interface {
+	VisitGetUploadLinkResponse(w http.ResponseWriter) error
+}
+
+type GetUploadLink201JSONResponse struct {
+	Present bool   `json:"present"`
+	URL     string `json:"url"`
+}
+
+func (response GetUploadLink201JSONResponse) VisitGetUploadLinkResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListTagsRequestObject struct {
+	TemplateID TemplateID `json:"templateID"`
+}
+
+type ListTagsResponseObject interface {
+	VisitListTagsResponse(w http.ResponseWriter) error
+}
+
+type ListTags200JSONResponse []struct {
+	BuildID   string    `json:"buildID"`
+	CreatedAt time.Time `json:"createdAt"`
+	Tag       string    `json:"tag"`
+}
+
+func (response ListTags200JSONResponse) VisitListTagsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(200)
 	_, err := buf.WriteTo(w)
 	return err
@@ -2283,6 +3115,93 @@ func (response ListTemplatesV2200JSONResponse) VisitListTemplatesV2Response(w ht
 	return err
 }
 
+type RequestBuildV2RequestObject struct {
+	Body *RequestBuildV2JSONRequestBody
+}
+
+type RequestBuildV2ResponseObject interface {
+	VisitRequestBuildV2Response(w http.ResponseWriter) error
+}
+
+type RequestBuildV2202JSONResponse struct{ RequestedBuildJSONResponse }
+
+func (response RequestBuildV2202JSONResponse) VisitRequestBuildV2Response(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(202)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateTemplateRequestObject struct {
+	TemplateID TemplateID `json:"templateID"`
+	Body       *UpdateTemplateJSONRequestBody
+}
+
+type UpdateTemplateResponseObject interface {
+	VisitUpdateTemplateResponse(w http.ResponseWriter) error
+}
+
+type UpdateTemplate200JSONResponse struct {
+	Names []string `json:"names"`
+}
+
+func (response UpdateTemplate200JSONResponse) VisitUpdateTemplateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartBuildRequestObject struct {
+	TemplateID TemplateID `json:"templateID"`
+	BuildID    BuildID    `json:"buildID"`
+	Body       *StartBuildJSONRequestBody
+}
+
+type StartBuildResponseObject interface {
+	VisitStartBuildResponse(w http.ResponseWriter) error
+}
+
+type StartBuild202Response struct {
+}
+
+func (response StartBuild202Response) VisitStartBuildResponse(w http.ResponseWriter) error {
+	w.WriteHeader(202)
+	return nil
+}
+
+type RequestBuildRequestObject struct {
+	Body *RequestBuildJSONRequestBody
+}
+
+type RequestBuildResponseObject interface {
+	VisitRequestBuildResponse(w http.ResponseWriter) error
+}
+
+type RequestBuild202JSONResponse struct{ RequestedBuildJSONResponse }
+
+func (response RequestBuild202JSONResponse) VisitRequestBuildResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(202)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 
@@ -2340,11 +3259,32 @@ type StrictServerInterface interface {
 	// (GET /templates/aliases/{alias})
 	GetTemplateByAlias(ctx context.Context, request GetTemplateByAliasRequestObject) (GetTemplateByAliasResponseObject, error)
 
+	// (DELETE /templates/tags)
+	RemoveTags(ctx context.Context, request RemoveTagsRequestObject) (RemoveTagsResponseObject, error)
+
+	// (POST /templates/tags)
+	AssignTags(ctx context.Context, request AssignTagsRequestObject) (AssignTagsResponseObject, error)
+
 	// (DELETE /templates/{templateID})
 	DeleteTemplate(ctx context.Context, request DeleteTemplateRequestObject) (DeleteTemplateResponseObject, error)
 
 	// (GET /templates/{templateID})
 	GetTemplate(ctx context.Context, request GetTemplateRequestObject) (GetTemplateResponseObject, error)
+
+	// (PATCH /templates/{templateID})
+	UpdateTemplateV1(ctx context.Context, request UpdateTemplateV1RequestObject) (UpdateTemplateV1ResponseObject, error)
+
+	// (GET /templates/{templateID}/builds/{buildID}/logs)
+	GetBuildLogs(ctx context.Context, request GetBuildLogsRequestObject) (GetBuildLogsResponseObject, error)
+
+	// (GET /templates/{templateID}/builds/{buildID}/status)
+	GetBuildStatus(ctx context.Context, request GetBuildStatusRequestObject) (GetBuildStatusResponseObject, error)
+
+	// (GET /templates/{templateID}/files/{hash})
+	GetUploadLink(ctx context.Context, request GetUploadLinkRequestObject) (GetUploadLinkResponseObject, error)
+
+	// (GET /templates/{templateID}/tags)
+	ListTags(ctx context.Context, request ListTagsRequestObject) (ListTagsResponseObject, error)
 
 	// (GET /v2/sandboxes)
 	ListSandboxes(ctx context.Context, request ListSandboxesRequestObject) (ListSandboxesResponseObject, error)
@@ -2357,6 +3297,18 @@ type StrictServerInterface interface {
 
 	// (GET /v2/templates)
 	ListTemplatesV2(ctx context.Context, request ListTemplatesV2RequestObject) (ListTemplatesV2ResponseObject, error)
+
+	// (POST /v2/templates)
+	RequestBuildV2(ctx context.Context, request RequestBuildV2RequestObject) (RequestBuildV2ResponseObject, error)
+
+	// (PATCH /v2/templates/{templateID})
+	UpdateTemplate(ctx context.Context, request UpdateTemplateRequestObject) (UpdateTemplateResponseObject, error)
+
+	// (POST /v2/templates/{templateID}/builds/{buildID})
+	StartBuild(ctx context.Context, request StartBuildRequestObject) (StartBuildResponseObject, error)
+
+	// (POST /v3/templates)
+	RequestBuild(ctx context.Context, request RequestBuildRequestObject) (RequestBuildResponseObject, error)
 }
 
 type StrictHandlerFunc func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error)
@@ -2943,6 +3895,68 @@ func (sh *strictHandler) GetTemplateByAlias(w http.ResponseWriter, r *http.Reque
 	}
 }
 
+// RemoveTags operation middleware
+func (sh *strictHandler) RemoveTags(w http.ResponseWriter, r *http.Request) {
+	var request RemoveTagsRequestObject
+
+	var body RemoveTagsJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RemoveTags(ctx, request.(RemoveTagsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RemoveTags")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RemoveTagsResponseObject); ok {
+		if err := validResponse.VisitRemoveTagsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AssignTags operation middleware
+func (sh *strictHandler) AssignTags(w http.ResponseWriter, r *http.Request) {
+	var request AssignTagsRequestObject
+
+	var body AssignTagsJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AssignTags(ctx, request.(AssignTagsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AssignTags")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AssignTagsResponseObject); ok {
+		if err := validResponse.VisitAssignTagsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // DeleteTemplate operation middleware
 func (sh *strictHandler) DeleteTemplate(w http.ResponseWriter, r *http.Request, templateID string) {
 	var request DeleteTemplateRequestObject
@@ -2989,6 +4003,148 @@ func (sh *strictHandler) GetTemplate(w http.ResponseWriter, r *http.Request, tem
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetTemplateResponseObject); ok {
 		if err := validResponse.VisitGetTemplateResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// UpdateTemplateV1 operation middleware
+func (sh *strictHandler) UpdateTemplateV1(w http.ResponseWriter, r *http.Request, templateID TemplateID) {
+	var request UpdateTemplateV1RequestObject
+
+	request.TemplateID = templateID
+
+	var body UpdateTemplateV1JSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.UpdateTemplateV1(ctx, request.(UpdateTemplateV1RequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "UpdateTemplateV1")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(UpdateTemplateV1ResponseObject); ok {
+		if err := validResponse.VisitUpdateTemplateV1Response(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetBuildLogs operation middleware
+func (sh *strictHandler) GetBuildLogs(w http.ResponseWriter, r *http.Request, templateID TemplateID, buildID BuildID, params GetBuildLogsParams) {
+	var request GetBuildLogsRequestObject
+
+	request.TemplateID = templateID
+	request.BuildID = buildID
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetBuildLogs(ctx, request.(GetBuildLogsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetBuildLogs")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetBuildLogsResponseObject); ok {
+		if err := validResponse.VisitGetBuildLogsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetBuildStatus operation middleware
+func (sh *strictHandler) GetBuildStatus(w http.ResponseWriter, r *http.Request, templateID TemplateID, buildID BuildID, params GetBuildStatusParams) {
+	var request GetBuildStatusRequestObject
+
+	request.TemplateID = templateID
+	request.BuildID = buildID
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetBuildStatus(ctx, request.(GetBuildStatusRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetBuildStatus")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetBuildStatusResponseObject); ok {
+		if err := validResponse.VisitGetBuildStatusResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetUploadLink operation middleware
+func (sh *strictHandler) GetUploadLink(w http.ResponseWriter, r *http.Request, templateID TemplateID, hash string) {
+	var request GetUploadLinkRequestObject
+
+	request.TemplateID = templateID
+	request.Hash = hash
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetUploadLink(ctx, request.(GetUploadLinkRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetUploadLink")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetUploadLinkResponseObject); ok {
+		if err := validResponse.VisitGetUploadLinkResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListTags operation middleware
+func (sh *strictHandler) ListTags(w http.ResponseWriter, r *http.Request, templateID TemplateID) {
+	var request ListTagsRequestObject
+
+	request.TemplateID = templateID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListTags(ctx, request.(ListTagsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListTags")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListTagsResponseObject); ok {
+		if err := validResponse.VisitListTagsResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -3110,6 +4266,135 @@ func (sh *strictHandler) ListTemplatesV2(w http.ResponseWriter, r *http.Request,
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ListTemplatesV2ResponseObject); ok {
 		if err := validResponse.VisitListTemplatesV2Response(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RequestBuildV2 operation middleware
+func (sh *strictHandler) RequestBuildV2(w http.ResponseWriter, r *http.Request) {
+	var request RequestBuildV2RequestObject
+
+	var body RequestBuildV2JSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RequestBuildV2(ctx, request.(RequestBuildV2RequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RequestBuildV2")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RequestBuildV2ResponseObject); ok {
+		if err := validResponse.VisitRequestBuildV2Response(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// UpdateTemplate operation middleware
+func (sh *strictHandler) UpdateTemplate(w http.ResponseWriter, r *http.Request, templateID TemplateID) {
+	var request UpdateTemplateRequestObject
+
+	request.TemplateID = templateID
+
+	var body UpdateTemplateJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.UpdateTemplate(ctx, request.(UpdateTemplateRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "UpdateTemplate")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(UpdateTemplateResponseObject); ok {
+		if err := validResponse.VisitUpdateTemplateResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// StartBuild operation middleware
+func (sh *strictHandler) StartBuild(w http.ResponseWriter, r *http.Request, templateID TemplateID, buildID BuildID) {
+	var request StartBuildRequestObject
+
+	request.TemplateID = templateID
+	request.BuildID = buildID
+
+	var body StartBuildJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.StartBuild(ctx, request.(StartBuildRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "StartBuild")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(StartBuildResponseObject); ok {
+		if err := validResponse.VisitStartBuildResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RequestBuild operation middleware
+func (sh *strictHandler) RequestBuild(w http.ResponseWriter, r *http.Request) {
+	var request RequestBuildRequestObject
+
+	var body RequestBuildJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RequestBuild(ctx, request.(RequestBuildRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RequestBuild")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RequestBuildResponseObject); ok {
+		if err := validResponse.VisitRequestBuildResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -165,7 +165,7 @@ func TestRoutesThatAreNot(t *testing.T) {
 	wantError(t, w.callAs("", "GET", "/sandboxes/a/b/c/d", ""), 404, "not found")
 	wantError(t, w.callAs("", "PUT", "/sandboxes", ""), 405, "PUT")
 	for _, route := range []string{
-		"POST /v3/templates", "POST /templates/tags", "GET /volumes", "GET /secrets",
+		"POST /templates", "GET /volumes", "GET /secrets",
 		"GET /v2/sandboxes/" + id + "/logs",
 	} {
 		method, path, _ := strings.Cut(route, " ")

@@ -26,13 +26,20 @@ const maxBody = 1 << 20
 
 // Config is what the REST face needs. Domain is told to clients, who build the
 // host names of sandboxes with it; empty means that they make them themselves.
-// Log may be nil.
+// Links signs links that carry their own permission. Log may be nil.
 type Config struct {
 	Control *control.Control
 	Auth    *auth.Auth
 	Domain  string
 	Images  *oci.Teams // nil keeps none
+	Links   Links
 	Log     *slog.Logger
+}
+
+// Links signs texts.
+type Links interface {
+	Sign(text string) string
+	CheckSign(text, signature string) bool
 }
 
 // server is the REST face: it translates and holds no state.
@@ -41,6 +48,7 @@ type server struct {
 	auth    *auth.Auth
 	domain  string
 	images  *oci.Teams
+	links   Links
 	log     *slog.Logger
 	streams atomic.Int32 // of events, that are open
 }
@@ -49,7 +57,7 @@ var _ StrictServerInterface = (*server)(nil)
 
 // New returns the handler of the whole REST surface.
 func New(cfg Config) http.Handler {
-	s := &server{control: cfg.Control, auth: cfg.Auth, domain: cfg.Domain, images: cfg.Images, log: cfg.Log}
+	s := &server{control: cfg.Control, auth: cfg.Auth, domain: cfg.Domain, images: cfg.Images, links: cfg.Links, log: cfg.Log}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -68,6 +76,9 @@ func New(cfg Config) http.Handler {
 		ResponseErrorHandlerFunc: s.fail,
 	}), ChiServerOptions{BaseRouter: guarded, ErrorHandlerFunc: s.badParam})
 	s.mountOwn(guarded)
+	if s.links != nil {
+		root.Put(uploadRoute, s.upload)
+	}
 	for _, route := range later {
 		guarded.MethodFunc(route.method, route.pattern, func(w http.ResponseWriter, r *http.Request) {
 			s.fail(w, r, cay.Errorf(cay.Unsupported, "%s is not in this version of Cay", route.what))
@@ -91,7 +102,7 @@ func (s *server) guard(next http.Handler) http.Handler {
 			s.log.Error("panic", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
 			writeError(w, http.StatusInternalServerError, "internal_server_error", "internal error")
 		}()
-		if r.URL.Path != importRoute {
+		if r.URL.Path != importRoute && !isUpload(r) {
 			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		}
 		u := *r.URL
@@ -129,7 +140,7 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 			return
 		}
 		ctx := control.WithCaller(context.WithValue(r.Context(), teamKey{}, record.Team), record.ID)
-		next.ServeHTTP(w, r.WithContext(ctx))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, originKey{}, originOf(r))))
 	})
 }
 

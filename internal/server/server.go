@@ -19,6 +19,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/build"
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/doctor"
@@ -56,6 +57,8 @@ type Server struct {
 	tokensOf *auth.Tokens
 
 	templates *template.Builder
+	builds    *build.Builder
+	images    *oci.Teams
 	control   *control.Control
 	node      *node.Node
 	egress    *egress.Proxy
@@ -175,7 +178,12 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 		AgentDigest: m.binaries.AgentDigest,
 		Log:         s.log,
 	})
-	return nil
+	s.images = oci.NewTeams(filepath.Join(s.cfg.Data, "oci"), oci.Options{Allowed: s.cfg.Registries, PlainHTTP: s.cfg.PlainRegistries})
+	s.builds, err = build.New(ctx, build.Config{
+		Data: s.cfg.Data, Engine: m.engine, Net: m.net, Snapshots: m.snapshots, Log: s.log,
+		Times: build.Times{Step: s.cfg.BuildStepTimeout},
+	})
+	return err
 }
 
 func (s *Server) openControl(ctx context.Context, m *machine) error {
@@ -190,13 +198,14 @@ func (s *Server) openControl(ctx context.Context, m *machine) error {
 	s.control, err = control.Open(ctx, control.Config{
 		Store: db, Node: s.node, NodeID: nodeID, Tokens: s.tokensOf, Log: s.log,
 		TeamSandboxes: s.cfg.TeamSandboxes, TeamMemoryMB: s.cfg.TeamMemoryMB,
+		Builder: s.builds, Reserved: template.Names(),
 	})
 	if err != nil {
 		return err
 	}
 	face := rest.New(rest.Config{
-		Control: s.control, Auth: auth.New(db), Domain: s.cfg.Domain, Log: s.log,
-		Images: oci.NewTeams(filepath.Join(s.cfg.Data, "oci"), oci.Options{Allowed: s.cfg.Registries, PlainHTTP: s.cfg.PlainRegistries}),
+		Control: s.control, Auth: auth.New(db), Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
+		Images: s.images,
 	})
 	s.http = &http.Server{
 		Handler:           s.proxy.Wrap(face),
@@ -235,6 +244,7 @@ func (s *Server) Run(ctx context.Context) error {
 		go func() { failed <- m.Serve(l) }()
 	}
 	s.running.Go(func() { s.control.Run(work) })
+	s.running.Go(func() { s.collectAlways(work) })
 	s.running.Go(func() { failed <- s.http.Serve(s.listener) })
 	close(s.ready)
 	select {

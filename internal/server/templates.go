@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"errors"
 	"iter"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control"
@@ -48,12 +50,40 @@ func (s *Server) publish(ctx context.Context, built template.Result) error {
 		Limits:       built.Limits,
 		EnvdVersion:  guest.EnvdVersion,
 		RecipeDigest: built.RecipeDigest,
+		Setup:        built.Setup,
 	})
 	return err
 }
 
-// collect removes snapshots and images that nothing needs any more.
+// collectEvery is how often what nothing needs is looked for.
+const collectEvery = time.Hour
+
+// collectAlways collects until ctx ends.
+func (s *Server) collectAlways(ctx context.Context) {
+	tick := time.NewTicker(collectEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := s.collect(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("what nothing needs could not be removed", "err", err)
+		}
+	}
+}
+
+// collect removes snapshots, images, layers and archives that nothing needs
+// any more, unless a build is at work, which may be about to need some.
 func (s *Server) collect(ctx context.Context) error {
+	_, err := s.builds.Idle(func() error {
+		return errors.Join(s.collectTemplates(ctx), s.builds.Collect())
+	})
+	return err
+}
+
+func (s *Server) collectTemplates(ctx context.Context) error {
 	running := map[cay.SnapshotID]bool{}
 	for _, i := range s.node.Instances() {
 		running[i.Spec.Snapshot] = true

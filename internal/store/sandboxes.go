@@ -154,7 +154,8 @@ func (s *SQLite) SnapshotUsed(ctx context.Context, id cay.SnapshotID) (bool, err
 	var n int
 	err := s.r.QueryRowContext(ctx, `
 SELECT EXISTS (SELECT 1 FROM sandboxes WHERE snapshot = $1 AND state <> $2)
-    OR EXISTS (SELECT 1 FROM builds b JOIN templates t ON t.build = b.id WHERE b.snapshot = $1)`,
+    OR EXISTS (SELECT 1 FROM builds b JOIN templates t ON t.build = b.id WHERE b.snapshot = $1)
+    OR EXISTS (SELECT 1 FROM builds b JOIN template_tags t ON t.build = b.id WHERE b.snapshot = $1)`,
 		id, cay.Killed).Scan(&n)
 	return n != 0, dbError(err)
 }

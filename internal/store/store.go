@@ -45,14 +45,36 @@ type Store interface {
 	TemplateByName(ctx context.Context, team cay.TeamID, name string) (cay.Template, error)
 	// Templates lists what is the team's own or public, newest first.
 	Templates(ctx context.Context, team cay.TeamID) ([]cay.Template, error)
-	// PutBuild records a build or replaces it, safe from power cuts. One that is ready becomes
-	// what its template starts sandboxes from.
+	// PutBuild records a build or replaces it, safe from power cuts. One that
+	// is ready gets its tags; with the default one, which no tags mean too, it
+	// becomes what its template starts sandboxes from.
 	PutBuild(ctx context.Context, b cay.Build) error
 	// Builds lists the builds of a template that the team may see, newest
 	// first.
 	Builds(ctx context.Context, team cay.TeamID, id cay.TemplateID) ([]cay.Build, error)
+	// Build finds a build of a team's own template.
+	Build(ctx context.Context, team cay.TeamID, id cay.BuildID) (cay.Build, error)
+	// BuildsIn lists all teams' builds in a state, oldest first.
+	BuildsIn(ctx context.Context, state cay.BuildState) ([]cay.Build, error)
+	// PutTags points tags to a build, away from others of its template. With
+	// the default tag the template starts from it.
+	PutTags(ctx context.Context, b cay.Build, tags []string, at time.Time) error
+	// RemoveTags removes tags of a template; what it has not is no error.
+	RemoveTags(ctx context.Context, template cay.TemplateID, tags []string) error
+	// Tags lists the tags of a template by name.
+	Tags(ctx context.Context, template cay.TemplateID) ([]cay.Tag, error)
+	// TaggedBuild finds the build that a tag of a template points to.
+	TaggedBuild(ctx context.Context, template cay.TemplateID, tag string) (cay.Build, error)
+	// AddBuildLogs appends lines to a build's log, the first of which is its
+	// from-th, counted from 0.
+	AddBuildLogs(ctx context.Context, team cay.TeamID, build cay.BuildID, from int, lines []cay.BuildLog) error
+	// BuildLogs reads a part of a build's log.
+	BuildLogs(ctx context.Context, q BuildLogQuery) ([]cay.BuildLog, error)
 
-	// RemoveTemplate removes a team's own template with its names and builds.
+	// SetPublic says whether other teams may use a team's own template.
+	SetPublic(ctx context.Context, team cay.TeamID, id cay.TemplateID, public bool) error
+	// RemoveTemplate removes a team's own template with its names, tags, builds
+	// and their logs.
 	RemoveTemplate(ctx context.Context, team cay.TeamID, id cay.TemplateID) error
 
 	// AddSandbox records a new sandbox, its first events and its Once, and
@@ -127,4 +149,14 @@ type EventQuery struct {
 	After   int64         // only greater numbers
 	Newest  bool          // newest first
 	Limit   int           // 0 means all
+}
+
+// BuildLogQuery says which lines of a build's log to read.
+type BuildLogQuery struct {
+	Build    cay.BuildID
+	Level    cay.LogLevel // and above
+	From     time.Time    // inclusive, in the direction of reading; zero means the end where that begins
+	Backward bool         // the newest first
+	Offset   int          // lines to leave out
+	Limit    int
 }

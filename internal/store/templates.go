@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 
 	"github.com/cay-run/cay"
 )
@@ -17,7 +18,8 @@ SELECT t.id, t.team, t.public, t.created_at, t.updated_at, t.last_spawned_at, t.
            (SELECT n.state FROM builds n WHERE n.template = t.id ORDER BY n.created_at DESC, n.id LIMIT 1),
            'waiting'),
        COALESCE(b.cpus, 0), COALESCE(b.memory_mb, 0), COALESCE(b.disk_mb, 0),
-       COALESCE(b.envd_version, ''), COALESCE(b.recipe_digest, ''), t.source
+       COALESCE(b.envd_version, ''), COALESCE(b.recipe_digest, ''), t.source,
+       COALESCE(b.setup, '')
 FROM templates t LEFT JOIN builds b ON b.id = t.build `
 
 // AddTemplate records a template with its names.
@@ -110,37 +112,49 @@ func scanName(row scanner) (n templateName, err error) {
 func scanTemplate(row scanner) (cay.Template, error) {
 	var t cay.Template
 	var public, created, updated, spawned int64
+	var setup string
 	err := row.Scan(&t.ID, &t.Team, &public, &created, &updated, &spawned, &t.SpawnCount,
 		&t.BuildCount, &t.Build, &t.Snapshot, &t.BuildState,
-		&t.Limits.CPUs, &t.Limits.MemoryMB, &t.Limits.DiskMB, &t.EnvdVersion, &t.RecipeDigest, &t.Source)
+		&t.Limits.CPUs, &t.Limits.MemoryMB, &t.Limits.DiskMB, &t.EnvdVersion, &t.RecipeDigest, &t.Source, &setup)
+	if err == nil {
+		err = parseJSON(setup, &t.Setup)
+	}
 	t.Public = public != 0
 	t.CreatedAt, t.UpdatedAt, t.LastSpawned = fromMillis(created), fromMillis(updated), fromMillis(spawned)
 	return t, err
 }
 
 const buildColumns = `id, template, team, state, snapshot, recipe_digest,
-cpus, memory_mb, disk_mb, envd_version, created_at, updated_at, finished_at`
+cpus, memory_mb, disk_mb, envd_version, created_at, updated_at, finished_at, tags, setup, reason`
 
 // PutBuild records a build or replaces it.
 func (s *SQLite) PutBuild(ctx context.Context, b cay.Build) error {
+	tags, err1 := toJSON(b.Tags)
+	setup, err2 := toJSON(b.Setup)
+	reason, err3 := toJSON(b.Reason)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return cay.Wrap(cay.Internal, err, "encode a build")
+	}
 	err := s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `
 INSERT INTO builds (`+buildColumns+`)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 ON CONFLICT (id) DO UPDATE SET state = excluded.state, snapshot = excluded.snapshot,
     recipe_digest = excluded.recipe_digest, cpus = excluded.cpus, memory_mb = excluded.memory_mb,
     disk_mb = excluded.disk_mb, envd_version = excluded.envd_version,
-    updated_at = excluded.updated_at, finished_at = excluded.finished_at`,
+    updated_at = excluded.updated_at, finished_at = excluded.finished_at,
+    tags = excluded.tags, setup = excluded.setup, reason = excluded.reason`,
 			b.ID, b.Template, b.Team, b.State, b.Snapshot, b.RecipeDigest,
 			b.Limits.CPUs, b.Limits.MemoryMB, b.Limits.DiskMB, b.EnvdVersion,
-			millis(b.CreatedAt), millis(b.UpdatedAt), millis(b.FinishedAt))
+			millis(b.CreatedAt), millis(b.UpdatedAt), millis(b.FinishedAt), tags, setup, reason)
 		if err != nil || b.State != cay.BuildReady {
 			return err
 		}
-		_, err = tx.ExecContext(ctx,
-			`UPDATE templates SET build = $1, updated_at = $2 WHERE id = $3`,
-			b.ID, millis(b.UpdatedAt), b.Template)
-		return err
+		names := b.Tags
+		if len(names) == 0 {
+			names = []string{cay.DefaultTag}
+		}
+		return putTags(ctx, tx, b, names, b.UpdatedAt)
 	})
 	if err != nil {
 		return err
@@ -151,7 +165,7 @@ ON CONFLICT (id) DO UPDATE SET state = excluded.state, snapshot = excluded.snaps
 // RemoveTemplate removes a team's own template with its names and builds.
 func (s *SQLite) RemoveTemplate(ctx context.Context, team cay.TeamID, id cay.TemplateID) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
-		for _, table := range []string{"template_names", "builds"} {
+		for _, table := range []string{"template_names", "template_tags", "builds"} {
 			_, err := tx.ExecContext(ctx, `DELETE FROM `+table+
 				` WHERE template IN (SELECT t.id FROM templates t WHERE t.id = $1 AND t.team = $2)`, id, team)
 			if err != nil {
@@ -181,9 +195,13 @@ ORDER BY created_at DESC, id`, id, team)
 func scanBuild(row scanner) (cay.Build, error) {
 	var b cay.Build
 	var created, updated, finished int64
+	var tags, setup, reason string
 	err := row.Scan(&b.ID, &b.Template, &b.Team, &b.State, &b.Snapshot, &b.RecipeDigest,
 		&b.Limits.CPUs, &b.Limits.MemoryMB, &b.Limits.DiskMB, &b.EnvdVersion,
-		&created, &updated, &finished)
+		&created, &updated, &finished, &tags, &setup, &reason)
+	if err == nil {
+		err = errors.Join(parseJSON(tags, &b.Tags), parseJSON(setup, &b.Setup), parseJSON(reason, &b.Reason))
+	}
 	b.CreatedAt, b.UpdatedAt, b.FinishedAt = fromMillis(created), fromMillis(updated), fromMillis(finished)
 	return b, err
 }

@@ -52,6 +52,11 @@ func (d definition) boot() cay.Boot {
 	return cay.Boot{Env: image.Env(), User: guest.User, Dir: guest.Home, Ports: d.ports}
 }
 
+// setup is what processes start with, also in templates built from this one.
+func (d definition) setup() cay.Setup {
+	return cay.Setup{Args: d.args, Ports: d.ports, Env: image.Env(), User: guest.User, Dir: guest.Home}
+}
+
 // key names everything that a snapshot of this definition depends on. Equal
 // keys need no second build.
 func (d definition) key(files []image.File, agentDigest, engineHash string) string {

@@ -47,7 +47,7 @@ func (b *Builder) find(name string, def definition, key string) (Result, error) 
 		b.cfg.Log.Info("template must be built again", "template", name, "snapshot", s.ID, "err", err)
 		return Result{}, none
 	}
-	return Result{Name: name, Snapshot: s, Limits: def.limits, RecipeDigest: key, Cached: true}, nil
+	return Result{Name: name, Snapshot: s, Limits: def.limits, RecipeDigest: key, Setup: def.setup(), Cached: true}, nil
 }
 
 // record remembers the snapshot of a key. It replaces the file as a whole; a

@@ -59,7 +59,8 @@ type Result struct {
 	Snapshot     cay.Snapshot
 	Limits       cay.Limits
 	RecipeDigest string // the key; equal keys need no build
-	Cached       bool   // nothing was done
+	Setup        cay.Setup
+	Cached       bool // nothing was done
 }
 
 // New returns a builder.
@@ -123,7 +124,7 @@ func (b *Builder) Build(ctx context.Context, name string, progress image.Progres
 	b.cfg.Log.Info("template built", "template", name, "snapshot", s.ID, "root", root,
 		"bytes", s.Size(), "took", time.Since(started).Round(time.Millisecond))
 	progress(name+": ready", 100)
-	return Result{Name: name, Snapshot: s, Limits: def.limits, RecipeDigest: key}, nil
+	return Result{Name: name, Snapshot: s, Limits: def.limits, RecipeDigest: key, Setup: def.setup()}, nil
 }
 
 // plan collects what a template is made of, but for the agent.

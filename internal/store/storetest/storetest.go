@@ -27,6 +27,8 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Templates", testTemplates},
 		{"TemplateVisibility", testVisibility},
 		{"Builds", testBuilds},
+		{"Tags", testTags},
+		{"BuildLogs", testBuildLogs},
 		{"Sandbox", testSandbox},
 		{"SandboxTeams", testSandboxTeams},
 		{"List", testList},

@@ -1,0 +1,270 @@
+package build
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/image/erofs"
+)
+
+// readyPause is between two tries of the ready command; it grows to the most.
+const (
+	readyPause     = 100 * time.Millisecond
+	readyPauseMost = 2 * time.Second
+	readyTry       = time.Minute // that one try may take
+)
+
+// finished is what a final key stands for.
+type finished struct {
+	Snapshot cay.SnapshotID
+}
+
+// finish makes the snapshot of what the steps left, or finds it.
+func (r *run) finish(ctx context.Context) (cay.BuildResult, error) {
+	setup := r.setup()
+	key := digest("final 1", string(r.spec.Team), r.root, r.state.Layer, setup, r.spec.Limits,
+		r.cfg.Engine.Fingerprint().Hash, cay.SnapshotFormat)
+	out := cay.BuildResult{Setup: setup, Digest: key}
+	var done finished
+	if !r.spec.Force && r.layers.Find(key, &done) && r.serves(done.Snapshot) {
+		r.say(finalizeStep, "CACHED [finalize] snapshot")
+		out.Snapshot = done.Snapshot
+		return out, nil
+	}
+	if r.box != nil { // its disk and memory are of no more use
+		box := r.box
+		r.box = nil
+		if err := box.close(); err != nil {
+			return out, err
+		}
+	}
+	r.say(finalizeStep, "[finalize] making the root image")
+	root, err := r.image(ctx)
+	if err != nil {
+		return out, err
+	}
+	s, err := r.snapshot(ctx, root, setup)
+	if err != nil {
+		return out, err
+	}
+	out.Snapshot = s.ID
+	return out, r.layers.Remember(key, finished{s.ID})
+}
+
+// setup is what the processes of the template start with.
+func (r *run) setup() cay.Setup {
+	s := r.spec.Setup
+	s.Env, s.User, s.Dir = r.state.Env, r.state.User, r.state.Dir
+	s.StartCmd = cmp.Or(r.spec.StartCmd, s.StartCmd)
+	s.ReadyCmd = cmp.Or(r.spec.ReadyCmd, s.ReadyCmd)
+	return s
+}
+
+// serves reports whether sandboxes can start from a snapshot here.
+func (r *run) serves(id cay.SnapshotID) bool {
+	_, s, err := r.cfg.Snapshots.Get(id)
+	if err != nil || r.cfg.Engine.CanRestore(s) != nil {
+		return false
+	}
+	_, err = r.cfg.Snapshots.Image(s.Root)
+	return err == nil
+}
+
+// image returns the digest of the root image with all layers in it.
+func (r *run) image(ctx context.Context) (string, error) {
+	if r.state.Layer == "" {
+		return r.root, nil
+	}
+	name := flatName(r.root, r.state.Layer)
+	if _, err := r.cfg.Snapshots.Image(name); err == nil {
+		return name, nil
+	}
+	tmp, err := r.flatten(ctx, r.state.Layer)
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(tmp)
+	return name, r.cfg.Snapshots.AddNamed(tmp, name)
+}
+
+// passingImage returns an image that only this build needs.
+func (r *run) passingImage(ctx context.Context, name, layer string) (string, error) {
+	if known, err := r.cfg.Snapshots.Image(name); err == nil {
+		return known, nil
+	}
+	tmp, err := r.flatten(ctx, layer)
+	if err == nil {
+		r.made = append(r.made, tmp)
+	}
+	return tmp, err
+}
+
+// flatten writes the base with a layer, and those that it stands on, as one
+// image.
+func (r *run) flatten(ctx context.Context, layer string) (string, error) {
+	base, err := r.cfg.Snapshots.Image(r.root)
+	if err != nil {
+		return "", err
+	}
+	tree, err := erofs.Open(base)
+	if err != nil {
+		return "", cay.Wrap(cay.Internal, err, "read the base's root image")
+	}
+	defer tree.Close()
+	if err := r.layers.Apply(tree, layer); err != nil {
+		return "", err
+	}
+	// An empty /tmp would become a RAM disk outside the overlay (ADR 1).
+	if err := tree.Put("tmp/.cay", erofs.Node{Mode: 0o100644, Mtime: time.Unix(1577836800, 0)}); err != nil {
+		return "", cay.Wrap(cay.Invalid, err, "/tmp must be a directory")
+	}
+	f, err := os.CreateTemp(r.work, "image-")
+	if err != nil {
+		return "", cay.Wrap(cay.Internal, err, "make room for a root image")
+	}
+	err = errors.Join(tree.Write(ctx, f), f.Close())
+	if err != nil {
+		os.Remove(f.Name())
+		return "", diskError(ctx, err, "write a root image")
+	}
+	return f.Name(), nil
+}
+
+// snapshot boots the new root, starts what is to run in it, and takes the
+// snapshot when that is ready.
+func (r *run) snapshot(ctx context.Context, root string, setup cay.Setup) (s cay.Snapshot, err error) {
+	image, err := r.cfg.Snapshots.Image(root)
+	if err != nil {
+		return s, err
+	}
+	r.say(finalizeStep, "[finalize] booting")
+	x, err := r.Builder.boot(ctx, image, root, setup, r.spec.Limits)
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, x.close()) }()
+	if err := r.launch(ctx, x, setup); err != nil {
+		return s, x.explain(err)
+	}
+	r.say(finalizeStep, "[finalize] taking the snapshot")
+	x.disconnect()
+	tmp, err := r.cfg.Snapshots.Begin()
+	if err != nil {
+		return s, err
+	}
+	defer r.cfg.Snapshots.Abort(tmp)
+	if s, err = r.cfg.Engine.Checkpoint(ctx, x.id, tmp, false); err != nil {
+		return s, err
+	}
+	s.ID, s.Team, s.Agent, s.Boot = cay.NewSnapshotID(), r.spec.Team, x.protocol, setup.Boot()
+	s.CreatedAt = time.Now().UTC().Truncate(time.Millisecond)
+	return s, r.cfg.Snapshots.Commit(tmp, s)
+}
+
+// launch runs the start command, which goes on, until the ready command says
+// that it is up.
+func (r *run) launch(ctx context.Context, x *box, setup cay.Setup) error {
+	ready := setup.ReadyCmd
+	if setup.StartCmd == "" && ready == "" {
+		return nil
+	}
+	if ready == "" {
+		ready = "sleep 20"
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	start := &startCommand{done: make(chan struct{})}
+	if setup.StartCmd == "" {
+		close(start.done)
+	} else {
+		r.say(finalizeStep, "[finalize] start command: %.2000s", setup.StartCmd)
+		follow, stop := context.WithCancel(ctx)
+		defer func() { // its lines come before the last of the build's
+			stop()
+			<-start.done
+		}()
+		go func() {
+			defer close(start.done)
+			err := r.userCommand(follow, x, setup, setup.StartCmd, "start")
+			if follow.Err() == nil {
+				if start.err = err; err != nil {
+					cancel()
+				}
+			}
+		}()
+	}
+	r.say(finalizeStep, "[finalize] waiting for the ready command: %.2000s", ready)
+	err := r.await(ctx, x, setup, ready)
+	select {
+	case <-start.done:
+		if start.err != nil {
+			return start.explain(setup.StartCmd)
+		}
+	default:
+	}
+	return err
+}
+
+// startCommand is how the start command ended, if it has.
+type startCommand struct {
+	done chan struct{}
+	err  error // why, when it was not called off; set before done
+}
+
+func (s *startCommand) explain(cmd string) error {
+	var how *exit
+	if !errors.As(s.err, &how) {
+		return commandError(cmd, s.err, nil)
+	}
+	return cay.Errorf(cay.Invalid, "the start command ended before the template was ready: %s", how.status).
+		WithHint("it must keep running; its output is in the log")
+}
+
+// await tries the ready command until it succeeds.
+func (r *run) await(ctx context.Context, x *box, setup cay.Setup, ready string) error {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Times.Ready)
+	defer cancel()
+	var last error
+	for pause := readyPause; ; pause = min(pause*3/2, readyPauseMost) {
+		try, stop := context.WithTimeout(ctx, readyTry)
+		err := r.userCommand(try, x, setup, ready, "ready")
+		stop()
+		var how *exit
+		var refused *connect.Error
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &refused) && refused.Code() == connect.CodeUnauthenticated:
+			return commandError(ready, err, nil)
+		case errors.As(err, &how):
+			last = err
+		}
+		select {
+		case <-x.died:
+			return err
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return cay.Wrap(cay.Unavailable, last, "the ready command did not succeed within %s: %v", r.cfg.Times.Ready, last).
+					WithHint("its output is in the log")
+			}
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// userCommand runs a line of the user's shell as the template would.
+func (r *run) userCommand(ctx context.Context, x *box, setup cay.Setup, line, what string) error {
+	return x.run(ctx, command{
+		user: setup.User, dir: setup.Dir, env: setup.Env, args: []string{"/bin/bash", "-l", "-c", line},
+		line: func(stream, text string) {
+			r.log(cay.BuildLog{Level: cay.LogDebug, Step: finalizeStep, Message: "[" + what + "] [" + stream + "]: " + text})
+		},
+	})
+}

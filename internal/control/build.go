@@ -1,0 +1,345 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// Builder makes templates.
+type Builder interface {
+	// Build carries one build out and tells what it does. It leaves nothing
+	// behind when it fails, but what later builds may use again. An error of
+	// a step is a *cay.StepError.
+	Build(ctx context.Context, spec cay.BuildSpec, log func(cay.BuildLog)) (cay.BuildResult, error)
+	// Has reports whether a snapshot that a build returned is still there.
+	Has(id cay.SnapshotID) bool
+	// Uploaded reports whether a team's archive for COPY is there; Upload
+	// takes one, as a stream.
+	Uploaded(team cay.TeamID, hash string) bool
+	Upload(ctx context.Context, team cay.TeamID, hash string, archive io.Reader) error
+}
+
+const (
+	buildsAtOnce   = 2
+	buildsWaiting  = 256 // of all teams
+	buildsOfOne    = 20  // that a team may have under way
+	buildTries     = 2   // when a snapshot that was to be used again has just gone
+	messageMost    = 16 << 10
+	stoppedMessage = "the server stopped while the template was built"
+)
+
+// familiar are images that stand for templates that Cay brings, so that what
+// was written for E2B builds without a registry.
+var familiar = map[string]string{
+	"e2bdev/base":             "base",
+	"e2bdev/code-interpreter": "code-interpreter-v1",
+}
+
+// fallback is the template that stands for an image when no registry can be
+// reached, if the builder knows nothing better.
+const fallback = "base"
+
+// builds is the queue.
+type builds struct {
+	builder  Builder
+	reserved []string
+	queue    chan job
+
+	mu    sync.Mutex
+	jobs  map[cay.BuildID]context.CancelFunc // waiting in the queue or running
+	teams map[cay.TeamID]int
+}
+
+type job struct {
+	ctx   context.Context // ends when the build is cancelled
+	build cay.Build
+	start BuildStart
+}
+
+func (b *builds) open(cfg Config) {
+	b.builder, b.reserved = cfg.Builder, cfg.Reserved
+	b.queue = make(chan job, buildsWaiting)
+	b.jobs = make(map[cay.BuildID]context.CancelFunc)
+	b.teams = make(map[cay.TeamID]int)
+}
+
+// enter takes a place for a build, or says why there is none.
+func (b *builds) enter(build cay.Build) (context.Context, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.builder == nil:
+		return nil, cay.Errorf(cay.Unsupported, "this server builds no templates")
+	case b.jobs[build.ID] != nil:
+		return nil, errStarted(build)
+	case b.teams[build.Team] >= buildsOfOne:
+		return nil, cay.Errorf(cay.Exhausted, "too many builds: %d are under way", buildsOfOne).WithHint("wait until one is done")
+	case len(b.jobs) >= buildsWaiting:
+		return nil, cay.Errorf(cay.Exhausted, "too many builds wait on this server").WithHint("try again later")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	b.jobs[build.ID] = cancel
+	b.teams[build.Team]++
+	return ctx, nil
+}
+
+func (b *builds) leave(build cay.Build) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.jobs[build.ID]()
+	delete(b.jobs, build.ID)
+	if b.teams[build.Team]--; b.teams[build.Team] == 0 {
+		delete(b.teams, build.Team)
+	}
+}
+
+// cancel ends a build that waits or runs; any other is no error.
+func (b *builds) cancel(id cay.BuildID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if cancel := b.jobs[id]; cancel != nil {
+		cancel()
+	}
+}
+
+func errStarted(b cay.Build) error {
+	return cay.Errorf(cay.Invalid, "build %s is not waiting to be started", b.ID)
+}
+
+// StartBuild starts a build that RequestBuild recorded. It is building when
+// StartBuild returns.
+func (c *Control) StartBuild(ctx context.Context, team cay.TeamID, template string, id cay.BuildID, start BuildStart) error {
+	if err := start.check(); err != nil {
+		return err
+	}
+	b, err := c.ownBuild(ctx, team, template, id)
+	if err != nil {
+		return err
+	}
+	if b.State != cay.BuildWaiting {
+		return errStarted(b)
+	}
+	inner, err := c.builds.enter(b)
+	if err != nil {
+		return err
+	}
+	b.State, b.UpdatedAt = cay.BuildBuilding, now()
+	if err := c.store.PutBuild(ctx, b); err != nil {
+		c.builds.leave(b)
+		return err
+	}
+	c.builds.queue <- job{inner, b, start} // enter left room
+	return nil
+}
+
+// ownBuild finds a build of a team's own template.
+func (c *Control) ownBuild(ctx context.Context, team cay.TeamID, template string, id cay.BuildID) (cay.Build, error) {
+	t, err := c.Template(ctx, team, template)
+	if err != nil {
+		return cay.Build{}, err
+	}
+	if t.Team != team {
+		return cay.Build{}, cay.Errorf(cay.Denied, "template %q is another team's", template)
+	}
+	b, err := c.store.Build(ctx, team, id)
+	if err == nil && b.Template != t.ID {
+		err = cay.Errorf(cay.NotFound, "")
+	}
+	if cay.KindOf(err) == cay.NotFound {
+		return b, cay.Errorf(cay.NotFound, "build %.80q of template %q not found", string(id), template)
+	}
+	return b, err
+}
+
+// Build returns a build and a part of its log.
+func (c *Control) Build(ctx context.Context, team cay.TeamID, template string, q store.BuildLogQuery) (cay.Build, []cay.BuildLog, error) {
+	// The state first: what is ready has all its lines.
+	b, err := c.ownBuild(ctx, team, template, q.Build)
+	if err != nil {
+		return b, nil, err
+	}
+	lines, err := c.store.BuildLogs(ctx, q)
+	return b, lines, err
+}
+
+// endLostBuilds fails the builds that an earlier server was at. What they
+// have done is used again by the next one of the same steps.
+func (c *Control) endLostBuilds(ctx context.Context) error {
+	lost, err := c.store.BuildsIn(ctx, cay.BuildBuilding)
+	for _, b := range lost {
+		c.endBuild(ctx, b, cay.Errorf(cay.Unavailable, stoppedMessage).WithHint("build it again"))
+	}
+	return err
+}
+
+// endBuild records that a build failed.
+func (c *Control) endBuild(ctx context.Context, b cay.Build, err error) {
+	b.State, b.Reason, b.UpdatedAt, b.FinishedAt = cay.BuildError, reasonOf(err), now(), now()
+	if err := c.store.PutBuild(ctx, b); err != nil { // its template may have been removed
+		c.log.Warn("cannot record the end of a build", "build", b.ID, "error", err)
+	}
+}
+
+// reasonOf is what callers are told of a build's error.
+func reasonOf(err error) cay.BuildReason {
+	var r cay.BuildReason
+	var step *cay.StepError
+	if errors.As(err, &step) {
+		r.Step = step.Step
+	}
+	var ours *cay.Error
+	switch {
+	case errors.As(err, &ours) && ours.Msg != "":
+		r.Message = ours.Msg
+		if ours.Hint != "" {
+			r.Message += "; " + ours.Hint
+		}
+	case errors.Is(err, context.Canceled):
+		r.Message = "the build was cancelled"
+	default:
+		r.Message = "internal error"
+	}
+	r.Message = strings.ToValidUTF8(r.Message[:min(len(r.Message), messageMost)], "\uFFFD")
+	return r
+}
+
+// runBuilds carries builds out, one after the other, until ctx ends.
+func (c *Control) runBuilds(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case j := <-c.builds.queue:
+			stop := context.AfterFunc(ctx, func() { c.builds.cancel(j.build.ID) })
+			c.runBuild(ctx, j)
+			stop()
+			c.builds.leave(j.build)
+		}
+	}
+}
+
+func (c *Control) runBuild(server context.Context, j job) {
+	b := j.build
+	logs := c.newBuildLog(b)
+	result, err := c.carryOut(j, logs.add)
+	// Records are written, whoever cancels.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(server), saveWithin)
+	defer cancel()
+	if server.Err() != nil {
+		err = cay.Errorf(cay.Unavailable, stoppedMessage).WithHint("build it again")
+	}
+	if err == nil {
+		logs.close(ctx)
+		if err = c.finishBuild(ctx, b, result); err == nil {
+			return
+		}
+	}
+	c.log.Info("build failed", "build", b.ID, "template", b.Template, "error", err)
+	logs.add(cay.BuildLog{Level: cay.LogError, Step: reasonOf(err).Step, Message: "Build failed: " + reasonOf(err).Message})
+	logs.close(ctx)
+	c.endBuild(ctx, b, err)
+}
+
+// carryOut has the builder build, with what it begins with held.
+func (c *Control) carryOut(j job, log func(cay.BuildLog)) (out cay.BuildResult, err error) {
+	for range buildTries {
+		spec, unpin, err := c.buildSpec(j)
+		if err != nil {
+			return out, &cay.StepError{Step: "base", Err: err}
+		}
+		out, err = c.builds.builder.Build(j.ctx, spec, log)
+		unpin()
+		if err != nil || c.builds.builder.Has(out.Snapshot) {
+			return out, err
+		}
+	}
+	return out, cay.Errorf(cay.Unavailable, "the template was removed while it was built").WithHint("build it again")
+}
+
+func (c *Control) buildSpec(j job) (spec cay.BuildSpec, unpin func(), err error) {
+	b, s := j.build, j.start
+	spec = cay.BuildSpec{
+		Build: b.ID, Template: b.Template, Team: b.Team, Limits: b.Limits,
+		Steps: s.Steps, StartCmd: s.StartCmd, ReadyCmd: s.ReadyCmd, Force: s.Force, Registry: s.Registry,
+	}
+	from := s.FromTemplate
+	if from == "" {
+		name, _, _ := strings.Cut(strings.TrimPrefix(s.FromImage, "docker.io/"), ":")
+		if from = familiar[name]; from == "" {
+			from, spec.Image = fallback, s.FromImage
+		}
+	}
+	c.collecting.RLock()
+	defer c.collecting.RUnlock()
+	t, err := c.Template(j.ctx, b.Team, from)
+	if err != nil && spec.Image == "" {
+		return spec, nil, err
+	}
+	if err == nil && t.Snapshot == "" && spec.Image == "" {
+		return spec, nil, cay.Errorf(cay.NotFound, "template %q has no finished build", from)
+	}
+	spec.From, spec.Setup = t.Snapshot, t.Setup
+	return spec, c.pin(t.Snapshot), nil
+}
+
+// finishBuild records a build that is ready; sandboxes start from it now. What
+// only the builds before it needed is removed.
+func (c *Control) finishBuild(ctx context.Context, b cay.Build, r cay.BuildResult) error {
+	before := c.tagSnapshots(ctx, b.Template, b.Tags)
+	b.State, b.Snapshot, b.Setup, b.RecipeDigest = cay.BuildReady, r.Snapshot, r.Setup, r.Digest
+	b.EnvdVersion, b.UpdatedAt, b.FinishedAt = guest.EnvdVersion, now(), now()
+	c.collecting.RLock()
+	err := c.store.PutBuild(ctx, b)
+	c.collecting.RUnlock()
+	if err != nil {
+		c.discard(ctx, r.Snapshot)
+		return err
+	}
+	for _, id := range before {
+		c.discard(ctx, id)
+	}
+	c.log.Info("template built", "build", b.ID, "template", b.Template, "snapshot", b.Snapshot, "took", now().Sub(b.CreatedAt))
+	return nil
+}
+
+// tagSnapshots returns the snapshots that tags of a template stand for.
+func (c *Control) tagSnapshots(ctx context.Context, template cay.TemplateID, tags []string) []cay.SnapshotID {
+	var out []cay.SnapshotID
+	for _, tag := range tags {
+		if old, err := c.store.TaggedBuild(ctx, template, tag); err == nil {
+			out = append(out, old.Snapshot)
+		}
+	}
+	return out
+}
+
+// Uploaded reports whether the archive of a COPY is there already.
+func (c *Control) Uploaded(ctx context.Context, team cay.TeamID, template, hash string) (bool, error) {
+	t, err := c.Template(ctx, team, template)
+	switch {
+	case err != nil:
+		return false, err
+	case t.Team != team:
+		return false, cay.Errorf(cay.Denied, "template %q is another team's", template)
+	case !filesHash.MatchString(hash):
+		return false, cay.Errorf(cay.Invalid, "hash: must be 64 hexadecimal digits")
+	case c.builds.builder == nil:
+		return false, cay.Errorf(cay.Unsupported, "this server builds no templates")
+	}
+	return c.builds.builder.Uploaded(team, hash), nil
+}
+
+// Upload takes the archive of a COPY. The caller has checked that it may.
+func (c *Control) Upload(ctx context.Context, team cay.TeamID, hash string, archive io.Reader) error {
+	if c.builds.builder == nil || !filesHash.MatchString(hash) {
+		return cay.Errorf(cay.Invalid, "hash: must be 64 hexadecimal digits")
+	}
+	return c.builds.builder.Upload(ctx, team, hash, archive)
+}

@@ -1,0 +1,194 @@
+package rest
+
+import (
+	"context"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// reasonLines is how many of a failed step's last lines its reason repeats.
+const reasonLines = 20
+
+// RequestBuild records a build that waits to be started.
+func (s *server) RequestBuild(ctx context.Context, r RequestBuildRequestObject) (RequestBuildResponseObject, error) {
+	out, err := s.requestBuild(ctx, *r.Body)
+	return RequestBuild202JSONResponse{out}, err
+}
+
+// RequestBuildV2 is RequestBuild by E2B's older call.
+func (s *server) RequestBuildV2(ctx context.Context, r RequestBuildV2RequestObject) (RequestBuildV2ResponseObject, error) {
+	out, err := s.requestBuild(ctx, *r.Body)
+	return RequestBuildV2202JSONResponse{out}, err
+}
+
+func (s *server) requestBuild(ctx context.Context, r NewBuild) (RequestedBuildJSONResponse, error) {
+	var out RequestedBuildJSONResponse
+	if id := value(r.TeamID, ""); id != "" && cay.TeamID(id) != teamOf(ctx) {
+		return out, cay.Errorf(cay.Denied, "teamID: the key is of another team")
+	}
+	name := value(r.Name, "")
+	if name == "" {
+		name = value(r.Alias, "")
+	}
+	t, b, err := s.control.RequestBuild(ctx, control.BuildRequest{
+		Team: teamOf(ctx), Name: name, Tags: value(r.Tags, nil),
+		CPUs: value(r.CPUCount, 0), MemoryMB: value(r.MemoryMB, 0), MinFreeDisk: value(r.MinFreeDiskMb, 0),
+	})
+	if err != nil {
+		return out, err
+	}
+	teams, err := s.control.TeamNames(ctx)
+	if err != nil {
+		return out, err
+	}
+	out.TemplateID, out.BuildID, out.Public = string(t.ID), string(b.ID), t.Public
+	out.Names, out.Aliases, out.Tags = fullNames(t, teams), notNull(t.Names), notNull(b.Tags)
+	return out, nil
+}
+
+// StartBuild starts a build.
+func (s *server) StartBuild(ctx context.Context, r StartBuildRequestObject) (StartBuildResponseObject, error) {
+	start := control.BuildStart{
+		FromTemplate: value(r.Body.FromTemplate, ""), FromImage: value(r.Body.FromImage, ""),
+		StartCmd: value(r.Body.StartCmd, ""), ReadyCmd: value(r.Body.ReadyCmd, ""), Force: value(r.Body.Force, false),
+	}
+	if g := r.Body.FromImageRegistry; g != nil {
+		start.Registry = &cay.RegistryAuth{
+			Type: g.Type, Username: value(g.Username, ""), Password: value(g.Password, ""),
+			AccessKeyID: value(g.AwsAccessKeyID, ""), SecretAccessKey: value(g.AwsSecretAccessKey, ""),
+			Region: value(g.AwsRegion, ""), ServiceAccount: value(g.ServiceAccountJSON, ""),
+		}
+	}
+	for _, step := range value(r.Body.Steps, nil) {
+		start.Steps = append(start.Steps, cay.BuildStep{
+			Type: step.Type, Args: value(step.Args, nil),
+			FilesHash: value(step.FilesHash, ""), Force: value(step.Force, false),
+		})
+	}
+	err := s.control.StartBuild(ctx, teamOf(ctx), r.TemplateID, cay.BuildID(r.BuildID), start)
+	return StartBuild202Response{}, err
+}
+
+// GetBuildStatus tells how a build goes.
+func (s *server) GetBuildStatus(ctx context.Context, r GetBuildStatusRequestObject) (GetBuildStatusResponseObject, error) {
+	q, err := logQuery(r.BuildID, r.Params.Limit, r.Params.Level)
+	if err != nil {
+		return nil, err
+	}
+	if q.Offset = int(value(r.Params.LogsOffset, 0)); q.Offset < 0 {
+		return nil, cay.Errorf(cay.Invalid, "logsOffset: must not be negative")
+	}
+	b, lines, err := s.control.Build(ctx, teamOf(ctx), r.TemplateID, q)
+	if err != nil {
+		return nil, err
+	}
+	out := BuildStatus{
+		TemplateID: string(b.Template), BuildID: string(b.ID), Status: string(b.State),
+		Logs: []string{}, LogEntries: wireLog(lines),
+	}
+	if b.State != cay.BuildError {
+		return GetBuildStatus200JSONResponse(out), nil
+	}
+	_, last, err := s.control.Build(ctx, teamOf(ctx), r.TemplateID, store.BuildLogQuery{Build: b.ID, Backward: true, Limit: reasonLines})
+	if err != nil {
+		return nil, err
+	}
+	out.Reason = &struct {
+		LogEntries *[]BuildLogEntry `json:"logEntries,omitempty"`
+		Message    string           `json:"message"`
+		Step       *string          `json:"step,omitempty"`
+	}{Message: b.Reason.Message, Step: pointer(b.Reason.Step)}
+	entries := []BuildLogEntry{}
+	for i := len(last) - 1; i >= 0; i-- {
+		if last[i].Step == b.Reason.Step {
+			entries = append(entries, wireLog(last[i:i+1])...)
+		}
+	}
+	out.Reason.LogEntries = &entries
+	return GetBuildStatus200JSONResponse(out), nil
+}
+
+// GetBuildLogs reads a part of a build's log.
+func (s *server) GetBuildLogs(ctx context.Context, r GetBuildLogsRequestObject) (GetBuildLogsResponseObject, error) {
+	q, err := logQuery(r.BuildID, r.Params.Limit, r.Params.Level)
+	if err != nil {
+		return nil, err
+	}
+	switch direction := value(r.Params.Direction, "forward"); direction {
+	case "forward":
+	case "backward":
+		q.Backward = true
+	default:
+		return nil, cay.Errorf(cay.Invalid, "direction: must be forward or backward")
+	}
+	if ms := value(r.Params.Cursor, 0); ms != 0 {
+		q.From = time.UnixMilli(ms)
+	}
+	_, lines, err := s.control.Build(ctx, teamOf(ctx), r.TemplateID, q)
+	return GetBuildLogs200JSONResponse{Logs: wireLog(lines)}, err
+}
+
+func logQuery(build string, limit *int32, level *string) (store.BuildLogQuery, error) {
+	q := store.BuildLogQuery{Build: cay.BuildID(build)}
+	var err error
+	if q.Limit, err = parseLimit(limit); err != nil {
+		return q, err
+	}
+	if name := value(level, ""); name != "" {
+		var ok bool
+		if q.Level, ok = cay.ParseLogLevel(name); !ok {
+			return q, cay.Errorf(cay.Invalid, "level: must be debug, info, warn or error")
+		}
+	}
+	return q, nil
+}
+
+func wireLog(lines []cay.BuildLog) []BuildLogEntry {
+	out := make([]BuildLogEntry, 0, len(lines))
+	for _, l := range lines {
+		out = append(out, BuildLogEntry{
+			Timestamp: l.At, Message: l.Message, Level: l.Level.String(), Step: pointer(l.Step),
+		})
+	}
+	return out
+}
+
+// UpdateTemplate says who may use a template.
+func (s *server) UpdateTemplate(ctx context.Context, r UpdateTemplateRequestObject) (UpdateTemplateResponseObject, error) {
+	t, err := s.control.SetPublic(ctx, teamOf(ctx), r.TemplateID, r.Body.Public)
+	if err != nil {
+		return nil, err
+	}
+	teams, err := s.control.TeamNames(ctx)
+	return UpdateTemplate200JSONResponse{Names: fullNames(t, teams)}, err
+}
+
+// UpdateTemplateV1 is UpdateTemplate by E2B's older call.
+func (s *server) UpdateTemplateV1(ctx context.Context, r UpdateTemplateV1RequestObject) (UpdateTemplateV1ResponseObject, error) {
+	_, err := s.control.SetPublic(ctx, teamOf(ctx), r.TemplateID, r.Body.Public)
+	return UpdateTemplateV1200JSONResponse(nil), err
+}
+
+// AssignTags points tags at a build.
+func (s *server) AssignTags(ctx context.Context, r AssignTagsRequestObject) (AssignTagsResponseObject, error) {
+	build, tags, err := s.control.AssignTags(ctx, teamOf(ctx), r.Body.Target, r.Body.Tags)
+	return AssignTags201JSONResponse{BuildID: string(build), Tags: notNull(tags)}, err
+}
+
+// RemoveTags takes tags away.
+func (s *server) RemoveTags(ctx context.Context, r RemoveTagsRequestObject) (RemoveTagsResponseObject, error) {
+	return RemoveTags204Response{}, s.control.RemoveTags(ctx, teamOf(ctx), r.Body.Name, r.Body.Tags)
+}
+
+// ListTags lists a template's tags.
+func (s *server) ListTags(ctx context.Context, r ListTagsRequestObject) (ListTagsResponseObject, error) {
+	tags, err := s.control.Tags(ctx, teamOf(ctx), r.TemplateID)
+	out := make(ListTags200JSONResponse, len(tags))
+	for i, t := range tags {
+		out[i].Tag, out[i].BuildID, out[i].CreatedAt = t.Name, string(t.Build), t.CreatedAt
+	}
+	return out, err
+}

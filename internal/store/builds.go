@@ -1,0 +1,148 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// toJSON encodes v, and a zero v as nothing.
+func toJSON(v any) (string, error) {
+	text, err := json.Marshal(v)
+	if s := string(text); s == "{}" || s == "null" || s == "[]" {
+		return "", err
+	}
+	return string(text), err
+}
+
+func parseJSON(text string, v any) error {
+	if text == "" {
+		return nil
+	}
+	return json.Unmarshal([]byte(text), v)
+}
+
+// Build finds a build of a team's own.
+func (s *SQLite) Build(ctx context.Context, team cay.TeamID, id cay.BuildID) (cay.Build, error) {
+	row := s.r.QueryRowContext(ctx, `SELECT `+buildColumns+` FROM builds WHERE id = $1 AND team = $2`, id, team)
+	return one(row, scanBuild, "build", id)
+}
+
+// BuildsIn lists all teams' builds in a state, oldest first.
+func (s *SQLite) BuildsIn(ctx context.Context, state cay.BuildState) ([]cay.Build, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT `+buildColumns+` FROM builds WHERE state = $1 ORDER BY created_at, id`, state)
+	return collect(rows, err, scanBuild)
+}
+
+// putTags points tags to a build.
+func putTags(ctx context.Context, tx *sql.Tx, b cay.Build, tags []string, at time.Time) error {
+	for _, tag := range tags {
+		_, err := tx.ExecContext(ctx, `
+INSERT INTO template_tags (template, tag, team, build, created_at) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (template, tag) DO UPDATE SET build = excluded.build, created_at = excluded.created_at`,
+			b.Template, tag, b.Team, b.ID, millis(at))
+		if err == nil && tag == cay.DefaultTag {
+			_, err = tx.ExecContext(ctx, `UPDATE templates SET build = $1, updated_at = $2 WHERE id = $3`,
+				b.ID, millis(at), b.Template)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PutTags points tags to a build.
+func (s *SQLite) PutTags(ctx context.Context, b cay.Build, tags []string, at time.Time) error {
+	return s.tx(ctx, func(tx *sql.Tx) error { return putTags(ctx, tx, b, tags, at) })
+}
+
+// RemoveTags removes tags of a template.
+func (s *SQLite) RemoveTags(ctx context.Context, template cay.TemplateID, tags []string) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		for _, tag := range tags {
+			_, err := tx.ExecContext(ctx, `DELETE FROM template_tags WHERE template = $1 AND tag = $2`, template, tag)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Tags lists the tags of a template by name.
+func (s *SQLite) Tags(ctx context.Context, template cay.TemplateID) ([]cay.Tag, error) {
+	rows, err := s.r.QueryContext(ctx,
+		`SELECT tag, build, created_at FROM template_tags WHERE template = $1 ORDER BY tag`, template)
+	return collect(rows, err, func(row scanner) (t cay.Tag, err error) {
+		var at int64
+		err = row.Scan(&t.Name, &t.Build, &at)
+		t.CreatedAt = fromMillis(at)
+		return t, err
+	})
+}
+
+// TaggedBuild finds the build that a tag of a template points to.
+func (s *SQLite) TaggedBuild(ctx context.Context, template cay.TemplateID, tag string) (cay.Build, error) {
+	row := s.r.QueryRowContext(ctx, `SELECT `+buildColumns+` FROM builds
+WHERE id = (SELECT build FROM template_tags WHERE template = $1 AND tag = $2)`, template, tag)
+	return one(row, scanBuild, "tag", tag)
+}
+
+// SetPublic says whether other teams may use a team's own template.
+func (s *SQLite) SetPublic(ctx context.Context, team cay.TeamID, id cay.TemplateID, public bool) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `UPDATE templates SET public = $1 WHERE id = $2 AND team = $3`, flag(public), id, team)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n == 0 {
+			return notFound("template", id)
+		}
+		return nil
+	})
+}
+
+// AddBuildLogs appends to a build's log.
+func (s *SQLite) AddBuildLogs(ctx context.Context, team cay.TeamID, build cay.BuildID, from int, lines []cay.BuildLog) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		for i, l := range lines {
+			_, err := tx.ExecContext(ctx, `
+INSERT INTO build_logs (build, n, team, at, level, step, message) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+				build, from+i, team, millis(l.At), int(l.Level), l.Step, l.Message)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// BuildLogs reads a part of a build's log.
+func (s *SQLite) BuildLogs(ctx context.Context, q BuildLogQuery) ([]cay.BuildLog, error) {
+	c := &conditions{}
+	c.where = append(c.where, "build = "+c.arg(q.Build), "level >= "+c.arg(int(q.Level)))
+	order := "n"
+	switch {
+	case q.Backward:
+		order = "n DESC"
+		if !q.From.IsZero() {
+			c.where = append(c.where, "at <= "+c.arg(millis(q.From)))
+		}
+	case !q.From.IsZero():
+		c.where = append(c.where, "at >= "+c.arg(millis(q.From)))
+	}
+	limit, offset := c.arg(q.Limit), c.arg(q.Offset)
+	rows, err := s.r.QueryContext(ctx, `SELECT at, level, step, message FROM build_logs
+WHERE `+strings.Join(c.where, " AND ")+` ORDER BY `+order+` LIMIT `+limit+` OFFSET `+offset, c.args...)
+	return collect(rows, err, func(row scanner) (l cay.BuildLog, err error) {
+		var at int64
+		err = row.Scan(&at, &l.Level, &l.Step, &l.Message)
+		l.At = fromMillis(at)
+		return l, err
+	})
+}

@@ -1,0 +1,109 @@
+package storetest
+
+import (
+	"testing"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
+)
+
+func testTags(t *testing.T, s store.Store) {
+	team := addTeam(t, s, "a")
+	tmpl := template(team.ID, 1, "app")
+	noError(t, s.AddTemplate(t.Context(), tmpl))
+	first, second := build(tmpl, 10, cay.BuildReady), build(tmpl, 20, cay.BuildReady)
+	first.Snapshot, second.Snapshot = cay.NewSnapshotID(), cay.NewSnapshotID()
+	first.Setup = cay.Setup{Env: map[string]string{"A": "1"}, User: "user", Ports: []int{1}}
+	second.Tags = []string{"v2", "latest"}
+	second.Reason = cay.BuildReason{Step: "1", Message: "m"}
+	noError(t, s.PutBuild(t.Context(), first))
+	noError(t, s.PutBuild(t.Context(), second))
+
+	got, err := s.Template(t.Context(), team.ID, tmpl.ID)
+	noError(t, err)
+	if got.Build != first.ID {
+		t.Errorf("a build without the default tag became what %q means", "app")
+	}
+	same(t, "the setup", got.Setup, first.Setup)
+	b, err := s.TaggedBuild(t.Context(), tmpl.ID, "v2")
+	noError(t, err)
+	same(t, "the tagged build", b, second)
+	b, err = s.Build(t.Context(), team.ID, first.ID)
+	noError(t, err)
+	same(t, "the build", b, first)
+	_, err = s.Build(t.Context(), addTeam(t, s, "b").ID, first.ID)
+	wantKind(t, err, cay.NotFound)
+	_, err = s.TaggedBuild(t.Context(), tmpl.ID, "v3")
+	wantKind(t, err, cay.NotFound)
+
+	noError(t, s.PutTags(t.Context(), second, []string{"default", "v3"}, at(30)))
+	noError(t, s.RemoveTags(t.Context(), tmpl.ID, []string{"latest", "never"}))
+	tags, err := s.Tags(t.Context(), tmpl.ID)
+	noError(t, err)
+	same(t, "the tags", tags, []cay.Tag{
+		{Name: "default", Build: second.ID, CreatedAt: at(30)},
+		{Name: "v2", Build: second.ID, CreatedAt: second.UpdatedAt},
+		{Name: "v3", Build: second.ID, CreatedAt: at(30)},
+	})
+	for id, want := range map[cay.SnapshotID]bool{first.Snapshot: false, second.Snapshot: true} {
+		used, err := s.SnapshotUsed(t.Context(), id)
+		noError(t, err)
+		if used != want {
+			t.Errorf("snapshot %s is used: %v, want %v", id, used, want)
+		}
+	}
+	in, err := s.BuildsIn(t.Context(), cay.BuildReady)
+	noError(t, err)
+	same(t, "those that are ready", in, []cay.Build{first, second})
+
+	noError(t, s.SetPublic(t.Context(), team.ID, tmpl.ID, true))
+	got, err = s.Template(t.Context(), team.ID, tmpl.ID)
+	noError(t, err)
+	if !got.Public {
+		t.Error("it is not public")
+	}
+	wantKind(t, s.SetPublic(t.Context(), cay.NewTeamID(), tmpl.ID, true), cay.NotFound)
+	noError(t, s.RemoveTemplate(t.Context(), team.ID, tmpl.ID))
+}
+
+func testBuildLogs(t *testing.T, s store.Store) {
+	team := addTeam(t, s, "a")
+	tmpl := template(team.ID, 1, "app")
+	noError(t, s.AddTemplate(t.Context(), tmpl))
+	b := build(tmpl, 10, cay.BuildBuilding)
+	noError(t, s.PutBuild(t.Context(), b))
+	var lines []cay.BuildLog
+	for i := range 10 {
+		lines = append(lines, cay.BuildLog{At: at(i), Level: cay.LogLevel(i % 4), Step: "1", Message: string(rune('a' + i))})
+	}
+	noError(t, s.AddBuildLogs(t.Context(), team.ID, b.ID, 0, lines[:4]))
+	noError(t, s.AddBuildLogs(t.Context(), team.ID, b.ID, 4, lines[4:]))
+	for name, c := range map[string]struct {
+		q    store.BuildLogQuery
+		want string
+	}{
+		"all":          {store.BuildLogQuery{Limit: 100}, "abcdefghij"},
+		"a page":       {store.BuildLogQuery{Offset: 2, Limit: 3}, "cde"},
+		"errors":       {store.BuildLogQuery{Level: cay.LogError, Limit: 100}, "dh"},
+		"from a time":  {store.BuildLogQuery{From: at(7), Limit: 100}, "hij"},
+		"back in time": {store.BuildLogQuery{From: at(3), Backward: true, Limit: 3}, "dcb"},
+		"the newest":   {store.BuildLogQuery{Backward: true, Limit: 2}, "ji"},
+	} {
+		c.q.Build = b.ID
+		got, err := s.BuildLogs(t.Context(), c.q)
+		noError(t, err)
+		text := ""
+		for _, l := range got {
+			text += l.Message
+		}
+		if text != c.want {
+			t.Errorf("%s: got %q, want %q", name, text, c.want)
+		}
+	}
+	noError(t, s.RemoveTemplate(t.Context(), team.ID, tmpl.ID))
+	got, err := s.BuildLogs(t.Context(), store.BuildLogQuery{Build: b.ID, Limit: 10})
+	noError(t, err)
+	if len(got) != 0 {
+		t.Error("the log of a removed template is still there")
+	}
+}
