@@ -42,6 +42,7 @@ type Agent struct {
 	files   *fs.Service
 	handler http.Handler
 	cpu     cpuMeter
+	diary   diary
 
 	initing sync.Mutex // one /init at a time
 
@@ -60,20 +61,23 @@ func New(cfg Config) *Agent {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	a := &Agent{cfg: cfg, log: cfg.Log, defaultUser: guest.User}
+	a := &Agent{cfg: cfg, defaultUser: guest.User}
+	a.log = slog.New(diaryHandler{cfg.Log.Handler(), &a.diary})
+	a.diary.begin()
 	accounts := user.Open(cfg.Root)
 	a.procs = proc.New(proc.Config{
 		Reaper:   cfg.Reaper,
 		Users:    accounts,
 		Defaults: a.defaults,
 		Env:      a.Env,
+		Note:     func(message string, fields ...string) { a.diary.note("", "info", "process", message, fields...) },
 	})
 	a.files = fs.New(fs.Config{
 		Users:       accounts,
 		DefaultUser: func() string { u, _ := a.defaults(); return u },
 		DefaultDir:  func() string { _, d := a.defaults(); return d },
 		Token:       a.Token,
-		Log:         cfg.Log,
+		Log:         a.log,
 	})
 	a.cpu.start(a.procRoot(), time.Now())
 	a.handler = a.routes()
@@ -128,6 +132,7 @@ func (a *Agent) routes() http.Handler {
 	mux.HandleFunc("GET /envs", a.envs)
 	mux.HandleFunc("POST /init", a.init)
 	mux.HandleFunc("POST "+guest.TunnelPath, tunnel)
+	mux.HandleFunc("GET "+guest.DiaryPath, a.serveDiary)
 	mux.Handle(a.procs.Handler(connect.WithReadMaxBytes(maxMessage)))
 	a.files.Routes(mux)
 	return a.recovered(cors(a.authorised(uncompressed(routed(mux)))))

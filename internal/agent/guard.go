@@ -50,8 +50,9 @@ type guard struct {
 	freeze func(bool)          // stops all processes but this one, or lets them go on
 	kill   func(pid int) error // as kill(2): a group when negative, all when -1
 	blame  func(pids []int, reason string)
-	kills  []time.Time // the latest, oldest first
-	last   spare       // what the latest look saw
+	told   func(v victim, reason string) // it was ended
+	kills  []time.Time                   // the latest, oldest first
+	last   spare                         // what the latest look saw
 }
 
 // sample is what sysinfo(2) says. Unlike /proc/meminfo, whose figures gVisor
@@ -85,8 +86,12 @@ func (a *Agent) Guard(ctx context.Context) {
 		freeze: freeze,
 		kill:   func(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) },
 		blame: func(pids []int, reason string) {
-			a.log.Warn("guard", "reason", reason)
+			a.cfg.Log.Warn("guard", "reason", reason)
 			a.procs.Blame(pids, reason)
+		},
+		told: func(v victim, reason string) {
+			a.diary.note("process.killed", "warn", "guard", reason,
+				"pid", strconv.Itoa(v.pid), "name", v.comm, "memoryMB", strconv.FormatUint(v.rss/mib, 10))
 		},
 	}
 	timer := time.NewTimer(0)
@@ -198,6 +203,7 @@ func (g *guard) act(ctx context.Context) {
 		g.blame(v.line, reason)
 	}
 	if g.kill(target) == nil {
+		g.told(v, reason)
 		g.settle(ctx, now.left)
 	}
 }

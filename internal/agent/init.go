@@ -90,6 +90,7 @@ func (a *Agent) become(ctx context.Context, in guest.Init) error {
 		return err
 	}
 	a.adopt(in)
+	a.diary.begin()
 	a.mu.RLock()
 	hooks := a.hooks
 	a.mu.RUnlock()

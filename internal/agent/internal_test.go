@@ -105,6 +105,7 @@ func TestGuard(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var killed, blamed []int
+			told := 0
 			root := fakeProc(t, "", c.pages)
 			for pid := range c.pages {
 				if pid != 1 && pid != 7 {
@@ -139,6 +140,7 @@ func TestGuard(t *testing.T) {
 					}
 				},
 			}
+			g.told = func(victim, string) { told++ }
 			for look := range c.looks {
 				if look == 1 && c.looks == 2 {
 					now.free -= 100 * mib
@@ -149,6 +151,9 @@ func TestGuard(t *testing.T) {
 				if frozen {
 					t.Error("left everything frozen")
 				}
+			}
+			if told != len(killed) {
+				t.Errorf("told %d times, killed %v", told, killed)
 			}
 			if diff := cmp.Diff([][]int{c.killed, slices.Sorted(slices.Values(c.blamed))}, [][]int{killed, blamed}, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("killed and blamed (-want +got):\n%s", diff)

@@ -2,7 +2,9 @@ package agent_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"strconv"
@@ -391,5 +393,33 @@ func (w *world) mustInit(token string, in guest.Init) {
 	w.t.Helper()
 	if code, text := w.init(token, in); code != http.StatusOK {
 		w.t.Fatalf("init: %d %s", code, text)
+	}
+}
+
+func TestDiaryOfProcesses(t *testing.T) {
+	w := newWorld(t)
+	read := func() guest.Diary {
+		t.Helper()
+		_, _, text := w.call("GET", guest.DiaryPath+"?after=0", "")
+		var out guest.Diary
+		must(t, json.Unmarshal([]byte(text), &out))
+		return out
+	}
+	before := read()
+	w.start(w.client(), sh("exit 3 # secret")).wait()
+	var got []guest.DiaryEntry
+	for deadline := time.Now().Add(patience); len(got) < 2 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		got = read().Entries
+	}
+	if len(got) != 2 || got[0].Message != "process started" || got[1].Message != "process ended" ||
+		got[1].Fields["status"] != "exit status 3" || got[0].Fields["pid"] != got[1].Fields["pid"] {
+		t.Fatalf("got %+v", got)
+	}
+	if strings.Contains(fmt.Sprint(got), "secret") {
+		t.Error("arguments are told")
+	}
+	w.mustInit("", guest.Init{Mode: guest.ModeResume})
+	if after := read(); len(after.Entries) != 0 || after.Epoch == before.Epoch {
+		t.Errorf("after /init: %+v", after)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/logbook"
 	"github.com/cay-run/cay/internal/store"
 )
 
@@ -41,6 +43,9 @@ type Node interface {
 	// Connections lists what an instance tried to reach lately.
 	Connections(id cay.InstanceID) []cay.Connection
 	Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error)
+	// Diary asks the guest what happened inside after an entry.
+	// guest.ErrNoDiary when it cannot tell.
+	Diary(ctx context.Context, id cay.InstanceID, after int64) (guest.Diary, error)
 	Deaths() <-chan cay.Death
 }
 
@@ -64,12 +69,14 @@ const (
 	pruneEvery   = time.Hour
 )
 
-// Config is what a Control needs. Log may be nil.
+// Config is what a Control needs. Logs keeps what guests say. Logs and Log
+// may be nil.
 type Config struct {
 	Store  store.Store
 	Node   Node
 	NodeID cay.NodeID
 	Tokens Tokens
+	Logs   *logbook.Book
 	Log    *slog.Logger
 	// TeamSandboxes and TeamMemoryMB bound what a team may have running at
 	// once, in number and in what their templates promise; 0 is no bound.
@@ -86,8 +93,12 @@ type Control struct {
 	node   Node
 	nodeID cay.NodeID
 	tokens Tokens
+	logs   *logbook.Book
 	log    *slog.Logger
 	most   quota
+
+	readers chan struct{}  // a token for each diary that is read in the background
+	reading sync.WaitGroup // them
 
 	wake chan struct{} // a deadline changed
 	told hub           // events were recorded
@@ -112,6 +123,7 @@ type entry struct {
 	lock    chan struct{} // holds a value while locked
 	current atomic.Pointer[cay.Sandbox]
 	metrics history
+	diary   diary
 	reports allowance // of events that the guest causes
 	toldEnd time.Time // the end that the last event told
 
@@ -145,8 +157,9 @@ func (e *entry) sandbox() cay.Sandbox { return *e.current.Load() }
 // wants is removed. Run must follow.
 func Open(ctx context.Context, cfg Config) (*Control, error) {
 	c := &Control{
-		store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, log: cfg.Log,
+		store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, logs: cfg.Logs, log: cfg.Log,
 		most:    quota{cfg.TeamSandboxes, cfg.TeamMemoryMB},
+		readers: make(chan struct{}, diaryReaders),
 		wake:    make(chan struct{}, 1),
 		live:    make(map[cay.SandboxID]*entry),
 		pins:    make(map[cay.SnapshotID]int),
@@ -319,6 +332,9 @@ func (c *Control) end(ctx context.Context, e *entry, cause cay.Cause, at time.Ti
 	}
 	c.drop(s.ID)
 	c.log.Info("sandbox ended", "sandbox", s.ID, "cause", cause)
+	if cause == cay.CauseAsked || cause == cay.CauseTimeout { // else nobody is there to answer
+		c.readDiary(ctx, e, diaryLast)
+	}
 	c.stop(ctx, s.Instance, cause)
 	c.discard(ctx, s.Snapshot)
 	return nil

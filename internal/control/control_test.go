@@ -14,6 +14,7 @@ import (
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/control/controltest"
+	"github.com/cay-run/cay/internal/logbook"
 	"github.com/cay-run/cay/internal/store"
 )
 
@@ -21,6 +22,7 @@ import (
 type world struct {
 	*testing.T
 	store *store.SQLite
+	logs  *logbook.Book
 	node  *controltest.Node
 	team  cay.Team
 	c     *control.Control
@@ -34,6 +36,9 @@ func newWorld(t *testing.T) *world {
 	}
 	t.Cleanup(func() { s.Close() })
 	w := &world{T: t, store: s, node: controltest.NewNode()}
+	if w.logs, err = logbook.Open(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
 	if w.team, _, err = auth.FirstStart(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +60,7 @@ func (w *world) restart() {
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.c, err = control.Open(w.Context(), control.Config{Store: w.store, Node: w.node, NodeID: "n", Tokens: tokens})
+	w.c, err = control.Open(w.Context(), control.Config{Store: w.store, Node: w.node, NodeID: "n", Tokens: tokens, Logs: w.logs})
 	if err != nil {
 		w.Fatal(err)
 	}

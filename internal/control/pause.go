@@ -39,6 +39,7 @@ func (c *Control) pause(ctx context.Context, e *entry, s cay.Sandbox, kind cay.S
 	if err := c.save(ctx, e, s, event(ctx, s, cay.SandboxPausing, reason)); err != nil {
 		return err
 	}
+	c.readDiary(ctx, e, diaryLast)
 	if err := c.node.Pause(ctx, s.Instance, c.snapshotOf(before, s.Snapshot, kind)); err != nil {
 		err = saveError(err, "the sandbox could not be paused")
 		c.force(ctx, e, before, event(ctx, s, cay.SandboxRunning, cay.ReasonFailed, "error", visible(err)))

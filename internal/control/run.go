@@ -134,6 +134,7 @@ func (c *Control) died(ctx context.Context, d cay.Death) {
 // recorded. Either must be seen twice, so that what is just happening is left
 // alone.
 func (c *Control) sweep(ctx context.Context) {
+	defer c.reading.Wait()
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	strays := make(map[cay.InstanceID]bool)
@@ -167,10 +168,13 @@ func (c *Control) prune(ctx context.Context, at time.Time) {
 			c.log.Error("cannot forget old "+what, "error", err)
 		}
 	}
+	if err := c.logs.Prune(at.Add(-keepKilled), func(id cay.SandboxID) bool { return c.entry(id) != nil }); err != nil {
+		c.log.Error("cannot forget old logs", "error", err)
+	}
 }
 
-func (c *Control) sample(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, sweepEvery)
+func (c *Control) sample(sweep context.Context) {
+	ctx, cancel := context.WithTimeout(sweep, sweepEvery)
 	defer cancel()
 	for _, e := range c.entries() {
 		s := e.sandbox()
@@ -183,6 +187,7 @@ func (c *Control) sample(ctx context.Context) {
 			continue
 		}
 		e.metrics.add(u, s.Limits.CPUs)
+		c.watchDiary(sweep, e, u)
 	}
 }
 

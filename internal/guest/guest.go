@@ -36,7 +36,7 @@ const (
 // InternalPaths are the agent's routes that only the host may call. The proxy
 // answers 404 for them.
 var InternalPaths = []string{
-	"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade", TunnelPath,
+	"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade", TunnelPath, DiaryPath,
 }
 
 // TunnelPath is the agent's way to a service that listens on the loopback of

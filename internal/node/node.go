@@ -114,6 +114,9 @@ type Config struct {
 	// Init calls an agent's /init with the token that it has; nil calls the
 	// real one.
 	Init func(ctx context.Context, slot vnet.Slot, token string, in guest.Init) (guest.InitReply, error)
+	// Diary reads an agent's diary with the token that it has; nil asks the
+	// real one.
+	Diary func(ctx context.Context, slot vnet.Slot, token string, after int64) (guest.Diary, error)
 	// Ready waits until a port inside answers GET /health; nil asks the port.
 	Ready func(ctx context.Context, slot vnet.Slot, port int) error
 	Log   *slog.Logger
@@ -156,6 +159,9 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	}
 	if cfg.Init == nil {
 		cfg.Init = callAgent
+	}
+	if cfg.Diary == nil {
+		cfg.Diary = readDiary
 	}
 	if cfg.Ready == nil {
 		cfg.Ready = waitReady

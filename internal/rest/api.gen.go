@@ -243,6 +243,31 @@ type SandboxDetail struct {
 	TemplateID string    `json:"templateID"`
 }
 
+// SandboxLogEntry defines model for SandboxLogEntry.
+type SandboxLogEntry struct {
+	Fields    map[string]string `json:"fields"`
+	Level     string            `json:"level"`
+	Message   string            `json:"message"`
+	Timestamp time.Time         `json:"timestamp"`
+}
+
+// SandboxLogs defines model for SandboxLogs.
+type SandboxLogs struct {
+	LogEntries []SandboxLogEntry `json:"logEntries"`
+	Logs       []SandboxLog      `json:"logs"`
+}
+
+// SandboxLog defines model for SandboxLogs.logs.
+type SandboxLog struct {
+	Line      string    `json:"line"`
+	Timestamp time.Time `json:"timestamp"`
+}
+
+// SandboxLogsV2 defines model for SandboxLogsV2.
+type SandboxLogsV2 struct {
+	Logs []SandboxLogEntry `json:"logs"`
+}
+
 // SandboxMetric defines model for SandboxMetric.
 type SandboxMetric struct {
 	CPUCount      int32     `json:"cpuCount"`
@@ -339,6 +364,9 @@ type Level = string
 // Limit defines model for limit.
 type Limit = int32
 
+// LogLimit defines model for logLimit.
+type LogLimit = int32
+
 // Metadata defines model for metadata.
 type Metadata = string
 
@@ -388,6 +416,15 @@ type ForkSandboxJSONBody struct {
 
 	// Timeout Seconds, 15 unless given.
 	Timeout *int64 `json:"timeout,omitempty"`
+}
+
+// GetSandboxLogsParams defines parameters for GetSandboxLogs.
+type GetSandboxLogsParams struct {
+	// Start Unix milliseconds; the newest lines unless given.
+	Start *int64 `form:"start,omitempty" json:"start,omitempty"`
+
+	// Limit 1 to 1000, 1000 unless given.
+	Limit *LogLimit `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // GetSandboxMetricsParams defines parameters for GetSandboxMetrics.
@@ -514,6 +551,24 @@ type CreateSandboxV2Params struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// GetSandboxLogsV2Params defines parameters for GetSandboxLogsV2.
+type GetSandboxLogsV2Params struct {
+	// Cursor Unix milliseconds; lines from there on, or up to there backward.
+	Cursor *int64 `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Limit 1 to 1000, 1000 unless given.
+	Limit *LogLimit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Direction forward, or backward unless given.
+	Direction *string `form:"direction,omitempty" json:"direction,omitempty"`
+
+	// Level debug, info, warn or error; worse ones too.
+	Level *string `form:"level,omitempty" json:"level,omitempty"`
+
+	// Search A text in the message, up to 256 bytes.
+	Search *string `form:"search,omitempty" json:"search,omitempty"`
+}
+
 // ListTemplatesV2Params defines parameters for ListTemplatesV2.
 type ListTemplatesV2Params struct {
 	TeamID    *TeamID    `form:"teamID,omitempty" json:"teamID,omitempty"`
@@ -604,6 +659,9 @@ type ServerInterface interface {
 	// (POST /sandboxes/{sandboxID}/fork)
 	ForkSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
+	// (GET /sandboxes/{sandboxID}/logs)
+	GetSandboxLogs(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params GetSandboxLogsParams)
+
 	// (GET /sandboxes/{sandboxID}/metrics)
 	GetSandboxMetrics(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params GetSandboxMetricsParams)
 
@@ -670,6 +728,9 @@ type ServerInterface interface {
 	// (POST /v2/sandboxes/{sandboxID}/connect)
 	ConnectSandboxV2(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
+	// (GET /v2/sandboxes/{sandboxID}/logs)
+	GetSandboxLogsV2(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params GetSandboxLogsV2Params)
+
 	// (GET /v2/templates)
 	ListTemplatesV2(w http.ResponseWriter, r *http.Request, params ListTemplatesV2Params)
 
@@ -727,6 +788,11 @@ func (_ Unimplemented) ConnectSandbox(w http.ResponseWriter, r *http.Request, sa
 
 // (POST /sandboxes/{sandboxID}/fork)
 func (_ Unimplemented) ForkSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /sandboxes/{sandboxID}/logs)
+func (_ Unimplemented) GetSandboxLogs(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params GetSandboxLogsParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -837,6 +903,11 @@ func (_ Unimplemented) CreateSandboxV2(w http.ResponseWriter, r *http.Request, p
 
 // (POST /v2/sandboxes/{sandboxID}/connect)
 func (_ Unimplemented) ConnectSandboxV2(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /v2/sandboxes/{sandboxID}/logs)
+func (_ Unimplemented) GetSandboxLogsV2(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params GetSandboxLogsV2Params) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1090,6 +1161,61 @@ func (siw *ServerInterfaceWrapper) ForkSandbox(w http.ResponseWriter, r *http.Re
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ForkSandbox(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetSandboxLogs operation middleware
+func (siw *ServerInterfaceWrapper) GetSandboxLogs(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetSandboxLogsParams
+
+	// ------------- Optional query parameter "start" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "start", r.URL.Query(), &params.Start, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "start"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "start", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetSandboxLogs(w, r, sandboxID, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1995,6 +2121,100 @@ func (siw *ServerInterfaceWrapper) ConnectSandboxV2(w http.ResponseWriter, r *ht
 	handler.ServeHTTP(w, r)
 }
 
+// GetSandboxLogsV2 operation middleware
+func (siw *ServerInterfaceWrapper) GetSandboxLogsV2(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetSandboxLogsV2Params
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "direction" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "direction", r.URL.Query(), &params.Direction, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "direction"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "direction", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "level" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "level", r.URL.Query(), &params.Level, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "level"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "level", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "search" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "search", r.URL.Query(), &params.Search, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "search"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "search", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetSandboxLogsV2(w, r, sandboxID, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListTemplatesV2 operation middleware
 func (siw *ServerInterfaceWrapper) ListTemplatesV2(w http.ResponseWriter, r *http.Request) {
 
@@ -2311,6 +2531,12 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Post(options.BaseURL+"/sandboxes/{sandboxID}/refreshes", wrapper.RefreshSandbox)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/sandboxes/{sandboxID}/logs", wrapper.GetSandboxLogs)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v2/sandboxes/{sandboxID}/logs", wrapper.GetSandboxLogsV2)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/sandboxes/{sandboxID}/metrics", wrapper.GetSandboxMetrics)
 	})
 	r.Group(func(r chi.Router) {
@@ -2552,6 +2778,29 @@ func (response ForkSandbox201JSONResponse) VisitForkSandboxResponse(w http.Respo
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSandboxLogsRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Params    GetSandboxLogsParams
+}
+
+type GetSandboxLogsResponseObject interface {
+	VisitGetSandboxLogsResponse(w http.ResponseWriter) error
+}
+
+type GetSandboxLogs200JSONResponse SandboxLogs
+
+func (response GetSandboxLogs200JSONResponse) VisitGetSandboxLogsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -3083,6 +3332,29 @@ func (response ConnectSandboxV2201JSONResponse) VisitConnectSandboxV2Response(w 
 	return err
 }
 
+type GetSandboxLogsV2RequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Params    GetSandboxLogsV2Params
+}
+
+type GetSandboxLogsV2ResponseObject interface {
+	VisitGetSandboxLogsV2Response(w http.ResponseWriter) error
+}
+
+type GetSandboxLogsV2200JSONResponse SandboxLogsV2
+
+func (response GetSandboxLogsV2200JSONResponse) VisitGetSandboxLogsV2Response(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListTemplatesV2RequestObject struct {
 	Params ListTemplatesV2Params
 }
@@ -3229,6 +3501,9 @@ type StrictServerInterface interface {
 	// (POST /sandboxes/{sandboxID}/fork)
 	ForkSandbox(ctx context.Context, request ForkSandboxRequestObject) (ForkSandboxResponseObject, error)
 
+	// (GET /sandboxes/{sandboxID}/logs)
+	GetSandboxLogs(ctx context.Context, request GetSandboxLogsRequestObject) (GetSandboxLogsResponseObject, error)
+
 	// (GET /sandboxes/{sandboxID}/metrics)
 	GetSandboxMetrics(ctx context.Context, request GetSandboxMetricsRequestObject) (GetSandboxMetricsResponseObject, error)
 
@@ -3294,6 +3569,9 @@ type StrictServerInterface interface {
 
 	// (POST /v2/sandboxes/{sandboxID}/connect)
 	ConnectSandboxV2(ctx context.Context, request ConnectSandboxV2RequestObject) (ConnectSandboxV2ResponseObject, error)
+
+	// (GET /v2/sandboxes/{sandboxID}/logs)
+	GetSandboxLogsV2(ctx context.Context, request GetSandboxLogsV2RequestObject) (GetSandboxLogsV2ResponseObject, error)
 
 	// (GET /v2/templates)
 	ListTemplatesV2(ctx context.Context, request ListTemplatesV2RequestObject) (ListTemplatesV2ResponseObject, error)
@@ -3573,6 +3851,33 @@ func (sh *strictHandler) ForkSandbox(w http.ResponseWriter, r *http.Request, san
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ForkSandboxResponseObject); ok {
 		if err := validResponse.VisitForkSandboxResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetSandboxLogs operation middleware
+func (sh *strictHandler) GetSandboxLogs(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params GetSandboxLogsParams) {
+	var request GetSandboxLogsRequestObject
+
+	request.SandboxID = sandboxID
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetSandboxLogs(ctx, request.(GetSandboxLogsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetSandboxLogs")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetSandboxLogsResponseObject); ok {
+		if err := validResponse.VisitGetSandboxLogsResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -4240,6 +4545,33 @@ func (sh *strictHandler) ConnectSandboxV2(w http.ResponseWriter, r *http.Request
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ConnectSandboxV2ResponseObject); ok {
 		if err := validResponse.VisitConnectSandboxV2Response(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetSandboxLogsV2 operation middleware
+func (sh *strictHandler) GetSandboxLogsV2(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params GetSandboxLogsV2Params) {
+	var request GetSandboxLogsV2RequestObject
+
+	request.SandboxID = sandboxID
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetSandboxLogsV2(ctx, request.(GetSandboxLogsV2RequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetSandboxLogsV2")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetSandboxLogsV2ResponseObject); ok {
+		if err := validResponse.VisitGetSandboxLogsV2Response(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -5,8 +5,6 @@ import "net/http"
 // later lists the routes of E2B's surface that this version answers with 501,
 // so that a client can tell them from a wrong address.
 var later = []struct{ method, pattern, what string }{
-	{http.MethodGet, "/sandboxes/{id}/logs", "reading a sandbox's logs"},
-	{http.MethodGet, "/v2/sandboxes/{id}/logs", "reading a sandbox's logs"},
 	{http.MethodPost, "/templates", "building a template"},
 	{http.MethodPost, "/templates/{id}", "building a template"},
 	{http.MethodPost, "/templates/{id}/builds/{build}", "building a template"},

@@ -160,13 +160,11 @@ func TestMetricsOfYoungSandboxes(t *testing.T) {
 
 func TestRoutesThatAreNot(t *testing.T) {
 	w := newWorld(t, "")
-	id := w.create(`{"templateID":"base"}`)["sandboxID"].(string)
 	wantError(t, w.callAs("", "GET", "/", ""), 404, "not found")
 	wantError(t, w.callAs("", "GET", "/sandboxes/a/b/c/d", ""), 404, "not found")
 	wantError(t, w.callAs("", "PUT", "/sandboxes", ""), 405, "PUT")
 	for _, route := range []string{
 		"POST /templates", "GET /volumes", "GET /secrets",
-		"GET /v2/sandboxes/" + id + "/logs",
 	} {
 		method, path, _ := strings.Cut(route, " ")
 		wantError(t, w.call(method, path, `{}`), 501, "not in this version")

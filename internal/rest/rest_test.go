@@ -15,6 +15,7 @@ import (
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/control/controltest"
+	"github.com/cay-run/cay/internal/logbook"
 	"github.com/cay-run/cay/internal/oci"
 	"github.com/cay-run/cay/internal/rest"
 	"github.com/cay-run/cay/internal/store"
@@ -55,7 +56,12 @@ func newWorld(t testing.TB, domain string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.control, err = control.Open(t.Context(), control.Config{Store: s, Node: w.node, NodeID: "local", Tokens: tokens}); err != nil {
+	logs, err := logbook.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := control.Config{Store: s, Node: w.node, NodeID: "local", Tokens: tokens, Logs: logs}
+	if w.control, err = control.Open(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
 	w.base, err = w.control.Publish(t.Context(), control.Publication{

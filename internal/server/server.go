@@ -26,6 +26,7 @@ import (
 	"github.com/cay-run/cay/internal/egress"
 	"github.com/cay-run/cay/internal/embedded"
 	"github.com/cay-run/cay/internal/engine/runsc"
+	"github.com/cay-run/cay/internal/logbook"
 	"github.com/cay-run/cay/internal/node"
 	"github.com/cay-run/cay/internal/oci"
 	"github.com/cay-run/cay/internal/proxy"
@@ -195,8 +196,12 @@ func (s *Server) openControl(ctx context.Context, m *machine) error {
 	if s.team, s.firstKey, err = auth.FirstStart(ctx, db); err != nil {
 		return err
 	}
+	logs, err := logbook.Open(filepath.Join(s.cfg.Data, "logs"))
+	if err != nil {
+		return err
+	}
 	s.control, err = control.Open(ctx, control.Config{
-		Store: db, Node: s.node, NodeID: nodeID, Tokens: s.tokensOf, Log: s.log,
+		Store: db, Node: s.node, NodeID: nodeID, Tokens: s.tokensOf, Logs: logs, Log: s.log,
 		TeamSandboxes: s.cfg.TeamSandboxes, TeamMemoryMB: s.cfg.TeamMemoryMB,
 		Builder: s.builds, Reserved: template.Names(),
 	})

@@ -34,6 +34,9 @@ type Config struct {
 	Defaults func() (user, dir string)
 	// Env returns the sandbox-wide environment.
 	Env func() map[string]string
+	// Note, if set, hears of processes that start and end; fields are keys
+	// and values by turns. Arguments may hold secrets and are not told.
+	Note func(message string, fields ...string)
 }
 
 // Service implements process.Process.
@@ -91,10 +94,30 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[pb.StartReques
 	if d, ok := ctx.Value(lifeKey{}).(time.Duration); ok && d > 0 {
 		p.life = newLife(d, p.expire)
 	}
-	go p.run(func() { s.table.bury(p) })
+	go s.run(p)
 	return p.follow(ctx, sub, true, wire.Keepalive(req.Header()), func(e *pb.ProcessEvent) error {
 		return stream.Send(&pb.StartResponse{Event: e})
 	})
+}
+
+// run follows a process to its end and notes both.
+func (s *Service) run(p *process) {
+	note := s.cfg.Note
+	if note == nil {
+		note = func(string, ...string) {}
+	}
+	who := []string{"pid", strconv.Itoa(int(p.pid)), "command", p.config.GetCmd()}
+	if tag := p.tag; tag != nil {
+		who = append(who, "tag", *tag)
+	}
+	started := time.Now()
+	note("process started", who...)
+	p.run(func() { s.table.bury(p) })
+	who = append(who, "status", p.end.GetStatus(), "duration", time.Since(started).Round(time.Millisecond).String())
+	if killer := p.killer.Load(); killer != nil {
+		who = append(who, "cause", *killer)
+	}
+	note("process ended", who...)
 }
 
 // Connect follows a process from now on, or tells the end of one that ended a

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
 )
 
 // Node is a node in memory. Its fields may be set before it is used.
@@ -20,6 +21,11 @@ type Node struct {
 	Notice   string // of every instance that is created from now on
 	// OnClaim, when set, answers for Claim; otherwise there is nothing.
 	OnClaim func(cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, bool)
+
+	// OnUsage, when set, says how much CPU time an instance has used.
+	OnUsage func(cay.InstanceID) time.Duration
+	// OnDiary answers for the guest; nil is one that keeps no diary.
+	OnDiary func(id cay.InstanceID, after int64) (guest.Diary, error)
 
 	mu        sync.Mutex
 	instances map[cay.InstanceID]cay.Instance
@@ -64,6 +70,14 @@ func (n *Node) Claim(shape cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, boo
 		return "", "", false
 	}
 	return n.OnClaim(shape)
+}
+
+// Diary asks OnDiary.
+func (n *Node) Diary(_ context.Context, id cay.InstanceID, after int64) (guest.Diary, error) {
+	if n.OnDiary == nil {
+		return guest.Diary{}, guest.ErrNoDiary
+	}
+	return n.OnDiary(id, after)
 }
 
 // Checkpoint saves an instance.
@@ -179,7 +193,8 @@ func (n *Node) Instances() []cay.Instance {
 	return out
 }
 
-// Usage says that an instance has used one CPU for half of its life.
+// Usage says that an instance has used one CPU for half of its life, unless
+// OnUsage knows better.
 func (n *Node) Usage(_ context.Context, id cay.InstanceID) (cay.Usage, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -187,8 +202,12 @@ func (n *Node) Usage(_ context.Context, id cay.InstanceID) (cay.Usage, error) {
 	if !ok {
 		return cay.Usage{}, cay.Errorf(cay.NotFound, "no instance %s", id)
 	}
+	used := time.Since(i.Started) / 2
+	if n.OnUsage != nil {
+		used = n.OnUsage(id)
+	}
 	return cay.Usage{
-		At: time.Now(), CPUTime: time.Since(i.Started) / 2, Tasks: 3,
+		At: time.Now(), CPUTime: used, Tasks: 3,
 		MemoryUsed: 100 << 20, MemoryMax: int64(i.Spec.Limits.MemoryMB) << 20,
 		DiskUsed: 1 << 20, DiskMax: int64(i.Spec.Limits.DiskMB) << 20,
 	}, nil

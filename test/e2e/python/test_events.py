@@ -90,3 +90,55 @@ def test_create_can_be_repeated():
     with pytest.raises(e2b.SandboxException, match="another request"):
         e2b.Sandbox.create(timeout=301, headers=headers)
     first.kill()
+
+
+HOG = "python3 -c 'b = []\nwhile True: b.append(bytearray(1 << 24))'"
+
+
+def test_a_guarded_process_is_an_event_and_a_log_line(eventually):
+    sandbox = e2b.Sandbox.create(timeout=300)
+    path = f"/cay/v1/sandboxes/{sandbox.sandbox_id}/events?type=process.killed"
+    seen = []
+
+    def wait():
+        for event in follow(path):
+            seen.append(event)
+            return
+
+    reader = threading.Thread(target=wait)
+    reader.start()
+    with pytest.raises(e2b.CommandExitException) as killed:
+        sandbox.commands.run(HOG, timeout=120)
+    assert "out of memory" in killed.value.error
+    reader.join(60)
+    (event,) = seen
+    assert event["reason"] == "out_of_memory"
+    assert event["data"]["name"].startswith("python3")
+    assert int(event["data"]["pid"]) > 1
+    assert sandbox.commands.run("echo alive").stdout == "alive\n"
+    warned = get(f"/v2/sandboxes/{sandbox.sandbox_id}/logs?level=warn")["logs"]
+    assert "out of memory" in warned[0]["message"]
+
+    def ended():  # the log may be a second old
+        lines = [json.loads(log["line"]) for log in get(f"/sandboxes/{sandbox.sandbox_id}/logs")["logs"]]
+        assert all(line["level"] and line["logger"] for line in lines)
+        found = [line for line in lines if line["message"] == "process ended"]
+        return len(found) == 2 and found
+
+    hog, echo = eventually(ended)
+    assert "out of memory" in hog["cause"]
+    assert echo["status"] == "exit status 0"
+    sandbox.kill()
+    after = get(f"/v2/sandboxes/{sandbox.sandbox_id}/logs")["logs"]
+    assert after[0]["message"] == "sandbox killed"
+    assert any(log["message"] == "process ended" for log in after), "logs outlive their sandbox"
+
+
+def test_the_diary_is_closed_to_the_outside(sbx):
+    request = urllib.request.Request(
+        os.environ["E2B_SANDBOX_URL"] + "/diary?after=0",
+        headers={"E2b-Sandbox-Id": sbx.sandbox_id, "E2b-Sandbox-Port": "49983", "X-Access-Token": sbx._envd_access_token})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=60)
+    assert refused.value.code == 404
+    assert b"reserved for the E2B control plane" in refused.value.read()

@@ -1,0 +1,101 @@
+package logbook
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+func line(text string) Line {
+	return Line{At: time.UnixMilli(1_700_000_000_000).UTC(), Level: "info", Logger: "t", Message: text, Seq: 7}
+}
+
+func TestKeepsLines(t *testing.T) {
+	b, err := Open(filepath.Join(t.TempDir(), "logs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.Read("i1"); err != nil || len(got) != 0 {
+		t.Errorf("nothing is %v, %v", got, err)
+	}
+	for _, text := range []string{"a", "b\n\"ü"} {
+		if err := b.Append("i1", line(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, _ := os.OpenFile(b.path("i1"), os.O_WRONLY|os.O_APPEND, 0)
+	f.WriteString(`{"message":"cut o`)
+	f.Close()
+	if err := b.Append("i1", line("c")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := b.Read("i1")
+	if err != nil || len(got) != 3 || got[1].Message != "b\n\"ü" || got[2].Message != "c" || !got[0].At.Equal(line("").At) || got[0].Seq != 7 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for _, id := range []cay.SandboxID{"../x", "", "a/b"} {
+		if got, err := b.Read(id); err != nil || got != nil {
+			t.Errorf("%q: %v, %v", id, got, err)
+		}
+	}
+}
+
+func TestIsBounded(t *testing.T) {
+	b, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 40 {
+		batch := make([]Line, 100)
+		for j := range batch {
+			batch[j] = line(strings.Repeat("x", 400))
+			batch[j].Seq = int64(i*100 + j + 1)
+		}
+		if err := b.Append("i1", batch...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	size := int64(0)
+	for _, name := range []string{b.path("i1"), b.path("i1") + older} {
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += info.Size()
+	}
+	got, err := b.Read("i1")
+	if err != nil || size > 2*maxFile+100_000 || got[len(got)-1].Seq != 4000 {
+		t.Errorf("%d bytes, %d lines, %v", size, len(got), err)
+	}
+	for i := 1; i < len(got); i++ {
+		if got[i].Seq != got[i-1].Seq+1 {
+			t.Fatalf("%d comes after %d", got[i].Seq, got[i-1].Seq)
+		}
+	}
+}
+
+func TestPrune(t *testing.T) {
+	b, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	for id, age := range map[cay.SandboxID]time.Duration{"old": 2 * time.Hour, "alive": 2 * time.Hour, "new": 0} {
+		if err := b.Append(id, line("x")); err != nil {
+			t.Fatal(err)
+		}
+		os.Chtimes(b.path(id), now.Add(-age), now.Add(-age))
+	}
+	if err := b.Prune(now.Add(-time.Hour), func(id cay.SandboxID) bool { return id == "alive" }); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[cay.SandboxID]int{"old": 0, "alive": 1, "new": 1} {
+		if got, err := b.Read(id); err != nil || len(got) != want {
+			t.Errorf("%s has %d lines, %v", id, len(got), err)
+		}
+	}
+}
