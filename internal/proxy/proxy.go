@@ -163,6 +163,7 @@ type trip struct {
 	route
 	target Target
 	lane   *lane
+	upload *upload // nil without a body
 }
 
 type tripKey struct{}
@@ -197,7 +198,9 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, rt route) {
 		_ = http.NewResponseController(w).EnableFullDuplex() // net/http's own writers can
 	}
 	t := &trip{route: rt, target: target, lane: l}
-	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tripKey{}, t)))
+	r = r.WithContext(context.WithValue(r.Context(), tripKey{}, t))
+	watchUpload(r, t)
+	p.reverse.ServeHTTP(w, r)
 }
 
 // refuse says why a request may not pass.
@@ -309,6 +312,8 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	t := tripOf(r)
 	var dial *dialError
 	switch {
+	case t.upload.endedEarly():
+		shortBody(t.id).write(w, r)
 	case r.Context().Err() != nil: // the caller left
 		panic(http.ErrAbortHandler)
 	case t.lane.isCut(), !p.alive(t):
