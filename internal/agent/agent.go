@@ -12,10 +12,12 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/cay-run/cay/api/proto/process"
 	"github.com/cay-run/cay/internal/agent/fs"
 	"github.com/cay-run/cay/internal/agent/proc"
 	"github.com/cay-run/cay/internal/agent/reap"
 	"github.com/cay-run/cay/internal/agent/user"
+	"github.com/cay-run/cay/internal/agent/wire"
 	"github.com/cay-run/cay/internal/guest"
 )
 
@@ -133,7 +135,8 @@ func (a *Agent) routes() http.Handler {
 	mux.HandleFunc("POST /init", a.init)
 	mux.HandleFunc("POST "+guest.TunnelPath, tunnel)
 	mux.HandleFunc("GET "+guest.DiaryPath, a.serveDiary)
-	mux.Handle(a.procs.Handler(connect.WithReadMaxBytes(maxMessage)))
+	_, procs := a.procs.Handler(connect.WithReadMaxBytes(maxMessage))
+	wire.Mount(mux, process.File_process_proto, procs)
 	a.files.Routes(mux)
 	return a.recovered(cors(a.authorised(uncompressed(routed(mux)))))
 }

@@ -9,33 +9,43 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// upload is a request's body that remembers whether it ended before its time:
-// a client which closes only its sending half still wants to be told.
+// upload is a request's body that remembers how reading it failed: a client
+// that closes only its sending half, or sends what is no body, still waits for
+// an answer.
 type upload struct {
 	io.ReadCloser
-	mu    sync.Mutex // held while a read is under way
-	short bool
+	mu  sync.Mutex // held while a read is under way
+	err error
 }
 
 func (u *upload) Read(p []byte) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	n, err := u.ReadCloser.Read(p)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		u.short = true
+	if err != nil && err != io.EOF && u.err == nil && !errors.Is(err, http.ErrBodyReadAfterClose) {
+		u.err = err
 	}
 	return n, err
 }
 
-// endedEarly waits for a read that is under way; where the connection is gone
-// it ends at once.
-func (u *upload) endedEarly() bool {
+// failure says why the body could not be read to its end, empty where it could
+// or nobody is left to tell. It waits for a read that is under way, which ends
+// at once where the connection is gone.
+func (u *upload) failure(r *http.Request) string {
 	if u == nil {
-		return false
+		return ""
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.short
+	switch {
+	case u.err == nil:
+		return ""
+	case errors.Is(u.err, io.ErrUnexpectedEOF):
+		return "The request's body ended before its announced length"
+	case r.Context().Err() != nil:
+		return ""
+	}
+	return "The request's body is malformed"
 }
 
 // watchUpload has the trip know how the request's body ends.
@@ -46,7 +56,6 @@ func watchUpload(r *http.Request, t *trip) {
 	}
 }
 
-func shortBody(id cay.SandboxID) answer {
-	const m = "The request's body ended before its announced length"
+func badBody(id cay.SandboxID, m string) answer {
 	return answer{SandboxID: id, Message: m, Code: http.StatusBadRequest, title: "Incomplete Request", text: m}
 }

@@ -21,13 +21,15 @@ func TestShortBody(t *testing.T) {
 		fmt.Fprint(rw, "whole")
 	})})
 	big := strings.Repeat("x", 300_000)
-	for name, request := range map[string]string{
-		"nothing of it": "Content-Length: 10\r\n\r\n",
-		"a little":      "Content-Length: 1000000\r\n\r\nx",
-		"much":          "Content-Length: 1000000\r\n\r\n" + big,
-		"chunked":       "Transfer-Encoding: chunked\r\n\r\n493e0\r\n" + big[:100_000],
+	const short, malformed = "ended before its announced length", "is malformed"
+	for _, tt := range []struct{ name, request, why string }{
+		{"nothing of it", "Content-Length: 10\r\n\r\n", short},
+		{"a little", "Content-Length: 1000000\r\n\r\nx", short},
+		{"much", "Content-Length: 1000000\r\n\r\n" + big, short},
+		{"chunked", "Transfer-Encoding: chunked\r\n\r\n493e0\r\n" + big[:100_000], short},
+		{"no chunks", "Transfer-Encoding: chunked\r\n\r\nhello\r\n" + big, malformed},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			conn, err := net.Dial("tcp", strings.TrimPrefix(w.front.URL, "http://"))
 			if err != nil {
 				t.Fatal(err)
@@ -36,7 +38,7 @@ func TestShortBody(t *testing.T) {
 			if err := conn.SetDeadline(time.Now().Add(deadline)); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: 3000-i1.x\r\n"+request); err != nil {
+			if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: 3000-i1.x\r\n"+tt.request); err != nil {
 				t.Fatal(err)
 			}
 			if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
@@ -48,7 +50,7 @@ func TestShortBody(t *testing.T) {
 			}
 			defer resp.Body.Close()
 			body, err := io.ReadAll(resp.Body)
-			want := `{"sandboxId":"i1","message":"The request's body ended before its announced length","code":400}`
+			want := `{"sandboxId":"i1","message":"The request's body ` + tt.why + `","code":400}`
 			if err != nil || resp.StatusCode != http.StatusBadRequest || string(body) != want {
 				t.Errorf("got %d %s, %v", resp.StatusCode, body, err)
 			}

@@ -312,8 +312,8 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	t := tripOf(r)
 	var dial *dialError
 	switch {
-	case t.upload.endedEarly():
-		shortBody(t.id).write(w, r)
+	case t.upload.failure(r) != "":
+		badBody(t.id, t.upload.failure(r)).write(w, r)
 	case r.Context().Err() != nil: // the caller left
 		panic(http.ErrAbortHandler)
 	case t.lane.isCut(), !p.alive(t):

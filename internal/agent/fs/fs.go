@@ -30,8 +30,10 @@ import (
 
 	"connectrpc.com/connect"
 
+	pb "github.com/cay-run/cay/api/proto/filesystem"
 	"github.com/cay-run/cay/api/proto/filesystem/filesystemconnect"
 	"github.com/cay-run/cay/internal/agent/user"
+	"github.com/cay-run/cay/internal/agent/wire"
 )
 
 // bufSize is the unit in which file contents move.
@@ -89,7 +91,8 @@ func (s *Service) Routes(mux *http.ServeMux, opts ...connect.HandlerOption) {
 		// Clients that offer gzip do not expect it on frames of a stream.
 		connect.WithCompressMinBytes(math.MaxInt),
 	}, opts...)
-	mux.Handle(filesystemconnect.NewFilesystemHandler(s, opts...))
+	_, rpcs := filesystemconnect.NewFilesystemHandler(s, opts...)
+	wire.Mount(mux, pb.File_filesystem_proto, rpcs)
 	mux.HandleFunc("GET /files", s.plain(opRead, s.download))
 	mux.HandleFunc("POST /files", s.plain(opWrite, s.upload))
 	mux.HandleFunc("POST /files/compose", s.plain("", s.compose))

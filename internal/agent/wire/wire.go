@@ -5,10 +5,13 @@ package wire
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 const (
@@ -41,6 +44,18 @@ func User(h http.Header) string {
 	}
 	name, _, _ := strings.Cut(string(pair), ":")
 	return name
+}
+
+// Mount has h serve the calls of a file's services, each on a route of its own:
+// calls that do not exist are then answered as all else that does not.
+func Mount(mux *http.ServeMux, file protoreflect.FileDescriptor, h http.Handler) {
+	services := file.Services()
+	for i := range services.Len() {
+		methods := services.Get(i).Methods()
+		for j := range methods.Len() {
+			mux.Handle(fmt.Sprintf("POST /%s/%s", services.Get(i).FullName(), methods.Get(j).Name()), h)
+		}
+	}
 }
 
 // Error answers a plain HTTP request with code and message as JSON.
