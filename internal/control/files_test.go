@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -64,6 +65,26 @@ func TestTimeoutPausesFiles(t *testing.T) {
 	if p := w.is(s, cay.Paused); p.Saved != cay.FilesSnapshot {
 		t.Errorf("paused as %+v", p)
 	}
+}
+
+// TestAMonthOnDisk: a paused sandbox has no end.
+func TestAMonthOnDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := w.pause(w.create(time.Minute))
+		time.Sleep(35 * 24 * time.Hour)
+		w.restart()
+		stop := w.run()
+		time.Sleep(2 * time.Hour) // records of the dead are forgotten meanwhile
+		synctest.Wait()
+		w.is(s, cay.Paused)
+		w.saved(s.Snapshot)
+		got, resumed, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour, true)
+		if err != nil || !resumed || !got.EndAt.Equal(time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)) {
+			t.Errorf("resumed %v as %+v, %v", resumed, got, err)
+		}
+		stop()
+	})
 }
 
 // TestNotice: what a start could not give back is recorded, until a start

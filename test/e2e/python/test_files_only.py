@@ -185,6 +185,7 @@ def test_full_disk(create):
     box = create()
     other = create()
     box.files.write("/home/user/note", "kept")
+    box.commands.run("head -c 2000000 /dev/urandom > /home/user/more-than-fits")
     process = box.commands.run("sleep 100000", background=True)
     snapshots = pathlib.Path(os.environ["CAY_DATA_DIR"], "snapshots")
     for call in (box.pause, lambda: box.pause(mode="filesystem"), box.create_snapshot, box.fork):

@@ -1,10 +1,14 @@
 """kill -9 of the server at work: sandboxes live, leftovers of a crash go."""
 
 import concurrent.futures
+import contextlib
+import glob
 import json
 import os
 import pathlib
+import shutil
 import subprocess
+import time
 
 import e2b
 import e2b_code_interpreter
@@ -104,6 +108,56 @@ def owned(server):
             pass
         found.append(journal.name)
     return found
+
+
+def reboot(server):
+    """Takes from a host what a reboot takes, with the server dead already."""
+    run, name = server.env["CAY_RUN_DIR"], server.env["CAY_NETWORK_NAME"]
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if f"--root={run}/".encode() in path.read_bytes():
+                os.kill(int(path.parent.name), 9)
+        except OSError:
+            pass  # it has just ended
+    mounts = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
+    namespaces = [str(p) for p in pathlib.Path("/run/netns").glob(f"{name}-*")]
+    for point in reversed([m for m in mounts if m.startswith(run + "/")] + namespaces):
+        subprocess.run(["umount", "-l", point], check=True)
+    for path in namespaces:
+        os.unlink(path)  # its interfaces go with it
+    shutil.rmtree(run)
+    for _ in range(200):  # a cgroup is busy until its last process is buried
+        groups = [p for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/*") for p in glob.glob(f"{root}/{name}/**/", recursive=True)]
+        for group in sorted(groups, reverse=True):
+            with contextlib.suppress(OSError):
+                os.rmdir(group)
+        if not groups:
+            break
+        time.sleep(0.1)
+    subprocess.run(["nft", "delete", "table", "inet", name], check=False, stderr=subprocess.DEVNULL)
+
+
+def test_paused_sandboxes_survive_a_reboot(server):
+    memory, files, running = [e2b.Sandbox.create(timeout=900) for _ in range(3)]
+    try:
+        for box in (memory, files, running):
+            box.files.write("note.txt", "kept")
+        sleeper = memory.commands.run("sleep 3600", background=True, timeout=0)
+        memory.pause()
+        files.pause(mode="filesystem")
+        server.kill9()
+        reboot(server)
+        server.start()
+        assert memory.get_info().state == files.get_info().state == e2b.SandboxState.PAUSED
+        with pytest.raises(e2b.NotFoundException):
+            running.get_info()
+        for box in (memory, files):
+            assert e2b.Sandbox.connect(box.sandbox_id, timeout=900).files.read("note.txt") == "kept"
+        assert sleeper.pid in [p.pid for p in memory.commands.list()]
+        assert e2b.Sandbox.create(timeout=60).kill()
+    finally:
+        for box in (memory, files, running):
+            box.kill()
 
 
 def test_leftovers_of_a_crash_are_gone(server, eventually):
