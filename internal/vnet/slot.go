@@ -62,7 +62,7 @@ func (m *Manager) build(index int) (err error) {
 
 // makeNamespace makes a network namespace without IPv6 that is kept at path.
 func makeNamespace(path string) error {
-	if err := os.MkdirAll(namespaces, 0o755); err != nil {
+	if err := shareNamespaces(namespaces); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o444)
@@ -88,6 +88,24 @@ func makeNamespace(path string) error {
 		done <- err
 	}()
 	return <-done
+}
+
+// shareNamespaces makes the directory of namespaces a mount of its own, as
+// `ip netns add` does when it is not. Done by that, later, it would lay a copy
+// over our namespaces: what is unmounted in one would stay busy in the other.
+func shareNamespaces(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_BASIC_STATS, &st)
+	if err != nil || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+		return err
+	}
+	if err := unix.Mount(dir, dir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", dir, err)
+	}
+	return unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "")
 }
 
 func inNewNamespace(path string) error {
