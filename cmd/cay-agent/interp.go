@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sync/errgroup"
@@ -16,7 +17,7 @@ import (
 
 // interpreter serves code contexts on a port of their own, as the default
 // user, and gives every clone's kernels randomness of their own.
-func interpreter(ctx context.Context, g *errgroup.Group, port int, a *agent.Agent, reaper *reap.Reaper, log *slog.Logger) error {
+func interpreter(ctx context.Context, g *errgroup.Group, o options, a *agent.Agent, reaper *reap.Reaper, log *slog.Logger) error {
 	u, err := user.Lookup(guest.User)
 	if err != nil {
 		return err
@@ -26,6 +27,7 @@ func interpreter(ctx context.Context, g *errgroup.Group, port int, a *agent.Agen
 		Home:       u.Home,
 		Credential: &syscall.Credential{Uid: u.UID, Gid: u.GID, Groups: u.Groups},
 		Env:        a.Env,
+		Languages:  strings.FieldsFunc(o.languages, func(r rune) bool { return r == ',' }),
 		Spawn:      reaper.Spawn,
 		Log:        log,
 	})
@@ -38,7 +40,7 @@ func interpreter(ctx context.Context, g *errgroup.Group, port int, a *agent.Agen
 		}
 		return srv.Reseed(ctx, in.Entropy)
 	})
-	l, err := agent.Listen(ctx, port)
+	l, err := agent.Listen(ctx, o.interpPort)
 	if err != nil {
 		srv.Close()
 		return err

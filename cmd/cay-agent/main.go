@@ -26,12 +26,14 @@ type options struct {
 	port       int
 	interpPort int
 	interp     bool
+	languages  string
 }
 
 func main() {
 	var o options
 	flag.IntVar(&o.port, "port", guest.AgentPort, "port of processes and files")
 	flag.BoolVar(&o.interp, "interp", false, "serve the code interpreter too")
+	flag.StringVar(&o.languages, "languages", "", "languages of the code interpreter, with commas; all if empty")
 	flag.IntVar(&o.interpPort, "interp-port", guest.InterpPort, "port of the code interpreter")
 	flag.Parse()
 
@@ -60,7 +62,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		g.Go(func() error { a.Guard(ctx); return nil })
 	}
 	if o.interp {
-		if err := interpreter(ctx, g, o.interpPort, a, reaper, log); err != nil {
+		if err := interpreter(ctx, g, o, a, reaper, log); err != nil {
 			return err
 		}
 	}

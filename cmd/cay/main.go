@@ -3,7 +3,7 @@
 // What people read goes to standard error, what programs read to standard
 // output. An error is one line and, where there is something to do about it, a
 // hint. The exit status is 1 after an error, 80 for wrong usage, and that of
-// the command for `sandbox exec` and `sandbox connect`.
+// the command for `run`, `sandbox exec` and `sandbox connect`.
 package main
 
 import (
@@ -34,6 +34,7 @@ type commands struct {
 	Doctor  doctorCmd  `cmd:"" help:"Say what this machine can do, and what to change."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
+	Run      runCmd      `cmd:"" help:"Run a script, or code, in a fresh sandbox."`
 	Sandbox  sandboxCmd  `cmd:"" aliases:"sbx" help:"Make and use sandboxes."`
 	Template templateCmd `cmd:"" aliases:"tpl" help:"Look at templates."`
 	Image    imageCmd    `cmd:"" help:"Keep images of registries to build templates from."`

@@ -21,6 +21,9 @@ const (
 
 	// AgentPath is the agent in every root image; it is PID 1.
 	AgentPath = "/usr/lib/cay/cay-agent"
+	// JavaClasses are Java's console and compiler as its virtual machine maps
+	// them, in root images that have Java: its kernel starts sooner.
+	JavaClasses = "/usr/lib/cay/java.jsa"
 	// ReservedMount is the bind mount that every bundle has. What the host
 	// mounts below its source later appears inside a running sandbox.
 	ReservedMount = "/.cay"

@@ -161,11 +161,16 @@ func grow(ctx context.Context, r Recipe, from, tree, work string, p Progress) er
 	if err := personalise(ctx, tree, host); err != nil { // pip must reach its index
 		return err
 	}
+	if from != "" && len(r.Packages) > 0 {
+		if err := packages(ctx, r, tree, partOf(p, 3, 30)); err != nil {
+			return err
+		}
+	}
 	if len(r.Python) > 0 {
 		if err := room(work, pythonRoom); err != nil {
 			return err
 		}
-		if err := python(ctx, r, tree, partOf(p, 5, 60)); err != nil {
+		if err := python(ctx, r, tree, partOf(p, 30, 70)); err != nil {
 			return err
 		}
 	}
@@ -202,7 +207,7 @@ func python(ctx context.Context, r Recipe, tree string, p Progress) error {
 // second instead of after minutes.
 const (
 	debianRoom = 3 << 30
-	pythonRoom = 2 << 30
+	pythonRoom = 4 << 30
 )
 
 // room refuses to begin what the disk of dir cannot hold.

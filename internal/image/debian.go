@@ -75,6 +75,25 @@ func debian(ctx context.Context, r Recipe, tree, work string, p Progress) error 
 	return emptyDir(filepath.Join(tree, "dev"))
 }
 
+// packages adds Debian packages to a tree that has others already, from the
+// sources and with the settings that it was made with.
+func packages(ctx context.Context, r Recipe, tree string, p Progress) error {
+	// The scripts of some packages link manuals, which are left out here.
+	script := "mkdir -p /usr/share/man/man1\napt-get update -q\napt-get install -q -y --no-install-recommends -o Dpkg::Options::=--force-unsafe-io"
+	for _, name := range r.Packages {
+		script += " '" + strings.ReplaceAll(name, "'", `'\''`) + "'"
+	}
+	percent := 0
+	p("Debian: asking the mirror", percent)
+	return inTree(ctx, tree, script, func(line string) {
+		if name, ok := strings.CutPrefix(line, "Setting up "); ok {
+			percent = min(percent+1, 95)
+			name, _, _ = strings.Cut(name, " ")
+			p("Debian: setting up "+name, percent)
+		}
+	})
+}
+
 // emptyDir removes what a directory holds, and keeps it.
 func emptyDir(dir string) error {
 	entries, err := os.ReadDir(dir)

@@ -25,7 +25,7 @@ type Recipe struct {
 	// From is the recipe whose tree this one begins with. Without it the
 	// tree begins with Debian of the Suite.
 	From *Recipe `json:"from,omitempty"`
-	// Suite and Packages are Debian's. Packages are taken only without From.
+	// Suite and Packages are Debian's; with From the suite is that one's.
 	Suite    string   `json:"suite,omitempty"`
 	Packages []string `json:"packages,omitempty"`
 	// Node and NPM are version ranges of node and npm; empty for neither.

@@ -1,6 +1,10 @@
 package image
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/cay-run/cay/internal/guest"
+)
 
 // Hostname is what every sandbox is called, for ever: it is part of memory
 // snapshots, and sudo wants it to resolve.
@@ -55,19 +59,39 @@ func Base() Recipe {
 	}
 }
 
-// CodeInterpreter is Base with Jupyter's kernel and the usual libraries for
-// data.
-func CodeInterpreter() Recipe {
+// CodeInterpreterPython is Base with Jupyter's kernel for Python and the few
+// libraries that most code for data begins with.
+func CodeInterpreterPython() Recipe {
 	base := Base()
 	return Recipe{
-		Name: "code-interpreter-v1",
-		From: &base,
-		Python: strings.Fields(`
-			ipykernel numpy pandas matplotlib scipy scikit-learn pillow
-			seaborn openpyxl requests beautifulsoup4`),
+		Name:   "code-interpreter-python",
+		From:   &base,
+		Python: strings.Fields(`ipykernel==7.4.0 ipython==9.18.1 numpy pandas matplotlib pillow`),
 		Steps: []Step{
 			{Name: "compile Python modules", Script: compile},
 			{Name: "build the font cache", Script: fontCache},
+			{Name: "tidy up", Script: tidy},
+		},
+	}
+}
+
+// CodeInterpreter adds the other languages, and the libraries for data that
+// people expect to be there.
+func CodeInterpreter() Recipe {
+	python := CodeInterpreterPython()
+	return Recipe{
+		Name: "code-interpreter-v1",
+		From: &python,
+		// Java's compiler and console are in its headless runtime.
+		Packages: strings.Fields(`
+			r-base-core r-cran-jsonlite r-cran-repr r-cran-irdisplay
+			openjdk-17-jre-headless`),
+		Python: strings.Fields(`
+			beautifulsoup4 kaleido==0.2.1 librosa nbformat nltk numba
+			opencv-python-headless openpyxl plotly==6.0.1 pytest python-docx
+			requests scikit-learn scipy seaborn spacy sympy xarray xlrd`),
+		Steps: []Step{
+			{Name: "compile Python modules", Script: compile},
 			{Name: "tidy up", Script: tidy},
 		},
 	}
@@ -98,9 +122,35 @@ update-alternatives --quiet --install /usr/bin/vim vim /usr/bin/vim.tiny 10
 const compile = `
 cd /usr/local/lib/python3*/dist-packages
 # Tests of libraries are a tenth of the size and nobody runs them here.
-find numpy scipy pandas sklearn matplotlib mpl_toolkits -type d -name tests -prune -exec rm -rf {} +
+for library in numpy scipy pandas sklearn matplotlib mpl_toolkits sympy numba nltk xarray spacy; do
+  [ ! -d $library ] || find $library -type d -name tests -prune -exec rm -rf {} +
+done
 # A module that does not compile is one for another Python: not an error.
 python3 -m compileall -q -j 0 . || true
+`
+
+// Java's virtual machine loads the classes of its console and compiler from
+// an archive of what this little program used, in half the time.
+const javaClasses = `
+mkdir -p $(dirname ` + guest.JavaClasses + `)
+cat >/tmp/Console.java <<'EOF'
+import jdk.jshell.JShell;
+import jdk.jshell.execution.LocalExecutionControlProvider;
+
+public class Console {
+    public static void main(String[] args) {
+        try (JShell shell = JShell.builder().executionEngine(new LocalExecutionControlProvider(), null).build()) {
+            for (String code : new String[] {"import java.util.*;", "int twice(int n) { return 2 * n; }", "twice(1)", "no("}) {
+                shell.sourceCodeAnalysis().analyzeCompletion(code);
+                shell.eval(code);
+            }
+        }
+        System.exit(0);
+    }
+}
+EOF
+java -XX:+UseSerialGC -Xlog:disable -XX:ArchiveClassesAtExit=` + guest.JavaClasses + ` /tmp/Console.java
+chmod 0644 ` + guest.JavaClasses + `
 `
 
 const fontCache = `

@@ -145,7 +145,7 @@ func (s *Server) target(in executeBody) (*session, string, error) {
 		}
 		return sess, sess.Language, nil
 	}
-	lang, err := language(in.Language)
+	lang, err := s.language(in.Language)
 	if err != nil {
 		return nil, "", err
 	}

@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestPython runs on one warm context, as most sandboxes do.
@@ -404,6 +405,19 @@ func TestKernelDeath(t *testing.T) {
 	}
 	if got := w.get(t, "2 + 2"); got != "4" {
 		t.Fatalf("the new kernel gives %q", got)
+	}
+}
+
+// TestReplacedKernelIsWarm sees that a kernel that takes another's place loads
+// by itself what that one had.
+func TestReplacedKernelIsWarm(t *testing.T) {
+	w := newWorld(t, true)
+	w.run(t, "import os; os._exit(1)")
+	for begun := time.Now(); w.get(t, "import sys; 'matplotlib.pyplot' in sys.modules") != "True"; {
+		if time.Since(begun) > limit {
+			t.Fatal("the new kernel is cold")
+		}
+		time.Sleep(50 * time.Millisecond)
 	}
 }
 

@@ -343,8 +343,11 @@ func (k *jupyter) prepare(p preparation) error { return k.helper("prepare", p) }
 
 func (k *jupyter) restore() error { return k.helper("restore_env", nil) }
 
-// warm has the kernel import what most code imports.
-func (k *jupyter) warm() error { return k.helper("warm", nil) }
+// warm has the kernel import one part of what most code imports.
+func (k *jupyter) warm(part int) (more bool, err error) {
+	const last = 2
+	return part < last, k.helper("warm", part)
+}
 
 // helper calls a function of our extension inside the kernel, unseen by the
 // user: it does not count, shows nothing and binds no name.

@@ -2,40 +2,55 @@ package interp
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/cay-run/cay/internal/guest"
 )
 
-// The languages that have a kernel here.
+// The languages that have a kernel here, by the names that clients give them.
 const (
 	langPython     = "python"
 	langJavaScript = "javascript"
 	langTypeScript = "typescript"
 	langBash       = "bash"
+	langR          = "r"
+	langJava       = "java"
 )
+
+// Languages are all that a server can run where their programs are installed.
+func Languages() []string {
+	return []string{langPython, langJavaScript, langTypeScript, langR, langJava, langBash}
+}
+
+// aliases are other names, Jupyter's for their kernels among them.
+var aliases = map[string]string{
+	"": langPython, "python3": langPython,
+	"js": langJavaScript, "ts": langTypeScript,
+	"ir": langR, "sh": langBash,
+}
 
 // atHand are the languages whose default contexts exist from the start. Their
 // kernels start when they are first used.
 var atHand = []string{langPython, langJavaScript}
 
-// language resolves an alias to a language that has a kernel here.
-func language(name string) (string, error) {
-	switch strings.ToLower(strings.TrimSpace(name)) {
-	case "", langPython, "python3":
-		return langPython, nil
-	case langJavaScript, "js":
-		return langJavaScript, nil
-	case langTypeScript, "ts":
-		return langTypeScript, nil
-	case langBash:
-		return langBash, nil
+// language resolves a name to a language that has a kernel here.
+func (s *Server) language(name string) (string, error) {
+	lang := strings.ToLower(strings.TrimSpace(name))
+	if real, ok := aliases[lang]; ok {
+		lang = real
 	}
-	return "", badRequest(fmt.Sprintf("this template has no kernel for the language %q; it has python, javascript, typescript and bash", name))
+	if slices.Contains(s.cfg.Languages, lang) {
+		return lang, nil
+	}
+	return "", badRequest(fmt.Sprintf("this template has no kernel for the language %.40q; it has %s", name, strings.Join(s.cfg.Languages, ", ")))
 }
 
 // home is the language whose default context runs lang.
@@ -61,6 +76,13 @@ func (s *Server) startKernel(ctx context.Context, lang string, at spec) (kernel,
 	case langBash:
 		at.argv = []string{"bash", "-c", bashStart, "bash", lib("bash.sh")}
 		return startLines(ctx, at, bash{})
+	case langR:
+		at.argv = []string{s.cfg.R, "--no-echo", "--no-restore", "--file=" + lib("r.R"), "--args"}
+		return startLines(ctx, at, files{})
+	case langJava:
+		at.argv = append([]string{s.cfg.Java}, javaOptions...)
+		at.argv = append(at.argv, lib("Java.java"))
+		return startLines(ctx, at, files{})
 	}
 	at.argv = []string{s.cfg.Python, lib("launch.py"), "-f"}
 	return startJupyter(ctx, at)
@@ -153,3 +175,55 @@ func (bash) interrupt(k *lines) { k.signalled() }
 func shellQuote(s string) string {
 	return "'" + strings.ReplaceAll(strings.ReplaceAll(s, "\x00", ""), "'", `'\''`) + "'"
 }
+
+// javaOptions are for a console in a small machine: one that is ready soon
+// and leaves memory to others.
+var javaOptions = []string{
+	"-XX:+UseSerialGC", "-XX:MaxRAMPercentage=50", "-Xlog:disable", "-Xlog:all=error:stderr",
+	"-Xshare:auto", "-XX:SharedArchiveFile=" + guest.JavaClasses, // goes without where there is none
+	"-Dfile.encoding=UTF-8", "-Dsun.stdout.encoding=UTF-8", "-Dsun.stderr.encoding=UTF-8",
+	"-Djava.awt.headless=true",
+	// Where the seeds are that every clone must have its own of.
+	"--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util.concurrent=ALL-UNNAMED",
+}
+
+// files speaks with kernel/r.R and kernel/Java.java: a request is a number and
+// a verb, and what it is about is in a file.
+type files struct{}
+
+func (files) send(k *lines, verb string, content []byte) error {
+	if err := os.WriteFile(filepath.Join(k.dir, "code"), content, 0o644); err != nil {
+		return err
+	}
+	return k.request(fmt.Appendf(nil, "%d %s", k.last, verb))
+}
+
+func (f files) execute(k *lines, code source) error { return f.send(k, "execute", []byte(code.text)) }
+
+// prepare sends verb, name and value of each change, each ended by a zero
+// byte, which none of them can hold.
+func (f files) prepare(k *lines, p preparation) error {
+	var content []byte
+	change := func(verb, name, value string) {
+		for _, field := range []string{verb, name, value} {
+			content = append(content, strings.ReplaceAll(field, "\x00", "")...)
+			content = append(content, 0)
+		}
+	}
+	for _, name := range p.Unset {
+		change("unset", name, "")
+	}
+	for verb, vars := range map[string]map[string]string{"set": p.Set, "call": p.Call} {
+		for name, value := range vars {
+			change(verb, name, value)
+		}
+	}
+	if len(p.Entropy) > 0 {
+		change("entropy", "", hex.EncodeToString(p.Entropy))
+	}
+	return f.send(k, "prepare", content)
+}
+
+func (f files) restore(k *lines) error { return f.send(k, "restore", nil) }
+
+func (files) interrupt(k *lines) { k.signalled() }

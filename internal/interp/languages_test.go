@@ -323,9 +323,31 @@ func TestLinesContexts(t *testing.T) {
 			}
 		}
 	}
-	for _, lang := range []string{"r", "java"} {
-		if code, text := w.do(t, http.MethodPost, "/execute", `{"code":"1","language":"`+lang+`"}`); code != 400 || !strings.Contains(text, lang) {
-			t.Fatalf("%d %s", code, text)
+}
+
+func TestLanguages(t *testing.T) {
+	w := openWorld(t, Config{Languages: []string{langPython, langBash}, R: "/nonexistent"})
+	if _, text := w.do(t, http.MethodGet, "/contexts", ""); strings.Count(text, "language") != 1 {
+		t.Fatalf("default contexts: %s", text)
+	}
+	for name, want := range map[string]string{"": langPython, "Python": langPython, "python3": langPython, " BASH ": langBash, "sh": langBash} {
+		if got, err := w.language(name); got != want {
+			t.Errorf("%q is %q: %v", name, got, err)
 		}
+	}
+	for _, name := range []string{"js", "r", "cobol", strings.Repeat("x", 1<<20)} {
+		body, _ := json.Marshal(map[string]string{"code": "1", "language": name})
+		if code, text := w.do(t, http.MethodPost, "/execute", string(body)); code != 400 || !strings.Contains(text, "it has python, bash") || len(text) > 300 {
+			t.Errorf("%.20s: %d %.300s", name, code, text)
+		}
+	}
+	all := openWorld(t, Config{R: "/nonexistent"})
+	for name, want := range map[string]string{"JS": langJavaScript, "ts": langTypeScript, "R": langR, "ir": langR, "Java": langJava} {
+		if got, err := all.language(name); got != want {
+			t.Errorf("%q is %q: %v", name, got, err)
+		}
+	}
+	if code, text := all.do(t, http.MethodPost, "/execute", `{"code":"1","language":"r"}`); code != 500 || !strings.Contains(text, "nonexistent") {
+		t.Errorf("a language whose program is missing: %d %s", code, text)
 	}
 }

@@ -205,7 +205,7 @@ func (k *lines) restore() error {
 	return k.quietly(func() error { return k.dialect.restore(k) })
 }
 
-func (k *lines) warm() error { return nil }
+func (k *lines) warm(int) (more bool, err error) { return false, nil }
 
 // quietly asks for something that shows nothing.
 func (k *lines) quietly(ask func() error) error {

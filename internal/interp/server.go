@@ -1,7 +1,7 @@
 // Package interp is the code interpreter inside a sandbox: the HTTP API that
 // code interpreter clients call on port 49999, served by talking to kernels
-// directly: Jupyter's for Python, small programs of our own for JavaScript and
-// bash. A context is a kernel that is started, watched and replaced here;
+// directly: Jupyter's for Python, small programs of our own for the other
+// languages. A context is a kernel that is started, watched and replaced here;
 // executions are requests to it, and what it publishes about them becomes a
 // stream of JSON lines.
 //
@@ -23,6 +23,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -30,7 +31,7 @@ import (
 	"github.com/cay-run/cay/internal/guest"
 )
 
-//go:embed kernel/*.py kernel/*.cjs kernel/*.sh
+//go:embed kernel/*
 var kernelFiles embed.FS
 
 // Config is what a Server needs.
@@ -39,6 +40,11 @@ type Config struct {
 	Python string
 	// Node is node, from which JavaScript and TypeScript come, node if empty.
 	Node string
+	// R and Java are these languages' programs, R and java if empty.
+	R, Java string
+	// Languages are those to offer, of Languages(), which it is if empty. The
+	// program of one may be missing: then its kernel cannot start.
+	Languages []string
 	// Dir is a directory of our own for sockets and kernel files, with a path
 	// short enough for sockets; /run/cay/interp if empty. Its parents must be
 	// passable for the kernels' user.
@@ -97,6 +103,9 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	for _, lang := range atHand {
+		if !slices.Contains(cfg.Languages, lang) {
+			continue
+		}
 		if _, err := s.defaultSession(lang); err != nil {
 			return nil, err
 		}
@@ -110,6 +119,15 @@ func withDefaults(cfg Config) Config {
 	}
 	if cfg.Node == "" {
 		cfg.Node = "node"
+	}
+	if cfg.R == "" {
+		cfg.R = "R"
+	}
+	if cfg.Java == "" {
+		cfg.Java = "java"
+	}
+	if len(cfg.Languages) == 0 {
+		cfg.Languages = Languages()
 	}
 	if cfg.Dir == "" {
 		cfg.Dir = "/run/cay/interp"
@@ -137,6 +155,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	sess.warms.Store(true)
 	for range 3 { // a kernel can be unlucky, for one with the memory
 		if err = sess.warm(ctx); !errors.Is(err, errKernelGone) {
 			break
@@ -210,7 +229,7 @@ func (s *Server) defaultSession(lang string) (*session, error) {
 
 // create makes a context and waits for its kernel.
 func (s *Server) create(ctx context.Context, lang, cwd string) (*session, error) {
-	lang, err := language(lang)
+	lang, err := s.language(lang)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,8 +19,9 @@ type kernel interface {
 	prepare(p preparation) error
 	// restore takes back the environment of the last prepare's call.
 	restore() error
-	// warm has the kernel load what most code needs.
-	warm() error
+	// warm has the kernel load a part of what most code needs, and reports
+	// whether there is more.
+	warm(part int) (more bool, err error)
 	proc() *process
 }
 
@@ -40,6 +42,7 @@ type session struct {
 
 	turn chan struct{} // holds one token while nobody executes
 
+	warms  atomic.Bool   // a kernel that replaces another is warmed, as that was
 	wanted chan struct{} // closed when the kernel is first asked for
 	want   sync.Once
 
@@ -64,12 +67,15 @@ func (s *session) supervise(ctx context.Context) {
 	}
 	const shortest, longest = 100 * time.Millisecond, 5 * time.Second
 	pause := shortest
-	for ctx.Err() == nil {
+	for first := true; ctx.Err() == nil; first = false {
 		began := time.Now()
 		k, env, err := s.start(ctx)
 		s.set(k, env, err)
 		if err == nil {
 			p := k.proc()
+			if s.warms.Load() && !first {
+				s.warmUntil(ctx, p.done)
+			}
 			<-p.done
 			s.set(nil, nil, nil)
 			if p.restarting.Load() || time.Since(began) > time.Minute {
@@ -244,17 +250,34 @@ func (s *session) prepare(k kernel, call map[string]string) error {
 	return nil
 }
 
-// warm has the kernel import what most code imports.
+// warm has the kernel import what most code imports, a part at a time:
+// executions need not wait for all of it.
 func (s *session) warm(ctx context.Context) error {
-	if err := s.acquire(ctx); err != nil {
-		return err
-	}
-	defer s.release()
 	k, err := s.kernel(ctx, nil)
-	if err != nil {
-		return err
+	for part, more := 0, true; more && err == nil; part++ {
+		if err = s.acquire(ctx); err == nil {
+			more, err = k.warm(part)
+			s.release()
+		}
 	}
-	return k.warm()
+	return err
+}
+
+// warmUntil warms the kernel unless over is closed first.
+func (s *session) warmUntil(ctx context.Context, over <-chan struct{}) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	warmed := make(chan struct{})
+	go func() {
+		defer close(warmed)
+		_ = s.warm(ctx)
+	}()
+	select {
+	case <-warmed:
+	case <-over:
+		cancel()
+		<-warmed
+	}
 }
 
 // catchUp prepares the kernel now if nothing runs; otherwise the next

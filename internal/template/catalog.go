@@ -12,13 +12,14 @@ import (
 
 // The templates that Cay brings.
 const (
-	Base            = "base"
-	CodeInterpreter = "code-interpreter-v1"
+	Base                  = "base"
+	CodeInterpreterPython = "code-interpreter-python"
+	CodeInterpreter       = "code-interpreter-v1"
 )
 
 // Names lists them in the order in which to build them: the later ones begin
 // with the trees of the earlier ones.
-func Names() []string { return []string{Base, CodeInterpreter} }
+func Names() []string { return []string{Base, CodeInterpreterPython, CodeInterpreter} }
 
 // definition is one template.
 type definition struct {
@@ -34,6 +35,13 @@ func lookup(name string) (definition, error) {
 		return definition{
 			recipe: image.Base(),
 			args:   []string{guest.AgentPath},
+			limits: cay.Limits{CPUs: 2, MemoryMB: 1024, DiskMB: 10240},
+		}, nil
+	case CodeInterpreterPython:
+		return definition{
+			recipe: image.CodeInterpreterPython(),
+			args:   []string{guest.AgentPath, "-interp", "-languages", "python"},
+			ports:  []int{guest.InterpPort},
 			limits: cay.Limits{CPUs: 2, MemoryMB: 1024, DiskMB: 10240},
 		}, nil
 	case CodeInterpreter:

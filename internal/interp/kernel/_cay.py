@@ -64,28 +64,35 @@ def reseed(entropy):
         sys.modules["numpy.random"].seed(words)
 
 
-def warm():
-    """Imports what most code imports, so that a snapshot holds it."""
+def warm(text):
+    """Imports a part of what most code imports, so that a snapshot holds it."""
     try:
-        import numpy  # noqa: F401
-        import pandas
-
-        repr(pandas.DataFrame({"a": [1]}))
+        (_warm_numpy, _warm_pandas, _warm_matplotlib)[int(text)]()
     except Exception:
         pass
-    try:
-        import io
 
-        import matplotlib.font_manager
-        import matplotlib.pyplot as plt
 
-        _add_font(matplotlib)
-        figure = plt.figure()
-        figure.add_subplot().plot([1, 2], [1, 2])
-        figure.savefig(io.BytesIO(), format="png")
-        plt.close(figure)
-    except Exception:
-        pass
+def _warm_numpy():
+    import numpy  # noqa: F401
+
+
+def _warm_pandas():
+    import pandas
+
+    repr(pandas.DataFrame({"a": [1]}))
+
+
+def _warm_matplotlib():
+    import io
+
+    import matplotlib.font_manager
+    import matplotlib.pyplot as plt
+
+    _add_font(matplotlib)
+    figure = plt.figure()
+    figure.add_subplot().plot([1, 2], [1, 2])
+    figure.savefig(io.BytesIO(), format="png")
+    plt.close(figure)
 
 
 def _add_font(matplotlib):

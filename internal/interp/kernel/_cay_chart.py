@@ -50,7 +50,7 @@ def _kind(ax, artists):
         return all(isinstance(artist, types) for artist in artists)
 
     if only(Line2D):
-        return "line"
+        return "box_and_whisker" if _boxes(ax) else "line"
     if only(Line2D, PathPatch):
         return "box_and_whisker"
     artists = [artist for artist in artists if not isinstance(artist, Line2D)]
@@ -65,12 +65,12 @@ def _kind(ax, artists):
 
 def _scale(axis):
     """What the values along an axis are."""
-    from matplotlib.category import StrCategoryLocator
-
-    locator = axis.get_major_locator()
-    if isinstance(locator, StrCategoryLocator):
+    # Ticks that were set by hand leave the converter as the only witness.
+    converter = axis.get_converter() if hasattr(axis, "get_converter") else axis.converter
+    witnesses = type(axis.get_major_locator()).__name__, type(converter).__name__
+    if any(name.startswith("StrCategory") for name in witnesses):
         return "categorical"
-    if "Date" in type(locator).__name__:
+    if any("Date" in name for name in witnesses):
         return "datetime"
     return axis.get_scale()
 
@@ -212,18 +212,33 @@ def _wedges(ax):
 
 
 def _boxes(ax):
-    lines = [(_floats(line.get_xdata()), _floats(line.get_ydata())) for line in ax.lines]
+    lines = [(_floats(line.get_xdata(orig=False)), _floats(line.get_ydata(orig=False))) for line in ax.lines]
     sideways = [(ys, xs) for xs, ys in lines]
     elements = []
-    for box in ax.patches:
-        corners = box.get_path().vertices
-        xs, ys = _floats(corners[:, 0]), _floats(corners[:, 1])
+    for xs, ys in _outlines(ax, lines):
         element = _box(xs, ys, lines, _tick_name(ax.xaxis)) or _box(
             ys, xs, sideways, _tick_name(ax.yaxis)
         )
         if element:
             elements.append(element)
     return elements
+
+
+def _outlines(ax, lines):
+    """The corners of what may be boxes: patches, or closed lines whose first
+    side runs along an axis."""
+    outlines = []
+    for patch in ax.patches:
+        corners = patch.get_path().vertices
+        outlines.append((_floats(corners[:, 0]), _floats(corners[:, 1])))
+    for xs, ys in lines:
+        closed = len(xs) in (5, 11) and (xs[0], ys[0]) == (xs[-1], ys[-1])
+        if closed and (xs[0] == xs[1]) != (ys[0] == ys[1]):
+            outlines.append((xs, ys))
+    for xs, ys in outlines:
+        if len(xs) >= 11:  # a notch, which may reach beyond the box
+            xs, ys = ([values[i] for i in (0, 1, 5, 6)] for values in (xs, ys))
+        yield xs, ys
 
 
 def _floats(values):
@@ -244,7 +259,8 @@ def _box(xs, ys, lines, name):
         if central and len(line_ys) == 2 and {first, third} & set(line_ys) and not crosses:
             ends.extend(line_ys)
         elif len(line_ys) == 2 and line_ys[0] == line_ys[1] and first <= line_ys[0] <= third:
-            medians.append((abs(line_xs[1] - line_xs[0]), line_ys[0]))
+            inside = first < line_ys[0] < third
+            medians.append((inside, abs(line_xs[1] - line_xs[0]), line_ys[0]))
         elif central:
             outliers.extend(y for y in line_ys if y < first or y > third)
     if not ends or not medians:
@@ -253,7 +269,7 @@ def _box(xs, ys, lines, name):
         "label": name(middle),
         "min": _plain(min(ends)),
         "first_quartile": _plain(first),
-        "median": _plain(max(medians)[1]),
+        "median": _plain(max(medians)[2]),
         "third_quartile": _plain(third),
         "max": _plain(max(ends)),
         "outliers": [_plain(y) for y in outliers],

@@ -1,0 +1,122 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/cay-run/cay"
+)
+
+// interpPort is where the code interpreter of a sandbox listens.
+const interpPort = 49999
+
+// Code is something for a sandbox's code interpreter to run.
+type Code struct {
+	Text     string
+	Language string // e.g. "python" or "js"; empty means Python
+	Env      map[string]string
+	// Stdout and Stderr get the output while it comes; nil discards it.
+	Stdout, Stderr io.Writer
+	// Result gets what the code shows, in order; nil discards it. Its error
+	// ends the execution.
+	Result func(CodeResult) error
+}
+
+// CodeResult is something that code showed: one thing in several forms. Forms
+// that it does not have are empty; PNG, JPEG and PDF are the files' bytes.
+type CodeResult struct {
+	Main bool            `json:"is_main_result"` // the value of the last expression
+	Text string          `json:"text"`
+	HTML string          `json:"html"`
+	SVG  string          `json:"svg"`
+	PNG  []byte          `json:"png"`
+	JPEG []byte          `json:"jpeg"`
+	PDF  []byte          `json:"pdf"`
+	JSON json.RawMessage `json:"json"`
+}
+
+// CodeError is what ended code before its time. It is not an error of the
+// call.
+type CodeError struct {
+	Name      string `json:"name"`
+	Value     string `json:"value"`
+	Traceback string `json:"traceback"`
+}
+
+// RunCode runs code in the language's default context, where what earlier code
+// defined is still there. Its template needs a code interpreter. When ctx ends
+// the code is interrupted.
+func (s *Sandbox) RunCode(ctx context.Context, code Code) (*CodeError, error) {
+	body, err := json.Marshal(map[string]any{"code": code.Text, "language": code.Language, "env_vars": code.Env})
+	if err != nil {
+		return nil, cay.Wrap(cay.Invalid, err, "the request cannot be encoded")
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.client.cfg.SandboxURL+"/execute", bytes.NewReader(body))
+	if err != nil {
+		return nil, cay.Wrap(cay.Invalid, err, "the request cannot be made")
+	}
+	s.header(r.Header)
+	r.Header.Set("E2b-Sandbox-Port", strconv.Itoa(interpPort))
+	r.Header.Set("Content-Type", "application/json")
+	resp, err := s.client.cfg.HTTP.Do(r)
+	if err != nil {
+		return nil, s.client.unreachable(ctx, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, s.gone(failure(resp))
+	}
+	return s.follow(ctx, code, json.NewDecoder(resp.Body))
+}
+
+// follow hands the lines of an execution on until its end.
+func (s *Sandbox) follow(ctx context.Context, code Code, lines *json.Decoder) (failed *CodeError, err error) {
+	for {
+		var line json.RawMessage
+		if err := lines.Decode(&line); err != nil {
+			if ctx.Err() != nil {
+				return failed, ctx.Err()
+			}
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return failed, s.gone(cay.Wrap(cay.Unavailable, err, "the connection broke"))
+		}
+		var event struct{ Type, Text string }
+		if err := json.Unmarshal(line, &event); err != nil {
+			return failed, cay.Wrap(cay.Internal, err, "the interpreter's answer cannot be read")
+		}
+		switch event.Type {
+		case "stdout":
+			err = write(code.Stdout, []byte(event.Text))
+		case "stderr":
+			err = write(code.Stderr, []byte(event.Text))
+		case "result":
+			err = result(code, line)
+		case "error":
+			failed = &CodeError{}
+			err = json.Unmarshal(line, failed)
+		case "end_of_execution":
+			return failed, nil
+		}
+		if err != nil {
+			return failed, err
+		}
+	}
+}
+
+func result(code Code, line []byte) error {
+	if code.Result == nil {
+		return nil
+	}
+	var r CodeResult
+	if err := json.Unmarshal(line, &r); err != nil {
+		return cay.Wrap(cay.Internal, err, "a result cannot be read")
+	}
+	return code.Result(r)
+}

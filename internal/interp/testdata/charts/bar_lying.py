@@ -1,0 +1,2 @@
+ax.barh(["a", "b"], [2, 1])
+ax.set_xlabel("Count")

@@ -1,0 +1,5 @@
+ax.plot([1, 10, 100], [0.1, 0.5, 0.9])
+ax.set_xscale("log")
+ax.set_yscale("logit")
+ax.set_xticks([1, 10, 100], ["one", "ten", "hundred"])
+ax.set_yticks([0.1, 0.9], ["few", "many"])

@@ -1,0 +1,12 @@
+figure.clear()
+for n, scale in enumerate(["symlog", "asinh", "linear"], 1):
+    ax = figure.add_subplot(1, 4, n)
+    ax.plot([1, 2], [n, n])
+    ax.set_xscale(scale)
+    ax.set_xticks([1, 2], ["a", "b"])
+    ax.set_yticks([n])
+ax = figure.add_subplot(1, 4, 4)
+ax.plot([1, 4], [1, 2])
+ax.set_xscale("function", functions=(lambda v: v**2, lambda v: abs(v) ** 0.5))
+ax.set_xticks([1, 4], ["a", "b"])
+ax.set_yticks([1])

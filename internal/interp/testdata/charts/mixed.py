@@ -1,0 +1,2 @@
+ax.bar(["a"], [1])
+ax.scatter(["a"], [1])

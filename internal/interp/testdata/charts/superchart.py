@@ -1,0 +1,6 @@
+figure.clear()
+left, right = figure.subplots(1, 2)
+left.plot([1, 2], [3, 4])
+left.set(title="L", xticks=[1, 2], yticks=[3, 4])
+right.bar(["a"], [1])
+figure.suptitle("Both")
