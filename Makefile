@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test unit e2e build setup bench chaos soak egress fuzz soak-agent fmt clean
+.PHONY: demo test unit e2e build setup bench chaos soak egress fuzz soak-agent fmt clean soak-interp
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -38,6 +38,9 @@ fuzz: ## each fuzz target for FUZZTIME (1m)
 
 soak-agent: ## CAY_SOAK_COMMANDS (1000) processes, 100 at a time: the agent keeps nothing
 	CAY_SOAK_COMMANDS=$${CAY_SOAK_COMMANDS:-1000} go test -count=1 -v ./test/soak
+
+soak-interp: ## the code interpreter for CAY_SOAK_INTERP (1m; 1h is the long run), every language: it keeps nothing
+	CAY_SOAK_INTERP=$${CAY_SOAK_INTERP:-1m} go test -count=1 -v -timeout 25h -run Interpreter ./test/soak
 
 fmt:
 	gofmt -w $$(git ls-files '*.go')

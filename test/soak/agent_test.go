@@ -1,4 +1,5 @@
-// Package soak lets an agent work for long and looks at what it keeps.
+// Package soak lets the agent and the code interpreter work for long and looks
+// at what they keep.
 //
 // The agent runs in a process of its own, this test program started a second
 // time, so that its descriptors, goroutines, children and memory are its

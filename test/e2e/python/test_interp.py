@@ -192,9 +192,6 @@ def test_contexts_of_languages(ci):
     assert ci.run_code("globalThis.mine = process.cwd()", context=context).text == "/tmp"
     assert ci.run_code("typeof mine", language="js").text == "undefined"
     ci.remove_code_context(context)
-    for language in ("r", "java"):
-        with pytest.raises(SandboxException):
-            ci.run_code("1", language=language)
 
 
 async def test_async(ci):
