@@ -92,6 +92,7 @@ func CodeInterpreter() Recipe {
 			requests scikit-learn scipy seaborn spacy sympy xarray xlrd`),
 		Steps: []Step{
 			{Name: "compile Python modules", Script: compile},
+			{Name: "archive Java's console", Script: javaClasses},
 			{Name: "tidy up", Script: tidy},
 		},
 	}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // errKernelGone says that the kernel ended while something waited for it.
@@ -87,6 +89,13 @@ func (p *process) spawn(s spec, stdout, stderr *os.File, args ...string) error {
 func (p *process) proc() *process { return p }
 
 func (p *process) kill() { p.signal(syscall.SIGKILL) }
+
+// dead reports whether the process has ended, even where nobody was told yet.
+func (p *process) dead() bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, p.pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return errors.Is(err, unix.ECHILD) || err == nil && info.Signo != 0
+}
 
 // signal reaches the kernel and what it started. The group outlives its
 // leader while it has members, so a late call cannot hit another's processes

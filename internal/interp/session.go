@@ -171,6 +171,9 @@ func (s *session) execute(ctx context.Context, code source, env map[string]strin
 	}
 	t := &translator{emit: emit}
 	k, err := s.kernel(ctx, nil)
+	if err == nil && k.proc().dead() {
+		k, err = s.kernel(ctx, k)
+	}
 	if err == nil {
 		err = s.prepare(k, env)
 	}

@@ -20,6 +20,7 @@ import e2b
 import e2b_code_interpreter
 
 import agent
+import interp
 import life
 import world
 from figure import Figure, ms
@@ -68,35 +69,6 @@ def command(_):
     for _ in range(max(4, N // 5)):
         figure.ours += [ms(lambda: sandbox.commands.run("true")) for _ in range(5)]
         figure.raw += json.loads(sandbox.commands.run("python3 /tmp/raw.py").stdout)
-    sandbox.kill()
-    return figure
-
-
-KERNEL = """
-import json, sys, time
-from jupyter_client import BlockingKernelClient
-from jupyter_client.manager import start_new_kernel
-manager, client = start_new_kernel()
-client.execute_interactive("1", output_hook=lambda m: None)
-out = []
-for _ in range(%d):
-    begun = time.perf_counter()
-    client.execute_interactive("1", output_hook=lambda m: None)
-    out.append((time.perf_counter() - begun) * 1000)
-print(json.dumps(out))
-client.stop_channels()
-manager.shutdown_kernel(now=True)
-"""
-
-
-def run_code(_):
-    figure = Figure('run_code("1")', "ms", lambda raw: raw + 10, "the kernel's own execution + 10")
-    sandbox = e2b_code_interpreter.Sandbox.create()
-    sandbox.files.write("/tmp/kernel.py", KERNEL % N)
-    sandbox.run_code("1")
-    for _ in range(2):
-        figure.ours += [ms(lambda: sandbox.run_code("1")) for _ in range(N)]
-        figure.raw += json.loads(sandbox.commands.run("python3 /tmp/kernel.py", timeout=120).stdout)
     sandbox.kill()
     return figure
 
@@ -154,12 +126,15 @@ def machine():
 
 
 def figures(server):
-    parts = os.environ.get("BENCH_PARTS", "use agent life").split()
+    parts = os.environ.get("BENCH_PARTS", "use agent interp life").split()
     if "use" in parts:
-        for measure in (create_to_first_result, command, run_code, memory, recovery):
+        for measure in (create_to_first_result, command, memory, recovery):
             yield measure(server)
     if "agent" in parts:
         for measure in agent.MEASURES:
+            yield measure(server)
+    if "interp" in parts:
+        for measure in interp.MEASURES:
             yield measure(server)
     if "life" in parts:
         yield from life.measure(server)

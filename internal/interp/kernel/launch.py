@@ -5,6 +5,7 @@ import sys
 sys.path.pop(0)  # our own directory is not the user's business
 
 import importlib.util
+import io
 import os
 
 import zmq
@@ -23,6 +24,11 @@ class BoundedStream(OutStream):
     flush_timeout = 24 * 3600
     _unflushed = 0
 
+    @property
+    def buffer(self):
+        """Takes bytes, as that of a file does."""
+        return Bytes(self)
+
     def write(self, string):
         written = super().write(string)
         self._unflushed += len(string)
@@ -30,6 +36,24 @@ class BoundedStream(OutStream):
             self._unflushed = 0
             self.flush()
         return written
+
+
+class Bytes(io.BufferedIOBase):
+    """Writes bytes to a stream of text."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        self.stream.write(bytes(data).decode(errors="replace"))
+        return len(data)
+
+    def flush(self):
+        if not self.stream.closed:
+            self.stream.flush()
 
 
 class KernelApp(IPKernelApp):
