@@ -1,6 +1,7 @@
 package interp
 
 import (
+	"bytes"
 	"reflect"
 	"testing"
 )
@@ -39,6 +40,27 @@ func FuzzDecode(f *testing.F) {
 			}
 		}}
 		tr.message(m)
+	})
+}
+
+// FuzzTellLines reads what a kernel of ours says, in pieces.
+func FuzzTellLines(f *testing.F) {
+	f.Add([]byte(`{"type":"done","id":1}`+"\n"+`{"type":"result","data":{"text/plain":"1"},"main":true}`+"\n"), uint(7))
+	f.Add([]byte(`{"type":"result","data":{"x":1e999}}`+"\n{"), uint(1))
+	f.Add([]byte("null\n[]\n\n"), uint(3))
+	f.Fuzz(func(t *testing.T, data []byte, cut uint) {
+		k := &lines{process: &process{done: make(chan struct{})}}
+		at := int(cut % uint(len(data)+1))
+		var half []byte
+		for _, piece := range [][]byte{data[:at], data[at:]} {
+			var err error
+			if half, err = k.tellLines(append(half, piece...)); err != nil {
+				return
+			}
+		}
+		if bytes.IndexByte(half, '\n') >= 0 {
+			t.Fatalf("a whole line is left: %q", half)
+		}
 	})
 }
 
