@@ -2,7 +2,7 @@
 
     make bench            prints raw samples, medians and a table; build/bench.json
     BENCH_N=50 make bench more samples; agent.py and life.py have their own settings
-    BENCH_PARTS=life      only some: use, agent, life
+    BENCH_PARTS=life      only some: use, agent, interp, life
 
 Machines are shared and noisy: samples of a figure and of its counterpart are
 taken in turns, and ratios of medians are what counts. A bar that is missed is
