@@ -14,9 +14,11 @@ import (
 )
 
 const (
-	// diaryWork is how much CPU time a sandbox must have used to be asked
-	// what it did. An idle one uses less in minutes.
-	diaryWork = 50 * time.Millisecond
+	// A sandbox is asked what it did when it used diaryBusy of CPU time
+	// between two samples, or diaryWork since it was asked. An idle one uses
+	// some 25 ms between two: its agent and its engine look around.
+	diaryBusy = 100 * time.Millisecond
+	diaryWork = 500 * time.Millisecond
 	// diaryWithin bounds what one answer may take, diaryLast the one that a
 	// pause or an end waits for.
 	diaryWithin = time.Second
@@ -42,6 +44,7 @@ type diary struct {
 	epoch    string // of the newest entry
 	seq      int64
 	used     time.Duration // CPU time of the instance when it was last asked
+	sampled  time.Duration // and when it was last sampled
 	at       time.Time
 	failures int
 }
@@ -55,8 +58,10 @@ func (d *diary) due(id cay.InstanceID, u cay.Usage) bool {
 	if d.instance != id {
 		return true
 	}
+	busy := u.CPUTime-d.sampled >= diaryBusy || u.CPUTime-d.used >= diaryWork
+	d.sampled = u.CPUTime
 	rest := min(time.Duration(d.failures)*diaryRest, maxDiaryRest)
-	if d.none || time.Since(d.at) < rest || u.CPUTime-d.used < diaryWork {
+	if d.none || !busy || time.Since(d.at) < rest {
 		return false
 	}
 	d.used = u.CPUTime
@@ -94,7 +99,7 @@ func (c *Control) readDiary(ctx context.Context, e *entry, within time.Duration)
 		return
 	}
 	if d.instance != s.Instance {
-		d.instance, d.none, d.failures, d.used = s.Instance, false, 0, 0
+		d.instance, d.none, d.failures, d.used, d.sampled = s.Instance, false, 0, 0, 0
 	}
 	if d.none {
 		return
