@@ -24,6 +24,8 @@ type Store interface {
 	Teams(ctx context.Context) ([]cay.Team, error)
 	AddKey(ctx context.Context, key cay.APIKey) error
 	KeyByHash(ctx context.Context, hash [32]byte) (cay.APIKey, error)
+	Keys(ctx context.Context, team cay.TeamID) ([]cay.APIKey, error)
+	RemoveKey(ctx context.Context, team cay.TeamID, id cay.KeyID) error
 }
 
 // DefaultTeam is the name of the team that a first start makes.
@@ -103,4 +105,19 @@ func wellFormed(key string) bool {
 	}
 	_, err := hex.DecodeString(key[len(keyPrefix):])
 	return err == nil
+}
+
+// Issue makes a key for a team. It can be shown now and never again.
+func (a *Auth) Issue(ctx context.Context, team cay.TeamID, name string) (string, cay.APIKey, error) {
+	return Issue(ctx, a.store, team, name)
+}
+
+// Keys lists a team's keys, oldest first.
+func (a *Auth) Keys(ctx context.Context, team cay.TeamID) ([]cay.APIKey, error) {
+	return a.store.Keys(ctx, team)
+}
+
+// Remove removes a team's key: it opens nothing from now on.
+func (a *Auth) Remove(ctx context.Context, team cay.TeamID, id cay.KeyID) error {
+	return a.store.RemoveKey(ctx, team, id)
 }

@@ -44,7 +44,7 @@ func (c *Control) Logs(ctx context.Context, q LogQuery) ([]LogLine, error) {
 	if e := c.entry(q.Sandbox); e != nil && e.sandbox().State == cay.Running && e.diary.stale() {
 		c.readDiary(ctx, e, diaryWithin)
 	}
-	all, err := c.logs.Read(q.Sandbox)
+	said, err := c.logs.Read(q.Sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -52,16 +52,30 @@ func (c *Control) Logs(ctx context.Context, q LogQuery) ([]LogLine, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range slices.Backward(life) {
-		if e.Type != cay.ProcessKilled { // the agent's own line says more
-			all = append(all, lifeLine(e))
-		}
-	}
-	slices.SortStableFunc(all, func(a, b LogLine) int { return a.At.Compare(b.At) })
+	all := merge(life, said)
 	if q.Newest {
 		slices.Reverse(all)
 	}
 	return q.filter(all), nil
+}
+
+// merge puts events, newest first, and lines into the order of time. Of one
+// millisecond, what is said of a life comes before what is said in it, and its
+// end after.
+func merge(life []cay.Event, said []LogLine) []LogLine {
+	var all, last []LogLine
+	for _, e := range slices.Backward(life) {
+		switch e.Type {
+		case cay.ProcessKilled: // the agent's own line says more
+		case cay.SandboxKilled:
+			last = append(last, lifeLine(e))
+		default:
+			all = append(all, lifeLine(e))
+		}
+	}
+	all = append(append(all, said...), last...)
+	slices.SortStableFunc(all, func(a, b LogLine) int { return a.At.Compare(b.At) })
+	return all
 }
 
 func (d *diary) stale() bool {

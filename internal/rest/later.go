@@ -17,13 +17,7 @@ var later = []struct{ method, pattern, what string }{
 	{http.MethodGet, "/secrets/{id}", "secrets"},
 	{http.MethodPost, "/secrets/{id}", "secrets"},
 	{http.MethodDelete, "/secrets/{id}", "secrets"},
-	{http.MethodGet, "/teams", "listing teams"},
-	{http.MethodGet, "/teams/{id}/metrics", "metrics of a team"},
-	{http.MethodGet, "/teams/{id}/metrics/max", "metrics of a team"},
-	{http.MethodGet, "/api-keys", "managing keys over REST"},
-	{http.MethodPost, "/api-keys", "managing keys over REST"},
 	{http.MethodPatch, "/api-keys/{id}", "managing keys over REST"},
-	{http.MethodDelete, "/api-keys/{id}", "managing keys over REST"},
 	{http.MethodPost, "/access-tokens", "access tokens"},
 	{http.MethodDelete, "/access-tokens/{id}", "access tokens"},
 }

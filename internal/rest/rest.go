@@ -113,7 +113,10 @@ func (s *server) guard(next http.Handler) http.Handler {
 	})
 }
 
-type teamKey struct{}
+type (
+	teamKey      struct{}
+	presentedKey struct{} // the API key itself
+)
 
 // teamOf returns the team whose key the request carries.
 func teamOf(ctx context.Context) cay.TeamID {
@@ -140,6 +143,7 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 			return
 		}
 		ctx := control.WithCaller(context.WithValue(r.Context(), teamKey{}, record.Team), record.ID)
+		ctx = context.WithValue(ctx, presentedKey{}, key)
 		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, originKey{}, originOf(r))))
 	})
 }

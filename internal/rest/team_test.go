@@ -1,0 +1,53 @@
+package rest_test
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestTeamsAndKeys(t *testing.T) {
+	w := newWorld(t, "")
+	teams := want[[]object](t, w.call("GET", "/teams", ""), 200)
+	if len(teams) != 1 || teams[0]["teamID"] != string(w.team.ID) || teams[0]["name"] != w.team.Name || teams[0]["apiKey"] != w.key || teams[0]["isDefault"] != true {
+		t.Errorf("teams are %v", teams)
+	}
+	made := want[object](t, w.call("POST", "/api-keys", `{"name":"ci"}`), 201)
+	key := made["key"].(string)
+	want[[]object](t, w.callAs(key, "GET", "/sandboxes", ""), 200)
+	list := w.call("GET", "/api-keys", "")
+	keys := want[[]object](t, list, 200)
+	mask := keys[1]["mask"].(object)
+	if len(keys) != 2 || keys[1]["name"] != "ci" || keys[1]["key"] != nil || strings.Contains(list.text, key) ||
+		mask["prefix"] != "e2b_" || mask["valueLength"] != 40.0 ||
+		!strings.HasPrefix(key, "e2b_"+mask["maskedValuePrefix"].(string)) || !strings.HasSuffix(key, mask["maskedValueSuffix"].(string)) {
+		t.Errorf("keys are %v", keys)
+	}
+	path := "/api-keys/" + made["id"].(string)
+	wantError(t, w.callAs(w.other, "DELETE", path, ""), 404, "not found")
+	want[any](t, w.call("DELETE", path, ""), 204)
+	wantError(t, w.call("DELETE", path, ""), 404, "not found")
+	wantError(t, w.callAs(key, "GET", "/sandboxes", ""), 401, "key")
+	for _, body := range []string{`{}`, `{"name":" "}`, `{"name":"a\u0000b"}`, `{"name":"` + strings.Repeat("x", 129) + `"}`} {
+		wantError(t, w.call("POST", "/api-keys", body), 400, "name")
+	}
+}
+
+func TestTeamMetrics(t *testing.T) {
+	w := newWorld(t, "")
+	w.create(`{"templateID":"base"}`)
+	w.create(`{"templateID":"base"}`)
+	path := "/teams/" + string(w.team.ID) + "/metrics"
+	list := want[[]object](t, w.call("GET", path, ""), 200)
+	if len(list) == 0 || list[len(list)-1]["concurrentSandboxes"] != 2.0 || list[len(list)-1]["sandboxStartRate"].(float64) <= 0 {
+		t.Errorf("got %v", list[len(list)-1])
+	}
+	if most := want[object](t, w.call("GET", path+"/max?metric=concurrent_sandboxes", ""), 200); most["value"] != 2.0 {
+		t.Errorf("at most %v", most)
+	}
+	if none := want[[]object](t, w.call("GET", path+"?start=1&end=2", ""), 200); len(none) != 0 {
+		t.Errorf("long ago: %v", none)
+	}
+	wantError(t, w.call("GET", path+"/max?metric=x", ""), 400, "metric")
+	wantError(t, w.call("GET", path+"?start=9&end=2", ""), 400, "start")
+	wantError(t, w.callAs(w.other, "GET", path, ""), 403, "not yours")
+}
