@@ -15,6 +15,8 @@ const (
 	SandboxResumed        EventType = "sandbox.resumed"         // runs again
 	SandboxForked         EventType = "sandbox.forked"          // told of the source
 	SandboxCheckpointed   EventType = "sandbox.checkpointed"    // saved, and runs on
+	SandboxRolledBack     EventType = "sandbox.rolled_back"     // it is as it was at a checkpoint
+	SandboxPromoted       EventType = "sandbox.promoted"        // it goes on as one of its forks, which is over
 	SandboxTimeoutChanged EventType = "sandbox.timeout_changed" // it ends at another time
 	SandboxNetworkChanged EventType = "sandbox.network_changed" // it may reach other things
 	SandboxKilled         EventType = "sandbox.killed"          // over; the reason is the Cause
@@ -27,6 +29,8 @@ const (
 	ReasonTimeout = string(CauseTimeout)     // its time was over
 	ReasonMemory  = string(CauseOutOfMemory) // its memory was
 	ReasonTraffic = "traffic"                // a request woke it
+	ReasonAuto    = "auto"                   // nobody asked for this checkpoint
+	ReasonUndo    = "undo"                   // back by one checkpoint
 	ReasonFork    = "fork"                   // it is a fork; data "source" names of what
 	ReasonFailed  = "failed"                 // what was tried did not work, and it is what it was
 	ReasonRestart = "server_restart"         // the server found it so when it started

@@ -33,6 +33,10 @@ func (c *Client) Boot(ctx context.Context, id string, timeout time.Duration) (*S
 // Fork makes copies of a running sandbox as it is at this moment, which live
 // for the timeout. It returns those that started, and why others did not.
 func (c *Client) Fork(ctx context.Context, id string, count int, timeout time.Duration) ([]*Sandbox, error) {
+	return c.fork(ctx, "/sandboxes/"+url.PathEscape(id)+"/fork", count, timeout)
+}
+
+func (c *Client) fork(ctx context.Context, path string, count int, timeout time.Duration) ([]*Sandbox, error) {
 	in := map[string]any{"count": count, "timeout": seconds(timeout)}
 	var items []struct {
 		Sandbox *Sandbox `json:"sandbox"`
@@ -40,7 +44,7 @@ func (c *Client) Fork(ctx context.Context, id string, count int, timeout time.Du
 			Message string `json:"message"`
 		} `json:"error"`
 	}
-	if _, err := c.call(ctx, http.MethodPost, "/sandboxes/"+url.PathEscape(id)+"/fork", in, &items); err != nil {
+	if _, err := c.call(ctx, http.MethodPost, path, in, &items); err != nil {
 		return nil, err
 	}
 	var out []*Sandbox

@@ -80,11 +80,12 @@ type forkCmd struct {
 	ID      string        `arg:"" help:"Sandbox's id."`
 	Count   int           `short:"n" default:"1" help:"How many, up to 100."`
 	Timeout time.Duration `default:"5m" help:"When they end by themselves."`
+	From    string        `placeholder:"CHECKPOINT" help:"Make them as it was at a checkpoint: id or label."`
 }
 
 // Help says what a fork is.
 func (forkCmd) Help() string {
-	return "Forks are copies of a running sandbox, with its memory, processes and files of this moment and ids of their own. Their ids are printed; the sandbox runs on."
+	return "Forks are copies of a running sandbox, with its memory, processes and files of this moment, or of a checkpoint, and ids of their own. Their ids are printed; the sandbox runs on."
 }
 
 func (c *forkCmd) Run(a *app) error {
@@ -97,7 +98,14 @@ func (c *forkCmd) Run(a *app) error {
 	}
 	var forks []*client.Sandbox
 	failed := a.wait("forking "+clean(c.ID), func() error {
-		forks, err = api.Fork(a.ctx, c.ID, c.Count, c.Timeout)
+		if c.From == "" {
+			forks, err = api.Fork(a.ctx, c.ID, c.Count, c.Timeout)
+			return err
+		}
+		var from string
+		if from, err = checkpointID(a, api, c.ID, c.From); err == nil {
+			forks, err = api.ForkCheckpoint(a.ctx, from, c.Count, c.Timeout)
+		}
 		return err
 	})
 	if a.json {

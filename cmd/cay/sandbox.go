@@ -21,11 +21,20 @@ type sandboxCmd struct {
 	Resume   resumeCmd   `cmd:"" help:"Let paused sandboxes go on."`
 	Fork     forkCmd     `cmd:"" help:"Make copies of a running sandbox."`
 	Snapshot snapshotCmd `cmd:"" help:"Save a running sandbox as something to make others of."`
-	Exec     execCmd     `cmd:"" help:"Run a command in a sandbox."`
-	Connect  connectCmd  `cmd:"" aliases:"shell" help:"Open a shell in a sandbox."`
-	Events   eventsCmd   `cmd:"" help:"Tell what happened to sandboxes, and what happens."`
-	Why      whyCmd      `cmd:"" help:"Say why sandboxes ended."`
-	Cp       cpCmd       `cmd:"" help:"Copy files and directories into a sandbox or out of one."`
+
+	Checkpoint     checkpointCmd     `cmd:"" help:"Save a running sandbox, to go back to."`
+	Tree           treeCmd           `cmd:"" help:"Show a sandbox's checkpoints and forks."`
+	Rollback       rollbackCmd       `cmd:"" help:"Bring a sandbox back to a checkpoint."`
+	Promote        promoteCmd        `cmd:"" help:"Have a sandbox go on as one of its forks."`
+	Label          labelCmd          `cmd:"" help:"Name a checkpoint."`
+	RmCheckpoint   rmCheckpointCmd   `cmd:"" help:"Delete checkpoints."`
+	AutoCheckpoint autoCheckpointCmd `cmd:"" help:"Say when checkpoints are taken by themselves."`
+
+	Exec    execCmd    `cmd:"" help:"Run a command in a sandbox."`
+	Connect connectCmd `cmd:"" aliases:"shell" help:"Open a shell in a sandbox."`
+	Events  eventsCmd  `cmd:"" help:"Tell what happened to sandboxes, and what happens."`
+	Why     whyCmd     `cmd:"" help:"Say why sandboxes ended."`
+	Cp      cpCmd      `cmd:"" help:"Copy files and directories into a sandbox or out of one."`
 }
 
 type createCmd struct {

@@ -26,6 +26,10 @@ type Node interface {
 	// names: a snapshot, its template and build, limits. It is then to be
 	// created or killed under the ids that it has.
 	Claim(shape cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, bool)
+	// Prepare is Create, but requests do not reach the instance before Route
+	// has them reach it, in place of any other of its sandbox.
+	Prepare(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error)
+	Route(id cay.InstanceID) error
 	// Pause saves an instance and ends it; Checkpoint saves it and lets it
 	// run on. Of the record it takes the ids and whose agent is inside. An
 	// error means that nothing was saved and the instance runs on, unless it
@@ -35,6 +39,8 @@ type Node interface {
 	// Snapshots lists what was saved of sandboxes. RemoveSnapshot removes
 	// such a one; any other is left alone.
 	Snapshots() []cay.Snapshot
+	// Snapshot returns the record of a snapshot.
+	Snapshot(id cay.SnapshotID) (cay.Snapshot, error)
 	RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error
 	Kill(ctx context.Context, id cay.InstanceID, cause cay.Cause) error
 	// SetNetwork replaces an instance's policy: all of it, or nothing.
@@ -100,8 +106,9 @@ type Control struct {
 	readers chan struct{}  // a token for each diary that is read in the background
 	reading sync.WaitGroup // them
 
-	wake chan struct{} // a deadline changed
-	told hub           // events were recorded
+	wake     chan struct{} // a deadline changed
+	wakeAuto chan struct{} // an automatic checkpoint may be due
+	told     hub           // events were recorded
 
 	mu   sync.RWMutex
 	live map[cay.SandboxID]*entry // all that are not killed
@@ -126,6 +133,8 @@ type entry struct {
 	diary   diary
 	reports allowance // of events that the guest causes
 	toldEnd time.Time // the end that the last event told
+
+	tree treeState
 
 	ending   atomic.Bool  // Run is ending it
 	notUntil atomic.Int64 // Unix milliseconds before which Run does not try again
@@ -160,7 +169,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, logs: cfg.Logs, log: cfg.Log,
 		most:    quota{cfg.TeamSandboxes, cfg.TeamMemoryMB},
 		readers: make(chan struct{}, diaryReaders),
-		wake:    make(chan struct{}, 1),
+		wake:    make(chan struct{}, 1), wakeAuto: make(chan struct{}, 1),
 		live:    make(map[cay.SandboxID]*entry),
 		pins:    make(map[cay.SnapshotID]int),
 		claimed: make(map[onceKey]chan struct{}),
@@ -216,6 +225,9 @@ func (c *Control) reconcile(ctx context.Context) error {
 		if found.State != cay.Killed {
 			c.live[s.ID] = newEntry(found)
 		}
+	}
+	if err := c.reconcileTrees(ctx); err != nil {
+		return err
 	}
 	for id, i := range unclaimed {
 		c.log.Warn("instance has no record", "instance", id, "sandbox", i.Spec.Sandbox)
@@ -337,6 +349,7 @@ func (c *Control) end(ctx context.Context, e *entry, cause cay.Cause, at time.Ti
 	}
 	c.stop(ctx, s.Instance, cause)
 	c.discard(ctx, s.Snapshot)
+	c.leaveTree(ctx, e, s)
 	return nil
 }
 

@@ -36,17 +36,27 @@ func (c *Control) Fork(ctx context.Context, team cay.TeamID, id cay.SandboxID, c
 	defer c.discard(ctx, saved)
 	defer unpin()
 	c.tell(ctx, event(ctx, source, cay.SandboxForked, cay.ReasonAsked, "count", strconv.Itoa(count), "snapshot", string(saved)))
+	at, err := c.store.Branch(ctx, team, source.ID)
+	if err != nil {
+		return nil, err
+	}
+	return c.spawn(ctx, source, saved, at, count, timeout), nil
+}
+
+// spawn makes sandboxes of a snapshot that the caller has pinned. They are
+// where at is in its tree.
+func (c *Control) spawn(ctx context.Context, source cay.Sandbox, saved cay.SnapshotID, at cay.Branch, count int, timeout time.Duration) []Forked {
 	out := make([]Forked, count)
 	var wg sync.WaitGroup
 	for i := range out {
 		wg.Go(func() {
 			s := forkOf(source, saved, timeout)
-			out[i].Sandbox, out[i].Err = c.launch(ctx, s, timeout,
-				event(ctx, s, cay.SandboxCreated, cay.ReasonFork, "source", string(source.ID)))
+			out[i].Sandbox, out[i].Err = c.launch(ctx, s, at, timeout,
+				event(ctx, s, cay.SandboxCreated, cay.ReasonFork, "source", string(source.ID), "checkpoint", string(at.Checkpoint)))
 		})
 	}
 	wg.Wait()
-	return out, nil
+	return out
 }
 
 func forkOf(source cay.Sandbox, saved cay.SnapshotID, timeout time.Duration) cay.Sandbox {
@@ -57,12 +67,16 @@ func forkOf(source cay.Sandbox, saved cay.SnapshotID, timeout time.Duration) cay
 	return s
 }
 
-func (c *Control) launch(ctx context.Context, s cay.Sandbox, timeout time.Duration, created cay.Event) (cay.Sandbox, error) {
+func (c *Control) launch(ctx context.Context, s cay.Sandbox, at cay.Branch, timeout time.Duration, created cay.Event) (cay.Sandbox, error) {
 	e, err := c.add(ctx, s, created)
 	if err != nil {
 		return cay.Sandbox{}, err
 	}
 	defer e.release()
+	if err := c.enterTree(ctx, e, cay.Branch{Sandbox: s.ID, Team: s.Team, Tree: at.Tree, Checkpoint: at.Checkpoint}); err != nil {
+		c.fail(ctx, e, err)
+		return cay.Sandbox{}, err
+	}
 	return c.start(ctx, e, timeout)
 }
 

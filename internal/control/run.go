@@ -15,6 +15,7 @@ func (c *Control) Run(ctx context.Context) error {
 	wg.Go(func() { c.expire(ctx) })
 	wg.Go(func() { c.mourn(ctx) })
 	wg.Go(func() { c.sweep(ctx) })
+	wg.Go(func() { c.checkpointByTime(ctx) })
 	for range buildsAtOnce {
 		wg.Go(func() { c.runBuilds(ctx) })
 	}
@@ -213,6 +214,9 @@ func (c *Control) agree(ctx context.Context, before map[cay.InstanceID]bool) map
 	wanted := make(map[cay.InstanceID]bool)
 	for _, e := range c.entries() {
 		wanted[e.sandbox().Instance] = true
+		if id := e.tree.standby.Load(); id != nil {
+			wanted[*id] = true
+		}
 	}
 	strays := make(map[cay.InstanceID]bool)
 	for id := range alive {

@@ -77,9 +77,13 @@ func (n *Node) adopt(ctx context.Context, r record, pooled bool) bool {
 	n.mu.Lock()
 	n.instances[id] = inst
 	n.mu.Unlock()
-	if pooled {
+	_, found := n.Lookup(r.Spec.Sandbox)
+	switch {
+	case pooled:
 		n.readopt(inst)
-	} else {
+	case found: // two, left by a rollback: Route says which one is found
+		n.ready(inst)
+	default:
 		n.show(inst)
 	}
 	n.work.Go(func() { n.tend(inst) })

@@ -36,6 +36,11 @@ func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance,
 		n.cfg.Log.Warn("a pooled sandbox was of no use; making another", "instance", spec.Instance, "err", err)
 	}
 	defer n.ahead()()
+	return n.create(ctx, spec, n.show)
+}
+
+// create makes an instance and hands it over before anybody tends it.
+func (n *Node) create(ctx context.Context, spec cay.InstanceSpec, done func(*instance)) (cay.Instance, error) {
 	inst, err := n.begin(spec)
 	if err != nil {
 		return cay.Instance{}, err
@@ -47,7 +52,7 @@ func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance,
 		}
 		return cay.Instance{}, err
 	}
-	n.show(inst)
+	done(inst)
 	n.work.Go(func() { n.tend(inst) })
 	return inst.public(), nil
 }

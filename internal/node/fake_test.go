@@ -80,7 +80,7 @@ func (m *machine) config() Config {
 		Engine:    m,
 		Net:       (*network)(m),
 		Snapshots: (*shelf)(m),
-		OnGone:    func(cay.SandboxID) { m.step("gone") },
+		OnGone:    func(cay.SandboxID, cay.InstanceID) { m.step("gone") },
 		Init:      m.init,
 		Ready: func(_ context.Context, _ vnet.Slot, port int) error {
 			m.ready = append(m.ready, port)

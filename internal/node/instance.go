@@ -17,8 +17,9 @@ import (
 type instance struct {
 	spec    cay.InstanceSpec
 	slot    vnet.Slot
-	holds   bool // the slot
-	routed  bool // Lookup has found it: somebody may hold connections
+	holds   bool        // the slot
+	routed  atomic.Bool // Lookup has found it: somebody may hold connections
+	whole   bool        // it runs and is not over; guarded by the node's lock
 	started time.Time
 	// protocol is what the agent inside speaks; snapshots record it.
 	protocol int
@@ -108,7 +109,7 @@ func (n *Node) tend(inst *instance) {
 		}
 	}
 	d := inst.deathRecord()
-	n.hide(inst)
+	n.retire(inst)
 	n.unstock(inst)
 	n.keepFiles(inst)
 	if n.finish(inst) && !inst.pooled.Load() { // else nobody knew of it
@@ -165,8 +166,8 @@ func (n *Node) clear(inst *instance) error {
 	defer cancel()
 	id := inst.spec.Instance
 	err := n.cfg.Engine.Kill(ctx, id)
-	if inst.routed {
-		n.cfg.OnGone(inst.spec.Sandbox)
+	if inst.routed.Load() {
+		n.cfg.OnGone(inst.spec.Sandbox, id)
 	}
 	if err != nil {
 		return fmt.Errorf("end its container: %w", err)
@@ -190,9 +191,10 @@ const (
 
 // show lets Lookup find an instance.
 func (n *Node) show(inst *instance) {
-	inst.routed = true
+	inst.routed.Store(true)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	inst.whole = true
 	n.bySandbox[inst.spec.Sandbox] = inst
 }
 

@@ -97,9 +97,10 @@ type Config struct {
 	Net       Net
 	Egress    Egress // nil decides nothing: what is diverted is lost
 	Snapshots Snapshots
-	// OnGone is called when an instance is over and no longer found by
-	// Lookup, before its address is used again. It must not block for long.
-	OnGone func(cay.SandboxID)
+	// OnGone is called when an instance is over, or replaced by another, and
+	// no longer found by Lookup, before its address is used again. It must
+	// not block for long.
+	OnGone func(cay.SandboxID, cay.InstanceID)
 	// Restores bounds how many instances are made or saved at once; 0 chooses by
 	// the number of CPUs.
 	Restores int
@@ -152,7 +153,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 		cfg.Restores = max(2, runtime.NumCPU()*3/2)
 	}
 	if cfg.OnGone == nil {
-		cfg.OnGone = func(cay.SandboxID) {}
+		cfg.OnGone = func(cay.SandboxID, cay.InstanceID) {}
 	}
 	if cfg.Token == nil {
 		cfg.Token = func(cay.SandboxID) string { return "" }
@@ -216,13 +217,16 @@ func (n *Node) Close() error {
 // is closed by Close. What nobody reads is kept.
 func (n *Node) Deaths() <-chan cay.Death { return n.deaths.out }
 
-// Instances lists what runs.
+// Instances lists what runs, also what Lookup does not find: during a rollback
+// a sandbox has two.
 func (n *Node) Instances() []cay.Instance {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	out := make([]cay.Instance, 0, len(n.bySandbox))
-	for _, inst := range n.bySandbox {
-		out = append(out, inst.public())
+	out := make([]cay.Instance, 0, len(n.instances))
+	for _, inst := range n.instances {
+		if inst.whole {
+			out = append(out, inst.public())
+		}
 	}
 	return out
 }

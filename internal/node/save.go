@@ -31,9 +31,8 @@ func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot
 		// From here on nobody may talk to it: what it said after its
 		// memory was read would be forgotten.
 		n.hide(inst)
-		if inst.routed {
-			inst.routed = false
-			n.cfg.OnGone(inst.spec.Sandbox)
+		if inst.routed.Swap(false) {
+			n.cfg.OnGone(inst.spec.Sandbox, inst.spec.Instance)
 		}
 		err := n.hold(inst)
 		if err == nil {

@@ -41,6 +41,10 @@ type Config struct {
 	// wait for it. Nil means that nothing is ever woken.
 	Asleep func(cay.SandboxID) (Target, bool)
 	Wake   func(context.Context, cay.SandboxID) error
+	// Used is told, before they get there, of requests by who may make them
+	// that may change a sandbox; a command is one that starts a program or
+	// runs code. The request waits for it. Nil means nobody is told.
+	Used func(ctx context.Context, id cay.SandboxID, command bool)
 	// Tokens yields the access tokens of running sandboxes, for signed file
 	// URLs. Nil means that such URLs need a host or headers.
 	Tokens func() iter.Seq2[cay.SandboxID, string]
@@ -134,12 +138,17 @@ func badRoute(w http.ResponseWriter, way int) {
 	}
 }
 
-// Cut breaks every connection of a sandbox and forgets it. Lookup must say
-// already that it is over, or its next request opens new ones.
-func (p *Proxy) Cut(id cay.SandboxID) {
+// Cut breaks every connection to an instance of a sandbox and forgets it.
+// Lookup must say already that it is over, or that there is another, or the
+// next request opens new ones.
+func (p *Proxy) Cut(id cay.SandboxID, instance cay.InstanceID) {
 	p.mu.Lock()
 	l := p.lanes[id]
-	delete(p.lanes, id)
+	if l != nil && l.instance != instance {
+		l = nil // of one that came after it
+	} else {
+		delete(p.lanes, id)
+	}
 	p.mu.Unlock()
 	if l != nil {
 		p.cfg.Log.Debug("connections cut", "sandbox", id, "instance", l.instance, "addr", l.addr)
@@ -196,6 +205,12 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, rt route) {
 	// then drops the guest's connection in mid-answer.
 	if r.ProtoMajor == 1 {
 		_ = http.NewResponseController(w).EnableFullDuplex() // net/http's own writers can
+	}
+	if p.cfg.Used != nil {
+		if target, l, err = p.use(r, rt, target, l); err != nil {
+			lookupFailed(rt.id, err).write(w, r)
+			return
+		}
 	}
 	t := &trip{route: rt, target: target, lane: l}
 	r = r.WithContext(context.WithValue(r.Context(), tripKey{}, t))
@@ -316,6 +331,8 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 		badBody(t.id, t.upload.failure(r)).write(w, r)
 	case r.Context().Err() != nil: // the caller left
 		panic(http.ErrAbortHandler)
+	case p.replaced(t): // what became of the request nobody can say
+		panic(http.ErrAbortHandler)
 	case t.lane.isCut(), !p.alive(t):
 		notFound(t.id).write(w, r)
 	case errors.As(err, &dial):
@@ -329,6 +346,12 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 func (p *Proxy) alive(t *trip) bool {
 	now, err := p.cfg.Lookup(t.id)
 	return err == nil && now.Instance == t.lane.instance
+}
+
+// replaced reports whether a sandbox runs on as another instance.
+func (p *Proxy) replaced(t *trip) bool {
+	now, err := p.cfg.Lookup(t.id)
+	return err == nil && now.Instance != t.lane.instance
 }
 
 // byLane is the transport of the one ReverseProxy: each request has its own.

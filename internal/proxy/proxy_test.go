@@ -113,10 +113,11 @@ func (w *world) sandbox(t *testing.T, id cay.SandboxID, change func(*Target), po
 // end is what a node does when a sandbox is over.
 func (w *world) end(id cay.SandboxID) {
 	w.mu.Lock()
+	instance := w.targets[id].Instance
 	delete(w.targets, id)
 	delete(w.tokens, id)
 	w.mu.Unlock()
-	w.Cut(id)
+	w.Cut(id, instance)
 }
 
 func (w *world) request(t *testing.T, method, path, host string, body io.Reader) *http.Request {

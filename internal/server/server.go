@@ -138,6 +138,7 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 		Lookup: s.lookup,
 		Asleep: s.asleep,
 		Wake:   s.wake,
+		Used:   s.used,
 		Tokens: s.tokens,
 		Domain: s.cfg.Domain,
 		Log:    s.log,

@@ -105,6 +105,11 @@ func (s *Server) asleep(id cay.SandboxID) (proxy.Target, bool) {
 
 func (s *Server) wake(ctx context.Context, id cay.SandboxID) error { return s.control.Wake(ctx, id) }
 
+// used tells of a request that may change a sandbox.
+func (s *Server) used(ctx context.Context, id cay.SandboxID, command bool) {
+	s.control.Used(ctx, id, command)
+}
+
 // lookup tells the proxy where a sandbox is.
 func (s *Server) lookup(id cay.SandboxID) (proxy.Target, error) {
 	i, ok := s.node.Lookup(id)

@@ -154,6 +154,7 @@ func (s *SQLite) SnapshotUsed(ctx context.Context, id cay.SnapshotID) (bool, err
 	var n int
 	err := s.r.QueryRowContext(ctx, `
 SELECT EXISTS (SELECT 1 FROM sandboxes WHERE snapshot = $1 AND state <> $2)
+    OR EXISTS (SELECT 1 FROM checkpoints WHERE id = $1)
     OR EXISTS (SELECT 1 FROM builds b JOIN templates t ON t.build = b.id WHERE b.snapshot = $1)
     OR EXISTS (SELECT 1 FROM builds b JOIN template_tags t ON t.build = b.id WHERE b.snapshot = $1)`,
 		id, cay.Killed).Scan(&n)

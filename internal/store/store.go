@@ -89,12 +89,16 @@ type Store interface {
 	// Sandboxes lists a team's sandboxes.
 	Sandboxes(ctx context.Context, q SandboxQuery) ([]cay.Sandbox, error)
 	// SnapshotUsed reports whether a sandbox that is not killed was made of
-	// a snapshot or is saved in it, or a template starts from it.
+	// a snapshot or is saved in it, a template starts from it, or it is a
+	// checkpoint.
 	SnapshotUsed(ctx context.Context, id cay.SnapshotID) (bool, error)
 	// CountSandboxes counts what q finds without its After and Limit.
 	CountSandboxes(ctx context.Context, q SandboxQuery) (int, error)
 	// LiveSandboxes lists the sandboxes of all teams that are not killed.
 	LiveSandboxes(ctx context.Context) ([]cay.Sandbox, error)
+	// MoveSandbox is UpdateSandbox, and puts the sandbox at another checkpoint
+	// of its tree.
+	MoveSandbox(ctx context.Context, s cay.Sandbox, to cay.SnapshotID, events ...cay.Event) error
 	// PruneSandboxes forgets sandboxes that were killed before a time and
 	// returns how many.
 	PruneSandboxes(ctx context.Context, before time.Time) (int, error)
@@ -117,6 +121,36 @@ type Store interface {
 	// PruneOnce forgets idempotency keys from before a time and returns how
 	// many.
 	PruneOnce(ctx context.Context, before time.Time) (int, error)
+
+	// AddCheckpoint records a checkpoint, safe from power cuts. It comes after
+	// the one that its sandbox is at, which is then at the new one. Tree and
+	// Parent are the store's to find; it returns the record with them.
+	AddCheckpoint(ctx context.Context, c cay.Checkpoint, events ...cay.Event) (cay.Checkpoint, error)
+	// Checkpoint finds a team's checkpoint.
+	Checkpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID) (cay.Checkpoint, error)
+	// Checkpoints lists checkpoints, oldest first.
+	Checkpoints(ctx context.Context, q CheckpointQuery) ([]cay.Checkpoint, error)
+	// CountCheckpoints counts those of a tree.
+	CountCheckpoints(ctx context.Context, tree cay.SandboxID) (int, error)
+	// LabelCheckpoint changes the label of a team's checkpoint.
+	LabelCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID, label string) error
+	// RemoveCheckpoint forgets a team's checkpoint. What came from it, other
+	// checkpoints and sandboxes, comes from its parent then.
+	RemoveCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID) error
+
+	// GiveCheckpoints makes all checkpoints of one sandbox another's.
+	GiveCheckpoints(ctx context.Context, team cay.TeamID, from, to cay.SandboxID) error
+
+	// Branch finds where a team's sandbox is in its tree. Without a record
+	// that is the start of a tree of its own.
+	Branch(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Branch, error)
+	// Branches lists the recorded branches of a tree, or of all for an empty
+	// one, whose sandboxes are not killed, by their start.
+	Branches(ctx context.Context, tree cay.SandboxID) ([]cay.Branch, error)
+	// PutBranch records where a sandbox is, or replaces that.
+	PutBranch(ctx context.Context, b cay.Branch) error
+	// SetAuto changes when checkpoints of a team's sandbox are taken.
+	SetAuto(ctx context.Context, team cay.TeamID, id cay.SandboxID, auto cay.AutoCheckpoint) error
 
 	// Close lets go of the database. No call may follow.
 	Close() error
@@ -159,4 +193,11 @@ type BuildLogQuery struct {
 	Backward bool         // the newest first
 	Offset   int          // lines to leave out
 	Limit    int
+}
+
+// CheckpointQuery says which checkpoints to list. What is empty means all.
+type CheckpointQuery struct {
+	Team    cay.TeamID
+	Tree    cay.SandboxID
+	Sandbox cay.SandboxID
 }

@@ -5,6 +5,7 @@ package controltest
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ type Node struct {
 	OnCreate func(context.Context, cay.InstanceSpec) error
 	OnKill   func(cay.InstanceID) error
 	OnSave   func(cay.InstanceID) error
+	OnRoute  func(cay.InstanceID) error
 	Notice   string // of every instance that is created from now on
 	// OnClaim, when set, answers for Claim; otherwise there is nothing.
 	OnClaim func(cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, bool)
@@ -32,6 +34,7 @@ type Node struct {
 	kills     map[cay.InstanceID]cay.Cause
 	snapshots map[cay.SnapshotID]cay.Snapshot
 	deaths    chan cay.Death
+	routed    []cay.InstanceID
 }
 
 // NewNode returns a node with nothing on it.
@@ -78,6 +81,46 @@ func (n *Node) Diary(_ context.Context, id cay.InstanceID, after int64) (guest.D
 		return guest.Diary{}, guest.ErrNoDiary
 	}
 	return n.OnDiary(id, after)
+}
+
+// Prepare starts an instance. Routed tells which ones Route was called for.
+func (n *Node) Prepare(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error) {
+	return n.Create(ctx, spec)
+}
+
+// Route notes that requests reach an instance.
+func (n *Node) Route(id cay.InstanceID) error {
+	if n.OnRoute != nil {
+		if err := n.OnRoute(id); err != nil {
+			return err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, ok := n.instances[id]; !ok {
+		return cay.Errorf(cay.NotFound, "no instance %s", id)
+	}
+	n.routed = append(n.routed, id)
+	return nil
+}
+
+// Routed lists the instances that Route was called for, in order.
+func (n *Node) Routed() []cay.InstanceID {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.routed)
+}
+
+// Snapshot returns the record of what was saved.
+func (n *Node) Snapshot(id cay.SnapshotID) (cay.Snapshot, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s, ok := n.snapshots[id]
+	if !ok {
+		return s, cay.Errorf(cay.NotFound, "no snapshot %s", id)
+	}
+	s.Files = []cay.SnapFile{{Name: "pages.img", Size: 1000}}
+	return s, nil
 }
 
 // Checkpoint saves an instance.

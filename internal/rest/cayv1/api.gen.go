@@ -38,6 +38,40 @@ func (e ImageRegistryType) Valid() bool {
 	}
 }
 
+// AutoCheckpoints defines model for AutoCheckpoints.
+type AutoCheckpoints struct {
+	// BeforeCommands Before each command and each run of code.
+	BeforeCommands *bool `json:"beforeCommands,omitempty"`
+
+	// EverySeconds 1 to 86400; 0 for not by time.
+	EverySeconds *int64 `json:"everySeconds,omitempty"`
+
+	// Keep How many of a sandbox, the newest: 1 to 100, 10 unless given.
+	Keep *int64 `json:"keep,omitempty"`
+
+	// Kind As of a checkpoint.
+	Kind *string `json:"kind,omitempty"`
+}
+
+// Checkpoint defines model for Checkpoint.
+type Checkpoint struct {
+	// Auto Nobody asked for this one.
+	Auto         bool      `json:"auto"`
+	CheckpointID string    `json:"checkpointID"`
+	CreatedAt    time.Time `json:"createdAt"`
+	Kind         string    `json:"kind"`
+	Label        *string   `json:"label,omitempty"`
+
+	// ParentID The checkpoint that it comes after; absent for the first.
+	ParentID *string `json:"parentID,omitempty"`
+
+	// SandboxID Whose state it is.
+	SandboxID string `json:"sandboxID"`
+
+	// SizeBytes On disk.
+	SizeBytes int64 `json:"sizeBytes"`
+}
+
 // CreatedWith defines model for CreatedWith.
 type CreatedWith struct {
 	// Reason Of a killed one: why.
@@ -104,6 +138,26 @@ type EventPage struct {
 	Next int64 `json:"next"`
 }
 
+// ForkOfCheckpoint One of the two.
+type ForkOfCheckpoint struct {
+	Error *Error `json:"error,omitempty"`
+
+	// Sandbox A sandbox as E2B's creates answer it.
+	Sandbox *ForkedSandbox `json:"sandbox,omitempty"`
+}
+
+// ForkedSandbox A sandbox as E2B's creates answer it.
+type ForkedSandbox struct {
+	Alias              *string `json:"alias,omitempty"`
+	ClientID           string  `json:"clientID"`
+	Domain             *string `json:"domain,omitempty"`
+	EnvdAccessToken    *string `json:"envdAccessToken,omitempty"`
+	EnvdVersion        string  `json:"envdVersion"`
+	SandboxID          string  `json:"sandboxID"`
+	TemplateID         string  `json:"templateID"`
+	TrafficAccessToken *string `json:"trafficAccessToken,omitempty"`
+}
+
 // Image defines model for Image.
 type Image struct {
 	Cmd *[]string `json:"cmd,omitempty"`
@@ -160,11 +214,54 @@ type ImageRegistry struct {
 // ImageRegistryType defines model for ImageRegistry.Type.
 type ImageRegistryType string
 
+// Moved defines model for Moved.
+type Moved struct {
+	Checkpoint Checkpoint `json:"checkpoint"`
+	SandboxID  string     `json:"sandboxID"`
+
+	// State running or paused.
+	State string `json:"state"`
+}
+
+// NewCheckpoint defines model for NewCheckpoint.
+type NewCheckpoint struct {
+	// Kind memory, which is the default, or files.
+	Kind *string `json:"kind,omitempty"`
+
+	// Label At most 128 characters.
+	Label *string `json:"label,omitempty"`
+}
+
+// Tree defines model for Tree.
+type Tree struct {
+	// Branches The living sandboxes of the tree.
+	Branches []TreeBranch `json:"branches"`
+
+	// Checkpoints Oldest first.
+	Checkpoints []Checkpoint `json:"checkpoints"`
+
+	// Root The sandbox that the tree began with.
+	Root string `json:"root"`
+}
+
+// TreeBranch defines model for TreeBranch.
+type TreeBranch struct {
+	// CheckpointID The newest checkpoint that its state comes from.
+	CheckpointID *string `json:"checkpointID,omitempty"`
+	SandboxID    string  `json:"sandboxID"`
+
+	// State running or paused.
+	State string `json:"state"`
+}
+
 // Accept defines model for accept.
 type Accept = string
 
 // After defines model for after.
 type After = int64
+
+// CheckpointID defines model for checkpointID.
+type CheckpointID = string
 
 // LastEventID defines model for lastEventID.
 type LastEventID = int64
@@ -180,6 +277,21 @@ type Type = string
 
 // Events defines model for Events.
 type Events = EventPage
+
+// LabelCheckpointJSONBody defines parameters for LabelCheckpoint.
+type LabelCheckpointJSONBody struct {
+	// Label At most 128 characters. Empty for none.
+	Label string `json:"label"`
+}
+
+// ForkCheckpointJSONBody defines parameters for ForkCheckpoint.
+type ForkCheckpointJSONBody struct {
+	// Count 1 to 100, 1 unless given.
+	Count *int64 `json:"count,omitempty"`
+
+	// Timeout Seconds, 300 unless given.
+	Timeout *int64 `json:"timeout,omitempty"`
+}
 
 // ListEventsParams defines parameters for ListEvents.
 type ListEventsParams struct {
@@ -219,11 +331,49 @@ type ListSandboxEventsParams struct {
 	LastEventID *LastEventID `json:"Last-Event-ID,omitempty"`
 }
 
+// PromoteSandboxJSONBody defines parameters for PromoteSandbox.
+type PromoteSandboxJSONBody struct {
+	// Branch The other sandbox.
+	Branch string `json:"branch"`
+}
+
+// RollbackSandboxJSONBody defines parameters for RollbackSandbox.
+type RollbackSandboxJSONBody struct {
+	CheckpointID string `json:"checkpointID"`
+}
+
+// LabelCheckpointJSONRequestBody defines body for LabelCheckpoint for application/json ContentType.
+type LabelCheckpointJSONRequestBody LabelCheckpointJSONBody
+
+// ForkCheckpointJSONRequestBody defines body for ForkCheckpoint for application/json ContentType.
+type ForkCheckpointJSONRequestBody ForkCheckpointJSONBody
+
 // PullImageJSONRequestBody defines body for PullImage for application/json ContentType.
 type PullImageJSONRequestBody = ImagePull
 
+// SetAutoCheckpointsJSONRequestBody defines body for SetAutoCheckpoints for application/json ContentType.
+type SetAutoCheckpointsJSONRequestBody = AutoCheckpoints
+
+// CreateCheckpointJSONRequestBody defines body for CreateCheckpoint for application/json ContentType.
+type CreateCheckpointJSONRequestBody = NewCheckpoint
+
+// PromoteSandboxJSONRequestBody defines body for PromoteSandbox for application/json ContentType.
+type PromoteSandboxJSONRequestBody PromoteSandboxJSONBody
+
+// RollbackSandboxJSONRequestBody defines body for RollbackSandbox for application/json ContentType.
+type RollbackSandboxJSONRequestBody RollbackSandboxJSONBody
+
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+
+	// (DELETE /cay/v1/checkpoints/{checkpointID})
+	DeleteCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID)
+
+	// (PATCH /cay/v1/checkpoints/{checkpointID})
+	LabelCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID)
+
+	// (POST /cay/v1/checkpoints/{checkpointID}/fork)
+	ForkCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID)
 
 	// (GET /cay/v1/events)
 	ListEvents(w http.ResponseWriter, r *http.Request, params ListEventsParams)
@@ -246,16 +396,52 @@ type ServerInterface interface {
 	// (GET /cay/v1/images/{name})
 	GetImage(w http.ResponseWriter, r *http.Request, name string)
 
+	// (GET /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
+	GetAutoCheckpoints(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
+	// (PUT /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
+	SetAutoCheckpoints(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
+	// (GET /cay/v1/sandboxes/{sandboxID}/checkpoints)
+	GetTree(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
+	// (POST /cay/v1/sandboxes/{sandboxID}/checkpoints)
+	CreateCheckpoint(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
 	// (GET /cay/v1/sandboxes/{sandboxID}/end)
 	GetSandboxEnd(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/events)
 	ListSandboxEvents(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params ListSandboxEventsParams)
+
+	// (POST /cay/v1/sandboxes/{sandboxID}/promote)
+	PromoteSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
+	// (POST /cay/v1/sandboxes/{sandboxID}/rollback)
+	RollbackSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
+	// (POST /cay/v1/sandboxes/{sandboxID}/undo)
+	UndoSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 }
 
 // Unimplemented server implementation that returns http.StatusNotImplemented for each endpoint.
 
 type Unimplemented struct{}
+
+// (DELETE /cay/v1/checkpoints/{checkpointID})
+func (_ Unimplemented) DeleteCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PATCH /cay/v1/checkpoints/{checkpointID})
+func (_ Unimplemented) LabelCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/checkpoints/{checkpointID}/fork)
+func (_ Unimplemented) ForkCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
 
 // (GET /cay/v1/events)
 func (_ Unimplemented) ListEvents(w http.ResponseWriter, r *http.Request, params ListEventsParams) {
@@ -292,6 +478,26 @@ func (_ Unimplemented) GetImage(w http.ResponseWriter, r *http.Request, name str
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (GET /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
+func (_ Unimplemented) GetAutoCheckpoints(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PUT /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
+func (_ Unimplemented) SetAutoCheckpoints(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/sandboxes/{sandboxID}/checkpoints)
+func (_ Unimplemented) GetTree(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/sandboxes/{sandboxID}/checkpoints)
+func (_ Unimplemented) CreateCheckpoint(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (GET /cay/v1/sandboxes/{sandboxID}/end)
 func (_ Unimplemented) GetSandboxEnd(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -299,6 +505,21 @@ func (_ Unimplemented) GetSandboxEnd(w http.ResponseWriter, r *http.Request, san
 
 // (GET /cay/v1/sandboxes/{sandboxID}/events)
 func (_ Unimplemented) ListSandboxEvents(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params ListSandboxEventsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/sandboxes/{sandboxID}/promote)
+func (_ Unimplemented) PromoteSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/sandboxes/{sandboxID}/rollback)
+func (_ Unimplemented) RollbackSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/sandboxes/{sandboxID}/undo)
+func (_ Unimplemented) UndoSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -310,6 +531,84 @@ type ServerInterfaceWrapper struct {
 }
 
 type MiddlewareFunc func(http.Handler) http.Handler
+
+// DeleteCheckpoint operation middleware
+func (siw *ServerInterfaceWrapper) DeleteCheckpoint(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "checkpointID" -------------
+	var checkpointID CheckpointID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "checkpointID", chi.URLParam(r, "checkpointID"), &checkpointID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "checkpointID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteCheckpoint(w, r, checkpointID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// LabelCheckpoint operation middleware
+func (siw *ServerInterfaceWrapper) LabelCheckpoint(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "checkpointID" -------------
+	var checkpointID CheckpointID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "checkpointID", chi.URLParam(r, "checkpointID"), &checkpointID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "checkpointID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.LabelCheckpoint(w, r, checkpointID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ForkCheckpoint operation middleware
+func (siw *ServerInterfaceWrapper) ForkCheckpoint(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "checkpointID" -------------
+	var checkpointID CheckpointID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "checkpointID", chi.URLParam(r, "checkpointID"), &checkpointID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "checkpointID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ForkCheckpoint(w, r, checkpointID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
 
 // ListEvents operation middleware
 func (siw *ServerInterfaceWrapper) ListEvents(w http.ResponseWriter, r *http.Request) {
@@ -549,6 +848,110 @@ func (siw *ServerInterfaceWrapper) GetImage(w http.ResponseWriter, r *http.Reque
 	handler.ServeHTTP(w, r)
 }
 
+// GetAutoCheckpoints operation middleware
+func (siw *ServerInterfaceWrapper) GetAutoCheckpoints(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetAutoCheckpoints(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// SetAutoCheckpoints operation middleware
+func (siw *ServerInterfaceWrapper) SetAutoCheckpoints(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SetAutoCheckpoints(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetTree operation middleware
+func (siw *ServerInterfaceWrapper) GetTree(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetTree(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateCheckpoint operation middleware
+func (siw *ServerInterfaceWrapper) CreateCheckpoint(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateCheckpoint(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetSandboxEnd operation middleware
 func (siw *ServerInterfaceWrapper) GetSandboxEnd(w http.ResponseWriter, r *http.Request) {
 
@@ -674,6 +1077,84 @@ func (siw *ServerInterfaceWrapper) ListSandboxEvents(w http.ResponseWriter, r *h
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListSandboxEvents(w, r, sandboxID, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// PromoteSandbox operation middleware
+func (siw *ServerInterfaceWrapper) PromoteSandbox(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PromoteSandbox(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RollbackSandbox operation middleware
+func (siw *ServerInterfaceWrapper) RollbackSandbox(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RollbackSandbox(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UndoSandbox operation middleware
+func (siw *ServerInterfaceWrapper) UndoSandbox(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UndoSandbox(w, r, sandboxID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -823,9 +1304,41 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/images/{name}", wrapper.GetImage)
 	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/checkpoints", wrapper.GetTree)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/checkpoints", wrapper.CreateCheckpoint)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/rollback", wrapper.RollbackSandbox)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/undo", wrapper.UndoSandbox)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/promote", wrapper.PromoteSandbox)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/auto-checkpoints", wrapper.GetAutoCheckpoints)
+	})
+	r.Group(func(r chi.Router) {
+		r.Put(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/auto-checkpoints", wrapper.SetAutoCheckpoints)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/checkpoints/{checkpointID}", wrapper.DeleteCheckpoint)
+	})
+	r.Group(func(r chi.Router) {
+		r.Patch(options.BaseURL+"/cay/v1/checkpoints/{checkpointID}", wrapper.LabelCheckpoint)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/checkpoints/{checkpointID}/fork", wrapper.ForkCheckpoint)
+	})
 
 	return r
 }
+
+type AutoCheckpointsJSONResponse AutoCheckpoints
 
 type EventsJSONResponse EventPage
 type EventsTextEventStreamResponse struct {
@@ -838,6 +1351,70 @@ type ImageProgressApplicationXNdjsonResponse struct {
 	Body io.Reader
 
 	ContentLength int64
+}
+
+type MovedJSONResponse Moved
+
+type DeleteCheckpointRequestObject struct {
+	CheckpointID CheckpointID `json:"checkpointID"`
+}
+
+type DeleteCheckpointResponseObject interface {
+	VisitDeleteCheckpointResponse(w http.ResponseWriter) error
+}
+
+type DeleteCheckpoint204Response struct {
+}
+
+func (response DeleteCheckpoint204Response) VisitDeleteCheckpointResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type LabelCheckpointRequestObject struct {
+	CheckpointID CheckpointID `json:"checkpointID"`
+	Body         *LabelCheckpointJSONRequestBody
+}
+
+type LabelCheckpointResponseObject interface {
+	VisitLabelCheckpointResponse(w http.ResponseWriter) error
+}
+
+type LabelCheckpoint200JSONResponse Checkpoint
+
+func (response LabelCheckpoint200JSONResponse) VisitLabelCheckpointResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ForkCheckpointRequestObject struct {
+	CheckpointID CheckpointID `json:"checkpointID"`
+	Body         *ForkCheckpointJSONRequestBody
+}
+
+type ForkCheckpointResponseObject interface {
+	VisitForkCheckpointResponse(w http.ResponseWriter) error
+}
+
+type ForkCheckpoint201JSONResponse []ForkOfCheckpoint
+
+func (response ForkCheckpoint201JSONResponse) VisitForkCheckpointResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
 }
 
 type ListEventsRequestObject struct {
@@ -1084,6 +1661,96 @@ func (response GetImage200JSONResponse) VisitGetImageResponse(w http.ResponseWri
 	return err
 }
 
+type GetAutoCheckpointsRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+}
+
+type GetAutoCheckpointsResponseObject interface {
+	VisitGetAutoCheckpointsResponse(w http.ResponseWriter) error
+}
+
+type GetAutoCheckpoints200JSONResponse struct{ AutoCheckpointsJSONResponse }
+
+func (response GetAutoCheckpoints200JSONResponse) VisitGetAutoCheckpointsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SetAutoCheckpointsRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Body      *SetAutoCheckpointsJSONRequestBody
+}
+
+type SetAutoCheckpointsResponseObject interface {
+	VisitSetAutoCheckpointsResponse(w http.ResponseWriter) error
+}
+
+type SetAutoCheckpoints200JSONResponse struct{ AutoCheckpointsJSONResponse }
+
+func (response SetAutoCheckpoints200JSONResponse) VisitSetAutoCheckpointsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetTreeRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+}
+
+type GetTreeResponseObject interface {
+	VisitGetTreeResponse(w http.ResponseWriter) error
+}
+
+type GetTree200JSONResponse Tree
+
+func (response GetTree200JSONResponse) VisitGetTreeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCheckpointRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Body      *CreateCheckpointJSONRequestBody
+}
+
+type CreateCheckpointResponseObject interface {
+	VisitCreateCheckpointResponse(w http.ResponseWriter) error
+}
+
+type CreateCheckpoint201JSONResponse Checkpoint
+
+func (response CreateCheckpoint201JSONResponse) VisitCreateCheckpointResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetSandboxEndRequestObject struct {
 	SandboxID SandboxID `json:"sandboxID"`
 }
@@ -1169,8 +1836,85 @@ func (response ListSandboxEvents200TextEventStreamResponse) VisitListSandboxEven
 	}
 }
 
+type PromoteSandboxRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Body      *PromoteSandboxJSONRequestBody
+}
+
+type PromoteSandboxResponseObject interface {
+	VisitPromoteSandboxResponse(w http.ResponseWriter) error
+}
+
+type PromoteSandbox200JSONResponse struct{ MovedJSONResponse }
+
+func (response PromoteSandbox200JSONResponse) VisitPromoteSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RollbackSandboxRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Body      *RollbackSandboxJSONRequestBody
+}
+
+type RollbackSandboxResponseObject interface {
+	VisitRollbackSandboxResponse(w http.ResponseWriter) error
+}
+
+type RollbackSandbox200JSONResponse struct{ MovedJSONResponse }
+
+func (response RollbackSandbox200JSONResponse) VisitRollbackSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UndoSandboxRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+}
+
+type UndoSandboxResponseObject interface {
+	VisitUndoSandboxResponse(w http.ResponseWriter) error
+}
+
+type UndoSandbox200JSONResponse struct{ MovedJSONResponse }
+
+func (response UndoSandbox200JSONResponse) VisitUndoSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
+
+	// (DELETE /cay/v1/checkpoints/{checkpointID})
+	DeleteCheckpoint(ctx context.Context, request DeleteCheckpointRequestObject) (DeleteCheckpointResponseObject, error)
+
+	// (PATCH /cay/v1/checkpoints/{checkpointID})
+	LabelCheckpoint(ctx context.Context, request LabelCheckpointRequestObject) (LabelCheckpointResponseObject, error)
+
+	// (POST /cay/v1/checkpoints/{checkpointID}/fork)
+	ForkCheckpoint(ctx context.Context, request ForkCheckpointRequestObject) (ForkCheckpointResponseObject, error)
 
 	// (GET /cay/v1/events)
 	ListEvents(ctx context.Context, request ListEventsRequestObject) (ListEventsResponseObject, error)
@@ -1193,11 +1937,32 @@ type StrictServerInterface interface {
 	// (GET /cay/v1/images/{name})
 	GetImage(ctx context.Context, request GetImageRequestObject) (GetImageResponseObject, error)
 
+	// (GET /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
+	GetAutoCheckpoints(ctx context.Context, request GetAutoCheckpointsRequestObject) (GetAutoCheckpointsResponseObject, error)
+
+	// (PUT /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
+	SetAutoCheckpoints(ctx context.Context, request SetAutoCheckpointsRequestObject) (SetAutoCheckpointsResponseObject, error)
+
+	// (GET /cay/v1/sandboxes/{sandboxID}/checkpoints)
+	GetTree(ctx context.Context, request GetTreeRequestObject) (GetTreeResponseObject, error)
+
+	// (POST /cay/v1/sandboxes/{sandboxID}/checkpoints)
+	CreateCheckpoint(ctx context.Context, request CreateCheckpointRequestObject) (CreateCheckpointResponseObject, error)
+
 	// (GET /cay/v1/sandboxes/{sandboxID}/end)
 	GetSandboxEnd(ctx context.Context, request GetSandboxEndRequestObject) (GetSandboxEndResponseObject, error)
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/events)
 	ListSandboxEvents(ctx context.Context, request ListSandboxEventsRequestObject) (ListSandboxEventsResponseObject, error)
+
+	// (POST /cay/v1/sandboxes/{sandboxID}/promote)
+	PromoteSandbox(ctx context.Context, request PromoteSandboxRequestObject) (PromoteSandboxResponseObject, error)
+
+	// (POST /cay/v1/sandboxes/{sandboxID}/rollback)
+	RollbackSandbox(ctx context.Context, request RollbackSandboxRequestObject) (RollbackSandboxResponseObject, error)
+
+	// (POST /cay/v1/sandboxes/{sandboxID}/undo)
+	UndoSandbox(ctx context.Context, request UndoSandboxRequestObject) (UndoSandboxResponseObject, error)
 }
 
 type StrictHandlerFunc func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error)
@@ -1237,6 +2002,101 @@ type strictHandler struct {
 	ssi         StrictServerInterface
 	middlewares []StrictMiddlewareFunc
 	options     StrictHTTPServerOptions
+}
+
+// DeleteCheckpoint operation middleware
+func (sh *strictHandler) DeleteCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID) {
+	var request DeleteCheckpointRequestObject
+
+	request.CheckpointID = checkpointID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.DeleteCheckpoint(ctx, request.(DeleteCheckpointRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeleteCheckpoint")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(DeleteCheckpointResponseObject); ok {
+		if err := validResponse.VisitDeleteCheckpointResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// LabelCheckpoint operation middleware
+func (sh *strictHandler) LabelCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID) {
+	var request LabelCheckpointRequestObject
+
+	request.CheckpointID = checkpointID
+
+	var body LabelCheckpointJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.LabelCheckpoint(ctx, request.(LabelCheckpointRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "LabelCheckpoint")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(LabelCheckpointResponseObject); ok {
+		if err := validResponse.VisitLabelCheckpointResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ForkCheckpoint operation middleware
+func (sh *strictHandler) ForkCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID) {
+	var request ForkCheckpointRequestObject
+
+	request.CheckpointID = checkpointID
+
+	var body ForkCheckpointJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ForkCheckpoint(ctx, request.(ForkCheckpointRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ForkCheckpoint")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ForkCheckpointResponseObject); ok {
+		if err := validResponse.VisitForkCheckpointResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
 }
 
 // ListEvents operation middleware
@@ -1426,6 +2286,127 @@ func (sh *strictHandler) GetImage(w http.ResponseWriter, r *http.Request, name s
 	}
 }
 
+// GetAutoCheckpoints operation middleware
+func (sh *strictHandler) GetAutoCheckpoints(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request GetAutoCheckpointsRequestObject
+
+	request.SandboxID = sandboxID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetAutoCheckpoints(ctx, request.(GetAutoCheckpointsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetAutoCheckpoints")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetAutoCheckpointsResponseObject); ok {
+		if err := validResponse.VisitGetAutoCheckpointsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// SetAutoCheckpoints operation middleware
+func (sh *strictHandler) SetAutoCheckpoints(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request SetAutoCheckpointsRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body SetAutoCheckpointsJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.SetAutoCheckpoints(ctx, request.(SetAutoCheckpointsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "SetAutoCheckpoints")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(SetAutoCheckpointsResponseObject); ok {
+		if err := validResponse.VisitSetAutoCheckpointsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetTree operation middleware
+func (sh *strictHandler) GetTree(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request GetTreeRequestObject
+
+	request.SandboxID = sandboxID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetTree(ctx, request.(GetTreeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetTree")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetTreeResponseObject); ok {
+		if err := validResponse.VisitGetTreeResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateCheckpoint operation middleware
+func (sh *strictHandler) CreateCheckpoint(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request CreateCheckpointRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body CreateCheckpointJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateCheckpoint(ctx, request.(CreateCheckpointRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateCheckpoint")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateCheckpointResponseObject); ok {
+		if err := validResponse.VisitCreateCheckpointResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // GetSandboxEnd operation middleware
 func (sh *strictHandler) GetSandboxEnd(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	var request GetSandboxEndRequestObject
@@ -1472,6 +2453,98 @@ func (sh *strictHandler) ListSandboxEvents(w http.ResponseWriter, r *http.Reques
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ListSandboxEventsResponseObject); ok {
 		if err := validResponse.VisitListSandboxEventsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// PromoteSandbox operation middleware
+func (sh *strictHandler) PromoteSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request PromoteSandboxRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body PromoteSandboxJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.PromoteSandbox(ctx, request.(PromoteSandboxRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PromoteSandbox")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(PromoteSandboxResponseObject); ok {
+		if err := validResponse.VisitPromoteSandboxResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RollbackSandbox operation middleware
+func (sh *strictHandler) RollbackSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request RollbackSandboxRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body RollbackSandboxJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RollbackSandbox(ctx, request.(RollbackSandboxRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RollbackSandbox")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RollbackSandboxResponseObject); ok {
+		if err := validResponse.VisitRollbackSandboxResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// UndoSandbox operation middleware
+func (sh *strictHandler) UndoSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request UndoSandboxRequestObject
+
+	request.SandboxID = sandboxID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.UndoSandbox(ctx, request.(UndoSandboxRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "UndoSandbox")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(UndoSandboxResponseObject); ok {
+		if err := validResponse.VisitUndoSandboxResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

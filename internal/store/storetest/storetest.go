@@ -40,6 +40,8 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"EventsWithState", testEventsWithState},
 		{"EventOrder", testEventOrder},
 		{"Once", testOnce},
+		{"Trees", testTrees},
+		{"TreesOfTeams", testTreesOfTeams},
 		{"Parallel", testParallel},
 	}
 	for _, tt := range tests {

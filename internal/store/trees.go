@@ -1,0 +1,223 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"github.com/cay-run/cay"
+)
+
+const checkpointColumns = `id, team, tree, sandbox, parent, kind, label, auto, size, created_at, source`
+
+// AddCheckpoint records a checkpoint at the end of its sandbox's branch.
+func (s *SQLite) AddCheckpoint(ctx context.Context, c cay.Checkpoint, events ...cay.Event) (cay.Checkpoint, error) {
+	source, err := json.Marshal(c.Source)
+	if err != nil {
+		return c, cay.Wrap(cay.Internal, err, "cannot record checkpoint %s", c.ID)
+	}
+	err = s.tx(ctx, func(tx *sql.Tx) error {
+		b, err := branch(ctx, tx, c.Team, c.Sandbox)
+		if err != nil {
+			return err
+		}
+		c.Tree, c.Parent = b.Tree, b.Checkpoint
+		_, err = tx.ExecContext(ctx, `INSERT INTO checkpoints (`+checkpointColumns+`)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+			c.ID, c.Team, c.Tree, c.Sandbox, c.Parent, c.Kind, c.Label, flag(c.Auto), c.Size, millis(c.CreatedAt), string(source))
+		if err != nil {
+			return err
+		}
+		b.Checkpoint = c.ID
+		if err := putBranch(ctx, tx, b); err != nil {
+			return err
+		}
+		return addEvents(ctx, tx, events)
+	})
+	if err != nil {
+		return c, err
+	}
+	return c, s.sync(ctx)
+}
+
+// Checkpoint finds a team's checkpoint.
+func (s *SQLite) Checkpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID) (cay.Checkpoint, error) {
+	row := s.r.QueryRowContext(ctx,
+		`SELECT `+checkpointColumns+` FROM checkpoints WHERE team = $1 AND id = $2`, team, id)
+	return one(row, scanCheckpoint, "checkpoint", id)
+}
+
+// Checkpoints lists checkpoints, oldest first.
+func (s *SQLite) Checkpoints(ctx context.Context, q CheckpointQuery) ([]cay.Checkpoint, error) {
+	c := &conditions{where: []string{"1 = 1"}}
+	if q.Team != "" {
+		c.where = append(c.where, "team = "+c.arg(q.Team))
+	}
+	if q.Tree != "" {
+		c.where = append(c.where, "tree = "+c.arg(q.Tree))
+	}
+	if q.Sandbox != "" {
+		c.where = append(c.where, "sandbox = "+c.arg(q.Sandbox))
+	}
+	rows, err := s.r.QueryContext(ctx, `SELECT `+checkpointColumns+` FROM checkpoints WHERE `+
+		strings.Join(c.where, " AND ")+` ORDER BY created_at, id`, c.args...)
+	return collect(rows, err, scanCheckpoint)
+}
+
+// CountCheckpoints counts those of a tree.
+func (s *SQLite) CountCheckpoints(ctx context.Context, tree cay.SandboxID) (int, error) {
+	var n int
+	err := s.r.QueryRowContext(ctx, `SELECT COUNT(*) FROM checkpoints WHERE tree = $1`, tree).Scan(&n)
+	return n, dbError(err)
+}
+
+// LabelCheckpoint changes the label of a team's checkpoint.
+func (s *SQLite) LabelCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID, label string) error {
+	res, err := s.w.ExecContext(ctx, `UPDATE checkpoints SET label = $1 WHERE team = $2 AND id = $3`, label, team, id)
+	if err != nil {
+		return dbError(err)
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return notFound("checkpoint", id)
+	}
+	return nil
+}
+
+// RemoveCheckpoint forgets a checkpoint. What came from it comes from its
+// parent then.
+func (s *SQLite) RemoveCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		var parent cay.SnapshotID
+		err := tx.QueryRowContext(ctx, `SELECT parent FROM checkpoints WHERE team = $1 AND id = $2`, team, id).Scan(&parent)
+		if errors.Is(err, sql.ErrNoRows) {
+			return notFound("checkpoint", id)
+		}
+		if err != nil {
+			return err
+		}
+		for _, text := range []string{
+			`UPDATE checkpoints SET parent = $1 WHERE parent = $2`,
+			`UPDATE branches SET checkpoint = $1 WHERE checkpoint = $2`,
+		} {
+			if _, err := tx.ExecContext(ctx, text, parent, id); err != nil {
+				return err
+			}
+		}
+		_, err = tx.ExecContext(ctx, `DELETE FROM checkpoints WHERE id = $1`, id)
+		return err
+	})
+}
+
+// GiveCheckpoints makes all checkpoints of one sandbox another's.
+func (s *SQLite) GiveCheckpoints(ctx context.Context, team cay.TeamID, from, to cay.SandboxID) error {
+	_, err := s.w.ExecContext(ctx, `UPDATE checkpoints SET sandbox = $1 WHERE team = $2 AND sandbox = $3`, to, team, from)
+	return dbError(err)
+}
+
+// Branch finds where a team's sandbox is in its tree.
+func (s *SQLite) Branch(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Branch, error) {
+	b, err := branch(ctx, s.r, team, id)
+	return b, dbError(err)
+}
+
+// Branches lists the branches of sandboxes that are not killed.
+func (s *SQLite) Branches(ctx context.Context, tree cay.SandboxID) ([]cay.Branch, error) {
+	rows, err := s.r.QueryContext(ctx, `
+SELECT b.sandbox, b.team, b.tree, b.checkpoint, b.auto FROM branches b JOIN sandboxes s ON s.id = b.sandbox
+WHERE s.state <> $1 AND (b.tree = $2 OR $2 = '') ORDER BY s.started_at, s.id`, cay.Killed, tree)
+	return collect(rows, err, scanBranch)
+}
+
+// PutBranch records where a sandbox is, or replaces that.
+func (s *SQLite) PutBranch(ctx context.Context, b cay.Branch) error {
+	return s.tx(ctx, func(tx *sql.Tx) error { return putBranch(ctx, tx, b) })
+}
+
+// SetAuto changes when checkpoints of a sandbox are taken.
+func (s *SQLite) SetAuto(ctx context.Context, team cay.TeamID, id cay.SandboxID, auto cay.AutoCheckpoint) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		b, err := branch(ctx, tx, team, id)
+		if err != nil {
+			return err
+		}
+		b.Auto = auto
+		return putBranch(ctx, tx, b)
+	})
+}
+
+// MoveSandbox is UpdateSandbox, and puts the sandbox at another checkpoint of
+// its tree.
+func (s *SQLite) MoveSandbox(ctx context.Context, b cay.Sandbox, to cay.SnapshotID, events ...cay.Event) error {
+	err := s.tx(ctx, func(tx *sql.Tx) error {
+		if err := updateSandbox(ctx, tx, b); err != nil {
+			return err
+		}
+		at, err := branch(ctx, tx, b.Team, b.ID)
+		if err != nil {
+			return err
+		}
+		at.Checkpoint = to
+		if err := putBranch(ctx, tx, at); err != nil {
+			return err
+		}
+		return addEvents(ctx, tx, events)
+	})
+	if err == nil && b.State == cay.Paused {
+		err = s.sync(ctx)
+	}
+	return err
+}
+
+// branch reads where a sandbox is: without a record at the start of its own
+// tree.
+func branch(ctx context.Context, q interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}, team cay.TeamID, id cay.SandboxID) (cay.Branch, error) {
+	b, err := scanBranch(q.QueryRowContext(ctx,
+		`SELECT sandbox, team, tree, checkpoint, auto FROM branches WHERE team = $1 AND sandbox = $2`, team, id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return cay.Branch{Sandbox: id, Team: team, Tree: id}, nil
+	}
+	return b, err
+}
+
+func putBranch(ctx context.Context, tx *sql.Tx, b cay.Branch) error {
+	auto, err := json.Marshal(b.Auto)
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "cannot record the branch of sandbox %s", b.Sandbox)
+	}
+	_, err = tx.ExecContext(ctx, `
+INSERT INTO branches (sandbox, team, tree, checkpoint, auto) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (sandbox) DO UPDATE SET tree = excluded.tree, checkpoint = excluded.checkpoint, auto = excluded.auto`,
+		b.Sandbox, b.Team, b.Tree, b.Checkpoint, string(auto))
+	return err
+}
+
+func scanBranch(row scanner) (cay.Branch, error) {
+	var b cay.Branch
+	var auto string
+	if err := row.Scan(&b.Sandbox, &b.Team, &b.Tree, &b.Checkpoint, &auto); err != nil {
+		return b, err
+	}
+	if err := json.Unmarshal([]byte(auto), &b.Auto); err != nil {
+		return b, cay.Wrap(cay.Internal, err, "the branch of sandbox %s is damaged", b.Sandbox)
+	}
+	return b, nil
+}
+
+func scanCheckpoint(row scanner) (cay.Checkpoint, error) {
+	var c cay.Checkpoint
+	var auto, created int64
+	var source string
+	err := row.Scan(&c.ID, &c.Team, &c.Tree, &c.Sandbox, &c.Parent, &c.Kind, &c.Label, &auto, &c.Size, &created, &source)
+	if err != nil {
+		return c, err
+	}
+	c.Auto, c.CreatedAt = auto != 0, fromMillis(created)
+	if err := json.Unmarshal([]byte(source), &c.Source); err != nil {
+		return c, cay.Wrap(cay.Internal, err, "the record of checkpoint %s is damaged", c.ID)
+	}
+	return c, nil
+}

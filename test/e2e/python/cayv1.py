@@ -1,0 +1,47 @@
+"""Cay's own routes, over plain HTTP as any program could call them."""
+
+import json
+import os
+import urllib.error
+import urllib.request
+
+
+class Failed(Exception):
+    """An answer that is an error."""
+
+    def __init__(self, status, message):
+        super().__init__(f"{status}: {message}")
+        self.status, self.message = status, message
+
+
+def call(method, path, body=None, key=None):
+    request = urllib.request.Request(
+        os.environ["E2B_API_URL"] + "/cay/v1" + path, method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"X-API-Key": key or os.environ["E2B_API_KEY"], "Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            text = reply.read()
+            return json.loads(text) if text else None
+    except urllib.error.HTTPError as error:
+        raise Failed(error.code, json.loads(error.read())["message"]) from None
+
+
+def checkpoint(box, **body):
+    return call("POST", f"/sandboxes/{box.sandbox_id}/checkpoints", body)
+
+
+def tree(box):
+    return call("GET", f"/sandboxes/{box.sandbox_id}/checkpoints")
+
+
+def rollback(box, node):
+    return call("POST", f"/sandboxes/{box.sandbox_id}/rollback", {"checkpointID": node["checkpointID"]})
+
+
+def undo(box):
+    return call("POST", f"/sandboxes/{box.sandbox_id}/undo")
+
+
+def promote(box, branch):
+    return call("POST", f"/sandboxes/{box.sandbox_id}/promote", {"branch": branch.sandbox_id})
