@@ -55,8 +55,8 @@ type Boot struct {
 type SnapFile struct {
 	Name   string `json:"name"` // a path below the snapshot's directory
 	Size   int64  `json:"size"`
-	SHA256 string `json:"sha256"`
-	CRC32C string `json:"crc32c,omitempty"` // 8 hexadecimal digits; quick enough for every restore
+	SHA256 string `json:"sha256,omitempty"` // 64 hexadecimal digits; older records have it alone
+	CRC32C string `json:"crc32c,omitempty"` // 8 hexadecimal digits; quick enough for every save and restore
 }
 
 // Size is the sum of the files, in bytes.

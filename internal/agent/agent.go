@@ -47,6 +47,7 @@ type Agent struct {
 	diary   diary
 
 	initing sync.Mutex // one /init at a time
+	plainCA bool       // the certificates are known to be the image's own; guarded by initing
 
 	mu          sync.RWMutex
 	token       string

@@ -81,6 +81,9 @@ func checkInit(in guest.Init) error {
 func (a *Agent) become(ctx context.Context, in guest.Init) error {
 	a.initing.Lock()
 	defer a.initing.Unlock()
+	if in.Mode == guest.ModeBuild {
+		a.plainCA = false // a boot finds the files of somebody before it
+	}
 	if err := errors.Join(
 		a.mixEntropy(in.Entropy),
 		a.writeMachineID(in.MachineID),
@@ -183,7 +186,11 @@ func (a *Agent) writeMarks(in guest.Init) error {
 
 // trustCA adds certificates to those that the image trusts, in place of those
 // that an earlier call added.
-func (a *Agent) trustCA(bundle string) error {
+func (a *Agent) trustCA(bundle string) (err error) {
+	if bundle == "" && a.plainCA {
+		return nil
+	}
+	defer func() { a.plainCA = err == nil && bundle == "" }()
 	path := a.path(caPath)
 	old, err := os.ReadFile(path)
 	if err != nil && (!errors.Is(err, os.ErrNotExist) || bundle == "") {

@@ -190,12 +190,8 @@ func (d *Dir) Verify(ctx context.Context, id cay.SnapshotID) error {
 		return err
 	}
 	for _, f := range s.Files {
-		sum, err := hashFile(ctx, filepath.Join(dir, f.Name))
-		if err != nil {
-			return diskError(err, "read %s of snapshot %s", f.Name, id)
-		}
-		if sum != f.SHA256 {
-			return errDamaged(id, f.Name)
+		if err := checkFile(ctx, filepath.Join(dir, f.Name), id, f); err != nil {
+			return err
 		}
 	}
 	return nil

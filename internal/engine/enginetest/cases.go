@@ -80,7 +80,7 @@ func (s *suite) restore(t *testing.T) {
 		t.Errorf("record of a snapshot: %+v", kept)
 	}
 	for _, f := range kept.Files {
-		if info, err := os.Stat(filepath.Join(keptDir, f.Name)); err != nil || info.Size() != f.Size || len(f.SHA256) != 64 {
+		if info, err := os.Stat(filepath.Join(keptDir, f.Name)); err != nil || info.Size() != f.Size || len(f.CRC32C) != 8 {
 			t.Errorf("file of a snapshot: %+v, %v", f, err)
 		}
 	}

@@ -26,7 +26,7 @@ func (s *suite) saveFiles(t *testing.T, id cay.InstanceID) (cay.Snapshot, string
 func (s *suite) checkRecord(t *testing.T, snap cay.Snapshot, dir string) {
 	t.Helper()
 	for _, f := range snap.Files {
-		if info, err := os.Stat(filepath.Join(dir, f.Name)); err != nil || info.Size() != f.Size || len(f.SHA256) != 64 {
+		if info, err := os.Stat(filepath.Join(dir, f.Name)); err != nil || info.Size() != f.Size || len(f.CRC32C) != 8 {
 			t.Errorf("file of a snapshot: %+v, %v", f, err)
 		}
 	}
