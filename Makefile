@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test unit e2e build setup bench chaos soak egress fuzz soak-agent fmt clean soak-interp
+.PHONY: demo test unit e2e build setup bench chaos soak egress fuzz soak-agent density fmt clean soak-interp
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -32,6 +32,9 @@ soak: ## pause and resume SOAK_CYCLES (1000) times; nothing differs
 
 egress: ## what a guest cannot reach, attempt by attempt
 	go test -count=1 -v -run 'TestEgress$$' ./test/egress | grep -vE '^ *(=== |--- PASS)'
+
+density: ## COUNT (500) sandboxes alive at once, each answering
+	@scripts/long life/density.py
 
 fuzz: ## each fuzz target for FUZZTIME (1m)
 	@scripts/fuzz
