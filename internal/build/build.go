@@ -72,6 +72,15 @@ type Builder struct {
 	work     string
 	contexts string
 	busy     sync.RWMutex // held for reading by builds
+
+	mu     sync.Mutex
+	images map[string]*lease // of root images
+}
+
+// lease says who needs a root image that no snapshot stands on yet.
+type lease struct {
+	holds int  // builds
+	ours  bool // a build of this process made it
 }
 
 // New returns a builder and removes what an earlier one was at.
@@ -89,6 +98,7 @@ func New(ctx context.Context, cfg Config) (*Builder, error) {
 	b := &Builder{
 		cfg: cfg, layers: layers,
 		work: filepath.Join(cfg.Data, "building"), contexts: filepath.Join(cfg.Data, "contexts"),
+		images: map[string]*lease{},
 	}
 	return b, b.removeLeftovers(ctx)
 }
@@ -150,7 +160,8 @@ type run struct {
 	box   *box         // booted at the first step that runs
 	base  string       // digest of the layer that box was booted from
 	last  *layer.Layer // of what box has changed
-	made  []string     // images that only this build needs
+	made  []string     // files of images that only this build needs
+	holds []string     // images that must stay until the build is done
 }
 
 // Build carries a build out. Times of log lines are the caller's to set.
@@ -189,7 +200,27 @@ func (r *run) close() error {
 	for _, name := range r.made {
 		errs = append(errs, os.RemoveAll(name))
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range r.holds {
+		r.images[name].holds--
+	}
 	return errors.Join(errs...)
+}
+
+// hold keeps an image from Tidy until the build is done. ours says that the
+// build makes it.
+func (r *run) hold(name string, ours bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.images[name]
+	if l == nil {
+		l = new(lease)
+		r.images[name] = l
+	}
+	l.holds++
+	l.ours = l.ours || ours
+	r.holds = append(r.holds, name)
 }
 
 func (r *run) say(step, format string, args ...any) {
@@ -244,6 +275,7 @@ func (r *run) findBase(ctx context.Context) (cay.Setup, error) {
 		r.from = "template"
 	}
 	r.root = s.Root
+	r.hold(r.root, false)
 	return r.spec.Setup, nil
 }
 
@@ -353,6 +385,7 @@ func (r *run) boot(ctx context.Context) error {
 	r.base = r.state.Layer
 	if r.base != "" {
 		name = flatName(r.root, r.base)
+		r.hold(name, false)
 		if image, err = r.passingImage(ctx, name, r.base); err != nil {
 			return err
 		}

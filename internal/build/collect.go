@@ -30,6 +30,41 @@ func (b *Builder) Collect() error {
 	)
 }
 
+// Tidy removes the root images of builds of this process that no snapshot
+// stands on and no build is about to need. A root image is as large as all the
+// files of its template, so they are not left for Collect.
+func (b *Builder) Tidy() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.images) == 0 {
+		return nil
+	}
+	all, err := b.cfg.Snapshots.List()
+	if err != nil {
+		return err // one that is damaged may need any of them
+	}
+	used := map[string]bool{}
+	for _, s := range all {
+		used[s.Root] = true
+	}
+	var errs []error
+	for name, l := range b.images {
+		if l.holds > 0 || l.ours && used[name] {
+			continue
+		}
+		if !l.ours {
+			delete(b.images, name)
+			continue
+		}
+		if err := b.cfg.Snapshots.RemoveImage(name); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		delete(b.images, name)
+	}
+	return errors.Join(errs...)
+}
+
 // diskError tells a full disk from a broken one.
 func diskError(ctx context.Context, err error, what string) error {
 	switch {

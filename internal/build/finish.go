@@ -82,6 +82,7 @@ func (r *run) image(ctx context.Context) (string, error) {
 		return r.root, nil
 	}
 	name := flatName(r.root, r.state.Layer)
+	r.hold(name, true)
 	if _, err := r.cfg.Snapshots.Image(name); err == nil {
 		return name, nil
 	}

@@ -20,6 +20,8 @@ type Builder interface {
 	Build(ctx context.Context, spec cay.BuildSpec, log func(cay.BuildLog)) (cay.BuildResult, error)
 	// Has reports whether a snapshot that a build returned is still there.
 	Has(id cay.SnapshotID) bool
+	// Tidy removes what only snapshots needed that are no more.
+	Tidy() error
 	// Uploaded reports whether a team's archive for COPY is there; Upload
 	// takes one, as a stream.
 	Uploaded(team cay.TeamID, hash string) bool
@@ -219,9 +221,20 @@ func (c *Control) runBuilds(ctx context.Context) {
 		case j := <-c.builds.queue:
 			stop := context.AfterFunc(ctx, func() { c.builds.cancel(j.build.ID) })
 			c.runBuild(ctx, j)
+			c.tidyBuilds()
 			stop()
 			c.builds.leave(j.build)
 		}
+	}
+}
+
+// tidyBuilds gives room back after a snapshot was removed.
+func (c *Control) tidyBuilds() {
+	if c.builds.builder == nil {
+		return
+	}
+	if err := c.builds.builder.Tidy(); err != nil {
+		c.log.Warn("what removed templates needed is left", "error", err)
 	}
 }
 

@@ -157,6 +157,7 @@ func (c *Control) RemoveTemplate(ctx context.Context, team cay.TeamID, ref strin
 	for _, id := range snapshots {
 		c.discard(ctx, id)
 	}
+	c.tidyBuilds()
 	return nil
 }
 

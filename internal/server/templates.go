@@ -55,18 +55,22 @@ func (s *Server) publish(ctx context.Context, built template.Result) error {
 	return err
 }
 
-// collectEvery is how often what nothing needs is looked for.
-const collectEvery = time.Hour
+// What nothing needs is looked for soon after a start and then now and again.
+const (
+	collectFirst = time.Minute
+	collectEvery = time.Hour
+)
 
 // collectAlways collects until ctx ends.
 func (s *Server) collectAlways(ctx context.Context) {
-	tick := time.NewTicker(collectEvery)
-	defer tick.Stop()
+	timer := time.NewTimer(collectFirst)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-timer.C:
+			timer.Reset(collectEvery)
 		}
 		if err := s.collect(ctx); err != nil && ctx.Err() == nil {
 			s.log.Warn("what nothing needs could not be removed", "err", err)

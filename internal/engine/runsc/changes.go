@@ -74,6 +74,8 @@ type saved struct {
 	pages *os.File
 	index []extent // where in pages a part of gVisor's memory file lies
 	multi *os.File
+
+	removed map[string]bool // names that were met of what is removed
 }
 
 func openSaved(dir string) (*saved, error) {
@@ -138,7 +140,14 @@ func (s *saved) entry(in io.Reader, out *tar.Writer, h *tar.Header) error {
 	if name == "" || strings.HasPrefix(path.Base(name), whiteout) {
 		return nil
 	}
-	if h.Typeflag == tar.TypeChar && h.Devmajor == 0 && h.Devminor == 0 {
+	// What is removed is one device with many names: the second one on is a
+	// link to the first.
+	target := strings.TrimPrefix(path.Clean("/"+h.Linkname), "/")
+	if h.Typeflag == tar.TypeChar && h.Devmajor == 0 && h.Devminor == 0 || h.Typeflag == tar.TypeLink && s.removed[target] {
+		if s.removed == nil {
+			s.removed = map[string]bool{}
+		}
+		s.removed[name] = true
 		dir, base := path.Split(name)
 		return out.WriteHeader(&tar.Header{Name: dir + whiteout + base, Typeflag: tar.TypeReg, Mode: 0o600, ModTime: h.ModTime})
 	}
@@ -148,7 +157,7 @@ func (s *saved) entry(in io.Reader, out *tar.Writer, h *tar.Header) error {
 	replaces := takeOverlayMarks(&next)
 	switch h.Typeflag {
 	case tar.TypeLink:
-		next.Linkname = strings.TrimPrefix(path.Clean("/"+h.Linkname), "/")
+		next.Linkname = target
 	case tar.TypeDir:
 		next.Name += "/"
 		if err := out.WriteHeader(&next); err != nil || !replaces {

@@ -118,6 +118,7 @@ func TestLayer(t *testing.T) {
 		{Name: "./srv/a", Typeflag: tar.TypeReg, Mode: 0o4755, Uid: 7, Size: int64(len(body)), PAXRecords: map[string]string{"SCHILY.xattr.user.x": "y"}},
 		{Name: "./srv/b", Typeflag: tar.TypeLink, Linkname: "./srv/a"},
 		{Name: "./gone", Typeflag: tar.TypeChar},
+		{Name: "./srv/too", Typeflag: tar.TypeLink, Linkname: "./gone"},
 		{Name: "./.wh.fake", Typeflag: tar.TypeReg, Size: int64(len(body))},
 		{Name: "./null", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3},
 	} {
@@ -166,7 +167,7 @@ func TestLayer(t *testing.T) {
 			}
 		}
 	}
-	want := []string{"srv/", "srv/.wh..wh..opq", "srv/a", "srv/b", ".wh.gone", "null"}
+	want := []string{"srv/", "srv/.wh..wh..opq", "srv/a", "srv/b", ".wh.gone", "srv/.wh.too", "null"}
 	if !slices.Equal(names, want) {
 		t.Errorf("layer holds %q, want %q", names, want)
 	}

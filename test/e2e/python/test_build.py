@@ -1,0 +1,254 @@
+"""Templates built with the SDK's builder: sync, async, and everything that goes wrong."""
+
+import asyncio
+import io
+import json
+import os
+import tarfile
+import urllib.error
+import urllib.request
+import uuid
+
+import e2b
+import pytest
+from e2b import AsyncTemplate, Sandbox, Template, wait_for_file
+
+RUN = uuid.uuid4().hex  # in first steps that must not be cached from an earlier run
+
+
+@pytest.fixture
+def name():
+    """Makes names of templates, which are removed after the test's sandboxes.
+
+    A test that makes sandboxes must ask for this, or for build, first.
+    """
+    made = []
+
+    def make():
+        made.append("t-" + uuid.uuid4().hex[:12])
+        return made[-1]
+
+    yield make
+    for alias in made:
+        call("DELETE", f"/templates/{alias}")
+
+
+@pytest.fixture
+def build(name):
+    """Builds a template and returns its name and the log's messages."""
+
+    def make(template, alias=None, **kw):
+        lines = []
+        alias = alias or name()
+        Template.build(template, alias, cpu_count=1, memory_mb=512, on_build_logs=lambda e: lines.append(e.message), **kw)
+        return alias, lines
+
+    return make
+
+
+def call(method, path, body=None, data=None):
+    """Plain REST, for what the SDK has no method for."""
+    url = path if path.startswith("http") else os.environ["E2B_API_URL"] + path
+    headers = {"X-API-Key": os.environ["E2B_API_KEY"]}
+    if body is not None:
+        data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
+    request = urllib.request.Request(url, data=data, headers=headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            status, text = reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        status, text = error.code, error.read()
+    return status, json.loads(text) if text else None
+
+
+@pytest.fixture
+def context(tmp_path):
+    """A directory to copy from, with what is awkward to copy."""
+    (tmp_path / "folder" / "sub").mkdir(parents=True)
+    (tmp_path / "folder" / "a.txt").write_text("a")
+    (tmp_path / "folder" / "sub" / "b.txt").write_text("b")
+    (tmp_path / "folder" / "link").symlink_to("a.txt")
+    (tmp_path / "app.py").write_text("print('app')")
+    (tmp_path / "folder" / "ignored.log").write_text("not this")
+    (tmp_path / ".dockerignore").write_text("**/*.log\n")
+    return tmp_path
+
+
+def steps(context, last="one"):
+    return (
+        Template(file_context_path=context)
+        .from_template("base")
+        .set_envs({"RUN": RUN, "GREETING": "hi there", "MORE": "$PATH:/opt/more"})
+        .run_cmd("id -un > ~/who; sudo sh -c 'id -un > /opt/root'; sudo chmod 4755 /opt/root")
+        .copy("folder", "dest")
+        .copy("app.py", "/opt/main.py", user="root", mode=0o750)
+        .copy("folder/*", "/opt/glob/")
+        .set_user("worker")
+        .set_workdir("/srv/work")
+        .run_cmd(f"rm -rf ~/x; echo $GREETING > where; pwd >> where; id -un >> where; echo {last} > /tmp/last")
+        .set_start_cmd("echo started > /tmp/started; exec sleep 1000000", wait_for_file("/tmp/started"))
+    )
+
+
+def test_build_and_build_again(build, context, create):
+    alias, lines = build(steps(context))
+    assert not any("CACHED" in line for line in lines), lines
+    sbx = create(alias)
+    run = lambda cmd, **kw: sbx.commands.run(cmd, **kw).stdout
+    assert run("cat /srv/work/where") == "hi there\n/srv/work\nworker\n"
+    assert run("cat /home/user/who /opt/root; stat -c %a /opt/root") == "user\nroot\n4755\n"
+    assert run("id -un; pwd; echo $GREETING; echo $MORE") == \
+        "worker\n/srv/work\nhi there\n/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/more\n"
+    listing = run("cd /home/user/dest && find . -mindepth 1 -printf '%p %y %u %l\\n' | sort")
+    assert listing == "./a.txt f user \n./link l user a.txt\n./sub d user \n./sub/b.txt f user \n"
+    assert run("stat -c '%U %a' /opt/main.py; cat /opt/glob/sub/b.txt; readlink /opt/glob/link") == "root 750\nba.txt\n"
+    assert run("pgrep -c sleep") == "1\n"
+    # What the steps made is in the read-only root: a fresh sandbox has written nothing of it.
+    assert int(run("df --output=used -k / | tail -1")) < 1024
+    info = sbx.get_info()
+    assert (info.cpu_count, info.memory_mb) == (1, 512)
+
+    _, lines = build(steps(context), alias)
+    assert any("CACHED [finalize]" in line for line in lines), lines
+    _, lines = build(steps(context, "two"), alias)
+    ran = [line for line in lines if "RUN" in line or "COPY" in line or "[builder" in line]
+    assert [("CACHED" in line) for line in ran] == [True] * 7 + [False], lines
+    assert create(alias).commands.run("cat /tmp/last; cat /home/user/dest/a.txt; rm /home/user/dest/a.txt", user="root").stdout == "two\na"
+
+
+def test_child_of_a_built_template(build, create):
+    parent, _ = build(Template().from_template("base").set_envs({"A": "1"}).run_cmd("echo p > ~/p; sudo rm /usr/bin/file"))
+    child, _ = build(Template().from_template(parent).set_envs({"B": "$A-2"}).run_cmd("cat ~/p; echo c > ~/c"))
+    sbx = create(child)
+    assert sbx.commands.run("cat ~/p ~/c; echo $A $B; ls /usr/bin/file 2>/dev/null | wc -l").stdout == "p\nc\n1 1-2\n0\n"
+
+
+def test_force(build):
+    flow = lambda last: Template().from_template("base").run_cmd(f"echo {RUN}").run_cmd(last)
+    alias, _ = build(flow("echo 2"))
+    _, lines = build(flow("echo 2"), alias, skip_cache=True)
+    assert not any("CACHED" in line for line in lines), lines
+    half = Template().from_template("base").run_cmd(f"echo {RUN}").skip_cache().run_cmd("echo 2")
+    _, lines = build(half, alias)
+    assert [("CACHED" in line) for line in lines if "RUN" in line] == [True, False], lines
+
+
+def test_images_that_are_ours(build, create):
+    alias, _ = build(Template().from_image("e2bdev/base").run_cmd("echo ours > ~/ours"))
+    assert create(alias).commands.run("cat ~/ours; id -un").stdout == "ours\nuser\n"
+
+
+def fails(build, template, text, alias):
+    with pytest.raises(e2b.exceptions.BuildException) as failure:
+        build(template, alias)
+    assert text in str(failure.value), str(failure.value)
+    return failure
+
+
+def test_failed_steps_say_which_and_keep_what_serves(build, create):
+    alias, _ = build(Template().from_template("base").run_cmd("echo good > ~/state"))
+    base = lambda: Template().from_template("base").run_cmd("true")
+    fails(build, base().run_cmd("echo why >&2; exit 3"), "failed to run command 'echo why >&2; exit 3': exit status 3\nwhy", alias)
+    fails(build, base().run_cmd("whoami", user="root123"),
+          "failed to run command 'whoami': command failed: unauthenticated: invalid username: 'root123'", alias)
+    fails(build, Template().from_template("not-there"), "not found", alias)
+    fails(build, Template().from_image("nobody.invalid/nothing:1"), "nobody.invalid/nothing:1", alias)
+    fails(build, base().set_start_cmd("exit 7", wait_for_file("/never")), "the start command ended before the template was ready: exit status 7", alias)
+    assert create(alias).commands.run("cat ~/state").stdout == "good\n"
+    status, template = call("GET", f"/templates/{alias}")
+    assert status == 200 and sorted(b["status"] for b in template["builds"]) == ["error"] * 5 + ["ready"]
+    failed = [b for b in template["builds"] if b["status"] == "error"]
+    reasons = [call("GET", f"/templates/{template['templateID']}/builds/{b['buildID']}/status")[1]["reason"] for b in failed]
+    assert sorted(r["step"] for r in reasons) == ["2", "2", "base", "base", "finalize"]
+
+
+def test_archives_that_are_wrong(name, eventually):
+    good = io.BytesIO()
+    with tarfile.open(fileobj=good, mode="w:gz") as tar:
+        entry = tarfile.TarInfo("f")
+        entry.size = 200_000
+        tar.addfile(entry, io.BytesIO(os.urandom(200_000)))
+    evil = io.BytesIO()
+    with tarfile.open(fileobj=evil, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("../../etc/cron.d/f"))
+    cases = {"damaged": good.getvalue()[:100_000], "outside": evil.getvalue(), "never uploaded": None, "no archive": b"nothing"}
+    for what, data in cases.items():
+        _, made = call("POST", "/v3/templates", {"name": name()})
+        template, build_id, digest = made["templateID"], made["buildID"], uuid.uuid4().hex * 2
+        status, link = call("GET", f"/templates/{template}/files/{digest}")
+        assert status == 201 and link["present"] is False
+        if data is not None:
+            assert call("PUT", link["url"], data=data)[0] == 200
+            assert call("PUT", link["url"] + "0", data=data)[0] == 403
+        step = {"type": "COPY", "args": [".", "/opt/", "", ""], "filesHash": digest}
+        assert call("POST", f"/v2/templates/{template}/builds/{build_id}", {"fromTemplate": "base", "steps": [step]})[0] == 202
+        state = eventually(lambda: (s := call("GET", f"/templates/{template}/builds/{build_id}/status")[1])["status"] != "building" and s)
+        assert state["status"] == "error" and state["reason"]["step"] == "1", (what, state)
+        assert call("DELETE", f"/templates/{template}")[0] == 204
+
+
+def test_requests_that_are_wrong(name):
+    for body, text in [
+        ({"name": "x", "cpuCount": 64}, "CPU count must be at most 32"),
+        ({"name": "x", "cpuCount": 3}, "CPU count must be 1 or an even number"),
+        ({"name": "x", "memoryMB": 1023}, "Memory must be divisible by 2"),
+        ({"name": "no spaces"}, "is no name"),
+        ({"name": "x:"}, "invalid tag"),
+        ({}, "name: is required"),
+    ]:
+        status, error = call("POST", "/v3/templates", body)
+        assert status == 400 and text in error["message"], (body, status, error)
+    assert call("POST", "/v3/templates", {"name": "base"})[0] == 403
+    _, made = call("POST", "/v3/templates", {"name": name()})
+    path = f"/v2/templates/{made['templateID']}/builds/{made['buildID']}"
+    assert call("POST", path, {})[0] == 400
+    assert call("POST", path, {"fromTemplate": "base", "steps": [{"type": "EXEC", "args": ["x"]}]})[0] == 400
+    assert call("POST", path.replace(made["buildID"], str(uuid.uuid4())), {"fromTemplate": "base"})[0] == 404
+    assert call("DELETE", f"/templates/{made['templateID']}")[0] == 204
+
+
+def test_tags(build, create):
+    alias, _ = build(Template().from_template("base").run_cmd("echo 1 > ~/v"))
+    with pytest.raises(e2b.exceptions.SandboxException):
+        Sandbox.create(f"{alias}:v1")
+    assert Template.assign_tags(f"{alias}:default", "v1").tags == ["v1"]
+    build(Template().from_template("base").run_cmd("echo 2 > ~/v"), f"{alias}:v2", tags=["latest"])
+    version = lambda tag: create(alias + tag).commands.run("cat ~/v").stdout.strip()
+    assert [version(""), version(":default"), version(":v1"), version(":v2"), version(":latest")] == ["1", "1", "1", "2", "2"]
+    Template.assign_tags(f"{alias}:v2", ["default", "v1"])
+    assert [version(""), version(":v1")] == ["2", "2"]
+    assert sorted(tag.tag for tag in Template.get_tags(alias)) == ["default", "latest", "v1", "v2"]
+    Template.remove_tags(alias, ["v2", "latest"])
+    assert sorted(tag.tag for tag in Template.get_tags(alias)) == ["default", "v1"]
+    with pytest.raises(e2b.exceptions.TemplateException):
+        Template.remove_tags(alias, "default")
+    with pytest.raises(e2b.exceptions.TemplateException):
+        Template.assign_tags(f"{alias}:never", "v3")
+    assert call("DELETE", f"/templates/{alias}")[0] == 400  # sandboxes run
+    assert call("PATCH", f"/v2/templates/{alias}", {"public": True})[0] == 200
+    assert call("GET", f"/templates/{alias}")[1]["public"] is True
+
+
+def test_exists_and_background(name, eventually):
+    alias = name()
+    assert not Template.exists(alias)
+    info = Template.build_in_background(Template().from_template("base").run_cmd("echo background"), alias)
+    status = eventually(lambda: (s := Template.get_build_status(info)).status.value != "building" and s)
+    assert status.status.value == "ready"
+    assert any("background" in entry.message for entry in status.log_entries)
+    assert Template.exists(alias)
+    _, logs = call("GET", f"/templates/{info.template_id}/builds/{info.build_id}/logs?direction=backward&limit=1")
+    assert logs["logs"][0]["message"].startswith("Build finished")
+    assert call("DELETE", f"/templates/{alias}")[0] == 204
+    assert not Template.exists(alias)
+
+
+def test_async_and_at_once(name, create):
+    one, two = name(), name()
+
+    async def both():
+        flow = lambda n: AsyncTemplate().from_template("base").run_cmd(f"echo {n} > ~/n")
+        await asyncio.gather(*(AsyncTemplate.build(flow(n), n, cpu_count=1, memory_mb=512) for n in (one, two)))
+
+    asyncio.run(both())
+    assert [create(n).commands.run("cat ~/n").stdout.strip() for n in (one, two)] == [one, two]
