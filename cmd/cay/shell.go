@@ -49,6 +49,8 @@ func (c *connectCmd) Run(a *app) error {
 
 // shell runs a login shell on this terminal.
 func (a *app) shell(ctx context.Context, box *client.Sandbox, user string) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGQUIT) // which would end the program where it stands
+	defer stop()
 	resized := make(chan os.Signal, 1)
 	signal.Notify(resized, syscall.SIGWINCH)
 	defer signal.Stop(resized)
@@ -70,14 +72,14 @@ func (a *app) shell(ctx context.Context, box *client.Sandbox, user string) error
 	}
 	// From here on keys are the sandbox's, interrupts too. The terminal gets
 	// its old ways back however this function is left.
-	before, err := term.MakeRaw(int(a.in.Fd()))
+	raw, err := makeRaw(a.in)
 	if err != nil {
-		_ = p.Kill(context.WithoutCancel(ctx))
-		return cay.Wrap(cay.Internal, err, "the terminal cannot be made raw")
+		endShell(ctx, p)
+		return err
 	}
-	defer term.Restore(int(a.in.Fd()), before)
-	go pass(ctx, a.in, p)
-	go func() {
+	defer raw.restore()
+	raw.background(func() { pass(ctx, a.in, p) })
+	raw.background(func() {
 		for {
 			select {
 			case <-ctx.Done():
@@ -88,10 +90,11 @@ func (a *app) shell(ctx context.Context, box *client.Sandbox, user string) error
 				}
 			}
 		}
-	}()
+	})
 	exit, err := p.Wait()
+	raw.restore() // what follows may take its time
 	if ctx.Err() != nil || err != nil {
-		_ = p.Kill(context.WithoutCancel(ctx))
+		endShell(ctx, p)
 		// A half-drawn screen must not swallow the message.
 		fmt.Fprint(a.out, "\x1b[0m\x1b[?25h\r\n")
 	}
@@ -106,6 +109,13 @@ func (a *app) shell(ctx context.Context, box *client.Sandbox, user string) error
 		return exitStatus(exit.Code)
 	}
 	return nil
+}
+
+// endShell ends a shell that nobody looks at any more, if its server answers.
+func endShell(ctx context.Context, p *client.Process) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	_ = p.Kill(ctx) // it may be gone
 }
 
 func terminalSize(f *os.File) (client.Size, error) {

@@ -78,18 +78,40 @@ print((time.perf_counter() - begun) * 1000)
 """
 
 
-def command(_):
-    figure = Figure('commands.run("true")', "ms", lambda raw: raw + 2, "bash -l -c true inside + 2")
+class Bare:
+    """Runs bash through Start with one connection and no more of a client than that."""
+
+    def __init__(self, server, sandbox, script):
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        self.headers = {**sandbox.connection_config.sandbox_headers, "E2b-Sandbox-Id": sandbox.sandbox_id,
+                        "E2b-Sandbox-Port": str(AGENT), "Content-Type": "application/connect+json",
+                        "Connect-Protocol-Version": "1", "Connect-Timeout-Ms": "60000"}
+        message = json.dumps({"process": {"cmd": "/bin/bash", "args": ["-l", "-c", script]}, "stdin": False}).encode()
+        self.body = struct.pack(">BI", 0, len(message)) + message
+
+    def run(self):
+        self.connection.request("POST", "/process.Process/Start", self.body, self.headers)
+        reply = self.connection.getresponse().read()
+        assert b"exit status 0" in reply, reply
+
+
+def command(server):
+    """The SDK's command and a bare client's, in turns with the raw one."""
+    rule = "bash -l -c true inside + 2"
+    sdk = Figure('commands.run("true")', "ms", lambda raw: raw + 2, rule)
+    bare = Figure('the same, bare client', "ms", lambda raw: raw + 2, rule)
     sandbox = e2b.Sandbox.create(timeout=900)
     sandbox.files.write("/tmp/raw.py", SHELL)
+    client = Bare(server, sandbox, "true")
     for turn in range(10 * TURNS + 2):
-        ours = ms(lambda: sandbox.commands.run("true"))
+        took = ms(lambda: sandbox.commands.run("true")), ms(client.run)
         raw = float(sandbox.commands.run("python3 /tmp/raw.py").stdout)
         if turn > 1:  # the first turns warm caches
-            figure.ours.append(ours)
-            figure.raw.append(round(raw, 2))
+            for figure, ours in zip((sdk, bare), took):
+                figure.ours.append(ours)
+                figure.raw.append(round(raw, 2))
     sandbox.kill()
-    return figure
+    return sdk, bare
 
 
 def concurrent(_):
@@ -213,4 +235,8 @@ def listing(server):
     return figure
 
 
-MEASURES = (command, concurrent, upload, download, output, memory, listing)
+def measure(server):
+    """All figures of this part, one after the other."""
+    yield from command(server)
+    for figure in (concurrent, upload, download, output, memory, listing):
+        yield figure(server)

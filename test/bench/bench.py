@@ -131,8 +131,7 @@ def figures(server):
         for measure in (create_to_first_result, command, memory, recovery):
             yield measure(server)
     if "agent" in parts:
-        for measure in agent.MEASURES:
-            yield measure(server)
+        yield from agent.measure(server)
     if "interp" in parts:
         for measure in interp.MEASURES:
             yield measure(server)

@@ -37,3 +37,30 @@ func TestCodec(t *testing.T) {
 		}
 	}
 }
+
+// What the codec takes it also gives back, and takes again as the same.
+func FuzzCodec(f *testing.F) {
+	for _, text := range []string{
+		``, `{}`, `null`, `[]`, `{"process":{"cmd":"sh","args":["-c","x"],"envs":{"a":"b"},"cwd":"/"},"tag":"t","stdin":false}`,
+		`{"process":null}`, `{"pty":{"size":{"cols":4294967295,"rows":0}}}`, `{"pty":{"size":{"cols":-1}}}`,
+		`{"process":{"cmd":"\ud800"}}`, `{"process":{"envs":{"":""}},"unknown":{"deep":[[[]]]}}`, `{"stdin":"true"}`,
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var first, second pb.StartRequest
+		if (jsonCodec{}).Unmarshal(text, &first) != nil {
+			return
+		}
+		again, err := jsonCodec{}.Marshal(&first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := (jsonCodec{}).Unmarshal(again, &second); err != nil {
+			t.Fatalf("%s: %v", again, err)
+		}
+		if !proto.Equal(&first, &second) {
+			t.Errorf("%s became %s", text, again)
+		}
+	})
+}

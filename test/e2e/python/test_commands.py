@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 import uuid
 
 import e2b
@@ -343,6 +344,29 @@ def test_top(screen):
     screen.until(lambda rows: any("PID USER" in row for row in rows))
     screen.type(b"q")
     screen.until(lambda rows: any(row.startswith("done-2") for row in rows))
+
+
+# --- time -------------------------------------------------------------------
+
+
+def test_life_does_not_pass_while_paused(create, eventually):
+    """A command's time is bounded without a client, and counts running time only."""
+    life = 6
+    sandbox = create()
+    handle = sandbox.commands.run(
+        "while true; do echo >> /tmp/ticks; sleep 0.2; done", background=True, timeout=life)
+    handle.disconnect()
+
+    def ticks():
+        return len(sandbox.files.read("/tmp/ticks")) if sandbox.files.exists("/tmp/ticks") else 0
+
+    eventually(ticks)
+    sandbox.pause()
+    time.sleep(life + 1)  # were this time counted, nothing would be left
+    sandbox = e2b.Sandbox.connect(sandbox.sandbox_id)
+    at_resume = ticks()
+    eventually(lambda: handle.pid not in [p.pid for p in sandbox.commands.list()])
+    assert ticks() > at_resume + 3
 
 
 # --- the end of the sandbox -----------------------------------------------
