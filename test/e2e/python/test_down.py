@@ -32,3 +32,22 @@ def test_nothing_is_left():
         except OSError:
             continue
     assert list((server.data / "images").iterdir()), "templates stay"
+
+
+def test_it_was_asked_for():
+    """Whoever asks later why a sandbox ended is not told that it was lost."""
+    server = world.Server()
+    server.start()
+    try:
+        running = e2b.Sandbox.create(timeout=300)
+        paused = e2b.Sandbox.create(timeout=300)
+        paused.pause()
+        server.cay("down")
+        server.start()
+        told = server.cay("sandbox", "why", running.sandbox_id).stdout
+        assert "it was ended on request" in told
+        assert "cay down" in told
+        assert paused.connect(timeout=60).commands.run("echo back").stdout == "back\n"
+        paused.kill()
+    finally:
+        server.cay("down")

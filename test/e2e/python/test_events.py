@@ -142,3 +142,23 @@ def test_the_diary_is_closed_to_the_outside(sbx):
         urllib.request.urlopen(request, timeout=60)
     assert refused.value.code == 404
     assert b"reserved for the E2B control plane" in refused.value.read()
+
+
+def test_keys_of_a_team():
+    (team,) = get("/teams")
+    assert team["apiKey"] == os.environ["E2B_API_KEY"]
+    request = urllib.request.Request(
+        os.environ["E2B_API_URL"] + "/api-keys", data=b'{"name": "e2e made"}', method="POST",
+        headers={"X-API-Key": os.environ["E2B_API_KEY"], "Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        assert reply.status == 201
+        made = json.load(reply)
+    assert e2b.Sandbox.list(api_key=made["key"]).next_items() is not None
+    assert "e2e made" in [key["name"] for key in get("/api-keys")]
+    request = urllib.request.Request(
+        f"{os.environ['E2B_API_URL']}/api-keys/{made['id']}", method="DELETE", headers={"X-API-Key": made["key"]})
+    assert urllib.request.urlopen(request, timeout=60).status == 204
+    with pytest.raises(e2b.AuthenticationException):
+        e2b.Sandbox.list(api_key=made["key"]).next_items()
+    samples = get(f"/teams/{team['teamID']}/metrics")
+    assert samples[-1]["concurrentSandboxes"] >= 0
