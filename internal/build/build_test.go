@@ -1,0 +1,243 @@
+package build
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/cay-run/cay"
+)
+
+func TestExpand(t *testing.T) {
+	env := map[string]string{"A": "1", "PATH": "/bin", "E": ""}
+	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+	for in, want := range map[string]string{
+		"plain":               "plain",
+		"$A-${A}x$PATH:/opt":  "1-1x/bin:/opt",
+		`\$A`:                 "$A",
+		"$NONE.${NONE}":       ".",
+		"${NONE:-a$A}${A:-b}": "a11",
+		"${E:-empty}":         "empty",
+		"${A:+yes}${NONE:+n}": "yes",
+		"$":                   "$",
+		"$1":                  "$1",
+		"${A":                 "${A",
+		"${X:-${Y:-${A}}}":    "1",
+	} {
+		if got := expand(in, lookup); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}
+
+// pack makes an archive; names that end with "/" are directories, with " ->"
+// links.
+func pack(t *testing.T, names ...string) *bytes.Buffer {
+	t.Helper()
+	out := new(bytes.Buffer)
+	w := tar.NewWriter(out)
+	for _, name := range names {
+		h := &tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o6644, Uid: 9, Size: int64(len(name))}
+		if link, to, ok := strings.Cut(name, " -> "); ok {
+			h = &tar.Header{Name: link, Typeflag: tar.TypeSymlink, Linkname: to}
+		} else if strings.HasSuffix(name, "/") {
+			h = &tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: 0o755}
+		}
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Size > 0 {
+			if _, err := io.WriteString(w, name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestCopyPutsNamesWhereTheyBelong(t *testing.T) {
+	tree := []string{"folder/", "folder/a", "folder/sub/", "folder/sub/b", "folder/l -> a"}
+	for name, c := range map[string]struct {
+		src    string
+		in     []string
+		single string // the destination's name, for one file
+		want   []string
+	}{
+		"a directory's content":   {"folder", tree, "", []string{"a", "sub/", "sub/b", "l"}},
+		"the same with a slash":   {"folder/", tree, "", []string{"a", "sub/", "sub/b", "l"}},
+		"a pattern":               {"folder/*", tree[1:], "", []string{"a", "sub/", "sub/b", "l"}},
+		"a pattern at the top":    {"*", tree, "", []string{"folder/", "folder/a", "folder/sub/", "folder/sub/b", "folder/l"}},
+		"everything":              {".", tree, "", []string{"folder/", "folder/a", "folder/sub/", "folder/sub/b", "folder/l"}},
+		"a file":                  {"folder/a", []string{"folder/a"}, "", []string{"a"}},
+		"a file under a new name": {"folder/a", []string{"folder/a"}, "new", []string{"new"}},
+		"what is not meant":       {"folder/sub", tree, "", []string{"b"}},
+	} {
+		from, err := newSource(c.src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		from.single = len(c.in) == 1
+		var out bytes.Buffer
+		if err := translate(&out, pack(t, c.in...), from, c.single, -1, 1<<20); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var got []string
+		for r := tar.NewReader(&out); ; {
+			h, err := r.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if h.Mode&0o7000 != 0 || h.Uid != 0 {
+				t.Errorf("%s: %s keeps mode %#o and owner %d", name, h.Name, h.Mode, h.Uid)
+			}
+			got = append(got, h.Name)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestCopyRefuses(t *testing.T) {
+	if _, err := newSource("../x"); err == nil {
+		t.Error("a source outside the context was taken")
+	}
+	whole := pack(t, "long-name").Bytes()
+	for name, in := range map[string]io.Reader{
+		"a name that leads out": pack(t, "../../etc/passwd"),
+		"an absolute name":      pack(t, "/etc/passwd"),
+		"half an archive":       bytes.NewReader(whole[:513]),
+		"no archive":            strings.NewReader(strings.Repeat("x", 2000)),
+		"too much":              pack(t, strings.Repeat("x", 90), strings.Repeat("y", 90)),
+	} {
+		err := translate(io.Discard, in, source{base: "."}, "", -1, 100)
+		if err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+}
+
+func FuzzTranslate(f *testing.F) {
+	f.Add([]byte("x"), "a/*")
+	f.Fuzz(func(t *testing.T, data []byte, src string) {
+		from, err := newSource(src)
+		if err != nil {
+			return
+		}
+		var out bytes.Buffer
+		if translate(&out, bytes.NewReader(data), from, "", -1, 1<<16) != nil {
+			return
+		}
+		for r := tar.NewReader(&out); ; {
+			h, err := r.Next()
+			if err != nil {
+				return
+			}
+			if h.Name == ".." || strings.HasPrefix(h.Name, "../") || filepath.IsAbs(h.Name) {
+				t.Errorf("%q leads out", h.Name)
+			}
+		}
+	})
+}
+
+func TestCommandErrorsInTheContractsWords(t *testing.T) {
+	refused := connect.NewError(connect.CodeUnauthenticated, errors.New("invalid username: 'root123'"))
+	for want, err := range map[string]error{
+		"failed to run command 'whoami': command failed: unauthenticated: invalid username: 'root123'": refused,
+		"failed to run command 'whoami': exit status 3\nlast line":                                     &exit{"exit status 3"},
+	} {
+		got := commandError("whoami", err, []string{"last line"})
+		var ours *cay.Error
+		if !errors.As(got, &ours) || ours.Msg != want {
+			t.Errorf("got %v, want %q", got, want)
+		}
+	}
+	if commandError("true", nil, nil) != nil {
+		t.Error("success is an error")
+	}
+}
+
+func TestUploads(t *testing.T) {
+	b := &Builder{contexts: t.TempDir()}
+	const team, hash = "team", "hash"
+	if b.Uploaded(team, hash) {
+		t.Error("it is there already")
+	}
+	if err := b.Upload(t.Context(), team, hash, io.MultiReader(strings.NewReader("half"), broken{})); cay.KindOf(err) != cay.Invalid {
+		t.Errorf("half an archive: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.Upload(ctx, team, hash, strings.NewReader("x")); err == nil || b.Uploaded(team, hash) {
+		t.Errorf("a client that went away: %v", err)
+	}
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	if _, err := z.Write(pack(t, "f").Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string][]byte{"plain": pack(t, "f").Bytes(), "compressed": zipped.Bytes()} {
+		if err := b.Upload(t.Context(), team, hash, bytes.NewReader(text)); err != nil {
+			t.Fatal(err)
+		}
+		in, done, err := b.openUpload(team, hash)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h, err := tar.NewReader(in).Next(); err != nil || h.Name != "f" {
+			t.Errorf("%s: %+v, %v", name, h, err)
+		}
+		if err := done(); err != nil {
+			t.Error(err)
+		}
+	}
+	if b.Uploaded("another", hash) {
+		t.Error("a team sees another's archive")
+	}
+	left := filepath.Join(b.contexts, team, tempPrefix+"left")
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.removeUploads(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(left); err == nil || !b.Uploaded(team, hash) {
+		t.Error("the wrong one was removed")
+	}
+}
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+func TestLines(t *testing.T) {
+	var got []string
+	l := lines{stream: "stdout", to: func(_, line string) { got = append(got, line) }}
+	for _, part := range []string{"a\nb", "c\r\n\n10%\r20%\rdone\n", strings.Repeat("x", lineMost+1), "rest"} {
+		l.write([]byte(part))
+	}
+	l.flush()
+	want := []string{"a", "bc", "done", strings.Repeat("x", lineMost+1), "rest"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %.80q, want %.80q", got, want)
+	}
+}

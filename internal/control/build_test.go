@@ -1,0 +1,195 @@
+package control_test
+
+import (
+	"context"
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// builder builds what it is told to.
+type builder struct {
+	build func(ctx context.Context, spec cay.BuildSpec, log func(cay.BuildLog)) (cay.BuildResult, error)
+}
+
+func (b *builder) Build(ctx context.Context, spec cay.BuildSpec, log func(cay.BuildLog)) (cay.BuildResult, error) {
+	return b.build(ctx, spec, log)
+}
+
+func (*builder) Has(cay.SnapshotID) bool                                     { return true }
+func (*builder) Tidy() error                                                 { return nil }
+func (*builder) Uploaded(cay.TeamID, string) bool                            { return false }
+func (*builder) Upload(context.Context, cay.TeamID, string, io.Reader) error { return nil }
+
+// withBuilder gives a world a control that builds.
+func withBuilder(t *testing.T, b *builder) *world {
+	t.Helper()
+	w := newWorld(t)
+	tokens, err := auth.NewTokens(make([]byte, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.c, err = control.Open(t.Context(), control.Config{
+		Store: w.store, Node: w.node, NodeID: "n", Tokens: tokens, Logs: w.logs, Builder: b, Reserved: []string{"base"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) request(name string, tags ...string) (cay.Template, cay.Build) {
+	w.Helper()
+	t, b, err := w.c.RequestBuild(w.Context(), control.BuildRequest{Team: w.team.ID, Name: name, Tags: tags})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return t, b
+}
+
+func (w *world) start(b cay.Build) {
+	w.Helper()
+	err := w.c.StartBuild(w.Context(), w.team.ID, string(b.Template), b.ID, control.BuildStart{FromTemplate: "base"})
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// await waits for the end of a build.
+func (w *world) await(b cay.Build) cay.Build {
+	w.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		row, err := w.store.Build(w.Context(), w.team.ID, b.ID)
+		if err != nil {
+			w.Fatal(err)
+		}
+		if row.State != cay.BuildBuilding {
+			return row
+		}
+	}
+	w.Fatal("the build does not end")
+	return cay.Build{}
+}
+
+func TestBuildsAreRecorded(t *testing.T) {
+	var spec cay.BuildSpec
+	b := &builder{}
+	w := withBuilder(t, b)
+	w.run()
+	b.build = func(_ context.Context, s cay.BuildSpec, log func(cay.BuildLog)) (cay.BuildResult, error) {
+		spec = s
+		log(cay.BuildLog{Level: cay.LogInfo, Step: "1", Message: "hello"})
+		return cay.BuildResult{Snapshot: "s2", Setup: cay.Setup{User: "me"}, Digest: "d"}, nil
+	}
+	tmpl, build := w.request("app:v1", "latest")
+	if build.State != cay.BuildWaiting || !slices.Equal(build.Tags, []string{"latest", "v1"}) {
+		t.Fatalf("requested %+v", build)
+	}
+	w.start(build)
+	got := w.await(build)
+	if got.State != cay.BuildReady || got.Snapshot != "s2" || got.Setup.User != "me" || spec.From != "s1" || spec.Limits.CPUs != 2 {
+		t.Fatalf("built %+v of %+v", got, spec)
+	}
+	_, lines, err := w.c.Build(t.Context(), w.team.ID, "app:v1", store.BuildLogQuery{Build: build.ID, Limit: 10})
+	if err != nil || len(lines) != 1 || lines[0].Message != "hello" {
+		t.Errorf("log %+v, %v", lines, err)
+	}
+	if _, err := w.c.Create(t.Context(), cay.CreateSpec{Team: w.team.ID, Template: "app", Timeout: time.Hour}); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("a name without its default tag: %v", err)
+	}
+	found, err := w.c.Template(t.Context(), w.team.ID, "app:latest")
+	if err != nil || found.Snapshot != "s2" || found.ID != tmpl.ID {
+		t.Errorf("by tag: %+v, %v", found, err)
+	}
+	err = w.c.StartBuild(t.Context(), w.team.ID, "app:v1", build.ID, control.BuildStart{FromTemplate: "base"})
+	if cay.KindOf(err) != cay.Invalid {
+		t.Errorf("started again: %v", err)
+	}
+}
+
+func TestAFailedBuildSaysWhy(t *testing.T) {
+	b := &builder{build: func(context.Context, cay.BuildSpec, func(cay.BuildLog)) (cay.BuildResult, error) {
+		return cay.BuildResult{}, &cay.StepError{Step: "2", Err: cay.Errorf(cay.Invalid, "no").WithHint("do")}
+	}}
+	w := withBuilder(t, b)
+	w.run()
+	_, build := w.request("app")
+	w.start(build)
+	if got := w.await(build); got.State != cay.BuildError || got.Reason != (cay.BuildReason{Step: "2", Message: "no; do"}) {
+		t.Errorf("recorded %+v", got)
+	}
+}
+
+func TestBuildsEndWithTheirTemplateAndTheServer(t *testing.T) {
+	entered := make(chan struct{}, 2)
+	b := &builder{build: func(ctx context.Context, _ cay.BuildSpec, _ func(cay.BuildLog)) (cay.BuildResult, error) {
+		entered <- struct{}{}
+		<-ctx.Done()
+		return cay.BuildResult{}, ctx.Err()
+	}}
+	w := withBuilder(t, b)
+	stop := w.run()
+	_, one := w.request("one")
+	_, two := w.request("two")
+	w.start(one)
+	w.start(two)
+	<-entered
+	<-entered
+	if err := w.c.RemoveTemplate(t.Context(), w.team.ID, "one"); err != nil {
+		t.Fatal(err)
+	}
+	stop() // and with it, the other
+	if got := w.await(two); got.State != cay.BuildError || got.Reason.Message == "" {
+		t.Errorf("recorded %+v", got)
+	}
+}
+
+func TestABuildThatAServerLeftHasFailed(t *testing.T) {
+	w := withBuilder(t, &builder{})
+	_, build := w.request("app")
+	w.start(build) // nothing runs it
+	w.restart()
+	if got := w.await(build); got.State != cay.BuildError {
+		t.Errorf("recorded %+v", got)
+	}
+}
+
+func TestWhatCannotBeBuilt(t *testing.T) {
+	w := withBuilder(t, &builder{})
+	for what, c := range map[string]struct {
+		r    control.BuildRequest
+		kind cay.Kind
+	}{
+		"a template of Cay's":   {control.BuildRequest{Name: "base"}, cay.Denied},
+		"another team's name":   {control.BuildRequest{Name: "them/app"}, cay.Denied},
+		"an id for a name":      {control.BuildRequest{Name: string(cay.NewBuildID())}, cay.Invalid},
+		"three CPUs":            {control.BuildRequest{Name: "app", CPUs: 3}, cay.Invalid},
+		"no memory to speak of": {control.BuildRequest{Name: "app", MemoryMB: 2}, cay.Invalid},
+		"a tag with a slash":    {control.BuildRequest{Name: "app", Tags: []string{"a/b"}}, cay.Invalid},
+	} {
+		c.r.Team = w.team.ID
+		if _, _, err := w.c.RequestBuild(t.Context(), c.r); cay.KindOf(err) != c.kind {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, b := w.request("app")
+	for what, s := range map[string]control.BuildStart{
+		"nothing to begin with": {},
+		"two to begin with":     {FromTemplate: "a", FromImage: "b"},
+		"half an ENV":           {FromTemplate: "a", Steps: []cay.BuildStep{{Type: "ENV", Args: []string{"A"}}}},
+		"a COPY of nothing":     {FromTemplate: "a", Steps: []cay.BuildStep{{Type: "COPY", Args: []string{"a", "b"}}}},
+	} {
+		if err := w.c.StartBuild(t.Context(), w.team.ID, "app", b.ID, s); cay.KindOf(err) != cay.Invalid {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := w.c.RemoveTags(t.Context(), w.team.ID, "app", []string{"default"}); cay.KindOf(err) != cay.Invalid {
+		t.Errorf("the default tag was removed: %v", err)
+	}
+}
