@@ -37,7 +37,7 @@ type commands struct {
 	Run      runCmd      `cmd:"" help:"Run a script, or code, in a fresh sandbox."`
 	Sandbox  sandboxCmd  `cmd:"" aliases:"sbx" help:"Make and use sandboxes."`
 	Undo     undoCmd     `cmd:"" help:"Bring a sandbox back to its newest checkpoint; again, further back."`
-	Template templateCmd `cmd:"" aliases:"tpl" help:"Look at templates."`
+	Template templateCmd `cmd:"" aliases:"tpl" help:"Build and keep templates."`
 	Image    imageCmd    `cmd:"" help:"Keep images of registries to build templates from."`
 }
 
