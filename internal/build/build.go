@@ -23,6 +23,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/engine"
 	"github.com/cay-run/cay/internal/layer"
+	"github.com/cay-run/cay/internal/oci"
 	"github.com/cay-run/cay/internal/snapshot"
 	"github.com/cay-run/cay/internal/vnet"
 )
@@ -40,14 +41,6 @@ type Net interface {
 	Apply(ctx context.Context, slot vnet.Slot, policy cay.NetworkPolicy) error
 }
 
-// Images makes root images of registries' images.
-type Images interface {
-	// Root returns the digest of a root image, known to snapshot.Dir, that has
-	// the agent in it, and what its processes begin with. Unavailable means
-	// that no registry could be reached. creds may be nil.
-	Root(ctx context.Context, ref string, creds *cay.RegistryAuth, log func(string)) (digest string, setup cay.Setup, err error)
-}
-
 // Times are how long parts of a build may take. Zero ones are the usual.
 type Times struct {
 	Step  time.Duration // of one step; an hour
@@ -60,7 +53,8 @@ type Config struct {
 	Engine    engine.Engine
 	Net       Net
 	Snapshots *snapshot.Dir
-	Images    Images // nil for none
+	Images    *oci.Teams // images of registries; nil for none
+	AgentPath string     // the agent to put into their roots
 	Times     Times
 	Log       *slog.Logger
 }
@@ -249,12 +243,8 @@ func (r *run) findBase(ctx context.Context) (cay.Setup, error) {
 	if r.spec.Image != "" {
 		r.from = r.spec.Image
 		if r.cfg.Images != nil {
-			root, setup, err := r.cfg.Images.Root(ctx, r.spec.Image, r.spec.Registry, func(line string) { r.say(baseStep, "%s", line) })
-			if err == nil {
-				r.root = root
-				return setup, nil
-			}
-			if cay.KindOf(err) != cay.Unavailable || ctx.Err() != nil {
+			setup, err := r.rootOf(ctx)
+			if err == nil || cay.KindOf(err) != cay.Unavailable || ctx.Err() != nil {
 				return setup, err
 			}
 			r.log(cay.BuildLog{Level: cay.LogWarn, Step: baseStep, Message: "no registry can be reached: " + err.Error()})

@@ -113,6 +113,11 @@ func (r *run) flatten(ctx context.Context, layer string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return r.flattenOn(ctx, base, layer)
+}
+
+// flattenOn is flatten for a base that is a file.
+func (r *run) flattenOn(ctx context.Context, base, layer string) (string, error) {
 	tree, err := erofs.Open(base)
 	if err != nil {
 		return "", cay.Wrap(cay.Internal, err, "read the base's root image")

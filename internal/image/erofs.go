@@ -11,6 +11,10 @@ const Format = 1
 // imageUUID is the same in every image, so that equal trees are equal images.
 const imageUUID = "6b9f1d2c-0c4e-4b7a-9a52-0d4ec4a7c001"
 
+// FromTree writes a tree that is not a recipe's into one EROFS file, which may
+// not be there yet.
+func FromTree(ctx context.Context, tree, out string) error { return makeImage(ctx, tree, out) }
+
 // makeImage writes a tree into one EROFS file, as gVisor reads it: data never
 // beside its inode (programs would not start), no extended attributes (their
 // files would be refused), nothing compressed. Times are kept, because Python

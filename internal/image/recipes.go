@@ -29,6 +29,19 @@ func Env() map[string]string {
 	return env
 }
 
+// SystemFiles are the files by which any root becomes a sandbox's.
+func SystemFiles() []File {
+	return []File{
+		{Path: "/etc/hostname", Mode: 0o644, Data: []byte(Hostname + "\n")},
+		{Path: "/etc/hosts", Mode: 0o644, Data: []byte(hosts)},
+		{Path: "/etc/machine-id", Mode: 0o644, Data: nil},
+		{Path: "/etc/sudoers.d/user", Mode: 0o440, Data: []byte(sudoers)},
+		// An empty /tmp would become a RAM disk outside the overlay.
+		{Path: "/tmp/.cay", Mode: 0o644, Data: nil},
+		{Path: "/var/tmp/.cay", Mode: 0o644, Data: nil},
+	}
+}
+
 // Base is a small Debian for an agent: shells, git, compilers, Python, node.
 func Base() Recipe {
 	return Recipe{
@@ -41,17 +54,9 @@ func Base() Recipe {
 			wget xz-utils zip
 			build-essential pkg-config
 			python3 python3-dev python3-pip python3-venv python-is-python3`),
-		Node: "24",
-		NPM:  "11",
-		Files: []File{
-			{Path: "/etc/hostname", Mode: 0o644, Data: []byte(Hostname + "\n")},
-			{Path: "/etc/hosts", Mode: 0o644, Data: []byte(hosts)},
-			{Path: "/etc/machine-id", Mode: 0o644, Data: nil},
-			{Path: "/etc/sudoers.d/user", Mode: 0o440, Data: []byte(sudoers)},
-			// An empty /tmp would become a RAM disk outside the overlay.
-			{Path: "/tmp/.cay", Mode: 0o644, Data: nil},
-			{Path: "/var/tmp/.cay", Mode: 0o644, Data: nil},
-		},
+		Node:  "24",
+		NPM:   "11",
+		Files: SystemFiles(),
 		Steps: []Step{
 			{Name: "make the user", Script: makeUser},
 			{Name: "tidy up", Script: tidy},
