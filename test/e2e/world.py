@@ -27,8 +27,12 @@ class Server:
         self.port = 7170 + place
         self.data = pathlib.Path(os.environ.get("CAY_E2E_DATA", ROOT / "build" / "e2e" / "data"))
         self.log = self.data.parent / "server.log"
+        # Where the tests' own image registry listens.
+        self.registry = f"127.0.0.1:{7290 + place}"
         self.env = {
             **os.environ,
+            "CAY_E2E_REGISTRY": self.registry,
+            "CAY_PLAIN_REGISTRIES": self.registry,
             "CAY_DATA_DIR": str(self.data),
             "CAY_RUN_DIR": f"/run/cay-e2e{place or ''}",
             "CAY_LISTEN": f"127.0.0.1:{self.port}",
