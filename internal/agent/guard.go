@@ -21,10 +21,12 @@ const (
 	// tasks, measured; the first guardFreeTasks are in its own share.
 	guardPerTask   = 320 << 10
 	guardFreeTasks = 64
-	// guardCalm is the pause between looks while nothing changes, guardBusy
-	// while something does.
-	guardCalm = 250 * time.Millisecond
+	// guardCalm is the longest pause between looks, guardBusy the shortest.
+	// Every look of every idle sandbox costs its host a hundred microseconds.
+	guardCalm = 500 * time.Millisecond
 	guardBusy = 25 * time.Millisecond
+	// guardFill is faster than a guest can fill memory, in bytes a second.
+	guardFill = 2 << 30
 	// guardForesight is how far ahead the guard thinks when there are many
 	// tasks: its own turn comes that late.
 	guardForesight = time.Second
@@ -151,13 +153,20 @@ func (g *guard) look(ctx context.Context) time.Duration {
 	before := g.last
 	g.last = now
 	if soon(before, now) > guardReserve {
-		if before.left == now.left {
-			return guardCalm
-		}
-		return guardBusy
+		return pause(before, now)
 	}
 	g.act(ctx)
 	return guardBusy
+}
+
+// pause is how long nothing can happen: until what is left could be filled, or
+// hardly, where many tasks are up to something.
+func pause(before, now spare) time.Duration {
+	if now.tasks >= guardStorm && now.left != before.left {
+		return guardBusy
+	}
+	left := float64(now.left - min(now.left, guardReserve))
+	return min(max(time.Duration(left/guardFill*float64(time.Second)), guardBusy), guardCalm)
 }
 
 // soon is what will be left when the guard has its next turn, if the guest goes

@@ -212,3 +212,22 @@ func FuzzCA(f *testing.F) {
 		}
 	})
 }
+
+func TestGuardLooksInTime(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		before, now spare
+		want        time.Duration
+	}{
+		{"plenty, something changes", spare{left: 8 << 30}, spare{left: 7 << 30, tasks: 10}, guardCalm},
+		{"half a gigabyte", spare{left: 9 << 30}, spare{left: 512*mib + guardReserve, tasks: 10}, 250 * time.Millisecond},
+		{"little", spare{}, spare{left: guardReserve + mib}, guardBusy},
+		{"nothing", spare{}, spare{}, guardBusy},
+		{"many tasks, busy", spare{left: 8 << 30}, spare{left: 7 << 30, tasks: guardStorm}, guardBusy},
+		{"many tasks, idle", spare{left: 8 << 30}, spare{left: 8 << 30, tasks: guardStorm}, guardCalm},
+	} {
+		if got := pause(c.before, c.now); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
