@@ -94,6 +94,9 @@ func (a *Agent) become(ctx context.Context, in guest.Init) error {
 	}
 	a.adopt(in)
 	a.diary.begin()
+	if err := a.cloned(ctx, in); err != nil {
+		return err
+	}
 	a.mu.RLock()
 	hooks := a.hooks
 	a.mu.RUnlock()

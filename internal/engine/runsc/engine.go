@@ -9,6 +9,7 @@ package runsc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -103,6 +104,9 @@ func (e *Engine) CanRestore(s cay.Snapshot) error {
 	case !validName(s.EngineHash) || !e.installed(s.EngineHash):
 		return refuse("engine build %q that took it is not installed", s.EngineHash)
 	}
+	if why := e.withdrawn(s.EngineHash); why != "" {
+		return refuse("engine build %s is withdrawn: %s", s.EngineHash, why)
+	}
 	for _, f := range s.CPUFeatures {
 		if _, ok := slices.BinarySearch(e.features, f); !ok {
 			return refuse("it needs a processor with %s", f)
@@ -139,6 +143,17 @@ func (e *Engine) installed(hash string) bool {
 		}
 	}
 	return true
+}
+
+// withdrawn reads why a build must restore nothing any more, for a security
+// hole say; empty when it may. Whoever withdraws one writes the reason into
+// <engines>/<hash>.withdrawn. What runs under it runs on.
+func (e *Engine) withdrawn(hash string) string {
+	text, err := os.ReadFile(filepath.Join(e.cfg.Engines, hash+".withdrawn"))
+	if errors.Is(err, os.ErrNotExist) {
+		return ""
+	}
+	return cmp.Or(strings.TrimSpace(firstLine(text[:min(len(text), maxLog)])), "no reason is given")
 }
 
 // get finds an instance that this Engine started or adopted.

@@ -2,22 +2,40 @@ package runsc_test
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/engine"
 	"github.com/cay-run/cay/internal/engine/enginetest"
 	"github.com/cay-run/cay/internal/engine/runsc"
 )
 
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { enginetest.Run(t, opener(t, "cay-enginetest")) }
+
+// TestSamples starts the snapshots of every format that were kept. A change of
+// the format keeps one more before it is made:
+//
+//	CAY_SAMPLE_GUEST=/path/of/compiled/guest.c go test -run TestSamples ./internal/engine/runsc
+func TestSamples(t *testing.T) {
+	open := opener(t, "cay-enginesamples")
+	if guest := os.Getenv("CAY_SAMPLE_GUEST"); guest != "" {
+		path := filepath.Join("testdata", "samples", fmt.Sprintf("format-%d.tar.gz", cay.SnapshotFormat))
+		enginetest.MakeSample(t, open, guest, path)
+	}
+	enginetest.Samples(t, open, filepath.Join("testdata", "samples"))
+}
+
+// opener returns what opens the engine that was built last, with state of its
+// own.
+func opener(t *testing.T, cgroup string) func(testing.TB) engine.Engine {
 	root, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	const cgroup = "cay-enginetest"
 	t.Cleanup(func() { // not while another run uses it
 		dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + cgroup)
 		for _, dir := range append(dirs, "/sys/fs/cgroup/"+cgroup) {
@@ -30,13 +48,13 @@ func TestConformance(t *testing.T) {
 		Run:     t.TempDir(),
 		Cgroup:  cgroup,
 	}
-	enginetest.Run(t, func(t testing.TB) engine.Engine {
+	return func(t testing.TB) engine.Engine {
 		e, err := runsc.Open(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return e
-	})
+	}
 }
 
 // builtHash reads which engine scripts/build-engine has built last.

@@ -1,5 +1,6 @@
 """Sandboxes that are saved without their memory, and boot from their files."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -202,3 +203,25 @@ def test_full_disk(create):
     e2b.Sandbox.connect(box.sandbox_id, timeout=300)
     assert process.pid in [p.pid for p in box.commands.list()]
     assert box.files.read("/home/user/note") == "kept"
+
+
+def test_withdrawn_engine(create):
+    """A memory that must not be restored any more is given up, and that is said."""
+    box = create()
+    box.files.write("/home/user/note", "kept")
+    boot = box.commands.run(BOOT_ID).stdout
+    box.pause()
+    build = json.loads((saved_as(box) / "snapshot.json").read_text())["engineHash"]
+    mark = pathlib.Path(os.environ["CAY_DATA_DIR"], "engines", build + ".withdrawn")
+    mark.write_text("a hole was found in it\n")
+    try:
+        request = urllib.request.Request(
+            f"{os.environ['E2B_API_URL']}/v2/sandboxes/{box.sandbox_id}/connect", data=b'{"timeout":300}',
+            headers={"X-API-Key": os.environ["E2B_API_KEY"], "Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            notice = json.load(reply)["notice"]
+    finally:
+        mark.unlink()
+    assert "without its memory" in notice and f"{build} is withdrawn: a hole was found in it" in notice
+    assert box.files.read("/home/user/note") == "kept"
+    assert box.commands.run(BOOT_ID).stdout != boot
