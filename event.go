@@ -20,6 +20,7 @@ const (
 	SandboxTimeoutChanged EventType = "sandbox.timeout_changed" // it ends at another time
 	SandboxNetworkChanged EventType = "sandbox.network_changed" // it may reach other things
 	SandboxKilled         EventType = "sandbox.killed"          // over; the reason is the Cause
+	EgressDenied          EventType = "egress.denied"           // it tried to reach what its policy does not allow
 	ProcessKilled         EventType = "process.killed"          // a process of the guest was ended for it
 )
 

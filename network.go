@@ -218,8 +218,6 @@ func SecretPlaceholder(ref string) (name string, ok bool) {
 	return strings.ToLower(name), ok && secretName.MatchString(name)
 }
 
-var secretName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
-
 // Expand fills the placeholders of a header's value in.
 func Expand(value string, fill func(ref string) (string, error)) (string, error) {
 	var failed error

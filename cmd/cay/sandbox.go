@@ -33,6 +33,7 @@ type sandboxCmd struct {
 	Exec    execCmd    `cmd:"" help:"Run a command in a sandbox."`
 	Connect connectCmd `cmd:"" aliases:"shell" help:"Open a shell in a sandbox."`
 	Events  eventsCmd  `cmd:"" help:"Tell what happened to sandboxes, and what happens."`
+	Egress  egressCmd  `cmd:"" help:"Show what a sandbox tried to reach, and what decided."`
 	Why     whyCmd     `cmd:"" help:"Say why sandboxes ended."`
 	Cp      cpCmd      `cmd:"" help:"Copy files and directories into a sandbox or out of one."`
 }

@@ -83,6 +83,7 @@ type Config struct {
 	NodeID cay.NodeID
 	Tokens Tokens
 	Logs   *logbook.Book
+	Sealer Sealer // nil keeps no secrets
 	Log    *slog.Logger
 	// TeamSandboxes and TeamMemoryMB bound what a team may have running at
 	// once, in number and in what their templates promise; 0 is no bound.
@@ -100,6 +101,7 @@ type Control struct {
 	nodeID cay.NodeID
 	tokens Tokens
 	logs   *logbook.Book
+	sealer Sealer
 	log    *slog.Logger
 	most   quota
 
@@ -166,7 +168,7 @@ func (e *entry) sandbox() cay.Sandbox { return *e.current.Load() }
 // wants is removed. Run must follow.
 func Open(ctx context.Context, cfg Config) (*Control, error) {
 	c := &Control{
-		store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, logs: cfg.Logs, log: cfg.Log,
+		store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, sealer: cfg.Sealer, logs: cfg.Logs, log: cfg.Log,
 		most:    quota{cfg.TeamSandboxes, cfg.TeamMemoryMB},
 		readers: make(chan struct{}, diaryReaders),
 		wake:    make(chan struct{}, 1), wakeAuto: make(chan struct{}, 1),

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -249,6 +250,9 @@ func (w *web) dress(ctx context.Context, v *visit, host string) (http.Header, []
 			got, err := w.p.cfg.Secret(ctx, v.flow.guest.team, secret)
 			if err != nil {
 				return "", fmt.Errorf("the secret %q cannot be read: %s", secret, cay.KindOf(err))
+			}
+			if strings.ContainsFunc(got, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
+				return "", fmt.Errorf("the secret %q holds line breaks or other control characters", secret)
 			}
 			if got != "" {
 				secrets = append(secrets, got)

@@ -52,6 +52,17 @@ func HostFiles() ([]File, error) {
 	return files, nil
 }
 
+// Trust adds an authority, as PEM, to those that HostFiles has guests trust.
+func Trust(files []File, name string, authority []byte) []File {
+	files = slices.Clone(files)
+	for i, f := range files {
+		if f.Path == bundlePath {
+			files[i].Data = slices.Concat(bytes.TrimRight(f.Data, "\n"), []byte("\n"), authority)
+		}
+	}
+	return append(files, File{Path: localAuthorities + "/" + name + ".crt", Mode: 0o644, Data: authority})
+}
+
 // ResolverFile makes a guest ask one DNS server, whose address is the same in
 // every sandbox.
 func ResolverFile(address string) File {

@@ -92,10 +92,13 @@ type Config struct {
 	Dir string
 	// Reserved holds a directory an instance that the guest sees as
 	// guest.ReservedMount. ShareMount should have been called on it.
-	Reserved  string
-	Engine    Engine
-	Net       Net
-	Egress    Egress // nil decides nothing: what is diverted is lost
+	Reserved string
+	Engine   Engine
+	Net      Net
+	Egress   Egress // nil decides nothing: what is diverted is lost
+	// Authority is what instances are told to trust, as PEM, when headers of
+	// their requests are to be set. Empty for none.
+	Authority string
 	Snapshots Snapshots
 	// OnGone is called when an instance is over, or replaced by another, and
 	// no longer found by Lookup, before its address is used again. It must

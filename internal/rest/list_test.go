@@ -164,7 +164,7 @@ func TestRoutesThatAreNot(t *testing.T) {
 	wantError(t, w.callAs("", "GET", "/sandboxes/a/b/c/d", ""), 404, "not found")
 	wantError(t, w.callAs("", "PUT", "/sandboxes", ""), 405, "PUT")
 	for _, route := range []string{
-		"POST /templates", "GET /volumes", "GET /secrets",
+		"POST /templates", "GET /volumes",
 	} {
 		method, path, _ := strings.Cut(route, " ")
 		wantError(t, w.call(method, path, `{}`), 501, "not in this version")

@@ -21,6 +21,11 @@ func TestUpdateNetwork(t *testing.T) {
 	if n := detail["network"].(object); n["allowOut"] != nil || n["denyOut"] != nil || detail["allowInternetAccess"] != false || n["maskRequestHost"] != "x" {
 		t.Errorf("what is left out is not cleared: %v", detail)
 	}
+	tried := want[[]object](t, w.call("GET", "/cay/v1"+path+"/egress", ""), 200)
+	if len(tried) != 1 || tried[0]["rule"] != "denyOut 0.0.0.0/0" || tried[0]["allowed"] != false {
+		t.Errorf("tried %v", tried)
+	}
+	wantError(t, w.callAs(w.other, "GET", "/cay/v1"+path+"/egress", ""), 404, "doesn't exist")
 	wantError(t, put(`{"allowOut":["a b"]}`), 400, "network.allowOut")
 	wantError(t, put(`{"denyOut":["example.com"]}`), 400, "network.denyOut")
 	wantError(t, put(`{"rules":{"*":[{}]}}`), 400, "network.rules")
@@ -30,4 +35,5 @@ func TestUpdateNetwork(t *testing.T) {
 	wantError(t, w.callAs(w.other, "PUT", path+"/network", `{}`), 404, "doesn't exist")
 	want[object](t, w.call("POST", path+"/pause", ""), 204)
 	wantError(t, put(`{}`), 409, "paused")
+	wantError(t, w.call("GET", "/cay/v1"+path+"/egress", ""), 409, "paused")
 }

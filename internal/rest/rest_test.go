@@ -18,6 +18,7 @@ import (
 	"github.com/cay-run/cay/internal/logbook"
 	"github.com/cay-run/cay/internal/oci"
 	"github.com/cay-run/cay/internal/rest"
+	"github.com/cay-run/cay/internal/seal"
 	"github.com/cay-run/cay/internal/store"
 )
 
@@ -56,11 +57,15 @@ func newWorld(t testing.TB, domain string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sealer, err := seal.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	logs, err := logbook.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := control.Config{Store: s, Node: w.node, NodeID: "local", Tokens: tokens, Logs: logs}
+	cfg := control.Config{Store: s, Node: w.node, NodeID: "local", Tokens: tokens, Sealer: sealer, Logs: logs}
 	if w.control, err = control.Open(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}

@@ -31,6 +31,7 @@ import (
 	"github.com/cay-run/cay/internal/oci"
 	"github.com/cay-run/cay/internal/proxy"
 	"github.com/cay-run/cay/internal/rest"
+	"github.com/cay-run/cay/internal/seal"
 	"github.com/cay-run/cay/internal/snapshot"
 	"github.com/cay-run/cay/internal/store"
 	"github.com/cay-run/cay/internal/template"
@@ -149,7 +150,10 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 		return err
 	}
 	s.tokensOf = tokens
-	s.openEgress(m)
+	authority, err := s.openEgress(m)
+	if err != nil {
+		return err
+	}
 	pool, err := poolMemory(s.cfg)
 	if err != nil {
 		return err
@@ -160,6 +164,7 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 		Engine:    m.engine,
 		Net:       m.net,
 		Egress:    s.egress,
+		Authority: string(authority.PEM()),
 		Snapshots: m.snapshots,
 		OnGone:    s.proxy.Cut,
 		Token:     tokens.Access,
@@ -178,6 +183,7 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 		Snapshots:   m.snapshots,
 		AgentPath:   m.binaries.AgentPath,
 		AgentDigest: m.binaries.AgentDigest,
+		Authority:   authority.PEM(),
 		Log:         s.log,
 	})
 	s.images = oci.NewTeams(filepath.Join(s.cfg.Data, "oci"), oci.Options{Allowed: s.cfg.Registries, PlainHTTP: s.cfg.PlainRegistries})
@@ -189,7 +195,11 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 }
 
 func (s *Server) openControl(ctx context.Context, m *machine) error {
-	db, err := store.Open(ctx, databasePath(s.cfg))
+	key, err := seal.Open(s.cfg.Data)
+	if err != nil {
+		return err
+	}
+	db, err := store.OpenSealed(ctx, databasePath(s.cfg), key)
 	if err != nil {
 		return err
 	}
@@ -202,7 +212,7 @@ func (s *Server) openControl(ctx context.Context, m *machine) error {
 		return err
 	}
 	s.control, err = control.Open(ctx, control.Config{
-		Store: db, Node: s.node, NodeID: nodeID, Tokens: s.tokensOf, Logs: logs, Log: s.log,
+		Store: db, Node: s.node, NodeID: nodeID, Tokens: s.tokensOf, Sealer: key, Logs: logs, Log: s.log,
 		TeamSandboxes: s.cfg.TeamSandboxes, TeamMemoryMB: s.cfg.TeamMemoryMB,
 		Builder: s.builds, Reserved: template.Names(),
 	})

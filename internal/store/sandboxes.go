@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/seal"
 )
 
 const sandboxColumns = `id, team, template, build, snapshot, alias, node, instance,
@@ -21,7 +22,7 @@ started_at, end_at, timeout_ms, on_timeout, auto_resume, saved, notice`
 // AddSandbox records a new sandbox and its first events, and counts it for its
 // template.
 func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Event) error {
-	metadata, env, network, err := encode(b)
+	metadata, env, network, err := s.encode(b)
 	if err != nil {
 		return err
 	}
@@ -57,7 +58,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 // what happened to it.
 func (s *SQLite) UpdateSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Event) error {
 	err := s.tx(ctx, func(tx *sql.Tx) error {
-		if err := updateSandbox(ctx, tx, b); err != nil {
+		if err := s.updateSandbox(ctx, tx, b); err != nil {
 			return err
 		}
 		return addEvents(ctx, tx, events)
@@ -68,8 +69,8 @@ func (s *SQLite) UpdateSandbox(ctx context.Context, b cay.Sandbox, events ...cay
 	return err
 }
 
-func updateSandbox(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
-	_, env, network, err := encode(b)
+func (s *SQLite) updateSandbox(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
+	_, env, network, err := s.encode(b)
 	if err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ WHERE team = $23 AND id = $24`,
 func (s *SQLite) Sandbox(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error) {
 	row := s.r.QueryRowContext(ctx,
 		`SELECT `+sandboxColumns+` FROM sandboxes WHERE team = $1 AND id = $2`, team, id)
-	return one(row, scanSandbox, "sandbox", id)
+	return one(row, s.scanSandbox, "sandbox", id)
 }
 
 // Sandboxes lists a team's sandboxes.
@@ -117,7 +118,7 @@ func (s *SQLite) Sandboxes(ctx context.Context, q SandboxQuery) ([]cay.Sandbox, 
 		text += ` LIMIT ` + c.arg(q.Limit)
 	}
 	rows, err := s.r.QueryContext(ctx, text, c.args...)
-	return collect(rows, err, scanSandbox)
+	return collect(rows, err, s.scanSandbox)
 }
 
 // CountSandboxes counts what q finds without its After and Limit.
@@ -134,7 +135,7 @@ func (s *SQLite) LiveSandboxes(ctx context.Context) ([]cay.Sandbox, error) {
 	rows, err := s.r.QueryContext(ctx,
 		`SELECT `+sandboxColumns+` FROM sandboxes WHERE state IN ($1, $2, $3, $4, $5) ORDER BY started_at, id`,
 		cay.Creating, cay.Running, cay.Pausing, cay.Paused, cay.Resuming)
-	return collect(rows, err, scanSandbox)
+	return collect(rows, err, s.scanSandbox)
 }
 
 // PruneSandboxes forgets sandboxes that were killed before a time.
@@ -207,19 +208,40 @@ func ceilMillis(t time.Time) int64 {
 	return ms
 }
 
-func encode(b cay.Sandbox) (metadata, env, network string, err error) {
+// encode makes the texts of a row. What may hold secrets is sealed: an
+// environment, a SOCKS password, headers.
+func (s *SQLite) encode(b cay.Sandbox) (metadata, env, network string, err error) {
 	var out [3]string
-	for i, v := range []any{b.Metadata, b.Env, b.Network} {
-		text, err := json.Marshal(v)
+	for i, f := range []struct {
+		v      any
+		secret bool
+	}{{b.Metadata, false}, {b.Env, len(b.Env) > 0}, {b.Network, b.Network.Proxy != nil || len(b.Network.Rules) > 0}} {
+		text, err := json.Marshal(f.v)
 		if err != nil {
 			return "", "", "", cay.Wrap(cay.Internal, err, "cannot record sandbox %s", b.ID)
 		}
 		out[i] = string(text)
+		if f.secret && s.seal != nil {
+			out[i] = s.seal.Seal(text, placeOf(b.ID))
+		}
 	}
 	return out[0], out[1], out[2], nil
 }
 
-func scanSandbox(row scanner) (cay.Sandbox, error) {
+func placeOf(id cay.SandboxID) string { return "sandbox " + string(id) }
+
+// clear is a text of a row as it was before it was sealed, if it was.
+func (s *SQLite) clear(text string, id cay.SandboxID) ([]byte, error) {
+	if !seal.Sealed(text) {
+		return []byte(text), nil
+	}
+	if s.seal == nil {
+		return nil, cay.Errorf(cay.Internal, "the record of sandbox %s is sealed", id)
+	}
+	return s.seal.Open(text, placeOf(id))
+}
+
+func (s *SQLite) scanSandbox(row scanner) (cay.Sandbox, error) {
 	var b cay.Sandbox
 	var metadata, env, network string
 	var ended, secure, started, end, timeout, autoResume int64
@@ -236,7 +258,11 @@ func scanSandbox(row scanner) (cay.Sandbox, error) {
 		text string
 		into any
 	}{{metadata, &b.Metadata}, {env, &b.Env}, {network, &b.Network}} {
-		if err := json.Unmarshal([]byte(f.text), f.into); err != nil {
+		text, err := s.clear(f.text, b.ID)
+		if err != nil {
+			return b, err
+		}
+		if err := json.Unmarshal(text, f.into); err != nil {
 			return b, cay.Wrap(cay.Internal, err, "the record of sandbox %s is damaged", b.ID)
 		}
 	}

@@ -28,13 +28,27 @@ var migrations embed.FS
 // never wait for a write.
 type SQLite struct {
 	w, r *sql.DB
+	seal Sealer // nil keeps everything in clear
+}
+
+// Sealer encrypts texts for a place in the records.
+type Sealer interface {
+	Seal(plain []byte, place string) string
+	Open(text, place string) ([]byte, error)
 }
 
 var _ Store = (*SQLite)(nil)
 
 // Open opens the database at path, makes it when it is not there and brings
-// its schema up to date. Another process may have it open as well.
+// its schema up to date. Another process may have it open as well. What
+// sandboxes are given as environment and network lies in it in clear; who
+// opens it with OpenSealed reads both.
 func Open(ctx context.Context, path string) (*SQLite, error) {
+	return OpenSealed(ctx, path, nil)
+}
+
+// OpenSealed is Open with a sealer for what may hold secrets.
+func OpenSealed(ctx context.Context, path string, seal Sealer) (*SQLite, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, cay.Wrap(cay.Internal, err, "the database's path is unusable")
@@ -48,7 +62,7 @@ func Open(ctx context.Context, path string) (*SQLite, error) {
 	}
 	f.Close()
 
-	s := &SQLite{}
+	s := &SQLite{seal: seal}
 	if s.w, err = open(path, "immediate", 1, "journal_mode(WAL)"); err != nil {
 		return nil, dbError(err)
 	}

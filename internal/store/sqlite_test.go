@@ -1,6 +1,8 @@
 package store_test
 
 import (
+	"bytes"
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -8,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/seal"
 	"github.com/cay-run/cay/internal/store"
 	"github.com/cay-run/cay/internal/store/storetest"
 )
@@ -73,5 +76,57 @@ func TestSQLiteErrors(t *testing.T) {
 	if s, err := store.Open(t.Context(), path); err == nil {
 		s.Close()
 		t.Error("a file that is no database was opened")
+	}
+}
+
+func TestSecretsOfSandboxesAreSealed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cay.db")
+	team := cay.Team{ID: cay.NewTeamID(), Name: "t", CreatedAt: time.Now()}
+	box := func() cay.Sandbox {
+		return cay.Sandbox{
+			ID: cay.NewSandboxID(), Team: team.ID, State: cay.Running, Env: map[string]string{"KEY": "s3cret-env"},
+			Network: cay.NetworkPolicy{Proxy: &cay.EgressProxy{Address: "a:1", Username: "u", Password: "s3cret-proxy"}},
+		}
+	}
+	plain, err := store.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := box() // of a version that did not seal
+	if err := errors.Join(plain.AddTeam(t.Context(), team), plain.AddSandbox(t.Context(), old), plain.Close()); err != nil {
+		t.Fatal(err)
+	}
+	key, err := seal.NewKey(make([]byte, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.OpenSealed(t.Context(), path, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed := box()
+	sealed.Env["KEY"] = "another-secret"
+	sealed.Network.Proxy.Password = "another-password"
+	if err := s.AddSandbox(t.Context(), sealed); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []cay.Sandbox{old, sealed} {
+		got, err := s.Sandbox(t.Context(), team.ID, want.ID)
+		if err != nil || got.Env["KEY"] != want.Env["KEY"] || got.Network.Proxy.Password != want.Network.Proxy.Password {
+			t.Errorf("read back %+v, %v", got, err)
+		}
+	}
+	s.Close()
+	text, err := os.ReadFile(path)
+	if err != nil || bytes.Contains(text, []byte("another-")) || !bytes.Contains(text, []byte("s3cret-env")) {
+		t.Errorf("the database holds a secret, or nothing at all: %v", err)
+	}
+	again, err := store.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if _, err := again.Sandbox(t.Context(), team.ID, sealed.ID); cay.KindOf(err) != cay.Internal {
+		t.Errorf("read without the key: %v", err)
 	}
 }

@@ -35,6 +35,18 @@ type Store interface {
 	// RemoveKey removes a team's key.
 	RemoveKey(ctx context.Context, team cay.TeamID, id cay.KeyID) error
 
+	// AddSecret records a secret; its id and its name must be new to the team.
+	AddSecret(ctx context.Context, x cay.Secret) error
+	// Secret finds a team's secret by id or by exact name.
+	Secret(ctx context.Context, team cay.TeamID, ref string) (cay.Secret, error)
+	// Secrets lists a team's secrets, oldest first.
+	Secrets(ctx context.Context, team cay.TeamID) ([]cay.Secret, error)
+	// UpdateSecret replaces a secret's value, metadata and version. Conflict
+	// means that the recorded version is not the one before.
+	UpdateSecret(ctx context.Context, x cay.Secret) error
+	// RemoveSecret removes a team's secret.
+	RemoveSecret(ctx context.Context, team cay.TeamID, id cay.SecretID) error
+
 	// AddTemplate records a template with its names; they must be new to the
 	// team. What a template has of its builds is recorded by PutBuild.
 	AddTemplate(ctx context.Context, t cay.Template) error

@@ -151,7 +151,7 @@ func (s *SQLite) SetAuto(ctx context.Context, team cay.TeamID, id cay.SandboxID,
 // its tree.
 func (s *SQLite) MoveSandbox(ctx context.Context, b cay.Sandbox, to cay.SnapshotID, events ...cay.Event) error {
 	err := s.tx(ctx, func(tx *sql.Tx) error {
-		if err := updateSandbox(ctx, tx, b); err != nil {
+		if err := s.updateSandbox(ctx, tx, b); err != nil {
 			return err
 		}
 		at, err := branch(ctx, tx, b.Team, b.ID)

@@ -43,6 +43,7 @@ type Config struct {
 	Snapshots   *snapshot.Dir
 	AgentPath   string // the agent to put into images, for this machine's Linux
 	AgentDigest string
+	Authority   []byte // PEM that guests trust besides what the host trusts; may be empty
 	Log         *slog.Logger
 }
 
@@ -136,6 +137,9 @@ func (b *Builder) plan(name string) (definition, []image.File, error) {
 	files, err := image.HostFiles()
 	if err != nil {
 		return definition{}, nil, err
+	}
+	if b.cfg.Authority != nil {
+		files = image.Trust(files, "cay-egress", b.cfg.Authority)
 	}
 	return def, append(files, image.ResolverFile(vnet.DNS.String())), nil
 }

@@ -236,7 +236,8 @@ func (m *Manager) remove(index int) error {
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
 		errs = append(errs, fmt.Errorf("unmount %s: %w", path, err))
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	// Busy is one under which a mount is hidden: it is nobody's any more.
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EBUSY) {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {

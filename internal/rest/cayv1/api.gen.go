@@ -72,6 +72,31 @@ type Checkpoint struct {
 	SizeBytes int64 `json:"sizeBytes"`
 }
 
+// Connection defines model for Connection.
+type Connection struct {
+	// Address address:port, or "dns".
+	Address string    `json:"address"`
+	Allowed bool      `json:"allowed"`
+	At      time.Time `json:"at"`
+
+	// Name What the guest asked for.
+	Name *string `json:"name,omitempty"`
+
+	// Open It is under way.
+	Open bool `json:"open"`
+
+	// Protocol tcp, tls, http or dns.
+	Protocol string `json:"protocol"`
+	Received int64  `json:"received"`
+
+	// Rule What decided, e.g. "allowOut example.com".
+	Rule string `json:"rule"`
+
+	// Sent Bytes that the sandbox sent.
+	Sent   int64 `json:"sent"`
+	TookMs int64 `json:"tookMs"`
+}
+
 // CreatedWith defines model for CreatedWith.
 type CreatedWith struct {
 	// Reason Of a killed one: why.
@@ -408,6 +433,9 @@ type ServerInterface interface {
 	// (POST /cay/v1/sandboxes/{sandboxID}/checkpoints)
 	CreateCheckpoint(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
+	// (GET /cay/v1/sandboxes/{sandboxID}/egress)
+	ListConnections(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
 	// (GET /cay/v1/sandboxes/{sandboxID}/end)
 	GetSandboxEnd(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
@@ -495,6 +523,11 @@ func (_ Unimplemented) GetTree(w http.ResponseWriter, r *http.Request, sandboxID
 
 // (POST /cay/v1/sandboxes/{sandboxID}/checkpoints)
 func (_ Unimplemented) CreateCheckpoint(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/sandboxes/{sandboxID}/egress)
+func (_ Unimplemented) ListConnections(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -952,6 +985,32 @@ func (siw *ServerInterfaceWrapper) CreateCheckpoint(w http.ResponseWriter, r *ht
 	handler.ServeHTTP(w, r)
 }
 
+// ListConnections operation middleware
+func (siw *ServerInterfaceWrapper) ListConnections(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListConnections(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetSandboxEnd operation middleware
 func (siw *ServerInterfaceWrapper) GetSandboxEnd(w http.ResponseWriter, r *http.Request) {
 
@@ -1285,6 +1344,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/end", wrapper.GetSandboxEnd)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/egress", wrapper.ListConnections)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/idempotency-keys/{key}", wrapper.GetIdempotencyKey)
@@ -1751,6 +1813,28 @@ func (response CreateCheckpoint201JSONResponse) VisitCreateCheckpointResponse(w 
 	return err
 }
 
+type ListConnectionsRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+}
+
+type ListConnectionsResponseObject interface {
+	VisitListConnectionsResponse(w http.ResponseWriter) error
+}
+
+type ListConnections200JSONResponse []Connection
+
+func (response ListConnections200JSONResponse) VisitListConnectionsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetSandboxEndRequestObject struct {
 	SandboxID SandboxID `json:"sandboxID"`
 }
@@ -1948,6 +2032,9 @@ type StrictServerInterface interface {
 
 	// (POST /cay/v1/sandboxes/{sandboxID}/checkpoints)
 	CreateCheckpoint(ctx context.Context, request CreateCheckpointRequestObject) (CreateCheckpointResponseObject, error)
+
+	// (GET /cay/v1/sandboxes/{sandboxID}/egress)
+	ListConnections(ctx context.Context, request ListConnectionsRequestObject) (ListConnectionsResponseObject, error)
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/end)
 	GetSandboxEnd(ctx context.Context, request GetSandboxEndRequestObject) (GetSandboxEndResponseObject, error)
@@ -2400,6 +2487,32 @@ func (sh *strictHandler) CreateCheckpoint(w http.ResponseWriter, r *http.Request
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(CreateCheckpointResponseObject); ok {
 		if err := validResponse.VisitCreateCheckpointResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListConnections operation middleware
+func (sh *strictHandler) ListConnections(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request ListConnectionsRequestObject
+
+	request.SandboxID = sandboxID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListConnections(ctx, request.(ListConnectionsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListConnections")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListConnectionsResponseObject); ok {
+		if err := validResponse.VisitListConnectionsResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -24,6 +24,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 	}{
 		{"Teams", testTeams},
 		{"Keys", testKeys},
+		{"Secrets", testSecrets},
 		{"Templates", testTemplates},
 		{"TemplateVisibility", testVisibility},
 		{"Builds", testBuilds},

@@ -1,11 +1,16 @@
 """What sandboxes may reach, with the SDK, changed while they run."""
 
 import json
+import os
+import pathlib
+import subprocess
+import uuid
 
 import e2b
 import pytest
 from e2b import ALL_TRAFFIC
 
+import world
 from internet import Internet
 
 
@@ -104,3 +109,50 @@ def test_rules_set_headers(create, internet):
     assert "plain=None" in answer and answer.endswith("200")
     info = sandbox.get_info()
     assert info.network["rules"]["plain.example"][0]["transform"]["headers"] == {"X-Plain": "yes"}
+
+
+def test_denials_are_told(create, internet, eventually):
+    _, second = internet.addresses
+    sandbox = create(network={"deny_out": [second]})
+    assert get(sandbox, second, "secret.example").endswith("403")
+    cay = [str(world.CAY), "--json", "sandbox"]
+    tried = json.loads(subprocess.run([*cay, "egress", sandbox.sandbox_id], check=True, capture_output=True, text=True).stdout)
+    assert tried[-1]["rule"] == f"denyOut {second}" and tried[-1]["name"] == "secret.example" and not tried[-1]["allowed"]
+
+    def told():
+        out = subprocess.run([*cay, "events", sandbox.sandbox_id], check=True, capture_output=True, text=True).stdout
+        events = [json.loads(line) for line in out.splitlines()]
+        return [e for e in events if e["type"] == "egress.denied" and e["data"]["rule"] == f"denyOut {second}"]
+
+    eventually(told)
+
+
+def test_secrets_are_never_told(create):
+    name, value = f"key-{uuid.uuid4().hex[:8]}", f"value-{uuid.uuid4().hex}"
+    made = e2b.Secret.create(name, value, metadata={"for": "test"})
+    try:
+        assert made.name == name and made.version == 1
+        assert e2b.Secret.update(name, value + "2").version == 2
+        assert e2b.Secret.get_info(name).metadata == {"for": "test"} and e2b.Secret.exists(name)
+        assert name in [s.name for s in e2b.Secret.list().next_items()]
+        sandbox = create(
+            envs={"ENV": value + "3"},
+            network={"rules": {"api.example": [{"transform": {"headers": {"Authorization": e2b.Secret.fill(name)}}}]}})
+        inside = sandbox.commands.run("env; cat /proc/1/environ | tr '\\0' '\\n'; ls -R /.cay 2>/dev/null || true").stdout
+        assert value + "2" not in inside
+        # Neither secrets nor environments are in the database in clear.
+        data = pathlib.Path(os.environ["CAY_DATA_DIR"])
+        for file in data.glob("cay.db*"):
+            assert value.encode() not in file.read_bytes(), file
+    finally:
+        assert e2b.Secret.destroy(name)
+    assert not e2b.Secret.exists(name) and not e2b.Secret.destroy(name)
+
+
+def test_the_authority_is_trusted_inside(create):
+    authority = pathlib.Path(os.environ["CAY_DATA_DIR"], "authority", "egress.crt").read_text().strip()
+    sandbox = create()
+    assert authority in sandbox.files.read("/etc/ssl/certs/ca-certificates.crt")
+    run = sandbox.commands.run(
+        "python3 -c 'import ssl; print([c for c in ssl.create_default_context().get_ca_certs() if \"Cay\" in str(c)])'")
+    assert "Cay egress" in run.stdout

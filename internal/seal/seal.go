@@ -1,0 +1,109 @@
+// Package seal encrypts what records hold of secrets, under a key that lies
+// beside the database and not in it: a copy of the database alone tells
+// nothing.
+package seal
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cay-run/cay"
+)
+
+const (
+	keyFile = "seal.key"
+	keyLen  = 32
+	prefix  = "sealed:1:" // of every sealed text; the number names the key and the method
+)
+
+// Key seals and opens.
+type Key struct{ aead cipher.AEAD }
+
+// NewKey returns the key of 32 bytes.
+func NewKey(secret []byte) (*Key, error) {
+	block, err := aes.NewCipher(secret)
+	if err != nil || len(secret) != keyLen {
+		return nil, cay.Errorf(cay.Internal, "a sealing key has %d bytes, not %d", len(secret), keyLen)
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		return nil, cay.Wrap(cay.Internal, err, "no cipher for sealing")
+	}
+	return &Key{aead}, nil
+}
+
+// Open reads the key of a data directory and makes it at the first start.
+func Open(dir string) (*Key, error) {
+	path := filepath.Join(dir, keyFile)
+	secret, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := makeKey(dir, path); err != nil {
+			return nil, cay.Wrap(cay.Unavailable, err, "cannot write the sealing key %s", path).
+				WithHint("check that the data directory is there and writable")
+		}
+		secret, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return nil, cay.Wrap(cay.Unavailable, err, "cannot read the sealing key %s", path)
+	}
+	key, err := NewKey(secret)
+	if err != nil {
+		return nil, cay.Wrap(cay.Internal, err, "the sealing key %s is damaged", path).
+			WithHint("restore it from a backup; without it secrets and environments of sandboxes are lost")
+	}
+	return key, nil
+}
+
+// makeKey writes a whole key or nothing, and never over another.
+func makeKey(dir, path string) error {
+	f, err := os.CreateTemp(dir, ".seal-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	secret := make([]byte, keyLen)
+	rand.Read(secret)
+	_, err = f.Write(secret)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// Seal encrypts a text for a place, such as a column of a row; elsewhere it
+// cannot be opened.
+func (k *Key) Seal(plain []byte, place string) string {
+	nonce := make([]byte, k.aead.NonceSize())
+	rand.Read(nonce)
+	return prefix + base64.RawStdEncoding.EncodeToString(k.aead.Seal(nonce, nonce, plain, []byte(place)))
+}
+
+// Sealed reports whether a text is one that Seal returned.
+func Sealed(text string) bool { return strings.HasPrefix(text, prefix) }
+
+// Open decrypts what was sealed for a place.
+func (k *Key) Open(text, place string) ([]byte, error) {
+	b, err := base64.RawStdEncoding.DecodeString(strings.TrimPrefix(text, prefix))
+	if n := k.aead.NonceSize(); err == nil && Sealed(text) && len(b) > n {
+		if plain, err := k.aead.Open(nil, b[:n], b[n:], []byte(place)); err == nil {
+			return plain, nil
+		}
+	}
+	return nil, cay.Errorf(cay.Internal, "a sealed record cannot be opened: it is damaged, or the sealing key is another").
+		WithHint("restore %s of the data directory together with the database", keyFile)
+}
