@@ -79,7 +79,7 @@ def beside_jupyter(_):
     sandbox.run_code("1")
     sandbox.commands.run("python3 -m venv --system-site-packages /tmp/venv && "
                          "/tmp/venv/bin/pip install -q jupyter-server websocket-client", timeout=600)
-    sandbox.commands.run("exec /tmp/venv/bin/jupyter server --ip=127.0.0.1 --port=8888 --no-browser "
+    sandbox.commands.run("exec /tmp/venv/bin/jupyter-server --ip=127.0.0.1 --port=8888 --no-browser "
                          "--IdentityProvider.token= --ServerApp.disable_check_xsrf=True --ServerApp.root_dir=/home/user",
                          background=True, timeout=0)
     sandbox.files.write("/tmp/sides.py", SIDES % (10 * TURNS))

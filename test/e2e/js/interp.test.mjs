@@ -108,3 +108,13 @@ test('contexts of other languages', async () => {
   assert.deepEqual((await ci.runCode('pwd', { context })).logs.stdout, ['/tmp\n'])
   await ci.removeCodeContext(context)
 })
+
+test('R and Java', async () => {
+  const ci = await interpreter()
+  assert.equal((await ci.runCode('6 * 7', { language: 'r' })).text, '[1] 42')
+  const plot = await ci.runCode('plot(1:3)', { language: 'r' })
+  assert.deepEqual(Buffer.from(plot.results[0].png, 'base64').subarray(0, 8), PNG)
+  assert.equal((await ci.runCode('int x = 6; x * 7', { language: 'java' })).text, '42')
+  const failed = await ci.runCode('int[] none = {}; none[1]', { language: 'java' })
+  assert.equal(failed.error.name, 'java.lang.ArrayIndexOutOfBoundsException')
+})
