@@ -100,7 +100,9 @@ func (s *SQLite) migrate(ctx context.Context) error {
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "the database's schema is missing from this build")
 	}
-	p, err := goose.NewProvider(goose.DialectSQLite3, s.w, dir)
+	// Parts add their migrations under numbers of their own: a database may have a
+	// higher one already.
+	p, err := goose.NewProvider(goose.DialectSQLite3, s.w, dir, goose.WithAllowOutofOrder(true))
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "cannot read the database's schema")
 	}

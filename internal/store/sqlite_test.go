@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"bytes"
+	"database/sql"
 	"errors"
 	"flag"
 	"os"
@@ -128,5 +129,29 @@ func TestSecretsOfSandboxesAreSealed(t *testing.T) {
 	defer again.Close()
 	if _, err := again.Sandbox(t.Context(), team.ID, sealed.ID); cay.KindOf(err) != cay.Internal {
 		t.Errorf("read without the key: %v", err)
+	}
+}
+
+// A database that has a later migration already takes an earlier one that is
+// new to it.
+func TestMigrationsInAnyOrder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cay.db")
+	openAt(t, path).Close()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{
+		`DROP TABLE branches`, `DROP TABLE checkpoints`, `DELETE FROM goose_db_version WHERE version_id = 4`,
+	} {
+		if _, err := db.ExecContext(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openAt(t, path).CountCheckpoints(t.Context(), "none"); err != nil {
+		t.Error(err)
 	}
 }
