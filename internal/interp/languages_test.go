@@ -124,6 +124,25 @@ func TestJavaScript(t *testing.T) {
 			t.Fatalf("three clones of two kinds drew %v", seen)
 		}
 	})
+	t.Run("crypto", func(t *testing.T) {
+		// What it hands out is the kernel's; what it refuses is node's.
+		const code = `
+const crypto = require('crypto'), { randomBytes } = await import('node:crypto')
+const bad = (f) => { try { f() } catch (e) { return e.name } return 'none' }
+const u = /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/
+const later = (f) => new Promise((resolve, reject) => f((e, v) => e ? reject(e) : resolve(v)))
+const ints = new Set(Array.from({ length: 300 }, () => crypto.randomInt(3, 6)))
+const part = crypto.randomFillSync(new Uint16Array(8), 2, 4);
+[randomBytes === crypto.randomBytes, randomBytes(7).length, (await later((f) => randomBytes(5, f))).length,
+  bad(() => randomBytes(-1)), [...ints].sort().join(), bad(() => crypto.randomInt(2, 1)), await later((f) => crypto.randomInt(1, f)),
+  u.test(crypto.randomUUID()), u.test(globalThis.crypto.randomUUID()), part[0] + part[1] + part[6] + part[7], part.slice(2, 6).some((x) => x),
+  (await later((f) => crypto.randomFill(Buffer.alloc(9), f))).some((x) => x), crypto.randomFillSync(new ArrayBuffer(4)).byteLength,
+  globalThis.crypto.getRandomValues(new Uint8Array(9)).some((x) => x), bad(() => globalThis.crypto.getRandomValues(new Float32Array(1)))].join(' ')`
+		const want = "'true 7 5 RangeError 3,4,5 RangeError 0 true true 0 true true 4 true TypeMismatchError'"
+		if got := w.value(t, "js", code); got != want && got != strings.Trim(want, "'") {
+			t.Fatalf("got %q", got)
+		}
+	})
 	t.Run("flood", func(t *testing.T) {
 		x := w.in(t, "js", "for (let i = 0; i < 200; i++) console.log('é'.repeat(24999)); for (let i = 0; i < 3000; i++) display(i); console.log('end')")
 		if len(x.stdout) != 200*49999+4 || !strings.HasSuffix(x.stdout, "end\n") || len(x.results) != 3000 {

@@ -11,6 +11,7 @@ const inspector = require('node:inspector')
 const path = require('node:path')
 const util = require('node:util')
 const { Worker, isMainThread, parentPort, workerData } = require('node:worker_threads')
+const random = require(path.join(__dirname, 'node_random.cjs'))
 
 // How long the main thread may be deaf to an interrupt before its code is
 // ended by force, in milliseconds.
@@ -66,6 +67,7 @@ function main(dir) {
   const kernel = { emit, cancel: () => {}, undo: [], id: 0 }
   publish(kernel)
   tame(kernel)
+  random.install()
   const { Runner } = require(path.join(__dirname, 'node_run.cjs'))
   kernel.runner = new Runner(kernel)
 
@@ -176,27 +178,10 @@ function prepare(kernel, { set = {}, unset = [], call = {}, entropy }) {
     kernel.undo.push([name, process.env[name]])
     process.env[name] = value
   }
-  if (entropy) reseed(entropy)
+  if (entropy) random.reseed(entropy)
 }
 
 function setVariable(name, value) {
   if (value === undefined) delete process.env[name]
   else process.env[name] = value
-}
-
-/** Gives Math.random a new sequence: V8's cannot be seeded again. */
-function reseed(entropy) {
-  const digest = require('node:crypto').createHash('sha256').update(entropy, 'base64').digest()
-  let [a, b, c, d] = [0, 4, 8, 12].map((at) => digest.readUInt32LE(at))
-  const next = () => { // the generator sfc32
-    const sum = (a + b + d) | 0
-    d = (d + 1) | 0
-    a = b ^ (b >>> 9)
-    b = (c + (c << 3)) | 0
-    c = ((c << 21) | (c >>> 11)) + sum | 0
-    return sum >>> 0
-  }
-  Math.random = function random() {
-    return ((next() >>> 6) * 2 ** 27 + (next() >>> 5)) / 2 ** 53
-  }
 }

@@ -19,7 +19,9 @@ print(json.dumps({
 }), time.time())
 """
 DRAW_JS = """
-console.log(JSON.stringify([Math.random()]))
+const crypto = require('crypto')
+console.log(JSON.stringify([Math.random(), crypto.randomBytes(16).toString('hex'), crypto.randomUUID(),
+  crypto.randomInt(2 ** 47), String(globalThis.crypto.getRandomValues(new Uint32Array(4))), globalThis.crypto.randomUUID()]))
 """
 
 
@@ -41,7 +43,7 @@ def test_twenty_clones_share_nothing(create):
         for what in draws[0][0]:
             values = [d[0][what] for d in draws]
             assert len(set(values)) == len(values), f"{what} repeats: {values}"
-        for i, what in enumerate(("Math.random",)):
+        for i, what in enumerate(("Math.random", "randomBytes", "randomUUID", "randomInt", "getRandomValues", "crypto.randomUUID")):
             values = [d[3][i] for d in draws]
             assert len(set(values)) == len(values), f"node's {what} repeats: {values}"
         for _, inside, outside, _ in draws:
