@@ -127,7 +127,7 @@ func TestJavaScript(t *testing.T) {
 	t.Run("crypto", func(t *testing.T) {
 		// What it hands out is the kernel's; what it refuses is node's.
 		const code = `
-const crypto = require('crypto'), { randomBytes } = await import('node:crypto')
+const crypto = require('crypto'), { randomBytes } = require('node:crypto')
 const bad = (f) => { try { f() } catch (e) { return e.name } return 'none' }
 const u = /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/
 const later = (f) => new Promise((resolve, reject) => f((e, v) => e ? reject(e) : resolve(v)))

@@ -220,9 +220,8 @@ func (s *SQLite) encode(b cay.Sandbox) (metadata, env, network string, err error
 		if err != nil {
 			return "", "", "", cay.Wrap(cay.Internal, err, "cannot record sandbox %s", b.ID)
 		}
-		out[i] = string(text)
-		if f.secret && s.seal != nil {
-			out[i] = s.seal.Seal(text, placeOf(b.ID))
+		if out[i] = string(text); f.secret {
+			out[i] = s.hide(text, placeOf(b.ID))
 		}
 	}
 	return out[0], out[1], out[2], nil
@@ -230,15 +229,23 @@ func (s *SQLite) encode(b cay.Sandbox) (metadata, env, network string, err error
 
 func placeOf(id cay.SandboxID) string { return "sandbox " + string(id) }
 
-// clear is a text of a row as it was before it was sealed, if it was.
-func (s *SQLite) clear(text string, id cay.SandboxID) ([]byte, error) {
+// hide seals a text for its place, if this database seals.
+func (s *SQLite) hide(text []byte, place string) string {
+	if s.seal == nil {
+		return string(text)
+	}
+	return s.seal.Seal(text, place)
+}
+
+// clear is a text as it was before it was sealed, if it was.
+func (s *SQLite) clear(text, place string) ([]byte, error) {
 	if !seal.Sealed(text) {
 		return []byte(text), nil
 	}
 	if s.seal == nil {
-		return nil, cay.Errorf(cay.Internal, "the record of sandbox %s is sealed", id)
+		return nil, cay.Errorf(cay.Internal, "the record of %s is sealed", place)
 	}
-	return s.seal.Open(text, placeOf(id))
+	return s.seal.Open(text, place)
 }
 
 func (s *SQLite) scanSandbox(row scanner) (cay.Sandbox, error) {
@@ -258,7 +265,7 @@ func (s *SQLite) scanSandbox(row scanner) (cay.Sandbox, error) {
 		text string
 		into any
 	}{{metadata, &b.Metadata}, {env, &b.Env}, {network, &b.Network}} {
-		text, err := s.clear(f.text, b.ID)
+		text, err := s.clear(f.text, placeOf(b.ID))
 		if err != nil {
 			return b, err
 		}

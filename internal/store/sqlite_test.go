@@ -111,6 +111,12 @@ func TestSecretsOfSandboxesAreSealed(t *testing.T) {
 	if err := s.AddSandbox(t.Context(), sealed); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := s.AddCheckpoint(t.Context(), cay.Checkpoint{ID: "s1", Team: team.ID, Sandbox: sealed.ID, Source: sealed}); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := s.Checkpoint(t.Context(), team.ID, "s1"); err != nil || c.Source.Env["KEY"] != sealed.Env["KEY"] {
+		t.Errorf("read back %+v, %v", c, err)
+	}
 	for _, want := range []cay.Sandbox{old, sealed} {
 		got, err := s.Sandbox(t.Context(), team.ID, want.ID)
 		if err != nil || got.Env["KEY"] != want.Env["KEY"] || got.Network.Proxy.Password != want.Network.Proxy.Password {

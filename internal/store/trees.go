@@ -26,7 +26,7 @@ func (s *SQLite) AddCheckpoint(ctx context.Context, c cay.Checkpoint, events ...
 		c.Tree, c.Parent = b.Tree, b.Checkpoint
 		_, err = tx.ExecContext(ctx, `INSERT INTO checkpoints (`+checkpointColumns+`)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-			c.ID, c.Team, c.Tree, c.Sandbox, c.Parent, c.Kind, c.Label, flag(c.Auto), c.Size, millis(c.CreatedAt), string(source))
+			c.ID, c.Team, c.Tree, c.Sandbox, c.Parent, c.Kind, c.Label, flag(c.Auto), c.Size, millis(c.CreatedAt), s.hide(source, checkpointPlace(c.ID)))
 		if err != nil {
 			return err
 		}
@@ -42,11 +42,15 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 	return c, s.sync(ctx)
 }
 
+// checkpointPlace is where a checkpoint's source is sealed for. It holds the
+// sandbox's environment.
+func checkpointPlace(id cay.SnapshotID) string { return "checkpoint " + string(id) }
+
 // Checkpoint finds a team's checkpoint.
 func (s *SQLite) Checkpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID) (cay.Checkpoint, error) {
 	row := s.r.QueryRowContext(ctx,
 		`SELECT `+checkpointColumns+` FROM checkpoints WHERE team = $1 AND id = $2`, team, id)
-	return one(row, scanCheckpoint, "checkpoint", id)
+	return one(row, s.scanCheckpoint, "checkpoint", id)
 }
 
 // Checkpoints lists checkpoints, oldest first.
@@ -63,7 +67,7 @@ func (s *SQLite) Checkpoints(ctx context.Context, q CheckpointQuery) ([]cay.Chec
 	}
 	rows, err := s.r.QueryContext(ctx, `SELECT `+checkpointColumns+` FROM checkpoints WHERE `+
 		strings.Join(c.where, " AND ")+` ORDER BY created_at, id`, c.args...)
-	return collect(rows, err, scanCheckpoint)
+	return collect(rows, err, s.scanCheckpoint)
 }
 
 // CountCheckpoints counts those of a tree.
@@ -207,7 +211,7 @@ func scanBranch(row scanner) (cay.Branch, error) {
 	return b, nil
 }
 
-func scanCheckpoint(row scanner) (cay.Checkpoint, error) {
+func (s *SQLite) scanCheckpoint(row scanner) (cay.Checkpoint, error) {
 	var c cay.Checkpoint
 	var auto, created int64
 	var source string
@@ -216,7 +220,11 @@ func scanCheckpoint(row scanner) (cay.Checkpoint, error) {
 		return c, err
 	}
 	c.Auto, c.CreatedAt = auto != 0, fromMillis(created)
-	if err := json.Unmarshal([]byte(source), &c.Source); err != nil {
+	text, err := s.clear(source, checkpointPlace(c.ID))
+	if err != nil {
+		return c, err
+	}
+	if err := json.Unmarshal(text, &c.Source); err != nil {
 		return c, cay.Wrap(cay.Internal, err, "the record of checkpoint %s is damaged", c.ID)
 	}
 	return c, nil
