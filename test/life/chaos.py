@@ -1,5 +1,6 @@
-"""Kills the server at random while clients make, write, pause, resume, fork
-and kill sandboxes; then counts what was lost and what was left.
+"""Kills the server at random while clients make, write, pause, resume, fork,
+checkpoint, roll back and kill sandboxes; then counts what was lost and what
+was left.
 
     make chaos              200 kills
     CHAOS_KILLS=20 CHAOS_SEED=7 make chaos
@@ -9,6 +10,7 @@ and every file that it acknowledged. What was not acknowledged may be there or
 not, but whole. Exit status 1 says that something was lost or left.
 """
 
+import json
 import os
 import pathlib
 import random
@@ -18,6 +20,7 @@ import time
 
 import e2b
 
+import cayv1
 import world
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "200"))
@@ -38,6 +41,8 @@ class Client(threading.Thread):
         self.up = up  # set while the server serves
         self.id = None
         self.files = {}
+        self.written = 0
+        self.nodes = {}  # checkpoints that were acknowledged: what was written before each
         self.over = threading.Event()
         self.counts = {}
         self.lost = []
@@ -46,7 +51,7 @@ class Client(threading.Thread):
         while not self.over.is_set():
             self.up.wait()
             step = self.create if self.id is None else self.random.choice(
-                [self.write, self.write, self.check, self.pause, self.fork, self.kill])
+                [self.write, self.write, self.check, self.pause, self.fork, self.checkpoint, self.rollback, self.fork_node, self.kill])
             try:
                 step()
                 self.counts[step.__name__] = self.counts.get(step.__name__, 0) + 1
@@ -61,7 +66,7 @@ class Client(threading.Thread):
 
     def create(self):
         sandbox = e2b.Sandbox.create(timeout=3600, metadata={"chaos": "yes"}, request_timeout=30)
-        self.id, self.files = sandbox.sandbox_id, {}
+        self.id, self.files, self.nodes = sandbox.sandbox_id, {}, {}
 
     def connect(self):
         """The sandbox, resumed if it is paused."""
@@ -77,15 +82,16 @@ class Client(threading.Thread):
         raise Lost(f"sandbox {self.id} cannot be reached")
 
     def write(self):
-        name, content = f"/home/user/{len(self.files)}", self.random.randbytes(2000).hex()
+        name, content = f"/home/user/{self.written}", self.random.randbytes(2000).hex()
+        self.written += 1
         self.connect().files.write(name, content, request_timeout=30)
         self.files[name] = content
 
     def check(self):
         self.compare(self.connect())
 
-    def compare(self, sandbox):
-        for name, content in self.files.items():
+    def compare(self, sandbox, files=None):
+        for name, content in (self.files if files is None else files).items():
             try:
                 found = sandbox.files.read(name, request_timeout=30)
             except e2b.FileNotFoundException as error:
@@ -102,6 +108,57 @@ class Client(threading.Thread):
             sandbox = child if isinstance(child, e2b.Sandbox) else getattr(child, "sandbox", None)
             if sandbox is not None:
                 self.compare(sandbox)
+                sandbox.kill(request_timeout=30)
+
+    def checkpoint(self):
+        self.connect()
+        node = cayv1.call("POST", f"/sandboxes/{self.id}/checkpoints", {})["checkpointID"]
+        self.nodes[node] = dict(self.files)
+
+    def rollback(self):
+        """Goes back to a checkpoint. Where the answer is lost it is either what
+        it was or what it was then, and its tree says which."""
+        if not self.nodes:
+            return
+        node = self.random.choice(sorted(self.nodes))
+        try:
+            cayv1.call("POST", f"/sandboxes/{self.id}/rollback", {"checkpointID": node})
+        except cayv1.Failed as error:
+            if error.status == 404:
+                raise Lost(f"checkpoint {node} of {self.id} is gone: {error}") from error
+            raise
+        except Exception:
+            self.settle(node)
+            raise
+        self.files = dict(self.nodes[node])
+
+    def settle(self, node):
+        """Finds out what a rollback has come to whose answer was lost."""
+        sandbox = self.connect()
+        try:
+            self.compare(sandbox)
+        except Lost:
+            then = self.files
+            self.files = dict(self.nodes[node])
+            try:
+                self.compare(sandbox)
+            except Lost as error:
+                raise Lost(f"{self.id} is neither what it was ({sorted(then)}) nor as at {node}: {error}") from error
+
+    def fork_node(self):
+        if not self.nodes:
+            return
+        node = self.random.choice(sorted(self.nodes))
+        try:
+            forks = cayv1.call("POST", f"/checkpoints/{node}/fork", {"count": 1, "timeout": 600})
+        except cayv1.Failed as error:
+            if error.status == 404:
+                raise Lost(f"checkpoint {node} of {self.id} is gone: {error}") from error
+            raise
+        for fork in forks:
+            if "sandbox" in fork:
+                sandbox = e2b.Sandbox.connect(fork["sandbox"]["sandboxID"], timeout=600, request_timeout=30)
+                self.compare(sandbox, self.nodes[node])
                 sandbox.kill(request_timeout=30)
 
     def kill(self):
@@ -124,6 +181,15 @@ def leftovers(server):
     for cgroup in pathlib.Path("/sys/fs/cgroup").glob(f"**/{server.env['CAY_NETWORK_NAME']}/n*"):
         if len(cgroup.name) == 21:
             found.append(f"cgroup {cgroup}")
+    return found
+
+
+def snapshots(server):
+    """Snapshots of sandboxes on the disk."""
+    found = []
+    for record in (server.data / "snapshots").glob("*/snapshot.json"):
+        if json.loads(record.read_text()).get("sandbox"):
+            found.append(record.parent.name)
     return found
 
 
@@ -170,7 +236,7 @@ def main():
     server.stop()
     server.env["CAY_POOL_MEMORY"] = "0"
     server.start()  # what a crash left is removed at a start, and what a pool held
-    left = leftovers(server)
+    left = leftovers(server) + [f"snapshot {s}" for s in snapshots(server)]
     server.cay("down")
     done = {k: sum(c.counts.get(k, 0) for c in clients) for k in sorted({k for c in clients for k in c.counts})}
     print(f"seed {SEED}: {KILLS} kills; done {done}; {killed} sandboxes at the end")

@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import json
-import urllib.error
+import os
+import subprocess
+import sys
 import urllib.request
 
 import e2b
@@ -194,6 +196,15 @@ def test_what_a_kill_keeps(create):
     cayv1.call("DELETE", f"/checkpoints/{named['checkpointID']}")
     with pytest.raises(cayv1.Failed, match="404"):
         cayv1.tree(box)
+
+
+def test_the_example():
+    run = subprocess.run(
+        [sys.executable, str(world.ROOT / "examples" / "tree-search" / "search.py")],
+        env={**os.environ, "BRANCHES": "4"}, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
+    assert len(lines) == 6 and "degree 7" in lines[4] and lines[5].endswith("False"), run.stdout
 
 
 def test_from_the_command_line(create):
