@@ -2,16 +2,13 @@ package auth
 
 import (
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
-	"errors"
-	"io/fs"
-	"os"
 	"path/filepath"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/seal"
 )
 
 const (
@@ -35,47 +32,15 @@ func NewTokens(secret []byte) (*Tokens, error) {
 // first start.
 func OpenTokens(dataDir string) (*Tokens, error) {
 	path := filepath.Join(dataDir, secretFile)
-	secret, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := makeSecret(dataDir, path); err != nil {
-			return nil, cay.Wrap(cay.Unavailable, err, "cannot write the server's secret %s", path).
-				WithHint("check that the data directory is there and writable")
-		}
-		secret, err = os.ReadFile(path) // another process may have been first
-	}
+	secret, err := seal.Secret(path)
 	if err != nil {
-		return nil, cay.Wrap(cay.Unavailable, err, "cannot read the server's secret %s", path)
+		return nil, err
 	}
 	if len(secret) != secretLen {
 		return nil, cay.Errorf(cay.Internal, "the server's secret %s is damaged: %d bytes, not %d", path, len(secret), secretLen).
 			WithHint("restore it from a backup; removing it changes the tokens of all sandboxes")
 	}
 	return NewTokens(secret)
-}
-
-// makeSecret writes a whole secret or nothing: it links a finished file into
-// place, which fails quietly when there is one.
-func makeSecret(dir, path string) error {
-	f, err := os.CreateTemp(dir, ".secret-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	secret := make([]byte, secretLen)
-	rand.Read(secret)
-	_, err = f.Write(secret)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // Access returns the token that a secure sandbox's agent asks for.

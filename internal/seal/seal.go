@@ -42,16 +42,9 @@ func NewKey(secret []byte) (*Key, error) {
 // Open reads the key of a data directory and makes it at the first start.
 func Open(dir string) (*Key, error) {
 	path := filepath.Join(dir, keyFile)
-	secret, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := makeKey(dir, path); err != nil {
-			return nil, cay.Wrap(cay.Unavailable, err, "cannot write the sealing key %s", path).
-				WithHint("check that the data directory is there and writable")
-		}
-		secret, err = os.ReadFile(path)
-	}
+	secret, err := Secret(path)
 	if err != nil {
-		return nil, cay.Wrap(cay.Unavailable, err, "cannot read the sealing key %s", path)
+		return nil, err
 	}
 	key, err := NewKey(secret)
 	if err != nil {
@@ -61,9 +54,28 @@ func Open(dir string) (*Key, error) {
 	return key, nil
 }
 
-// makeKey writes a whole key or nothing, and never over another.
-func makeKey(dir, path string) error {
-	f, err := os.CreateTemp(dir, ".seal-*") // mode 0600
+// Secret reads a file of random bytes, 32 of them, and makes it when there is
+// none. What is there already is returned as it is, of whatever length.
+func Secret(path string) ([]byte, error) {
+	secret, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := makeSecret(path); err != nil {
+			return nil, cay.Wrap(cay.Unavailable, err, "cannot write the secret %s", path).
+				WithHint("check that the data directory is there and writable")
+		}
+		secret, err = os.ReadFile(path) // another process may have been first
+	}
+	if err != nil {
+		return nil, cay.Wrap(cay.Unavailable, err, "cannot read the secret %s", path)
+	}
+	return secret, nil
+}
+
+// makeSecret writes a whole secret or nothing: it links a finished file into
+// place, which fails quietly when there is one.
+func makeSecret(path string) error {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, ".secret-*") // mode 0600
 	if err != nil {
 		return err
 	}
