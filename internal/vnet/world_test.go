@@ -20,6 +20,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/nettest"
 )
 
 // patience bounds what must happen; refusal bounds the wait for what must not.
@@ -118,14 +119,13 @@ type world struct {
 	port    uint16
 }
 
-// newWorld makes a namespace with a link to the host, and routes to it. Its
-// public addresses are of the range that 6to4 relays had: nobody uses it now.
+// newWorld makes a namespace with a link to the host, and routes to it.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	needRoot(t)
-	var b [3]byte
+	var b [1]byte
 	rand.Read(b[:])
-	x, y := b[0], b[1]&0x7f|1
+	x, y := b[0], nettest.Claim(t)
 	name, _ := unique()
 	w := &world{
 		path:    namespacePath(name),
@@ -175,7 +175,7 @@ func newWorld(t *testing.T) *world {
 	must(h.RouteAdd(&netlink.Route{LinkIndex: eth.Attrs().Index, Gw: hostEnd.AsSlice()}))
 	for _, a := range append([]netip.Addr{w.public, w.public2}, w.private...) {
 		must(h.AddrAdd(lo, &netlink.Addr{IPNet: host(a)}))
-		must(netlink.RouteAdd(&netlink.Route{LinkIndex: outer.Attrs().Index, Dst: host(a), Gw: w.near.AsSlice()}))
+		must(netlink.RouteReplace(&netlink.Route{LinkIndex: outer.Attrs().Index, Dst: host(a), Gw: w.near.AsSlice()}))
 	}
 	must(inside(t, w.path, func() error {
 		l, err := net.Listen("tcp4", "0.0.0.0:0")

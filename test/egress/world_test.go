@@ -36,6 +36,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/egress"
+	"github.com/cay-run/cay/internal/nettest"
 	"github.com/cay-run/cay/internal/vnet"
 )
 
@@ -143,11 +144,11 @@ func (w *world) policy(p cay.NetworkPolicy) {
 }
 
 // internet makes a namespace with public and private addresses that the host
-// routes to. The public ones are of a range that nobody uses now.
+// routes to.
 func (w *world) internet() {
 	t := w.t
 	name, b := unique()
-	x, y := b[0], b[1]&0x3c|1
+	x, y := b[0], nettest.Claim(t)
 	w.path = filepath.Join("/run/netns", name)
 	w.near = netip.AddrFrom4([4]byte{100, 101, x, y - 1})
 	w.a = netip.AddrFrom4([4]byte{192, 88, 99, y})
