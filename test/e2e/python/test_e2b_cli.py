@@ -1,0 +1,50 @@
+"""E2B's own command line, unmodified: its `template` commands."""
+
+import json
+import os
+import subprocess
+import uuid
+
+import pytest
+
+import world
+
+E2B = world.ROOT / "build" / "sdk" / "cli" / "node_modules" / "@e2b" / "cli" / "dist" / "index.js"
+
+
+@pytest.fixture
+def e2b(tmp_path):
+    """Runs the command line in a directory and home of its own."""
+
+    def run(*args, code=0):
+        env = {**os.environ, "HOME": str(tmp_path), "NO_UPDATE_NOTIFIER": "1"}
+        done = subprocess.run(["node", str(E2B), *args], cwd=tmp_path, env=env, text=True, timeout=300,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert done.returncode == code, done.stdout
+        return done.stdout
+
+    return run
+
+
+def test_templates_from_create_to_delete(e2b, tmp_path, create):
+    name = "c" + uuid.uuid4().hex[:12]
+    (tmp_path / "app.txt").write_text(name)
+    dockerfile = tmp_path / "e2b.Dockerfile"
+    dockerfile.write_text(f"FROM e2bdev/base\nRUN echo {name} > /etc/made\nCOPY app.txt /srv/app/\nWORKDIR /srv/app\n")
+    log = e2b("template", "create", name, "--cmd", "echo up > /tmp/up; exec sleep infinity", "--ready-cmd", "test -f /tmp/up",
+              "--cpu-count", "1", "--memory-mb", "512")
+    assert f"RUN echo {name}" in log and "Uploaded 'app.txt'" in log and f"template {name} finished" in log, log
+    sbx = create(name)
+    assert sbx.commands.run("cat /etc/made app.txt /tmp/up; pwd; id -un").stdout == f"{name}\n{name}up\n/srv/app\nuser\n"
+
+    assert "Published as" in e2b("template", "publish", name, "--yes")
+    listed = next(t for t in json.loads(e2b("template", "list", "--format", "json")) if name in t["aliases"])
+    assert (listed["buildStatus"], listed["cpuCount"], listed["memoryMB"], listed["public"]) == ("ready", 1, 512, True)
+    e2b("template", "unpublish", name, "--yes")
+
+    dockerfile.write_text("FROM e2bdev/base\nRUN echo why >&2; exit 3\n")
+    log = e2b("template", "create", name, code=1)
+    assert "failed to run command 'echo why >&2; exit 3': exit status 3\nwhy" in log, log
+    assert "use it" in e2b("template", "delete", name, "--yes", code=1)
+    sbx.kill()
+    e2b("template", "delete", name, "--yes")
