@@ -73,14 +73,28 @@ type BuildSpec struct {
 	StartCmd string // empty means that of From
 	ReadyCmd string
 	Force    bool // run all steps, whatever is known of them
+
+	// Secrets are what steps may see and nothing keeps, by name.
+	Secrets map[string][]byte
 }
 
 // BuildStep is one instruction.
 type BuildStep struct {
 	Type      string // COPY, RUN, ENV, WORKDIR or USER
 	Args      []string
-	FilesHash string // of COPY: which archive
-	Force     bool   // run this one and all after it
+	FilesHash string        // of COPY: which archive
+	Force     bool          // run this one and all after it
+	Secrets   []SecretMount // of RUN
+}
+
+// SecretMount says where a step sees a secret of its build. A secret that the
+// build does not have is not there.
+type SecretMount struct {
+	ID       string
+	Target   string // path of a file; empty for none
+	Env      string // name of a variable; empty for none
+	Mode     uint32 // of the file
+	UID, GID int
 }
 
 // RegistryAuth opens a private registry. It is never logged or kept.

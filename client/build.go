@@ -37,6 +37,9 @@ type BuildStart struct {
 	Steps        []BuildStep `json:"steps,omitempty"`
 	StartCmd     string      `json:"startCmd,omitempty"`
 	ReadyCmd     string      `json:"readyCmd,omitempty"`
+
+	// Secrets are what steps may see and no layer keeps, by name.
+	Secrets map[string][]byte `json:"caySecrets,omitempty"`
 }
 
 // BuildStep is one step: COPY, RUN, ENV, WORKDIR or USER with the arguments
@@ -46,6 +49,18 @@ type BuildStep struct {
 	Args      []string `json:"args"`
 	FilesHash string   `json:"filesHash,omitempty"`
 	Force     bool     `json:"force,omitempty"`
+
+	Secrets []SecretMount `json:"caySecrets,omitempty"` // of RUN
+}
+
+// SecretMount says where a RUN sees a secret of its build.
+type SecretMount struct {
+	ID     string `json:"id"`
+	Target string `json:"target,omitempty"` // path of a file
+	Env    string `json:"env,omitempty"`    // name of a variable
+	Mode   uint32 `json:"mode,omitempty"`
+	UID    int    `json:"uid,omitempty"`
+	GID    int    `json:"gid,omitempty"`
 }
 
 // BuildStatus is how a build goes. Status is waiting, building, ready or

@@ -21,6 +21,7 @@ type buildCmd struct {
 	Target   string            `help:"Stage to build [the last one]."`
 	CPUs     int               `name:"cpus" help:"CPUs of its sandboxes."`
 	Memory   int               `placeholder:"MB" help:"Memory of its sandboxes."`
+	Secret   []string          `sep:"none" placeholder:"id=NAME,src=PATH" help:"What RUN --mount=type=secret sees and no layer keeps; env=VARIABLE in place of src for one of the environment."`
 	NoCache  bool              `help:"Run every step, whatever is known."`
 	Start    string            `placeholder:"COMMAND" help:"What runs in its sandboxes, in place of CMD and ENTRYPOINT."`
 	Ready    string            `placeholder:"COMMAND" help:"What succeeds when that is up, in place of HEALTHCHECK."`
@@ -51,7 +52,11 @@ func (c *buildCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	b := &dockerBuild{cmd: c, app: a, api: api, files: files, boxes: map[int]*client.Sandbox{}, begun: time.Now()}
+	secrets, err := readSecrets(c.Secret)
+	if err != nil {
+		return err
+	}
+	b := &dockerBuild{cmd: c, app: a, api: api, files: files, secrets: secrets, boxes: map[int]*client.Sandbox{}, begun: time.Now()}
 	plan, err := dockerfile.Parse(text, dockerfile.Options{Args: c.BuildArg, Target: c.Target, OnBuild: b.onBuild})
 	if err != nil {
 		return err
@@ -65,15 +70,16 @@ func (c *buildCmd) Run(a *app) error {
 
 // dockerBuild carries a plan out, one build of the server for each stage.
 type dockerBuild struct {
-	cmd    *buildCmd
-	app    *app
-	api    *client.Client
-	files  *buildContext
-	plan   dockerfile.Plan
-	stages []client.Build          // done
-	boxes  map[int]*client.Sandbox // of stages, to copy from
-	begun  time.Time
-	cached int
+	cmd     *buildCmd
+	app     *app
+	api     *client.Client
+	files   *buildContext
+	secrets buildSecrets
+	plan    dockerfile.Plan
+	stages  []client.Build          // done
+	boxes   map[int]*client.Sandbox // of stages, to copy from
+	begun   time.Time
+	cached  int
 }
 
 func (b *dockerBuild) registry() *client.Registry {
@@ -141,6 +147,7 @@ func (b *dockerBuild) stage(i int) error {
 		}
 		start.Steps = append(start.Steps, steps...)
 	}
+	start.Secrets = b.secrets.of(start.Steps)
 	if err := b.api.StartBuild(b.app.ctx, build, start); err != nil {
 		return err
 	}
@@ -174,10 +181,8 @@ func (b *dockerBuild) say(stage, text string) {
 func (b *dockerBuild) step(build client.Build, s dockerfile.Step) ([]client.BuildStep, error) {
 	switch {
 	case s.Run != nil:
-		if len(s.Run.Secrets) > 0 {
-			return nil, cay.Errorf(cay.Unsupported, "Dockerfile line %d: secrets of a step are not in this version", s.Line)
-		}
-		return []client.BuildStep{{Type: "RUN", Args: []string{s.Run.Command}}}, nil
+		mounts, err := b.secrets.mounts(s)
+		return []client.BuildStep{{Type: "RUN", Args: []string{s.Run.Command}, Secrets: mounts}}, err
 	case s.Copy != nil:
 		step, err := b.copy(build, s)
 		return []client.BuildStep{step}, err

@@ -233,7 +233,7 @@ func (r *run) begin(ctx context.Context) error {
 	key := digest("build 1", string(r.spec.Team), r.root, setup)
 	r.say(baseStep, "[base] FROM %s [%.12s]", r.from, key)
 	for _, s := range r.spec.Steps {
-		key = digest(key, s.Type, s.Args, s.FilesHash)
+		key = stepKey(key, s)
 		r.keys = append(r.keys, key)
 	}
 	return nil

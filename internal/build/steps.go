@@ -37,9 +37,13 @@ func (r *run) runStep(ctx context.Context, i int, s cay.BuildStep) error {
 	if len(s.Args) > 1 && s.Args[1] != "" {
 		user = s.Args[1]
 	}
+	env, hide, err := r.reveal(ctx, s.Secrets)
+	if err != nil {
+		return stepError("RUN", err)
+	}
 	var tail []string
-	err := r.box.run(ctx, command{
-		user: user, dir: r.state.Dir, env: r.state.Env,
+	err = r.box.run(ctx, command{
+		user: user, dir: r.state.Dir, env: env,
 		args: []string{"/bin/bash", "-l", "-c", s.Args[0]},
 		line: func(stream, line string) {
 			r.say(strconv.Itoa(i+1), "[builder %d/%d] [%s]: %s", i+1, len(r.spec.Steps), stream, line)
@@ -48,7 +52,10 @@ func (r *run) runStep(ctx context.Context, i int, s cay.BuildStep) error {
 			}
 		},
 	})
-	return commandError(s.Args[0], err, tail)
+	if err != nil {
+		return commandError(s.Args[0], err, tail) // the sandbox goes, with all in it
+	}
+	return hide(ctx)
 }
 
 // commandError says that a command of the user's failed, and how.

@@ -281,6 +281,7 @@ func (c *Control) buildSpec(j job) (spec cay.BuildSpec, unpin func(), err error)
 	spec = cay.BuildSpec{
 		Build: b.ID, Template: b.Template, Team: b.Team, Limits: b.Limits,
 		Steps: s.Steps, StartCmd: s.StartCmd, ReadyCmd: s.ReadyCmd, Force: s.Force, Registry: s.Registry,
+		Secrets: s.Secrets,
 	}
 	from := s.FromTemplate
 	if from == "" {

@@ -1,7 +1,9 @@
 package control
 
 import (
+	"cmp"
 	"context"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,12 +23,15 @@ const (
 	stepsMost     = 1000
 	nameMost      = 128
 	tagsMost      = 50
+	mountsMost    = 64        // secrets of a step
+	secretsMost   = 512 << 10 // bytes of a build's
 )
 
 var (
 	templateName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*$`)
 	tagName      = regexp.MustCompile(`^[a-z0-9_.-]{1,128}$`)
 	uuidForm     = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	filesHash    = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
@@ -181,6 +186,7 @@ type BuildStart struct {
 	StartCmd     string
 	ReadyCmd     string
 	Force        bool
+	Secrets      map[string][]byte // lost when the server stops, as the build is
 }
 
 // check refuses what no build could do.
@@ -194,8 +200,39 @@ func (s BuildStart) check() error {
 		return cay.Errorf(cay.Invalid, "steps: must be at most %d", stepsMost)
 	}
 	for i, step := range s.Steps {
-		if err := checkStep(step); err != nil {
+		if err := cmp.Or(checkStep(step), checkMounts(step)); err != nil {
 			return cay.Errorf(cay.Invalid, "steps[%d]: %s", i, err)
+		}
+	}
+	size := 0
+	for _, text := range s.Secrets {
+		size += len(text)
+	}
+	if size > secretsMost {
+		return cay.Errorf(cay.Invalid, "caySecrets: must have at most %d KB in all", secretsMost>>10)
+	}
+	return nil
+}
+
+// checkMounts refuses secrets that no step could see. What they hold is never
+// part of an error.
+func checkMounts(s cay.BuildStep) error {
+	if len(s.Secrets) > 0 && s.Type != "RUN" {
+		return cay.Errorf(cay.Invalid, "%s cannot have secrets", s.Type)
+	}
+	if len(s.Secrets) > mountsMost {
+		return cay.Errorf(cay.Invalid, "a step can have at most %d secrets", mountsMost)
+	}
+	for _, m := range s.Secrets {
+		switch {
+		case m.Target == "" && m.Env == "":
+			return cay.Errorf(cay.Invalid, "the secret %.80q needs a target or a variable", m.ID)
+		case m.Target != "" && (!path.IsAbs(m.Target) || path.Clean(m.Target) != m.Target || m.Target == "/" || strings.ContainsRune(m.Target, 0)):
+			return cay.Errorf(cay.Invalid, "the secret %.80q cannot be at %.200q", m.ID, m.Target).WithHint("use an absolute path")
+		case m.Env != "" && !variableName.MatchString(m.Env):
+			return cay.Errorf(cay.Invalid, "%.80q is no name for a variable", m.Env)
+		case m.UID < 0 || m.GID < 0:
+			return cay.Errorf(cay.Invalid, "the secret %.80q cannot belong to %d:%d", m.ID, m.UID, m.GID)
 		}
 	}
 	return nil

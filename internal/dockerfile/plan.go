@@ -59,6 +59,8 @@ type Secret struct {
 	Target   string // file it appears in; /run/secrets/<ID> unless told
 	Env      string // variable it appears in, when set; then no file unless Target is set
 	Required bool
+	Mode     uint32 // of the file; Docker's 0400 unless told
+	UID, GID int
 }
 
 // Copy brings files: of the build context, of another stage, from the net or

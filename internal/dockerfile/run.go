@@ -44,7 +44,16 @@ func (s *stage) mounts(cmd *instructions.RunCommand, line int) ([]Secret, error)
 }
 
 func secretOf(m *instructions.Mount) Secret {
-	out := Secret{ID: m.CacheID, Target: m.Target, Required: m.Required}
+	out := Secret{ID: m.CacheID, Target: m.Target, Required: m.Required, Mode: 0o400}
+	if m.Mode != nil {
+		out.Mode = uint32(*m.Mode) & 0o777
+	}
+	if m.UID != nil {
+		out.UID = int(*m.UID)
+	}
+	if m.GID != nil {
+		out.GID = int(*m.GID)
+	}
 	if out.ID == "" {
 		out.ID = m.Source
 	}

@@ -27,13 +27,15 @@ type BuildLogEntry struct {
 
 // BuildStart defines model for BuildStart.
 type BuildStart struct {
-	Force             *bool        `json:"force,omitempty"`
-	FromImage         *string      `json:"fromImage,omitempty"`
-	FromImageRegistry *Registry    `json:"fromImageRegistry,omitempty"`
-	FromTemplate      *string      `json:"fromTemplate,omitempty"`
-	ReadyCmd          *string      `json:"readyCmd,omitempty"`
-	StartCmd          *string      `json:"startCmd,omitempty"`
-	Steps             *[]BuildStep `json:"steps,omitempty"`
+	// CaySecrets Cay's own: what steps may see and no layer keeps, by name, in base64.
+	CaySecrets        *map[string][]byte `json:"caySecrets,omitempty"`
+	Force             *bool              `json:"force,omitempty"`
+	FromImage         *string            `json:"fromImage,omitempty"`
+	FromImageRegistry *Registry          `json:"fromImageRegistry,omitempty"`
+	FromTemplate      *string            `json:"fromTemplate,omitempty"`
+	ReadyCmd          *string            `json:"readyCmd,omitempty"`
+	StartCmd          *string            `json:"startCmd,omitempty"`
+	Steps             *[]BuildStep       `json:"steps,omitempty"`
 }
 
 // BuildStatus defines model for BuildStatus.
@@ -52,10 +54,13 @@ type BuildStatus struct {
 
 // BuildStep defines model for BuildStep.
 type BuildStep struct {
-	Args      *[]string `json:"args,omitempty"`
-	FilesHash *string   `json:"filesHash,omitempty"`
-	Force     *bool     `json:"force,omitempty"`
-	Type      string    `json:"type"`
+	Args *[]string `json:"args,omitempty"`
+
+	// CaySecrets Cay's own, of RUN: where the step sees secrets.
+	CaySecrets *[]SecretMount `json:"caySecrets,omitempty"`
+	FilesHash  *string        `json:"filesHash,omitempty"`
+	Force      *bool          `json:"force,omitempty"`
+	Type       string         `json:"type"`
 }
 
 // Connect defines model for Connect.
@@ -301,6 +306,21 @@ type Secret struct {
 	Name           string    `json:"name"`
 	SecretID       string    `json:"secretID"`
 	UpdatedAt      time.Time `json:"updatedAt"`
+}
+
+// SecretMount defines model for SecretMount.
+type SecretMount struct {
+	// Env name of a variable
+	Env *string `json:"env,omitempty"`
+	GID *int    `json:"gid,omitempty"`
+	ID  string  `json:"id"`
+
+	// Mode of the file; 0400 unless told
+	Mode *int `json:"mode,omitempty"`
+
+	// Target path of a file
+	Target *string `json:"target,omitempty"`
+	UID    *int    `json:"uid,omitempty"`
 }
 
 // Snapshot defines model for Snapshot.

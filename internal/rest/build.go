@@ -66,10 +66,23 @@ func (s *server) StartBuild(ctx context.Context, r StartBuildRequestObject) (Sta
 		start.Steps = append(start.Steps, cay.BuildStep{
 			Type: step.Type, Args: value(step.Args, nil),
 			FilesHash: value(step.FilesHash, ""), Force: value(step.Force, false),
+			Secrets: secretMounts(value(step.CaySecrets, nil)),
 		})
 	}
+	start.Secrets = value(r.Body.CaySecrets, nil)
 	err := s.control.StartBuild(ctx, teamOf(ctx), r.TemplateID, cay.BuildID(r.BuildID), start)
 	return StartBuild202Response{}, err
+}
+
+func secretMounts(in []SecretMount) []cay.SecretMount {
+	var out []cay.SecretMount
+	for _, m := range in {
+		out = append(out, cay.SecretMount{
+			ID: m.ID, Target: value(m.Target, ""), Env: value(m.Env, ""),
+			Mode: uint32(value(m.Mode, 0o400)) & 0o777, UID: value(m.UID, 0), GID: value(m.GID, 0),
+		})
+	}
+	return out
 }
 
 // GetBuildStatus tells how a build goes.
