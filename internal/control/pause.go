@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -36,10 +37,13 @@ func (c *Control) pause(ctx context.Context, e *entry, s cay.Sandbox, kind cay.S
 	defer cancel()
 	before := s
 	s.State, s.Snapshot, s.Saved = cay.Pausing, cay.NewSnapshotID(), kind
-	if err := c.save(ctx, e, s, event(ctx, s, cay.SandboxPausing, reason)); err != nil {
+	var diary sync.WaitGroup
+	diary.Go(func() { c.readDiary(ctx, e, diaryLast) })
+	err := c.save(ctx, e, s, event(ctx, s, cay.SandboxPausing, reason))
+	diary.Wait()
+	if err != nil {
 		return err
 	}
-	c.readDiary(ctx, e, diaryLast)
 	if err := c.node.Pause(ctx, s.Instance, c.snapshotOf(before, s.Snapshot, kind)); err != nil {
 		err = saveError(err, "the sandbox could not be paused")
 		c.force(ctx, e, before, event(ctx, s, cay.SandboxRunning, cay.ReasonFailed, "error", visible(err)))

@@ -43,6 +43,9 @@ type Dir struct {
 	locks map[string]*os.File // of unfinished snapshots, by path
 
 	checks checks
+
+	removals sync.WaitGroup // of snapshots that have no name any more
+	removing sync.Mutex     // one at a time
 }
 
 // Open makes the directories where they lack and removes what a crash left.
@@ -198,7 +201,8 @@ func (d *Dir) Verify(ctx context.Context, id cay.SnapshotID) error {
 }
 
 // Remove deletes a snapshot; that it is gone already is no error. The caller
-// knows that nothing uses it.
+// knows that nothing uses it. When Remove returns nobody finds it any more; its
+// space follows, which takes the disk a while that nobody has to wait for.
 func (d *Dir) Remove(id cay.SnapshotID) error {
 	if !cay.ValidID(string(id)) {
 		return cay.Errorf(cay.NotFound, "no snapshot %q", id)
@@ -209,16 +213,25 @@ func (d *Dir) Remove(id cay.SnapshotID) error {
 	if err != nil {
 		return diskError(err, "remove snapshot %s", id)
 	}
-	defer lock.Close()
 	err = os.Rename(d.path(id), filepath.Join(aside, "gone"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
+		defer lock.Close()
+		if errors.Is(err, fs.ErrNotExist) {
+			return os.Remove(aside)
+		}
 		return errors.Join(diskError(err, "remove snapshot %s", id), os.Remove(aside))
 	}
-	if err := os.RemoveAll(aside); err != nil {
-		return diskError(err, "remove snapshot %s", id)
-	}
+	d.removals.Go(func() {
+		defer lock.Close()
+		d.removing.Lock()
+		defer d.removing.Unlock()
+		_ = os.RemoveAll(aside) // what a failing disk leaves, the next Open removes
+	})
 	return nil
 }
+
+// Settle waits until the space of everything that was removed is free.
+func (d *Dir) Settle() { d.removals.Wait() }
 
 func (d *Dir) path(id cay.SnapshotID) string { return filepath.Join(d.snapshots, string(id)) }
 

@@ -352,6 +352,7 @@ func TestRemove(t *testing.T) {
 		_, _, err := d.Get(s.ID)
 		wantKind(t, err, cay.NotFound)
 	}
+	d.Settle()
 	entries, err := os.ReadDir(filepath.Join(data, "snapshots"))
 	if err != nil || len(entries) != 0 {
 		t.Fatalf("left %v, %v", entries, err)

@@ -32,7 +32,10 @@ func (e *Engine) Checkpoint(ctx context.Context, id cay.InstanceID, dir string, 
 	if err := ctx.Err(); err != nil {
 		return cay.Snapshot{}, err
 	}
-	if _, err := e.call(context.WithoutCancel(ctx), in.record, append(args, string(id))...); err != nil {
+	written := writeBack(dir)
+	_, err = e.call(context.WithoutCancel(ctx), in.record, append(args, string(id))...)
+	written()
+	if err != nil {
 		in.asked.Store(false)
 		return cay.Snapshot{}, diskError(err, "cannot checkpoint instance %s", id)
 	}
@@ -45,7 +48,7 @@ func (e *Engine) Checkpoint(ctx context.Context, id cay.InstanceID, dir string, 
 	if err := copyFile(filepath.Join(dir, bundleName), filepath.Join(bundleDir(in.Dir), "config.json")); err != nil {
 		return cay.Snapshot{}, diskError(err, "cannot keep the bundle of instance %s", id)
 	}
-	names, err := written(dir)
+	names, err := fileNames(dir)
 	if err != nil {
 		return cay.Snapshot{}, diskError(err, "cannot read the checkpoint of instance %s", id)
 	}
@@ -56,8 +59,8 @@ func (e *Engine) Checkpoint(ctx context.Context, id cay.InstanceID, dir string, 
 	return out, nil
 }
 
-// written names the files in dir.
-func written(dir string) ([]string, error) {
+// fileNames names the files in dir.
+func fileNames(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err

@@ -46,7 +46,10 @@ func (e *Engine) writeLayer(ctx context.Context, in *instance, dir string) ([]ca
 	if err := os.Mkdir(layer, 0o700); err != nil {
 		return nil, err
 	}
-	if _, err := e.call(ctx, in.record, "fscheckpoint", "--leave-running", "--image-path="+layer, string(in.ID)); err != nil {
+	written := writeBack(layer)
+	_, err := e.call(ctx, in.record, "fscheckpoint", "--leave-running", "--image-path="+layer, string(in.ID))
+	written()
+	if err != nil {
 		return nil, err
 	}
 	names := make([]string, 0, len(layerFiles)+1)

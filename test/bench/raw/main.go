@@ -98,7 +98,7 @@ func (b *bench) measure(ctx context.Context, data string, memory int, work func(
 	if err != nil {
 		return nil, err
 	}
-	b.net, err = vnet.Open(ctx, vnet.Config{Name: "cayraw", Network: netip.MustParsePrefix("10.209.0.0/16")})
+	b.net, err = vnet.Open(ctx, vnet.Config{Name: "cayraw", Network: netip.MustParsePrefix("10.206.0.0/16")})
 	if err != nil {
 		return nil, err
 	}
