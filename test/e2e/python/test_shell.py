@@ -76,8 +76,9 @@ class Shell:
         self.before = termios.tcgetattr(self.slave)
         self.seen = bytearray()
         env = {**server.env, "E2B_API_URL": url, "E2B_SANDBOX_URL": url, "TERM": "xterm"}
+        # A signal that this run was told to ignore (nohup) would stay ignored.
         self.process = subprocess.Popen(
-            [str(world.CAY), "sandbox", "connect", sandbox], env=env,
+            ["env", "--default-signal", str(world.CAY), "sandbox", "connect", sandbox], env=env,
             stdin=self.slave, stdout=self.slave, stderr=self.slave, start_new_session=True)
 
     def read(self):
