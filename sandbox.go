@@ -61,6 +61,8 @@ type NetworkPolicy struct {
 	AllowOut      []string `json:"allowOut,omitempty"` // addresses, prefixes, domains; beats DenyOut
 	DenyOut       []string `json:"denyOut,omitempty"`
 	MaskHost      string   `json:"maskHost,omitempty"`
+	// HTTPSPorts are ports whose servers inside speak TLS.
+	HTTPSPorts []int `json:"httpsPorts,omitempty"`
 	// Rules set headers of requests, by domain. They open nothing.
 	Rules map[string][]HeaderRule `json:"rules,omitempty"`
 	Proxy *EgressProxy            `json:"proxy,omitempty"`

@@ -25,7 +25,7 @@ func notFound(id cay.SandboxID) answer {
 	return answer{
 		SandboxID: id, Message: "The sandbox was not found", Code: http.StatusBadGateway,
 		title: "Sandbox Not Found",
-		text:  fmt.Sprintf("The sandbox %s wasn't found. It may have ended, or never existed.", id),
+		text:  fmt.Sprintf("The sandbox %s wasn't found. It may be paused, have ended, or never have existed.", id),
 	}
 }
 
@@ -52,14 +52,17 @@ func noAnswer(rt route) answer {
 // trafficToken is the header that opens a sandbox which is not public.
 const trafficToken = "e2b-traffic-access-token"
 
+// tokenHint tells people what programs do by header.
+const tokenHint = ". In a browser, add ?" + trafficToken + "=TOKEN to the address, once."
+
 func tokenMissing(id cay.SandboxID) answer {
 	const m = "Sandbox is secured with traffic access token. Token header '" + trafficToken + "' is missing"
-	return answer{SandboxID: id, Message: m, Code: http.StatusForbidden, title: "Missing Traffic Access Token", text: m}
+	return answer{SandboxID: id, Message: m, Code: http.StatusForbidden, title: "Missing Traffic Access Token", text: m + tokenHint}
 }
 
 func tokenInvalid(id cay.SandboxID) answer {
 	const m = "Sandbox is secured with traffic access token. Provided token in header '" + trafficToken + "' is invalid"
-	return answer{SandboxID: id, Message: m, Code: http.StatusForbidden, title: "Invalid Traffic Access Token", text: m}
+	return answer{SandboxID: id, Message: m, Code: http.StatusForbidden, title: "Invalid Traffic Access Token", text: m + tokenHint}
 }
 
 // lookupFailed turns a Lookup's error into what callers are told.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -32,6 +33,9 @@ const (
 	idleOwn     = 5 * time.Minute
 )
 
+// maxHead bounds the head of a guest's answer.
+const maxHead = 256 << 10
+
 // dialError marks that a request never left this host.
 type dialError struct{ err error }
 
@@ -51,6 +55,7 @@ type lane struct {
 	cancel   context.CancelFunc
 	own      *http.Transport // to the agent and the interpreter
 	foreign  *http.Transport // to what users run
+	grpc     *http.Transport // to all that, where calls are gRPC's
 
 	mu    sync.Mutex
 	conns map[*laneConn]struct{}
@@ -59,7 +64,10 @@ type lane struct {
 func newLane(t Target, dial func(context.Context, string, string) (net.Conn, error)) *lane {
 	l := &lane{instance: t.Instance, addr: t.Addr, token: t.AccessToken, dial: dial, conns: map[*laneConn]struct{}{}}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.own, l.foreign = l.transport(idleOwn), l.transport(idleForeign)
+	l.own, l.foreign, l.grpc = l.transport(idleOwn), l.transport(idleForeign), l.transport(idleForeign)
+	l.foreign.TLSClientConfig = guestTLS()
+	l.grpc.Protocols = new(http.Protocols)
+	l.grpc.Protocols.SetUnencryptedHTTP2(true)
 	return l
 }
 
@@ -71,11 +79,17 @@ func (l *lane) transport(idle time.Duration) *http.Transport {
 		IdleConnTimeout:     idle,
 		ReadBufferSize:      32 << 10,
 		WriteBufferSize:     32 << 10,
+
+		// A guest's header is all in memory before the client sees any.
+		MaxResponseHeaderBytes: maxHead,
 	}
 }
 
 // RoundTrip sends a request to the port that its URL names.
 func (l *lane) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.ProtoMajor == 2 && r.URL.Scheme == "http" && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+		return l.grpc.RoundTrip(r) // it needs trailers, and both ways at once
+	}
 	switch r.URL.Port() {
 	case strconv.Itoa(guest.AgentPort), strconv.Itoa(guest.InterpPort):
 		return l.own.RoundTrip(r)
@@ -145,6 +159,7 @@ func (l *lane) cut() {
 	}
 	l.own.CloseIdleConnections()
 	l.foreign.CloseIdleConnections()
+	l.grpc.CloseIdleConnections()
 }
 
 func (l *lane) isCut() bool { return l.ctx.Err() != nil }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"errors"
@@ -24,11 +25,13 @@ import (
 // Target is where a sandbox is and who may reach it.
 type Target struct {
 	Instance     cay.InstanceID
+	Team         cay.TeamID
 	Addr         netip.Addr
 	Public       bool // false: ports want TrafficToken
 	TrafficToken string
 	AccessToken  string // the agent's, for what the proxy asks of it
 	MaskHost     string // what users' servers see as Host; "${PORT}" is replaced
+	HTTPSPorts   []int  // ports whose servers speak TLS
 }
 
 // Config says where sandboxes are.
@@ -48,8 +51,11 @@ type Config struct {
 	// Tokens yields the access tokens of running sandboxes, for signed file
 	// URLs. Nil means that such URLs need a host or headers.
 	Tokens func() iter.Seq2[cay.SandboxID, string]
-	// Domain is the server's own, if it has one; a port in it is ignored.
+	// Domain is the server's own, if it has one, with a port where it has one.
 	Domain string
+	// Paths offers the path form, /s/<id>/<port>/. Where it is not offered and
+	// there is a Domain, such paths lead to the host below it.
+	Paths bool
 	// Dial replaces the net package's in tests.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	Log  *slog.Logger
@@ -61,8 +67,9 @@ type Proxy struct {
 	cfg     Config
 	reverse *httputil.ReverseProxy
 
-	mu    sync.Mutex
-	lanes map[cay.SandboxID]*lane
+	mu     sync.Mutex
+	lanes  map[cay.SandboxID]*lane
+	joints map[*joined]struct{} // nil after Drain
 }
 
 // New returns a proxy.
@@ -73,14 +80,15 @@ func New(cfg Config) *Proxy {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	p := &Proxy{cfg: cfg, lanes: map[cay.SandboxID]*lane{}}
+	p := &Proxy{cfg: cfg, lanes: map[cay.SandboxID]*lane{}, joints: map[*joined]struct{}{}}
 	p.reverse = &httputil.ReverseProxy{
-		Rewrite:       rewrite,
-		Transport:     byLane{},
-		FlushInterval: -1, // streams must not wait
-		BufferPool:    buffers{},
-		ErrorHandler:  p.failed,
-		ErrorLog:      slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+		Rewrite:        rewrite,
+		Transport:      byLane{},
+		FlushInterval:  -1, // streams must not wait
+		BufferPool:     buffers{},
+		ModifyResponse: dress,
+		ErrorHandler:   p.failed,
+		ErrorLog:       slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 	}
 	return p
 }
@@ -89,53 +97,62 @@ func New(cfg Config) *Proxy {
 // others to next.
 func (p *Proxy) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rt, v, way := p.find(r)
-		switch v {
-		case ours:
-			p.serve(w, r, rt)
-		case broken:
-			badRoute(w, way)
-		default:
+		switch at := p.find(r); {
+		case at.verdict == notOurs:
 			next.ServeHTTP(w, r)
+		case at.verdict == broken:
+			badRoute(w, r, at)
+		case at.moved != "":
+			move(w, at)
+		default:
+			p.serve(w, at.inside(r), at)
 		}
 	})
 }
 
-// Ways to name a sandbox.
-const (
-	byHost = iota
-	byHeaders
-	bySignature
-)
-
 // find tells which sandbox a request is for. The order is part of the
-// contract: host label, headers, signature.
-func (p *Proxy) find(r *http.Request) (route, verdict, int) {
+// contract: host label, path, headers, signature, and the page that asks.
+func (p *Proxy) find(r *http.Request) place {
 	if rt, v := parseHost(r.Host); v != notOurs {
-		return rt, v, byHost
+		return place{route: rt, verdict: v, way: byHost}
 	}
-	if !trustsHeaders(r.Host, p.cfg.Domain) {
-		return route{}, notOurs, 0
+	if at := p.byPathForm(r); at.verdict != notOurs {
+		return at
 	}
-	if rt, v := parseHeaders(r.Header); v != notOurs {
-		return rt, v, byHeaders
+	if trustsHeaders(r.Host, p.cfg.Domain) {
+		if rt, v := parseHeaders(r.Header); v != notOurs {
+			return place{route: rt, verdict: v, way: byHeaders}
+		}
+		if rt, v := p.signedFiles(r); v != notOurs {
+			return place{route: rt, verdict: v, way: bySignature}
+		}
 	}
-	rt, v := p.signedFiles(r)
-	return rt, v, bySignature
+	return p.astray(r)
 }
 
-func badRoute(w http.ResponseWriter, way int) {
-	switch way {
+func badRoute(w http.ResponseWriter, r *http.Request, at place) {
+	switch at.way {
 	case byHost:
 		http.Error(w, "Invalid host: want <port>-<sandbox id>.<domain>", http.StatusBadRequest)
 	case byHeaders:
 		http.Error(w, "Invalid headers "+headerID+" or "+headerPort, http.StatusBadRequest)
+	case byPath:
+		badPath(at.id).write(w, r)
 	default:
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
 		w.Header().Set("Access-Control-Allow-Origin", "*")
 		w.WriteHeader(http.StatusUnauthorized)
 		w.Write([]byte(`{"code":401,"message":"invalid signature"}`))
 	}
+}
+
+// move tells where a request has to be made, with its method and body.
+func move(w http.ResponseWriter, at place) {
+	h := w.Header()
+	h.Set("Location", at.moved)
+	h.Set("Cache-Control", "no-store")
+	h.Set("Vary", "Referer, Cookie")
+	w.WriteHeader(http.StatusTemporaryRedirect)
 }
 
 // Cut breaks every connection to an instance of a sandbox and forgets it.
@@ -169,7 +186,8 @@ func (p *Proxy) Close() {
 
 // trip is one request on its way; it travels in the request's context.
 type trip struct {
-	route
+	place
+	in     *http.Request // as it came, but for its context and its prefix
 	target Target
 	lane   *lane
 	upload *upload // nil without a body
@@ -179,25 +197,24 @@ type tripKey struct{}
 
 func tripOf(r *http.Request) *trip { return r.Context().Value(tripKey{}).(*trip) }
 
-func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, rt route) {
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
 	if r.Method == http.MethodConnect {
 		http.Error(w, "CONNECT is not offered", http.StatusMethodNotAllowed)
 		return
 	}
-	target, l, err := p.lane(rt.id)
+	target, l, err := p.lane(at.id)
 	if err != nil && p.cfg.Asleep != nil {
-		if sleeper, ok := p.cfg.Asleep(rt.id); ok {
-			if target, l, err = p.wake(w, r, rt, sleeper); l == nil && err == nil {
+		if sleeper, ok := p.cfg.Asleep(at.id); ok {
+			if target, l, err = p.wake(w, r, at, sleeper); l == nil && err == nil {
 				return // answered
 			}
 		}
 	}
 	if err != nil {
-		lookupFailed(rt.id, err).write(w, r)
+		lookupFailed(at.id, err).write(w, r)
 		return
 	}
-	if a, ok := refuse(r, rt, target); ok {
-		a.write(w, r)
+	if answered(w, r, at, target) {
 		return
 	}
 	// Over HTTP/1 the server would else drain and close the request's body when
@@ -207,33 +224,52 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, rt route) {
 		_ = http.NewResponseController(w).EnableFullDuplex() // net/http's own writers can
 	}
 	if p.cfg.Used != nil {
-		if target, l, err = p.use(r, rt, target, l); err != nil {
-			lookupFailed(rt.id, err).write(w, r)
+		if target, l, err = p.use(r, at.route, target, l); err != nil {
+			lookupFailed(at.id, err).write(w, r)
 			return
 		}
 	}
-	t := &trip{route: rt, target: target, lane: l}
+	t := &trip{place: at, in: r, target: target, lane: l}
 	r = r.WithContext(context.WithValue(r.Context(), tripKey{}, t))
+	if isUpgrade(r) && at.port != guest.AgentPort {
+		p.upgrade(w, r, t)
+		return
+	}
 	watchUpload(r, t)
 	p.reverse.ServeHTTP(w, r)
 }
 
+// answered reports whether a request may not pass, and then was told so.
+func answered(w http.ResponseWriter, r *http.Request, at place, target Target) bool {
+	if keepToken(w, r, at, target) {
+		return true
+	}
+	a, no := refuse(r, at, target)
+	if no {
+		a.write(w, r)
+	}
+	return no
+}
+
 // refuse says why a request may not pass.
-func refuse(r *http.Request, rt route, target Target) (answer, bool) {
-	if rt.port == guest.AgentPort {
+func refuse(r *http.Request, at place, target Target) (answer, bool) {
+	if at.shared() && anotherTeams(r, target.Team) {
+		return otherTeam(at.id), true
+	}
+	if at.port == guest.AgentPort {
 		// The path is cleaned because the agent's router cleans it too.
 		internal := slices.Contains(guest.InternalPaths, path.Clean("/"+r.URL.Path))
-		return internalRoute(rt.id), internal
+		return internalRoute(at.id), internal
 	}
-	if target.Public {
+	if target.Public || keptToken(r, at.id, target.TrafficToken) {
 		return answer{}, false
 	}
-	got := r.Header.Get(trafficToken)
+	got := cmp.Or(r.Header.Get(trafficToken), r.URL.Query().Get(trafficToken))
 	if got == "" {
-		return tokenMissing(rt.id), true
+		return tokenMissing(at.id), true
 	}
 	same := target.TrafficToken != "" && subtle.ConstantTimeCompare([]byte(got), []byte(target.TrafficToken)) == 1
-	return tokenInvalid(rt.id), !same
+	return tokenInvalid(at.id), !same
 }
 
 // lane finds or makes the lane of a sandbox's present instance.
@@ -299,17 +335,38 @@ func rewrite(pr *httputil.ProxyRequest) {
 		RawQuery: pr.In.URL.RawQuery,
 	}
 	pr.Out.Host = pr.In.Host
-	pr.SetXForwarded()
-	if proto := pr.In.Header.Get("X-Forwarded-Proto"); proto == "https" && fromLoopback(pr.In) {
-		pr.Out.Header.Set("X-Forwarded-Proto", proto) // a TLS terminator on this host
+	h := pr.Out.Header
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Prefix", trafficToken} {
+		h.Del(name) // the proxy's to say, or for it alone
 	}
-	pr.Out.Header.Del(trafficToken) // for the proxy alone
+	if t.port != guest.AgentPort && !t.target.Public {
+		pr.Out.URL.RawQuery = withoutToken(pr.Out.URL.RawQuery)
+	}
+	pr.SetXForwarded()
+	if isHTTPS(pr.In) {
+		h.Set("X-Forwarded-Proto", "https")
+	}
+	if cookies := h["Cookie"]; len(cookies) > 0 {
+		h.Del("Cookie")
+		if own := withoutOwn(strings.Join(cookies, "; ")); own != "" {
+			h.Set("Cookie", own)
+		}
+	}
 	if t.port == guest.AgentPort {
 		// The agent upgrades nothing; an upgrade would be a way around
 		// the check of internal paths.
-		pr.Out.Header.Del("Upgrade")
-		pr.Out.Header.Del("Connection")
+		h.Del("Upgrade")
+		h.Del("Connection")
 		return
+	}
+	if t.shared() {
+		h.Set("X-Forwarded-Prefix", t.prefix)
+		if from := h.Get("Referer"); from != "" {
+			h.Set("Referer", reference(from, t.place))
+		}
+	}
+	if t.speaksTLS() {
+		pr.Out.URL.Scheme = "https"
 	}
 	if mask := t.target.MaskHost; mask != "" {
 		pr.Out.Host = strings.ReplaceAll(mask, "${PORT}", strconv.Itoa(t.port))

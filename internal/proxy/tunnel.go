@@ -50,7 +50,7 @@ func (l *lane) ask(conn net.Conn, host, port string) (*bufio.Reader, bool) {
 	}
 	// A response's header is bounded, because the guest is hostile; what
 	// follows is the service's.
-	limit := &limitedConn{Conn: conn, left: 64 << 10}
+	limit := &limitedConn{Conn: conn, left: maxHead}
 	r := bufio.NewReader(limit)
 	resp, err := http.ReadResponse(r, req)
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {

@@ -11,22 +11,21 @@ import (
 
 // wake has a paused sandbox run for a request that may enter it. When it
 // returns neither a lane nor an error, it has answered.
-func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, rt route, sleeper Target) (Target, *lane, error) {
-	if a, no := refuse(r, rt, sleeper); no {
-		a.write(w, r)
+func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, at place, sleeper Target) (Target, *lane, error) {
+	if answered(w, r, at, sleeper) {
 		return Target{}, nil, nil
 	}
-	if rt.port == guest.AgentPort && preflight(w, r) {
+	if at.port == guest.AgentPort && preflight(w, r) {
 		return Target{}, nil, nil
 	}
-	if rt.port == guest.AgentPort && !opensAgent(r, sleeper.AccessToken) {
-		return Target{}, nil, cay.Errorf(cay.Denied, "the request has no token of sandbox %s", rt.id)
+	if at.port == guest.AgentPort && !opensAgent(r, sleeper.AccessToken) {
+		return Target{}, nil, cay.Errorf(cay.Denied, "the request has no token of sandbox %s", at.id)
 	}
-	if err := p.cfg.Wake(r.Context(), rt.id); err != nil {
-		p.cfg.Log.Warn("a sandbox could not be woken", "sandbox", rt.id, "err", err)
+	if err := p.cfg.Wake(r.Context(), at.id); err != nil {
+		p.cfg.Log.Warn("a sandbox could not be woken", "sandbox", at.id, "err", err)
 		return Target{}, nil, err
 	}
-	return p.lane(rt.id)
+	return p.lane(at.id)
 }
 
 // preflight answers a browser that asks whether a page may call the agent, and

@@ -131,6 +131,7 @@ type Network struct {
 		Address  string  `json:"address"`
 		Username *string `json:"username,omitempty"`
 	} `json:"egressProxy,omitempty"`
+	HTTPSPorts      *[]int        `json:"httpsPorts,omitempty"`
 	MaskRequestHost *string       `json:"maskRequestHost,omitempty"`
 	Rules           *NetworkRules `json:"rules,omitempty"`
 }

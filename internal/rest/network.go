@@ -2,9 +2,11 @@ package rest
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
 )
 
 // networkPolicy is the network that a new sandbox is to have.
@@ -19,15 +21,36 @@ func networkPolicy(body *NewSandbox, secure bool) (cay.NetworkPolicy, error) {
 	}
 	p.AllowPublic = value(n.AllowPublicTraffic, true)
 	p.MaskHost = value(n.MaskRequestHost, "")
+	if p.HTTPSPorts, err = httpsPorts(value(n.HTTPSPorts, nil)); err != nil {
+		return p, err
+	}
 	switch {
 	case !p.AllowPublic && !secure:
 		return p, cay.Errorf(cay.Invalid, "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.")
-	case len(value(n.HTTPSPorts, nil)) > 0:
-		return p, cay.Errorf(cay.Unsupported, "network.httpsPorts: are not in this version of Cay")
 	case p.MaskHost != "" && !validMask(p.MaskHost):
 		return p, cay.Errorf(cay.Invalid, "network.maskRequestHost: %.80q is no host or host:port", p.MaskHost)
 	}
 	return p, nil
+}
+
+// maxHTTPSPorts bounds what is compared with every request.
+const maxHTTPSPorts = 64
+
+// httpsPorts checks the ports whose servers speak TLS.
+func httpsPorts(ports []int) ([]int, error) {
+	for _, port := range ports {
+		switch {
+		case port < 1 || port > 65535:
+			return nil, cay.Errorf(cay.Invalid, "network.httpsPorts: %d is no port", port)
+		case port == guest.AgentPort:
+			return nil, cay.Errorf(cay.Invalid, "network.httpsPorts: %d is the sandbox's own agent, which speaks plain HTTP", port)
+		}
+	}
+	ports = slices.Compact(slices.Sorted(slices.Values(ports)))
+	if len(ports) > maxHTTPSPorts {
+		return nil, cay.Errorf(cay.Invalid, "network.httpsPorts: has more than %d entries", maxHTTPSPorts)
+	}
+	return ports, nil
 }
 
 // egressPolicy is the part of a network that can be changed later: what the
@@ -85,6 +108,9 @@ func wireNetwork(n cay.NetworkPolicy) *Network {
 	out := &Network{
 		AllowPublicTraffic: &n.AllowPublic, AllowOut: wireList(n.AllowOut), DenyOut: wireList(n.DenyOut),
 		MaskRequestHost: pointer(n.MaskHost),
+	}
+	if len(n.HTTPSPorts) > 0 {
+		out.HTTPSPorts = &n.HTTPSPorts
 	}
 	if n.Proxy != nil {
 		out.EgressProxy = &struct {

@@ -1,6 +1,7 @@
 package rest_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/cay-run/cay"
@@ -8,7 +9,7 @@ import (
 
 func TestUpdateNetwork(t *testing.T) {
 	w := newWorld(t, "")
-	box := w.create(`{"templateID":"base","network":{"allowPublicTraffic":false,"denyOut":["8.8.8.8"],"maskRequestHost":"x"}}`)
+	box := w.create(`{"templateID":"base","network":{"allowPublicTraffic":false,"denyOut":["8.8.8.8"],"maskRequestHost":"x","httpsPorts":[8443,443,443]}}`)
 	path := "/sandboxes/" + box["sandboxID"].(string)
 	put := func(body string) reply { return w.call("PUT", path+"/network", body) }
 	want[object](t, put(`{"allowOut":["1.1.1.1"],"denyOut":["0.0.0.0/0"]}`), 204)
@@ -18,7 +19,7 @@ func TestUpdateNetwork(t *testing.T) {
 	}
 	want[object](t, put(`{"allow_internet_access":false}`), 204)
 	detail := want[object](t, w.call("GET", path, ""), 200)
-	if n := detail["network"].(object); n["allowOut"] != nil || n["denyOut"] != nil || detail["allowInternetAccess"] != false || n["maskRequestHost"] != "x" {
+	if n := detail["network"].(object); n["allowOut"] != nil || n["denyOut"] != nil || detail["allowInternetAccess"] != false || n["maskRequestHost"] != "x" || fmt.Sprint(n["httpsPorts"]) != "[443 8443]" {
 		t.Errorf("what is left out is not cleared: %v", detail)
 	}
 	tried := want[[]object](t, w.call("GET", "/cay/v1"+path+"/egress", ""), 200)

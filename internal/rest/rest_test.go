@@ -233,6 +233,8 @@ func TestBadRequestsNameTheField(t *testing.T) {
 		{`{"templateID":"base","envVars":{"":"1"}}`, "envVars"},
 		{`{"templateID":"base","network":{"denyOut":["example.org"]}}`, "denyOut"},
 		{`{"templateID":"base","network":{"maskRequestHost":"ü"}}`, "maskRequestHost"},
+		{`{"templateID":"base","network":{"httpsPorts":[0]}}`, "network.httpsPorts"},
+		{`{"templateID":"base","network":{"httpsPorts":[8443,49983]}}`, "network.httpsPorts"},
 		{`{"templateID":"base","autoPauseMemory":false}`, "autoPauseMemory"},
 		{`{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`, "volumeMounts"},
 	}

@@ -104,7 +104,7 @@ func (s *Server) asleep(id cay.SandboxID) (proxy.Target, bool) {
 		return proxy.Target{}, false
 	}
 	access, traffic := s.control.TokensOf(box)
-	return proxy.Target{Public: box.Network.AllowPublic, TrafficToken: traffic, AccessToken: access}, true
+	return proxy.Target{Team: box.Team, Public: box.Network.AllowPublic, TrafficToken: traffic, AccessToken: access}, true
 }
 
 func (s *Server) wake(ctx context.Context, id cay.SandboxID) error { return s.control.Wake(ctx, id) }
@@ -122,11 +122,13 @@ func (s *Server) lookup(id cay.SandboxID) (proxy.Target, error) {
 	}
 	return proxy.Target{
 		Instance:     i.Spec.Instance,
+		Team:         i.Spec.Team,
 		Addr:         i.Addr,
 		Public:       i.Spec.Network.AllowPublic,
 		TrafficToken: i.Spec.TrafficToken,
 		AccessToken:  i.Spec.AccessToken,
 		MaskHost:     i.Spec.Network.MaskHost,
+		HTTPSPorts:   i.Spec.Network.HTTPSPorts,
 	}, nil
 }
 
