@@ -24,6 +24,7 @@ type sandboxCmd struct {
 
 	Checkpoint     checkpointCmd     `cmd:"" help:"Save a running sandbox, to go back to."`
 	Tree           treeCmd           `cmd:"" help:"Show a sandbox's checkpoints and forks."`
+	Diff           diffCmd           `cmd:"" help:"Show which files changed between checkpoints, or since one."`
 	Rollback       rollbackCmd       `cmd:"" help:"Bring a sandbox back to a checkpoint."`
 	Promote        promoteCmd        `cmd:"" help:"Have a sandbox go on as one of its forks."`
 	Label          labelCmd          `cmd:"" help:"Name a checkpoint."`

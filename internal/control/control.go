@@ -42,6 +42,8 @@ type Node interface {
 	// Snapshot returns the record of a snapshot.
 	Snapshot(id cay.SnapshotID) (cay.Snapshot, error)
 	RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error
+	// Compare tells which files differ between two moments.
+	Compare(ctx context.Context, before, after cay.Moment) (cay.Comparison, error)
 	Kill(ctx context.Context, id cay.InstanceID, cause cay.Cause) error
 	// SetNetwork replaces an instance's policy: all of it, or nothing.
 	SetNetwork(ctx context.Context, id cay.InstanceID, p cay.NetworkPolicy) error

@@ -5,6 +5,7 @@
 package engine
 
 import (
+	"archive/tar"
 	"context"
 	"io"
 	"strings"
@@ -81,6 +82,10 @@ type Engine interface {
 	// Changes streams a tar of the files that differ from the root image.
 	// Removed files appear as OCI whiteouts (".wh.<name>").
 	Changes(ctx context.Context, id cay.InstanceID) (io.ReadCloser, error)
+	// ReadFiles visits the files that SnapshotFiles wrote into dir, in the form
+	// of Changes. What is in them is a guest's making. A body that is not read
+	// costs nothing, however large the file is; none may be kept.
+	ReadFiles(dir string, visit func(h *tar.Header, body io.Reader) error) error
 }
 
 // Fingerprint identifies an engine on a host.

@@ -28,7 +28,8 @@ type machine struct {
 	inits      []guest.Init
 	tokens     []string // that came with inits
 	saved      map[cay.SnapshotID]cay.Snapshot
-	unfinished int // snapshots that were begun
+	changed    map[string][]string // files, by the directory of a snapshot
+	unfinished int                 // snapshots that were begun
 	checked    []cay.SnapFile
 	ready      []int // ports that were waited for
 	events     []string
@@ -145,7 +146,7 @@ func (m *shelf) Get(id cay.SnapshotID) (string, cay.Snapshot, error) {
 }
 
 func (m *shelf) Image(digest string) (string, error) {
-	return "/images/" + digest + ".erofs", (*machine)(m).step("image")
+	return m.dir + "/" + digest + ".erofs", (*machine)(m).step("image")
 }
 
 func (m *shelf) Begin() (string, error) {

@@ -2,11 +2,9 @@ package node
 
 import (
 	"context"
-	"path/filepath"
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/engine"
 )
 
 // promiseFiles says that the files of an instance, which is paused, are to be
@@ -63,13 +61,7 @@ func (n *Node) addFiles(from cay.InstanceID, to cay.SnapshotID) error {
 	if err != nil {
 		return err
 	}
-	var layer []cay.SnapFile
-	for _, f := range s.Files {
-		if filepath.Dir(f.Name) == engine.FilesDir {
-			layer = append(layer, f)
-		}
-	}
-	return n.cfg.Snapshots.Attach(tmp, to, layer)
+	return n.cfg.Snapshots.Attach(tmp, to, layerOf(s))
 }
 
 // awaitFiles waits until a snapshot that was just taken has all that is to be

@@ -15,7 +15,9 @@
 package node
 
 import (
+	"archive/tar"
 	"context"
+	"io"
 	"iter"
 	"log/slog"
 	"net/netip"
@@ -36,6 +38,7 @@ type Engine interface {
 	Restore(ctx context.Context, spec engine.RestoreSpec) error
 	Checkpoint(ctx context.Context, id cay.InstanceID, dir string, keep bool) (cay.Snapshot, error)
 	SnapshotFiles(ctx context.Context, id cay.InstanceID, dir string) (cay.Snapshot, error)
+	ReadFiles(dir string, visit func(h *tar.Header, body io.Reader) error) error
 	Hold(ctx context.Context, id cay.InstanceID) error
 	Release(ctx context.Context, id cay.InstanceID) error
 	Freeze(ctx context.Context, id cay.InstanceID) error
@@ -131,6 +134,7 @@ type Node struct {
 	cfg      Config
 	restores chan struct{} // a token for each instance that is being made or saved
 	copies   chan struct{} // and one for each whose files are being kept: restores may wait for them
+	compares chan struct{} // and one for who compares files
 
 	ctx    context.Context // done when the node closes
 	cancel context.CancelFunc
@@ -183,6 +187,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 		cfg:       cfg,
 		restores:  make(chan struct{}, cfg.Restores),
 		copies:    make(chan struct{}, cfg.Restores),
+		compares:  make(chan struct{}, 1),
 		deaths:    newDeaths(),
 		instances: map[cay.InstanceID]*instance{},
 		bySandbox: map[cay.SandboxID]*instance{},

@@ -20,7 +20,9 @@ type Node struct {
 	OnKill   func(cay.InstanceID) error
 	OnSave   func(cay.InstanceID) error
 	OnRoute  func(cay.InstanceID) error
-	Notice   string // of every instance that is created from now on
+	// OnCompare answers for Compare; nil is two moments that are the same.
+	OnCompare func(before, after cay.Moment) (cay.Comparison, error)
+	Notice    string // of every instance that is created from now on
 	// OnClaim, when set, answers for Claim; otherwise there is nothing.
 	OnClaim func(cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, bool)
 
@@ -121,6 +123,14 @@ func (n *Node) Snapshot(id cay.SnapshotID) (cay.Snapshot, error) {
 	}
 	s.Files = []cay.SnapFile{{Name: "pages.img", Size: 1000}}
 	return s, nil
+}
+
+// Compare asks OnCompare.
+func (n *Node) Compare(_ context.Context, before, after cay.Moment) (cay.Comparison, error) {
+	if n.OnCompare == nil {
+		return cay.Comparison{}, nil
+	}
+	return n.OnCompare(before, after)
 }
 
 // Checkpoint saves an instance.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -280,6 +281,7 @@ func (s *suite) changes(t *testing.T) {
 		}
 	}
 	must(t, stream.Close())
+	s.sameFiles(t, id, found)
 	if found["etc/new"] != "hello" {
 		t.Errorf("changed file: %q", found["etc/new"])
 	}
@@ -301,6 +303,33 @@ func (s *suite) changes(t *testing.T) {
 		}
 	}
 	at.expect(t, "hello", "/read", "path", "/etc/new") // it went on
+}
+
+// sameFiles saves the files of an instance and reads of them what its changes
+// are. Bodies that are not asked for are passed over.
+func (s *suite) sameFiles(t *testing.T, id cay.InstanceID, want map[string]string) {
+	t.Helper()
+	_, dir := s.saveFiles(t, id)
+	got := make(map[string]string)
+	must(t, s.ReadFiles(dir, func(h *tar.Header, body io.Reader) error {
+		got[h.Name] = want[h.Name]
+		if len(h.Name)%2 == 0 {
+			return nil
+		}
+		text, err := io.ReadAll(body)
+		got[h.Name] = string(text)
+		return err
+	}))
+	if !maps.Equal(got, want) {
+		t.Errorf("%d files were saved, and not the %d that were changed", len(got), len(want))
+	}
+	stop := errors.New("enough")
+	if err := s.ReadFiles(dir, func(*tar.Header, io.Reader) error { return stop }); !errors.Is(err, stop) {
+		t.Errorf("a reader that stopped got %v", err)
+	}
+	if err := s.ReadFiles(t.TempDir(), nil); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("files that are not there: %v", err)
+	}
 }
 
 // elevate runs a set-uid program as somebody else, as sudo does.

@@ -3,6 +3,7 @@ package runsc
 import (
 	"archive/tar"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -111,18 +112,47 @@ func (s *saved) close() {
 	s.pages.Close()
 }
 
+// ReadFiles implements engine.Engine.
+func (e *Engine) ReadFiles(dir string, visit func(*tar.Header, io.Reader) error) error {
+	saved, err := openSaved(filepath.Join(dir, layerName))
+	if errors.Is(err, os.ErrNotExist) {
+		return cay.Wrap(cay.NotFound, err, "the files of the snapshot in %s are missing", dir)
+	}
+	if err != nil {
+		return diskError(err, "cannot read the files of the snapshot in %s", dir)
+	}
+	defer saved.close()
+	return saved.each(visit)
+}
+
 // layer writes the tree as an OCI layer.
 func (s *saved) layer(w io.Writer) error {
-	in, out := tar.NewReader(s.tree), tar.NewWriter(w)
+	out := tar.NewWriter(w)
+	err := s.each(func(h *tar.Header, body io.Reader) error {
+		if err := out.WriteHeader(h); err != nil || h.Size == 0 {
+			return err
+		}
+		_, err := io.Copy(out, body)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// each visits the tree's files as an OCI layer has them.
+func (s *saved) each(visit func(*tar.Header, io.Reader) error) error {
+	in := tar.NewReader(s.tree)
 	for {
 		h, err := in.Next()
 		if err == io.EOF {
-			return out.Close()
+			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if err := s.entry(in, out, h); err != nil {
+		if err := s.entry(in, visit, h); err != nil {
 			return fmt.Errorf("%.200q: %w", h.Name, err)
 		}
 	}
@@ -135,11 +165,12 @@ const (
 	ovlXattrs = "trusted.overlay."
 )
 
-func (s *saved) entry(in io.Reader, out *tar.Writer, h *tar.Header) error {
+func (s *saved) entry(in io.Reader, visit func(*tar.Header, io.Reader) error, h *tar.Header) error {
 	name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
 	if name == "" || strings.HasPrefix(path.Base(name), whiteout) {
 		return nil
 	}
+	none := strings.NewReader("")
 	// What is removed is one device with many names: the second one on is a
 	// link to the first.
 	target := strings.TrimPrefix(path.Clean("/"+h.Linkname), "/")
@@ -149,7 +180,7 @@ func (s *saved) entry(in io.Reader, out *tar.Writer, h *tar.Header) error {
 		}
 		s.removed[name] = true
 		dir, base := path.Split(name)
-		return out.WriteHeader(&tar.Header{Name: dir + whiteout + base, Typeflag: tar.TypeReg, Mode: 0o600, ModTime: h.ModTime})
+		return visit(&tar.Header{Name: dir + whiteout + base, Typeflag: tar.TypeReg, Mode: 0o600, ModTime: h.ModTime}, none)
 	}
 	next := *h
 	next.Format = tar.FormatPAX
@@ -160,23 +191,19 @@ func (s *saved) entry(in io.Reader, out *tar.Writer, h *tar.Header) error {
 		next.Linkname = target
 	case tar.TypeDir:
 		next.Name += "/"
-		if err := out.WriteHeader(&next); err != nil || !replaces {
+		if err := visit(&next, none); err != nil || !replaces {
 			return err
 		}
-		return out.WriteHeader(&tar.Header{Name: next.Name + opaque, Typeflag: tar.TypeReg, Mode: 0o600, ModTime: h.ModTime})
+		return visit(&tar.Header{Name: next.Name + opaque, Typeflag: tar.TypeReg, Mode: 0o600, ModTime: h.ModTime}, none)
 	case tar.TypeReg:
 		body, size, err := s.body(in, h.Size)
 		if err != nil {
 			return err
 		}
 		next.Size = size
-		if err := out.WriteHeader(&next); err != nil {
-			return err
-		}
-		_, err = io.Copy(out, body)
-		return err
+		return visit(&next, body)
 	}
-	return out.WriteHeader(&next)
+	return visit(&next, none)
 }
 
 // takeOverlayMarks removes what gVisor's overlay noted for itself and reports

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"maps"
 	"os"
 	"strings"
 	"syscall"
@@ -39,6 +41,12 @@ func (n *Node) IsRegular() bool { return n.Mode&typeMask == typeRegular }
 
 // IsSymlink reports whether n is a symbolic link.
 func (n *Node) IsSymlink() bool { return n.Mode&typeMask == typeSymlink }
+
+// Child finds a file in a directory by its name, or nil.
+func (n *Node) Child(name string) *Node { return n.children[name] }
+
+// Names returns the names in a directory, in no order.
+func (n *Node) Names() iter.Seq[string] { return maps.Keys(n.children) }
 
 // Content returns a reader of a regular file's content.
 func (n *Node) Content() io.Reader {

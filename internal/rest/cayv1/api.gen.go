@@ -72,6 +72,23 @@ type Checkpoint struct {
 	SizeBytes int64 `json:"sizeBytes"`
 }
 
+// Comparison defines model for Comparison.
+type Comparison struct {
+	// Added How many there are
+	Added   int64 `json:"added"`
+	Changed int64 `json:"changed"`
+
+	// Changes By path; the first 5,000.
+	Changes []FileChange `json:"changes"`
+
+	// From A checkpoint's id.
+	From    string `json:"from"`
+	Removed int64  `json:"removed"`
+
+	// To Another one's; absent for the sandbox as it is.
+	To *string `json:"to,omitempty"`
+}
+
 // Connection defines model for Connection.
 type Connection struct {
 	// Address address:port, or "dns".
@@ -161,6 +178,42 @@ type EventPage struct {
 
 	// Next What `after` is of the next page. A page with fewer events than its limit is the last for now.
 	Next int64 `json:"next"`
+}
+
+// FileChange defines model for FileChange.
+type FileChange struct {
+	After  *FileState `json:"after,omitempty"`
+	Before *FileState `json:"before,omitempty"`
+
+	// Change added, changed or removed.
+	Change string `json:"change"`
+
+	// Diff Unified; of text of at most 512 KiB.
+	Diff *string `json:"diff,omitempty"`
+
+	// NoDiff Why there is none: binary, large, or many where the answer is long already.
+	NoDiff *string `json:"noDiff,omitempty"`
+
+	// Path Absolute. One that is not UTF-8 or that cannot be printed is quoted as Go quotes strings.
+	Path string `json:"path"`
+}
+
+// FileState defines model for FileState.
+type FileState struct {
+	GID int64 `json:"gid"`
+
+	// Mode Octal, e.g. 0644.
+	Mode string `json:"mode"`
+
+	// Size Bytes.
+	Size int64 `json:"size"`
+
+	// Target Where a symlink leads.
+	Target *string `json:"target,omitempty"`
+
+	// Type file, directory, symlink, fifo or device.
+	Type string `json:"type"`
+	UID  int64  `json:"uid"`
 }
 
 // ForkOfCheckpoint One of the two.
@@ -309,6 +362,12 @@ type LabelCheckpointJSONBody struct {
 	Label string `json:"label"`
 }
 
+// CompareCheckpointsParams defines parameters for CompareCheckpoints.
+type CompareCheckpointsParams struct {
+	// To The other one's id.
+	To string `form:"to" json:"to"`
+}
+
 // ForkCheckpointJSONBody defines parameters for ForkCheckpoint.
 type ForkCheckpointJSONBody struct {
 	// Count 1 to 100, 1 unless given.
@@ -338,6 +397,12 @@ type ListEventsParams struct {
 type ImportImageParams struct {
 	// Name What to call it; unless given, as the archive does.
 	Name *string `form:"name,omitempty" json:"name,omitempty"`
+}
+
+// CompareSandboxParams defines parameters for CompareSandbox.
+type CompareSandboxParams struct {
+	// From The checkpoint's id; unless given, the newest that the sandbox's state comes from.
+	From *string `form:"from,omitempty" json:"from,omitempty"`
 }
 
 // ListSandboxEventsParams defines parameters for ListSandboxEvents.
@@ -397,6 +462,9 @@ type ServerInterface interface {
 	// (PATCH /cay/v1/checkpoints/{checkpointID})
 	LabelCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID)
 
+	// (GET /cay/v1/checkpoints/{checkpointID}/diff)
+	CompareCheckpoints(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID, params CompareCheckpointsParams)
+
 	// (POST /cay/v1/checkpoints/{checkpointID}/fork)
 	ForkCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID)
 
@@ -433,6 +501,9 @@ type ServerInterface interface {
 	// (POST /cay/v1/sandboxes/{sandboxID}/checkpoints)
 	CreateCheckpoint(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
+	// (GET /cay/v1/sandboxes/{sandboxID}/diff)
+	CompareSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params CompareSandboxParams)
+
 	// (GET /cay/v1/sandboxes/{sandboxID}/egress)
 	ListConnections(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
@@ -463,6 +534,11 @@ func (_ Unimplemented) DeleteCheckpoint(w http.ResponseWriter, r *http.Request, 
 
 // (PATCH /cay/v1/checkpoints/{checkpointID})
 func (_ Unimplemented) LabelCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/checkpoints/{checkpointID}/diff)
+func (_ Unimplemented) CompareCheckpoints(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID, params CompareCheckpointsParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -523,6 +599,11 @@ func (_ Unimplemented) GetTree(w http.ResponseWriter, r *http.Request, sandboxID
 
 // (POST /cay/v1/sandboxes/{sandboxID}/checkpoints)
 func (_ Unimplemented) CreateCheckpoint(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/sandboxes/{sandboxID}/diff)
+func (_ Unimplemented) CompareSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params CompareSandboxParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -608,6 +689,48 @@ func (siw *ServerInterfaceWrapper) LabelCheckpoint(w http.ResponseWriter, r *htt
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.LabelCheckpoint(w, r, checkpointID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CompareCheckpoints operation middleware
+func (siw *ServerInterfaceWrapper) CompareCheckpoints(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "checkpointID" -------------
+	var checkpointID CheckpointID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "checkpointID", chi.URLParam(r, "checkpointID"), &checkpointID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "checkpointID", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CompareCheckpointsParams
+
+	// ------------- Required query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "to", r.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "to"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "to", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CompareCheckpoints(w, r, checkpointID, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -976,6 +1099,48 @@ func (siw *ServerInterfaceWrapper) CreateCheckpoint(w http.ResponseWriter, r *ht
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.CreateCheckpoint(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CompareSandbox operation middleware
+func (siw *ServerInterfaceWrapper) CompareSandbox(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CompareSandboxParams
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", r.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "from"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "from", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CompareSandbox(w, r, sandboxID, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1394,6 +1559,12 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Patch(options.BaseURL+"/cay/v1/checkpoints/{checkpointID}", wrapper.LabelCheckpoint)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/checkpoints/{checkpointID}/diff", wrapper.CompareCheckpoints)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/diff", wrapper.CompareSandbox)
+	})
+	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/cay/v1/checkpoints/{checkpointID}/fork", wrapper.ForkCheckpoint)
 	})
 
@@ -1401,6 +1572,8 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 }
 
 type AutoCheckpointsJSONResponse AutoCheckpoints
+
+type ComparisonJSONResponse Comparison
 
 type EventsJSONResponse EventPage
 type EventsTextEventStreamResponse struct {
@@ -1445,6 +1618,29 @@ type LabelCheckpointResponseObject interface {
 type LabelCheckpoint200JSONResponse Checkpoint
 
 func (response LabelCheckpoint200JSONResponse) VisitLabelCheckpointResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CompareCheckpointsRequestObject struct {
+	CheckpointID CheckpointID `json:"checkpointID"`
+	Params       CompareCheckpointsParams
+}
+
+type CompareCheckpointsResponseObject interface {
+	VisitCompareCheckpointsResponse(w http.ResponseWriter) error
+}
+
+type CompareCheckpoints200JSONResponse struct{ ComparisonJSONResponse }
+
+func (response CompareCheckpoints200JSONResponse) VisitCompareCheckpointsResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -1813,6 +2009,29 @@ func (response CreateCheckpoint201JSONResponse) VisitCreateCheckpointResponse(w 
 	return err
 }
 
+type CompareSandboxRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Params    CompareSandboxParams
+}
+
+type CompareSandboxResponseObject interface {
+	VisitCompareSandboxResponse(w http.ResponseWriter) error
+}
+
+type CompareSandbox200JSONResponse struct{ ComparisonJSONResponse }
+
+func (response CompareSandbox200JSONResponse) VisitCompareSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListConnectionsRequestObject struct {
 	SandboxID SandboxID `json:"sandboxID"`
 }
@@ -1997,6 +2216,9 @@ type StrictServerInterface interface {
 	// (PATCH /cay/v1/checkpoints/{checkpointID})
 	LabelCheckpoint(ctx context.Context, request LabelCheckpointRequestObject) (LabelCheckpointResponseObject, error)
 
+	// (GET /cay/v1/checkpoints/{checkpointID}/diff)
+	CompareCheckpoints(ctx context.Context, request CompareCheckpointsRequestObject) (CompareCheckpointsResponseObject, error)
+
 	// (POST /cay/v1/checkpoints/{checkpointID}/fork)
 	ForkCheckpoint(ctx context.Context, request ForkCheckpointRequestObject) (ForkCheckpointResponseObject, error)
 
@@ -2032,6 +2254,9 @@ type StrictServerInterface interface {
 
 	// (POST /cay/v1/sandboxes/{sandboxID}/checkpoints)
 	CreateCheckpoint(ctx context.Context, request CreateCheckpointRequestObject) (CreateCheckpointResponseObject, error)
+
+	// (GET /cay/v1/sandboxes/{sandboxID}/diff)
+	CompareSandbox(ctx context.Context, request CompareSandboxRequestObject) (CompareSandboxResponseObject, error)
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/egress)
 	ListConnections(ctx context.Context, request ListConnectionsRequestObject) (ListConnectionsResponseObject, error)
@@ -2143,6 +2368,33 @@ func (sh *strictHandler) LabelCheckpoint(w http.ResponseWriter, r *http.Request,
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(LabelCheckpointResponseObject); ok {
 		if err := validResponse.VisitLabelCheckpointResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CompareCheckpoints operation middleware
+func (sh *strictHandler) CompareCheckpoints(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID, params CompareCheckpointsParams) {
+	var request CompareCheckpointsRequestObject
+
+	request.CheckpointID = checkpointID
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CompareCheckpoints(ctx, request.(CompareCheckpointsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CompareCheckpoints")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CompareCheckpointsResponseObject); ok {
+		if err := validResponse.VisitCompareCheckpointsResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -2487,6 +2739,33 @@ func (sh *strictHandler) CreateCheckpoint(w http.ResponseWriter, r *http.Request
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(CreateCheckpointResponseObject); ok {
 		if err := validResponse.VisitCreateCheckpointResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CompareSandbox operation middleware
+func (sh *strictHandler) CompareSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params CompareSandboxParams) {
+	var request CompareSandboxRequestObject
+
+	request.SandboxID = sandboxID
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CompareSandbox(ctx, request.(CompareSandboxRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CompareSandbox")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CompareSandboxResponseObject); ok {
+		if err := validResponse.VisitCompareSandboxResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

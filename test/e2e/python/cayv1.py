@@ -45,3 +45,19 @@ def undo(box):
 
 def promote(box, branch):
     return call("POST", f"/sandboxes/{box.sandbox_id}/promote", {"branch": branch.sandbox_id})
+
+
+def diff(a, b):
+    """What differs between two checkpoints, by path."""
+    return by_path(call("GET", f"/checkpoints/{a['checkpointID']}/diff?to={b['checkpointID']}"))
+
+
+def changes(box, since=None):
+    """What differs in a sandbox since a checkpoint, by path."""
+    query = "?from=" + since["checkpointID"] if since else ""
+    return by_path(call("GET", f"/sandboxes/{box.sandbox_id}/diff{query}"))
+
+
+def by_path(answer):
+    assert len(answer["changes"]) == answer["added"] + answer["changed"] + answer["removed"], answer
+    return {c["path"]: c for c in answer["changes"]}

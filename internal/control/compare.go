@@ -1,0 +1,78 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// compareWithin bounds a comparison: it may have to restore both sides and to
+// read some gigabytes.
+const compareWithin = 5 * time.Minute
+
+// Compare tells which files differ between two checkpoints of a team's, which
+// need not be of one sandbox but of one root image.
+func (c *Control) Compare(ctx context.Context, team cay.TeamID, from, to cay.SnapshotID) (cay.Comparison, error) {
+	var sides [2]cay.Moment
+	for i, id := range []cay.SnapshotID{from, to} {
+		defer c.discard(ctx, id) // when its record went meanwhile
+		defer c.pin(id)()
+		if _, err := c.store.Checkpoint(ctx, team, id); err != nil {
+			return cay.Comparison{}, err
+		}
+		sides[i].Snapshot = id
+	}
+	return c.compare(ctx, sides)
+}
+
+// Changes tells which files of a sandbox, which runs or is paused, differ from
+// a checkpoint; an empty one is the newest that its state comes from, which it
+// returns.
+func (c *Control) Changes(ctx context.Context, team cay.TeamID, id cay.SandboxID, since cay.SnapshotID) (out cay.Comparison, n cay.Checkpoint, err error) {
+	if _, err := c.find(team, id); err != nil {
+		return out, n, err
+	}
+	if since == "" {
+		at, err := c.store.Branch(ctx, team, id)
+		if err != nil {
+			return out, n, err
+		}
+		if since = at.Checkpoint; since == "" {
+			return out, n, cay.Errorf(cay.Conflict, "sandbox %s has no checkpoint to compare it with", id).WithHint("take one first")
+		}
+	}
+	defer c.discard(ctx, since)
+	defer c.pin(since)()
+	if n, err = c.store.Checkpoint(ctx, team, since); err != nil {
+		return out, n, err
+	}
+	var s cay.Sandbox
+	unpin := func() {}
+	// Pinned under the lock: nothing else keeps what it is paused in.
+	err = c.change(ctx, team, id, func(_ *entry, now cay.Sandbox) error {
+		if s = now; s.State != cay.Paused {
+			return mustRun(s)
+		}
+		unpin = c.pin(s.Snapshot)
+		return nil
+	})
+	if err != nil {
+		return out, n, err
+	}
+	after := cay.Moment{Instance: s.Instance}
+	if s.State == cay.Paused {
+		after = cay.Moment{Snapshot: s.Snapshot}
+		defer c.discard(ctx, s.Snapshot)
+	}
+	defer unpin()
+	out, err = c.compare(ctx, [2]cay.Moment{{Snapshot: since}, after})
+	return out, n, err
+}
+
+func (c *Control) compare(ctx context.Context, sides [2]cay.Moment) (cay.Comparison, error) {
+	ctx, cancel := context.WithTimeout(ctx, compareWithin)
+	defer cancel()
+	out, err := c.node.Compare(ctx, sides[0], sides[1])
+	return out, saveError(err, "the files could not be compared")
+}
