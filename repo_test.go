@@ -56,7 +56,7 @@ func packages(t *testing.T) []pkg {
 var layers = [][]string{
 	{"cmd/cay"},
 	{"internal/server"},
-	{"internal/rest", "internal/proxy"},
+	{"internal/rest", "internal/proxy", "internal/sshd"},
 	{"internal/control"},
 	{"internal/node", "internal/template", "internal/build", "internal/auth", "internal/doctor"},
 	{"internal/layer", "internal/compare"},
@@ -72,6 +72,7 @@ var forbidden = map[string][]string{
 	"internal/node":    {"internal/store", "internal/template", "internal/build"},
 	"internal/build":   {"internal/store"},
 	"internal/proxy":   {"internal/control"},
+	"internal/sshd":    {"internal/control"},
 	"internal/doctor":  {"internal/store"},
 }
 

@@ -1,6 +1,8 @@
 // Command cay-agent is PID 1 of a sandbox: it buries orphans, runs processes
 // and moves files for whoever holds the sandbox's token, and with -interp
-// serves the code interpreter. It mounts nothing; the bundle did.
+// serves the code interpreter. It mounts nothing; the bundle did. With -sftp it
+// is another program: the file server of one SSH session, on standard input
+// and output.
 package main
 
 import (
@@ -8,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -18,6 +21,7 @@ import (
 
 	"github.com/cay-run/cay/internal/agent"
 	"github.com/cay-run/cay/internal/agent/reap"
+	"github.com/cay-run/cay/internal/agent/sftp"
 	"github.com/cay-run/cay/internal/guest"
 )
 
@@ -27,6 +31,7 @@ type options struct {
 	interpPort int
 	interp     bool
 	languages  string
+	sftp       bool
 }
 
 func main() {
@@ -35,7 +40,15 @@ func main() {
 	flag.BoolVar(&o.interp, "interp", false, "serve the code interpreter too")
 	flag.StringVar(&o.languages, "languages", "", "languages of the code interpreter, with commas; all if empty")
 	flag.IntVar(&o.interpPort, "interp-port", guest.InterpPort, "port of the code interpreter")
+	flag.BoolVar(&o.sftp, guest.SFTPFlag[1:], false, "serve files in SSH's protocol on standard input and output")
 	flag.Parse()
+	if o.sftp {
+		if err := sftp.Serve(stdio{os.Stdin, os.Stdout}, workDir()); err != nil {
+			fmt.Fprintln(os.Stderr, "cay-agent:", err)
+			os.Exit(1)
+		}
+		return
+	}
 
 	// Every sandbox pays for the agent's memory; it makes little garbage.
 	debug.SetGCPercent(50)
@@ -47,6 +60,21 @@ func main() {
 		fmt.Fprintln(os.Stderr, "cay-agent:", err)
 		os.Exit(1)
 	}
+}
+
+// stdio is standard input and output as one connection.
+type stdio struct {
+	io.Reader
+	io.WriteCloser
+}
+
+// workDir is where the program was started.
+func workDir() string {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "/"
+	}
+	return dir
 }
 
 // run serves until ctx ends.

@@ -33,6 +33,8 @@ type sandboxCmd struct {
 
 	Exec    execCmd    `cmd:"" help:"Run a command in a sandbox."`
 	Connect connectCmd `cmd:"" aliases:"shell" help:"Open a shell in a sandbox."`
+	SSH     sshCmd     `cmd:"" name:"ssh" help:"Enter a sandbox with the SSH client of this machine."`
+	Forward forwardCmd `cmd:"" name:"port-forward" help:"Have ports of this machine lead to ports of a sandbox."`
 	Events  eventsCmd  `cmd:"" help:"Tell what happened to sandboxes, and what happens."`
 	Egress  egressCmd  `cmd:"" help:"Show what a sandbox tried to reach, and what decided."`
 	Why     whyCmd     `cmd:"" help:"Say why sandboxes ended."`

@@ -26,6 +26,10 @@ type Store interface {
 	KeyByHash(ctx context.Context, hash [32]byte) (cay.APIKey, error)
 	Keys(ctx context.Context, team cay.TeamID) ([]cay.APIKey, error)
 	RemoveKey(ctx context.Context, team cay.TeamID, id cay.KeyID) error
+	AddSSHKey(ctx context.Context, key cay.SSHKey) error
+	SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error)
+	SSHKeyOpens(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error)
+	RemoveSSHKey(ctx context.Context, team cay.TeamID, id cay.SSHKeyID) error
 }
 
 // DefaultTeam is the name of the team that a first start makes.

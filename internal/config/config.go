@@ -36,6 +36,11 @@ type Config struct {
 	Domain string `yaml:"domain"`
 	// MetricsListen is the address of the metrics; empty turns them off.
 	MetricsListen string `yaml:"metricsListen"`
+	// SSHListen is the address of the SSH server; empty leaves it to be reached
+	// through the one port alone.
+	SSHListen string `yaml:"sshListen"`
+	// Resolvers answer questions for names, in the host's stead.
+	Resolvers []netip.AddrPort `yaml:"resolvers"`
 	// Network is where sandboxes get their addresses from.
 	Network netip.Prefix `yaml:"network"`
 	// NetworkOpen are ranges that sandboxes may reach like the internet, though
@@ -98,6 +103,10 @@ var Variables = []Variable{
 		func(c *Config, v string) error { c.Domain = v; return nil }},
 	{"CAY_METRICS_LISTEN", "address of the Prometheus metrics [off]",
 		func(c *Config, v string) error { c.MetricsListen = v; return nil }},
+	{"CAY_SSH_LISTEN", "address of the SSH server [off: through the one port only]",
+		func(c *Config, v string) error { c.SSHListen = v; return nil }},
+	{"CAY_RESOLVERS", "name servers, e.g. 192.168.1.1:53,…, in place of those of /etc/resolv.conf",
+		func(c *Config, v string) error { return c.resolvers(v) }},
 	{"CAY_NETWORK", "where sandboxes get addresses from [10.201.0.0/16]",
 		func(c *Config, v string) (err error) { c.Network, err = netip.ParsePrefix(v); return err }},
 	{"CAY_NETWORK_OPEN", "private ranges that sandboxes may reach like the internet, e.g. 10.8.0.0/24,192.168.1.7/32 [none]",
@@ -134,6 +143,23 @@ func (c *Config) openRanges(v string) error {
 			return err
 		}
 		c.NetworkOpen = append(c.NetworkOpen, p)
+	}
+	return nil
+}
+
+// resolvers reads a list of addresses, whose port is 53 unless they say so.
+func (c *Config) resolvers(v string) error {
+	c.Resolvers = nil
+	for _, text := range commas(v) {
+		if a, err := netip.ParseAddr(text); err == nil {
+			c.Resolvers = append(c.Resolvers, netip.AddrPortFrom(a, 53))
+			continue
+		}
+		a, err := netip.ParseAddrPort(text)
+		if err != nil {
+			return err
+		}
+		c.Resolvers = append(c.Resolvers, a)
 	}
 	return nil
 }
@@ -238,10 +264,15 @@ func (c Config) Validate() error {
 	if err := address("listen", c.Listen); err != nil {
 		return err
 	}
-	if c.MetricsListen == "" {
-		return nil
+	for field, at := range map[string]string{"metrics listen": c.MetricsListen, "ssh listen": c.SSHListen} {
+		if at == "" {
+			continue
+		}
+		if err := address(field, at); err != nil {
+			return err
+		}
 	}
-	return address("metrics listen", c.MetricsListen)
+	return nil
 }
 
 // PoolBytes is PoolMemory in bytes, on a machine with that much memory.

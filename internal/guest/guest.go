@@ -21,6 +21,9 @@ const (
 
 	// AgentPath is the agent in every root image; it is PID 1.
 	AgentPath = "/usr/lib/cay/cay-agent"
+	// SFTPFlag has AgentPath serve files on its standard input and output, as
+	// whoever starts it. Agents that are older do not know it.
+	SFTPFlag = "-sftp"
 	// JavaClasses are Java's console and compiler as its virtual machine maps
 	// them, in root images that have Java: its kernel starts sooner.
 	JavaClasses = "/usr/lib/cay/java.jsa"

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -33,7 +34,20 @@ type Config struct {
 	Domain  string
 	Images  *oci.Teams // nil keeps none
 	Links   Links
-	Log     *slog.Logger
+	// Dial connects to a port of a sandbox that runs; nil offers none.
+	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
+	SSH  Shells // nil offers none
+	// SSHListen is where the SSH server listens itself, if it does.
+	SSHListen string
+	Log       *slog.Logger
+}
+
+// Shells is the SSH server.
+type Shells interface {
+	// HostKey is its public key.
+	HostKey() string
+	// ServeTrusted serves a connection of a team's member to its end.
+	ServeTrusted(c net.Conn, team cay.TeamID)
 }
 
 // Links signs texts.
@@ -49,6 +63,9 @@ type server struct {
 	domain  string
 	images  *oci.Teams
 	links   Links
+	dial    func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
+	ssh     Shells
+	sshAt   string
 	log     *slog.Logger
 	streams atomic.Int32 // of events, that are open
 }
@@ -58,6 +75,7 @@ var _ StrictServerInterface = (*server)(nil)
 // New returns the handler of the whole REST surface.
 func New(cfg Config) http.Handler {
 	s := &server{control: cfg.Control, auth: cfg.Auth, domain: cfg.Domain, images: cfg.Images, links: cfg.Links, log: cfg.Log}
+	s.dial, s.ssh, s.sshAt = cfg.Dial, cfg.SSH, cfg.SSHListen
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

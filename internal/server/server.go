@@ -33,6 +33,7 @@ import (
 	"github.com/cay-run/cay/internal/rest"
 	"github.com/cay-run/cay/internal/seal"
 	"github.com/cay-run/cay/internal/snapshot"
+	"github.com/cay-run/cay/internal/sshd"
 	"github.com/cay-run/cay/internal/store"
 	"github.com/cay-run/cay/internal/template"
 	"github.com/cay-run/cay/internal/vnet"
@@ -65,6 +66,7 @@ type Server struct {
 	node      *node.Node
 	egress    *egress.Proxy
 	proxy     *proxy.Proxy
+	ssh       *sshd.Server
 	http      *http.Server
 	listener  net.Listener // from Run on
 
@@ -219,9 +221,12 @@ func (s *Server) openControl(ctx context.Context, m *machine) error {
 	if err != nil {
 		return err
 	}
+	if err := s.openSSH(auth.New(db)); err != nil {
+		return err
+	}
 	face := rest.New(rest.Config{
 		Control: s.control, Auth: auth.New(db), Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
-		Images: s.images,
+		Images: s.images, Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen,
 	})
 	s.http = &http.Server{
 		Handler:           s.proxy.Wrap(face),
@@ -259,6 +264,14 @@ func (s *Server) Run(ctx context.Context) error {
 		defer m.Close()
 		go func() { failed <- m.Serve(l) }()
 	}
+	if s.cfg.SSHListen != "" {
+		l, err := listen(ctx, s.cfg.SSHListen)
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		go s.ssh.Serve(l)
+	}
 	s.running.Go(func() { s.control.Run(work) })
 	s.running.Go(func() { s.collectAlways(work) })
 	s.running.Go(func() { failed <- s.http.Serve(s.listener) })
@@ -282,6 +295,7 @@ func (s *Server) drain() {
 	if err := s.http.Shutdown(ctx); err != nil {
 		s.http.Close()
 	}
+	s.ssh.Close()
 	s.proxy.Close()
 }
 
@@ -369,7 +383,7 @@ func openMachine(ctx context.Context, cfg config.Config, log *slog.Logger) (*mac
 	if err != nil {
 		return nil, err
 	}
-	m.net, err = vnet.Open(ctx, vnet.Config{Name: cfg.NetworkName, Network: cfg.Network, Opened: cfg.NetworkOpen})
+	m.net, err = vnet.Open(ctx, vnet.Config{Name: cfg.NetworkName, Network: cfg.Network, Opened: cfg.NetworkOpen, Resolvers: cfg.Resolvers})
 	if err != nil {
 		return nil, err
 	}

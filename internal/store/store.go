@@ -47,6 +47,16 @@ type Store interface {
 	// RemoveSecret removes a team's secret.
 	RemoveSecret(ctx context.Context, team cay.TeamID, id cay.SecretID) error
 
+	// AddSSHKey records a key; its id, and its fingerprint in the team, must be
+	// new.
+	AddSSHKey(ctx context.Context, key cay.SSHKey) error
+	// SSHKeys lists a team's keys, oldest first.
+	SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error)
+	// SSHKeyOpens reports whether a team has the key of a fingerprint.
+	SSHKeyOpens(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error)
+	// RemoveSSHKey removes a team's key.
+	RemoveSSHKey(ctx context.Context, team cay.TeamID, id cay.SSHKeyID) error
+
 	// AddTemplate records a template with its names; they must be new to the
 	// team. What a template has of its builds is recorded by PutBuild.
 	AddTemplate(ctx context.Context, t cay.Template) error

@@ -310,6 +310,35 @@ type NewCheckpoint struct {
 	Label *string `json:"label,omitempty"`
 }
 
+// NewSSHKey defines model for NewSSHKey.
+type NewSSHKey struct {
+	// Name Unless given, the key's comment.
+	Name *string `json:"name,omitempty"`
+
+	// PublicKey As in authorized_keys.
+	PublicKey string `json:"publicKey"`
+}
+
+// SSHKey defines model for SSHKey.
+type SSHKey struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Fingerprint SHA256:…
+	Fingerprint string `json:"fingerprint"`
+	ID          string `json:"id"`
+	Name        string `json:"name"`
+	PublicKey   string `json:"publicKey"`
+}
+
+// SSHServer defines model for SSHServer.
+type SSHServer struct {
+	// HostKey Its public key, as known_hosts has it after the host.
+	HostKey string `json:"hostKey"`
+
+	// Listen Where it listens itself, host:port; absent if it does not.
+	Listen *string `json:"listen,omitempty"`
+}
+
 // Tree defines model for Tree.
 type Tree struct {
 	// Branches The living sandboxes of the tree.
@@ -352,6 +381,9 @@ type SandboxID = string
 
 // Type defines model for type.
 type Type = string
+
+// Upgrade defines model for upgrade.
+type Upgrade = string
 
 // Events defines model for Events.
 type Events = EventPage
@@ -421,6 +453,12 @@ type ListSandboxEventsParams struct {
 	LastEventID *LastEventID `json:"Last-Event-ID,omitempty"`
 }
 
+// ConnectPortParams defines parameters for ConnectPort.
+type ConnectPortParams struct {
+	// Upgrade What the connection is to become.
+	Upgrade *Upgrade `json:"Upgrade,omitempty"`
+}
+
 // PromoteSandboxJSONBody defines parameters for PromoteSandbox.
 type PromoteSandboxJSONBody struct {
 	// Branch The other sandbox.
@@ -430,6 +468,12 @@ type PromoteSandboxJSONBody struct {
 // RollbackSandboxJSONBody defines parameters for RollbackSandbox.
 type RollbackSandboxJSONBody struct {
 	CheckpointID string `json:"checkpointID"`
+}
+
+// ConnectSSHParams defines parameters for ConnectSSH.
+type ConnectSSHParams struct {
+	// Upgrade What the connection is to become.
+	Upgrade *Upgrade `json:"Upgrade,omitempty"`
 }
 
 // LabelCheckpointJSONRequestBody defines body for LabelCheckpoint for application/json ContentType.
@@ -452,6 +496,9 @@ type PromoteSandboxJSONRequestBody PromoteSandboxJSONBody
 
 // RollbackSandboxJSONRequestBody defines body for RollbackSandbox for application/json ContentType.
 type RollbackSandboxJSONRequestBody RollbackSandboxJSONBody
+
+// AddSSHKeyJSONRequestBody defines body for AddSSHKey for application/json ContentType.
+type AddSSHKeyJSONRequestBody = NewSSHKey
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
@@ -513,6 +560,9 @@ type ServerInterface interface {
 	// (GET /cay/v1/sandboxes/{sandboxID}/events)
 	ListSandboxEvents(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params ListSandboxEventsParams)
 
+	// (GET /cay/v1/sandboxes/{sandboxID}/ports/{port})
+	ConnectPort(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, port int32, params ConnectPortParams)
+
 	// (POST /cay/v1/sandboxes/{sandboxID}/promote)
 	PromoteSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
@@ -521,6 +571,18 @@ type ServerInterface interface {
 
 	// (POST /cay/v1/sandboxes/{sandboxID}/undo)
 	UndoSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
+	// (GET /cay/v1/ssh)
+	ConnectSSH(w http.ResponseWriter, r *http.Request, params ConnectSSHParams)
+
+	// (GET /cay/v1/ssh-keys)
+	ListSSHKeys(w http.ResponseWriter, r *http.Request)
+
+	// (POST /cay/v1/ssh-keys)
+	AddSSHKey(w http.ResponseWriter, r *http.Request)
+
+	// (DELETE /cay/v1/ssh-keys/{keyID})
+	RemoveSSHKey(w http.ResponseWriter, r *http.Request, keyID string)
 }
 
 // Unimplemented server implementation that returns http.StatusNotImplemented for each endpoint.
@@ -622,6 +684,11 @@ func (_ Unimplemented) ListSandboxEvents(w http.ResponseWriter, r *http.Request,
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (GET /cay/v1/sandboxes/{sandboxID}/ports/{port})
+func (_ Unimplemented) ConnectPort(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, port int32, params ConnectPortParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (POST /cay/v1/sandboxes/{sandboxID}/promote)
 func (_ Unimplemented) PromoteSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -634,6 +701,26 @@ func (_ Unimplemented) RollbackSandbox(w http.ResponseWriter, r *http.Request, s
 
 // (POST /cay/v1/sandboxes/{sandboxID}/undo)
 func (_ Unimplemented) UndoSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/ssh)
+func (_ Unimplemented) ConnectSSH(w http.ResponseWriter, r *http.Request, params ConnectSSHParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/ssh-keys)
+func (_ Unimplemented) ListSSHKeys(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/ssh-keys)
+func (_ Unimplemented) AddSSHKey(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/ssh-keys/{keyID})
+func (_ Unimplemented) RemoveSSHKey(w http.ResponseWriter, r *http.Request, keyID string) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1310,6 +1397,65 @@ func (siw *ServerInterfaceWrapper) ListSandboxEvents(w http.ResponseWriter, r *h
 	handler.ServeHTTP(w, r)
 }
 
+// ConnectPort operation middleware
+func (siw *ServerInterfaceWrapper) ConnectPort(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "port" -------------
+	var port int32
+
+	err = runtime.BindStyledParameterWithOptions("simple", "port", chi.URLParam(r, "port"), &port, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int32", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "port", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ConnectPortParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Upgrade" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Upgrade")]; found {
+		var Upgrade Upgrade
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Upgrade", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Upgrade", valueList[0], &Upgrade, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Upgrade", Err: err})
+			return
+		}
+
+		params.Upgrade = &Upgrade
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ConnectPort(w, r, sandboxID, port, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // PromoteSandbox operation middleware
 func (siw *ServerInterfaceWrapper) PromoteSandbox(w http.ResponseWriter, r *http.Request) {
 
@@ -1379,6 +1525,101 @@ func (siw *ServerInterfaceWrapper) UndoSandbox(w http.ResponseWriter, r *http.Re
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.UndoSandbox(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ConnectSSH operation middleware
+func (siw *ServerInterfaceWrapper) ConnectSSH(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ConnectSSHParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Upgrade" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Upgrade")]; found {
+		var Upgrade Upgrade
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Upgrade", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Upgrade", valueList[0], &Upgrade, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Upgrade", Err: err})
+			return
+		}
+
+		params.Upgrade = &Upgrade
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ConnectSSH(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListSSHKeys operation middleware
+func (siw *ServerInterfaceWrapper) ListSSHKeys(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListSSHKeys(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AddSSHKey operation middleware
+func (siw *ServerInterfaceWrapper) AddSSHKey(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AddSSHKey(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RemoveSSHKey operation middleware
+func (siw *ServerInterfaceWrapper) RemoveSSHKey(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "keyID" -------------
+	var keyID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "keyID", chi.URLParam(r, "keyID"), &keyID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "keyID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RemoveSSHKey(w, r, keyID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1512,6 +1753,21 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/egress", wrapper.ListConnections)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/ports/{port}", wrapper.ConnectPort)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/ssh", wrapper.ConnectSSH)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/ssh-keys", wrapper.ListSSHKeys)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/ssh-keys", wrapper.AddSSHKey)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/ssh-keys/{keyID}", wrapper.RemoveSSHKey)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/idempotency-keys/{key}", wrapper.GetIdempotencyKey)
@@ -2139,6 +2395,24 @@ func (response ListSandboxEvents200TextEventStreamResponse) VisitListSandboxEven
 	}
 }
 
+type ConnectPortRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Port      int32     `json:"port"`
+	Params    ConnectPortParams
+}
+
+type ConnectPortResponseObject interface {
+	VisitConnectPortResponse(w http.ResponseWriter) error
+}
+
+type ConnectPort101Response struct {
+}
+
+func (response ConnectPort101Response) VisitConnectPortResponse(w http.ResponseWriter) error {
+	w.WriteHeader(101)
+	return nil
+}
+
 type PromoteSandboxRequestObject struct {
 	SandboxID SandboxID `json:"sandboxID"`
 	Body      *PromoteSandboxJSONRequestBody
@@ -2207,6 +2481,95 @@ func (response UndoSandbox200JSONResponse) VisitUndoSandboxResponse(w http.Respo
 	return err
 }
 
+type ConnectSSHRequestObject struct {
+	Params ConnectSSHParams
+}
+
+type ConnectSSHResponseObject interface {
+	VisitConnectSSHResponse(w http.ResponseWriter) error
+}
+
+type ConnectSSH101Response struct {
+}
+
+func (response ConnectSSH101Response) VisitConnectSSHResponse(w http.ResponseWriter) error {
+	w.WriteHeader(101)
+	return nil
+}
+
+type ConnectSSH200JSONResponse SSHServer
+
+func (response ConnectSSH200JSONResponse) VisitConnectSSHResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListSSHKeysRequestObject struct {
+}
+
+type ListSSHKeysResponseObject interface {
+	VisitListSSHKeysResponse(w http.ResponseWriter) error
+}
+
+type ListSSHKeys200JSONResponse []SSHKey
+
+func (response ListSSHKeys200JSONResponse) VisitListSSHKeysResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AddSSHKeyRequestObject struct {
+	Body *AddSSHKeyJSONRequestBody
+}
+
+type AddSSHKeyResponseObject interface {
+	VisitAddSSHKeyResponse(w http.ResponseWriter) error
+}
+
+type AddSSHKey201JSONResponse SSHKey
+
+func (response AddSSHKey201JSONResponse) VisitAddSSHKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveSSHKeyRequestObject struct {
+	KeyID string `json:"keyID"`
+}
+
+type RemoveSSHKeyResponseObject interface {
+	VisitRemoveSSHKeyResponse(w http.ResponseWriter) error
+}
+
+type RemoveSSHKey204Response struct {
+}
+
+func (response RemoveSSHKey204Response) VisitRemoveSSHKeyResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 
@@ -2267,6 +2630,9 @@ type StrictServerInterface interface {
 	// (GET /cay/v1/sandboxes/{sandboxID}/events)
 	ListSandboxEvents(ctx context.Context, request ListSandboxEventsRequestObject) (ListSandboxEventsResponseObject, error)
 
+	// (GET /cay/v1/sandboxes/{sandboxID}/ports/{port})
+	ConnectPort(ctx context.Context, request ConnectPortRequestObject) (ConnectPortResponseObject, error)
+
 	// (POST /cay/v1/sandboxes/{sandboxID}/promote)
 	PromoteSandbox(ctx context.Context, request PromoteSandboxRequestObject) (PromoteSandboxResponseObject, error)
 
@@ -2275,6 +2641,18 @@ type StrictServerInterface interface {
 
 	// (POST /cay/v1/sandboxes/{sandboxID}/undo)
 	UndoSandbox(ctx context.Context, request UndoSandboxRequestObject) (UndoSandboxResponseObject, error)
+
+	// (GET /cay/v1/ssh)
+	ConnectSSH(ctx context.Context, request ConnectSSHRequestObject) (ConnectSSHResponseObject, error)
+
+	// (GET /cay/v1/ssh-keys)
+	ListSSHKeys(ctx context.Context, request ListSSHKeysRequestObject) (ListSSHKeysResponseObject, error)
+
+	// (POST /cay/v1/ssh-keys)
+	AddSSHKey(ctx context.Context, request AddSSHKeyRequestObject) (AddSSHKeyResponseObject, error)
+
+	// (DELETE /cay/v1/ssh-keys/{keyID})
+	RemoveSSHKey(ctx context.Context, request RemoveSSHKeyRequestObject) (RemoveSSHKeyResponseObject, error)
 }
 
 type StrictHandlerFunc func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error)
@@ -2852,6 +3230,34 @@ func (sh *strictHandler) ListSandboxEvents(w http.ResponseWriter, r *http.Reques
 	}
 }
 
+// ConnectPort operation middleware
+func (sh *strictHandler) ConnectPort(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, port int32, params ConnectPortParams) {
+	var request ConnectPortRequestObject
+
+	request.SandboxID = sandboxID
+	request.Port = port
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ConnectPort(ctx, request.(ConnectPortRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ConnectPort")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ConnectPortResponseObject); ok {
+		if err := validResponse.VisitConnectPortResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // PromoteSandbox operation middleware
 func (sh *strictHandler) PromoteSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	var request PromoteSandboxRequestObject
@@ -2937,6 +3343,113 @@ func (sh *strictHandler) UndoSandbox(w http.ResponseWriter, r *http.Request, san
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(UndoSandboxResponseObject); ok {
 		if err := validResponse.VisitUndoSandboxResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ConnectSSH operation middleware
+func (sh *strictHandler) ConnectSSH(w http.ResponseWriter, r *http.Request, params ConnectSSHParams) {
+	var request ConnectSSHRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ConnectSSH(ctx, request.(ConnectSSHRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ConnectSSH")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ConnectSSHResponseObject); ok {
+		if err := validResponse.VisitConnectSSHResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListSSHKeys operation middleware
+func (sh *strictHandler) ListSSHKeys(w http.ResponseWriter, r *http.Request) {
+	var request ListSSHKeysRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListSSHKeys(ctx, request.(ListSSHKeysRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListSSHKeys")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListSSHKeysResponseObject); ok {
+		if err := validResponse.VisitListSSHKeysResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AddSSHKey operation middleware
+func (sh *strictHandler) AddSSHKey(w http.ResponseWriter, r *http.Request) {
+	var request AddSSHKeyRequestObject
+
+	var body AddSSHKeyJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AddSSHKey(ctx, request.(AddSSHKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AddSSHKey")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AddSSHKeyResponseObject); ok {
+		if err := validResponse.VisitAddSSHKeyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RemoveSSHKey operation middleware
+func (sh *strictHandler) RemoveSSHKey(w http.ResponseWriter, r *http.Request, keyID string) {
+	var request RemoveSSHKeyRequestObject
+
+	request.KeyID = keyID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RemoveSSHKey(ctx, request.(RemoveSSHKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RemoveSSHKey")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RemoveSSHKeyResponseObject); ok {
+		if err := validResponse.VisitRemoveSSHKeyResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

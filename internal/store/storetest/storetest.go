@@ -25,6 +25,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Teams", testTeams},
 		{"Keys", testKeys},
 		{"Secrets", testSecrets},
+		{"SSHKeys", testSSHKeys},
 		{"Templates", testTemplates},
 		{"TemplateVisibility", testVisibility},
 		{"Builds", testBuilds},

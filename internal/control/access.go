@@ -1,0 +1,39 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// atHand is how long a sandbox lives on at least when somebody is in it.
+const atHand = 5 * time.Minute
+
+// Owner returns the team of a sandbox that is not over.
+func (c *Control) Owner(id cay.SandboxID) (cay.TeamID, error) {
+	c.mu.RLock()
+	e := c.live[id]
+	c.mu.RUnlock()
+	if e == nil {
+		return "", errNoSandbox(id)
+	}
+	s := e.sandbox()
+	if s.State == cay.Killed || s.State == cay.Creating {
+		return "", errNoSandbox(id)
+	}
+	return s.Team, nil
+}
+
+// Enter has a team's sandbox run for some minutes at least. One that is paused
+// is resumed.
+func (c *Control) Enter(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {
+	_, _, err := c.Connect(ctx, team, id, atHand, true)
+	return err
+}
+
+// Keep puts the end of a team's running sandbox off while somebody is in it.
+func (c *Control) Keep(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {
+	_, err := c.Extend(ctx, team, id, atHand)
+	return err
+}

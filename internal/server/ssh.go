@@ -1,0 +1,50 @@
+package server
+
+import (
+	"context"
+	"crypto/ed25519"
+	"path/filepath"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/seal"
+	"github.com/cay-run/cay/internal/sshd"
+)
+
+// openSSH makes the SSH server, which listens nowhere yet.
+func (s *Server) openSSH(keys *auth.Auth) error {
+	path := filepath.Join(s.cfg.Data, "ssh_host.key")
+	seed, err := seal.Secret(path)
+	if err != nil {
+		return err
+	}
+	if len(seed) != ed25519.SeedSize {
+		return cay.Errorf(cay.Internal, "the SSH host key %s has %d bytes, not %d", path, len(seed), ed25519.SeedSize).
+			WithHint("restore it from a backup; without it clients warn of another host")
+	}
+	s.ssh, err = sshd.New(sshd.Config{
+		HostKey: ed25519.NewKeyFromSeed(seed),
+		Password: func(ctx context.Context, key string) (cay.TeamID, error) {
+			record, err := keys.Verify(ctx, key)
+			return record.Team, err
+		},
+		Owner: s.control.Owner,
+		Opens: keys.SSHKeyOpens,
+		Enter: s.control.Enter,
+		Keep:  s.control.Keep,
+		Used:  func(ctx context.Context, id cay.SandboxID) { s.control.Used(ctx, id, true) },
+		Dial:  s.proxy.Dial,
+		Token: s.agentToken,
+		Log:   s.log,
+	})
+	if err == nil {
+		s.later(func() error { s.ssh.Close(); return nil })
+	}
+	return err
+}
+
+// agentToken is what the agent of a sandbox that runs asks for.
+func (s *Server) agentToken(id cay.SandboxID) string {
+	i, _ := s.node.Lookup(id)
+	return i.Spec.AccessToken
+}

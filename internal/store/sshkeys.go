@@ -1,0 +1,52 @@
+package store
+
+import (
+	"context"
+
+	"github.com/cay-run/cay"
+)
+
+const sshKeyColumns = `id, team, name, fingerprint, public, created_at`
+
+// AddSSHKey records a key.
+func (s *SQLite) AddSSHKey(ctx context.Context, k cay.SSHKey) error {
+	_, err := s.w.ExecContext(ctx,
+		`INSERT INTO ssh_keys (`+sshKeyColumns+`) VALUES ($1, $2, $3, $4, $5, $6)`,
+		k.ID, k.Team, k.Name, k.Fingerprint, k.Public, millis(k.CreatedAt))
+	return dbError(err)
+}
+
+// SSHKeys lists a team's keys, oldest first.
+func (s *SQLite) SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error) {
+	rows, err := s.r.QueryContext(ctx,
+		`SELECT `+sshKeyColumns+` FROM ssh_keys WHERE team = $1 ORDER BY created_at, id`, team)
+	return collect(rows, err, scanSSHKey)
+}
+
+// SSHKeyOpens reports whether a team has a key.
+func (s *SQLite) SSHKeyOpens(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error) {
+	var n int
+	err := s.r.QueryRowContext(ctx,
+		`SELECT COUNT(*) FROM ssh_keys WHERE team = $1 AND fingerprint = $2`, team, fingerprint).Scan(&n)
+	return n > 0, dbError(err)
+}
+
+// RemoveSSHKey removes a team's key.
+func (s *SQLite) RemoveSSHKey(ctx context.Context, team cay.TeamID, id cay.SSHKeyID) error {
+	res, err := s.w.ExecContext(ctx, `DELETE FROM ssh_keys WHERE team = $1 AND id = $2`, team, id)
+	if err != nil {
+		return dbError(err)
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return notFound("SSH key", id)
+	}
+	return nil
+}
+
+func scanSSHKey(row scanner) (cay.SSHKey, error) {
+	var k cay.SSHKey
+	var created int64
+	err := row.Scan(&k.ID, &k.Team, &k.Name, &k.Fingerprint, &k.Public, &created)
+	k.CreatedAt = fromMillis(created)
+	return k, err
+}
