@@ -1,13 +1,15 @@
-"""Kills the server at random while clients make, write, pause, resume, fork,
-checkpoint, roll back and kill sandboxes; then counts what was lost and what
-was left.
+"""Kills the server, and processes of the engine, at random while clients make,
+write, pause, resume, fork, checkpoint, roll back and kill sandboxes; then
+counts what was lost and what was left.
 
-    make chaos              200 kills
+    make chaos              200 kills of the server, some 100 of the engine
     CHAOS_KILLS=20 CHAOS_SEED=7 make chaos
 
 What was acknowledged must be there: a sandbox that was created and not killed,
 and every file that it acknowledged. What was not acknowledged may be there or
-not, but whole. Exit status 1 says that something was lost or left.
+not, but whole. A sandbox that lost a process of its engine may be over, with a
+record that says so; nothing else may. Exit status 1 says that something was
+lost or left.
 """
 
 import json
@@ -21,6 +23,7 @@ import time
 import e2b
 
 import cayv1
+import engines
 import world
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "200"))
@@ -32,11 +35,16 @@ class Lost(Exception):
     """Something acknowledged is not there."""
 
 
+class Over(Exception):
+    """A sandbox ended because its engine was killed, and its record says so."""
+
+
 class Client(threading.Thread):
     """One user with at most one sandbox, who knows what must be true of it."""
 
-    def __init__(self, number, up):
+    def __init__(self, number, up, killer):
         super().__init__(daemon=True)
+        self.killer = killer
         self.random = random.Random(f"{SEED}-{number}")
         self.up = up  # set while the server serves
         self.id = None
@@ -58,6 +66,9 @@ class Client(threading.Thread):
             except Lost as error:
                 self.lost.append(str(error))
                 self.id = None
+            except Over:
+                self.counts["over"] = self.counts.get("over", 0) + 1
+                self.id = None
             except Exception:
                 # The server went away in mid-call, or has not come back: the
                 # outcome is open, and the next check must find all that was
@@ -74,12 +85,21 @@ class Client(threading.Thread):
             try:
                 return e2b.Sandbox.connect(self.id, timeout=3600, request_timeout=30)
             except e2b.NotFoundException as error:
-                raise Lost(f"sandbox {self.id} is gone: {error}") from error
+                self.account(error)
             except Exception:
                 if self.over.is_set():
                     raise
                 time.sleep(0.1)
         raise Lost(f"sandbox {self.id} cannot be reached")
+
+    def account(self, error):
+        """Why a sandbox is gone: only a killed engine is a reason."""
+        if not self.killer.hurt(self.id):
+            raise Lost(f"sandbox {self.id} is gone: {error}") from error
+        cause = cayv1.call("GET", f"/sandboxes/{self.id}/end")["cause"]
+        if cause not in ("engine_crash", "host_lost"):
+            raise Lost(f"sandbox {self.id} lost its engine, and its record says {cause}") from error
+        raise Over(self.id) from error
 
     def write(self):
         name, content = f"/home/user/{self.written}", self.random.randbytes(2000).hex()
@@ -125,12 +145,18 @@ class Client(threading.Thread):
             cayv1.call("POST", f"/sandboxes/{self.id}/rollback", {"checkpointID": node})
         except cayv1.Failed as error:
             if error.status == 404:
-                raise Lost(f"checkpoint {node} of {self.id} is gone: {error}") from error
+                self.missing(node, error)
+            self.settle(node)
             raise
         except Exception:
             self.settle(node)
             raise
         self.files = dict(self.nodes[node])
+
+    def missing(self, node, error):
+        """A node that is gone: with its sandbox, or lost."""
+        self.connect()
+        raise Lost(f"checkpoint {node} of {self.id} is gone: {error}") from error
 
     def settle(self, node):
         """Finds out what a rollback has come to whose answer was lost."""
@@ -153,7 +179,7 @@ class Client(threading.Thread):
             forks = cayv1.call("POST", f"/checkpoints/{node}/fork", {"count": 1, "timeout": 600})
         except cayv1.Failed as error:
             if error.status == 404:
-                raise Lost(f"checkpoint {node} of {self.id} is gone: {error}") from error
+                self.missing(node, error)
             raise
         for fork in forks:
             if "sandbox" in fork:
@@ -181,7 +207,15 @@ def leftovers(server):
     for cgroup in pathlib.Path("/sys/fs/cgroup").glob(f"**/{server.env['CAY_NETWORK_NAME']}/n*"):
         if len(cgroup.name) == 21:
             found.append(f"cgroup {cgroup}")
+    found += [f"file {p}" for p in (server.data / "snapshots").glob(".tmp-*")]
     return found
+
+
+def leftovers_of_down(server):
+    """What is on this host when the server is not any more."""
+    run, name = server.env["CAY_RUN_DIR"], server.env["CAY_NETWORK_NAME"]
+    found = [f"mount {line.split()[1]}" for line in open("/proc/mounts") if line.split()[1].startswith((run + "/", str(server.data)))]
+    return found + [f"namespace {p.name}" for p in pathlib.Path("/run/netns").glob(f"{name}-*")]
 
 
 def snapshots(server):
@@ -209,12 +243,16 @@ def main():
     os.environ.update(server.sdk_env(server.new_key()))
     up = threading.Event()
     up.set()
-    clients = [Client(n, up) for n in range(CLIENTS)]
+    killer = engines.Killer(server, random.Random(SEED + 1))
+    clients = [Client(n, up, killer) for n in range(CLIENTS)]
     for client in clients:
         client.start()
     moments, begun = random.Random(SEED), time.monotonic()
     for kill in range(1, KILLS + 1):
         time.sleep(moments.uniform(0.05, 1.5))
+        if kill % 2 == 0:
+            killer.kill_one()
+            time.sleep(moments.uniform(0, 0.5))
         up.clear()
         server.kill9()
         server.start()
@@ -230,6 +268,8 @@ def main():
         if client.id:
             try:
                 client.compare(client.connect())
+            except Over:
+                pass
             except Exception as error:
                 lost.append(str(error))
     killed = kill_all()
@@ -238,8 +278,9 @@ def main():
     server.start()  # what a crash left is removed at a start, and what a pool held
     left = leftovers(server) + [f"snapshot {s}" for s in snapshots(server)]
     server.cay("down")
+    left += leftovers_of_down(server)
     done = {k: sum(c.counts.get(k, 0) for c in clients) for k in sorted({k for c in clients for k in c.counts})}
-    print(f"seed {SEED}: {KILLS} kills; done {done}; {killed} sandboxes at the end")
+    print(f"seed {SEED}: {KILLS} kills of the server, of the engine {killer.kills}; done {done}; {killed} sandboxes at the end")
     print(f"{len(lost)} lost {lost[:5]}; {len(left)} left {left[:5]}")
     sys.exit(1 if lost or left else 0)
 

@@ -62,10 +62,7 @@ def grow(server, pool):
 
 
 def main():
-    if os.environ.get("CAY_E2E_DATA"):
-        server = world.Server()
-    else:
-        server = world.aside("density", 7182, "10.216.0.0/16", "cydns")
+    server = world.aside("density", 7182, "10.216.0.0/16", "cydns")
     server.env["CAY_POOL_MEMORY"] = "0"  # what is measured is what is asked for
     server.start()
     try:

@@ -16,12 +16,13 @@ import (
 )
 
 // Run runs the suite. open is called more than once in one test and must
-// return another Engine over the same state each time, as after a restart.
-func Run(t *testing.T, open func(testing.TB) engine.Engine) {
+// return another Engine over the same state each time, as after a restart, that
+// tells hook of its commands.
+func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 	if os.Getuid() != 0 {
 		t.Fatal("the engine's conformance suite must run as root")
 	}
-	s := &suite{open: open, image: rootImage(t), dir: t.TempDir()}
+	s := &suite{open: open, hook: hook, image: rootImage(t), dir: t.TempDir()}
 	s.slots = []*slot{newSlot(t, 0), newSlot(t, 1)}
 	s.Engine = open(t)
 	for _, c := range []struct {
@@ -47,6 +48,9 @@ func Run(t *testing.T, open func(testing.TB) engine.Engine) {
 		{"disk full", (*suite).diskFull},
 		{"failed starts", (*suite).failedStarts},
 		{"killed start", (*suite).killedStart},
+		{"interrupted while it is saved", (*suite).interruptedSave},
+		{"broken while it is saved", (*suite).brokenSave},
+		{"broken while it is restored", (*suite).brokenRestore},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(s, t) })
 	}
@@ -56,6 +60,7 @@ func Run(t *testing.T, open func(testing.TB) engine.Engine) {
 type suite struct {
 	engine.Engine
 	open  func(testing.TB) engine.Engine
+	hook  *Hook
 	image string
 	dir   string
 	slots []*slot

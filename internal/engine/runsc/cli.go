@@ -25,7 +25,7 @@ const maxLog = 64 << 10
 // call runs one command of the build that owns an instance, for an instance
 // that exists.
 func (e *Engine) call(ctx context.Context, r *record, args ...string) ([]byte, error) {
-	return e.output(ctx, e.command(r, args...), args)
+	return e.output(ctx, r, e.command(r, args...), args)
 }
 
 // finish is call for a command that rewrites the instance's state: cut off in
@@ -41,7 +41,7 @@ func (e *Engine) finish(ctx context.Context, r *record, args ...string) ([]byte,
 	cmd := e.command(r, args...)
 	cmd.SysProcAttr.Pdeathsig = 0
 	cmd.ExtraFiles = []*os.File{lock}
-	return e.output(ctx, cmd, args)
+	return e.output(ctx, r, cmd, args)
 }
 
 // stateWait is how long a command that takes milliseconds may take at worst.
@@ -69,10 +69,10 @@ func (e *Engine) lockState(id cay.InstanceID) (*os.File, error) {
 	return f, nil
 }
 
-func (e *Engine) output(ctx context.Context, cmd *exec.Cmd, args []string) ([]byte, error) {
+func (e *Engine) output(ctx context.Context, r *record, cmd *exec.Cmd, args []string) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &limited{buf: &stderr}
-	if err := wait(ctx, cmd); err != nil {
+	if err := waitFor(ctx, cmd, e.tell(r, args, (*exec.Cmd).Start)); err != nil {
 		return nil, fmt.Errorf("cay-runsc %s: %w: %s", verb(args), withCause(err, stderr.Bytes()), lastLines(stderr.Bytes()))
 	}
 	return stdout.Bytes(), nil
@@ -107,7 +107,7 @@ func (e *Engine) start(ctx context.Context, r *record, image string, args ...str
 	if r.background {
 		begin = startNice
 	}
-	if err := waitFor(ctx, cmd, begin); err != nil {
+	if err := waitFor(ctx, cmd, e.tell(r, args, begin)); err != nil {
 		return fmt.Errorf("cay-runsc: %w: %s", err, lastLines(readTail(log)))
 	}
 	return nil
@@ -123,11 +123,21 @@ func (e *Engine) command(r *record, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// wait runs cmd until it ends, or kills it when ctx does.
-func wait(ctx context.Context, cmd *exec.Cmd) error {
-	return waitFor(ctx, cmd, (*exec.Cmd).Start)
+// tell has whoever wants to know told that a command has begun.
+func (e *Engine) tell(r *record, args []string, begin func(*exec.Cmd) error) func(*exec.Cmd) error {
+	if e.cfg.Begun == nil {
+		return begin
+	}
+	return func(cmd *exec.Cmd) error {
+		err := begin(cmd)
+		if err == nil {
+			e.cfg.Begun(r.ID, verb(args), cmd.Process.Pid)
+		}
+		return err
+	}
 }
 
+// waitFor runs cmd until it ends, or kills it when ctx does.
 func waitFor(ctx context.Context, cmd *exec.Cmd, begin func(*exec.Cmd) error) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -38,6 +38,9 @@ type Config struct {
 	Run string
 	// Cgroup is the parent of every instance's cgroup, a single name.
 	Cgroup string
+	// Begun is called, unless it is nil, when a command for an instance has
+	// begun, with its process: for tests, which break off what must not be lost.
+	Begun func(id cay.InstanceID, verb string, pid int)
 }
 
 // Engine implements engine.Engine.

@@ -14,14 +14,17 @@ import (
 	"github.com/cay-run/cay/internal/engine/runsc"
 )
 
-func TestConformance(t *testing.T) { enginetest.Run(t, opener(t, "cay-enginetest")) }
+func TestConformance(t *testing.T) {
+	var hook enginetest.Hook
+	enginetest.Run(t, &hook, opener(t, "cay-enginetest", hook.Begun))
+}
 
 // TestSamples starts the snapshots of every format that were kept. A change of
 // the format keeps one more before it is made:
 //
 //	CAY_SAMPLE_GUEST=/path/of/compiled/guest.c go test -run TestSamples ./internal/engine/runsc
 func TestSamples(t *testing.T) {
-	open := opener(t, "cay-enginesamples")
+	open := opener(t, "cay-enginesamples", nil)
 	if guest := os.Getenv("CAY_SAMPLE_GUEST"); guest != "" {
 		path := filepath.Join("testdata", "samples", fmt.Sprintf("format-%d.tar.gz", cay.SnapshotFormat))
 		enginetest.MakeSample(t, open, guest, path)
@@ -30,8 +33,8 @@ func TestSamples(t *testing.T) {
 }
 
 // opener returns what opens the engine that was built last, with state of its
-// own.
-func opener(t *testing.T, cgroup string) func(testing.TB) engine.Engine {
+// own, and tells begun of its commands.
+func opener(t *testing.T, cgroup string, begun enginetest.Begun) func(testing.TB) engine.Engine {
 	root, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)
@@ -47,6 +50,7 @@ func opener(t *testing.T, cgroup string) func(testing.TB) engine.Engine {
 		Hash:    builtHash(t, filepath.Join(root, "build/manifest")),
 		Run:     t.TempDir(),
 		Cgroup:  cgroup,
+		Begun:   begun,
 	}
 	return func(t testing.TB) engine.Engine {
 		e, err := runsc.Open(cfg)
