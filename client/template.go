@@ -62,3 +62,22 @@ func (c *Client) PublishTemplate(ctx context.Context, ref string, public bool) e
 	_, err := c.call(ctx, http.MethodPatch, "/v2/templates/"+url.PathEscape(ref), map[string]any{"public": public}, nil)
 	return err
 }
+
+// DiskUse is what a template takes on the server's disk, in bytes: Own is what
+// its removal would give back, Shared what other templates have too.
+type DiskUse struct {
+	TemplateID string `json:"templateID"`
+	Own        int64  `json:"ownBytes"`
+	Shared     int64  `json:"sharedBytes"`
+}
+
+// DiskUse says what all templates take, by their ids.
+func (c *Client) DiskUse(ctx context.Context) (map[string]DiskUse, error) {
+	var list []DiskUse
+	_, err := c.call(ctx, http.MethodGet, "/cay/v1/disk-use", nil, &list)
+	out := map[string]DiskUse{}
+	for _, u := range list {
+		out[u.TemplateID] = u
+	}
+	return out, err
+}

@@ -39,7 +39,9 @@ type commands struct {
 	Undo     undoCmd     `cmd:"" help:"Bring a sandbox back to its newest checkpoint; again, further back."`
 	Template templateCmd `cmd:"" aliases:"tpl" help:"Build and keep templates."`
 	SSHKey   sshKeyCmd   `cmd:"" name:"ssh-key" help:"Keep the public keys that open sandboxes over SSH."`
-	Image    imageCmd    `cmd:"" help:"Keep images of registries to build templates from."`
+
+	GC    gcCmd    `cmd:"" name:"gc" help:"Remove what nothing on this machine needs."`
+	Image imageCmd `cmd:"" help:"Keep images of registries to build templates from."`
 }
 
 // app is what commands work with.

@@ -97,6 +97,7 @@ func TestSandboxCommands(t *testing.T) {
 		"GET /v2/sandboxes": `[{"sandboxID":"iold","alias":"base","state":"running","startedAt":"` + start +
 			`","endAt":"` + end + `","cpuCount":2,"memoryMB":1024,"metadata":{"b":"\u001b[31m","a":"1"}}]`,
 		"DELETE /sandboxes/iold": "",
+		"GET /cay/v1/disk-use":   `[{"templateID":"tid","ownBytes":1500000,"sharedBytes":2000000}]`,
 		"GET /templates":         `[{"templateID":"tid","names":["base"],"memoryMB":512,"buildStatus":"ready"}]`,
 	})
 	if code, out, errs := invoke(t, env, "sandbox", "create"); code != 0 || out != "inew\n" {
@@ -115,7 +116,7 @@ func TestSandboxCommands(t *testing.T) {
 	if code, out, errs := invoke(t, env, "sandbox", "kill", "--all"); code != 0 || out != "iold\n" {
 		t.Errorf("kill --all: %d, %q, %q", code, out, errs)
 	}
-	if _, out, _ := invoke(t, env, "template", "list"); !strings.Contains(out, "512 MB") {
+	if _, out, _ := invoke(t, env, "template", "list"); !strings.Contains(out, "512 MB") || !strings.Contains(out, "3.5 MB") {
 		t.Errorf("template list: %s", out)
 	}
 	empty := stand(t, map[string]string{"GET /v2/sandboxes": "null", "GET /templates": "[]"})

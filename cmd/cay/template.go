@@ -77,14 +77,22 @@ func (c *templateInfoCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	use, err := api.DiskUse(a.ctx)
+	if err != nil {
+		return err
+	}
 	if a.json {
-		return a.printJSON(t)
+		return a.printJSON(struct {
+			client.TemplateInfo
+			DiskUse client.DiskUse `json:"diskUse"`
+		}{t, use[t.ID]})
 	}
 	who := "private"
 	if t.Public {
 		who = "public"
 	}
 	fmt.Fprintf(a.out, "%s  %s, %s\n", clean(t.ID), clean(strings.Join(t.Names, " ")), who)
+	fmt.Fprintf(a.out, "on disk: %s of its own, %s shared with other templates\n", volume(use[t.ID].Own), volume(use[t.ID].Shared))
 	rows := table{header: []string{"BUILD", "STATUS", "CPUS", "MEMORY", "DISK", "MADE"}}
 	now := time.Now()
 	for _, b := range t.Builds {
@@ -148,11 +156,15 @@ func (templateListCmd) Run(a *app) error {
 	if a.json {
 		return a.printJSON(append([]client.Template{}, list...))
 	}
-	t := table{header: []string{"ID", "NAMES", "STATUS", "CPUS", "MEMORY", "DISK", "SANDBOXES", "UPDATED"}}
+	use, err := api.DiskUse(a.ctx)
+	if err != nil {
+		return err
+	}
+	t := table{header: []string{"ID", "NAMES", "STATUS", "CPUS", "MEMORY", "DISK", "ON DISK", "SANDBOXES", "UPDATED"}}
 	now := time.Now()
 	for _, one := range list {
 		t.add(clean(one.ID), clean(strings.Join(one.Names, " ")), clean(one.BuildStatus), fmt.Sprint(one.CPUs),
-			size(one.MemoryMB), size(one.DiskMB), fmt.Sprint(one.SpawnCount), ago(one.UpdatedAt, now))
+			size(one.MemoryMB), size(one.DiskMB), volume(use[one.ID].Own+use[one.ID].Shared), fmt.Sprint(one.SpawnCount), ago(one.UpdatedAt, now))
 	}
 	t.print(a.out, width(a.out))
 	return nil

@@ -5,29 +5,55 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"path/filepath"
 	"syscall"
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/disk"
 )
 
 // cacheLife is how long a layer or an archive is kept that nobody uses.
 const cacheLife = 14 * 24 * time.Hour
 
-// Collect removes layers and archives that were not used for long. Templates
-// do not need them, later builds do. No build may run: call it in Idle.
-func (b *Builder) Collect() error {
+// Collect removes layers, archives and pulled images that were not used for
+// long, or with dry only tells which. Templates do not need them, later builds
+// do. No build may run: call it in Idle.
+func (b *Builder) Collect(dry bool) ([]cay.Garbage, error) {
 	before := time.Now().Add(-cacheLife)
-	return errors.Join(
-		b.layers.Collect(before, func(value json.RawMessage) string {
-			var s state
-			if json.Unmarshal(value, &s) != nil {
-				return ""
-			}
-			return s.Layer
-		}),
-		b.eachUpload(func(_ string, st fs.FileInfo) bool { return st.ModTime().Before(before) }),
-	)
+	out, err := b.layers.Collect(before, func(value json.RawMessage) string {
+		var s state
+		if json.Unmarshal(value, &s) != nil {
+			return ""
+		}
+		return s.Layer
+	}, dry)
+	uerr := b.eachUpload(func(path string, st fs.FileInfo) bool {
+		old := st.ModTime().Before(before)
+		if old {
+			out = append(out, cay.Garbage{Kind: "archive", Name: filepath.Base(path), Bytes: disk.Use(path)})
+		}
+		return old && !dry
+	})
+	if b.cfg.Images == nil {
+		return out, errors.Join(err, uerr)
+	}
+	images, ierr := b.cfg.Images.Collect(before, dry)
+	return append(out, images...), errors.Join(err, uerr, ierr)
+}
+
+// Roots are the root images of registries' images that builds began with
+// lately, by digest. No snapshot stands on them, and to make one again takes
+// an image's package sources and a boot. No build may run: call it in Idle.
+func (b *Builder) Roots() (map[string]bool, error) {
+	out := map[string]bool{}
+	err := b.layers.Values(time.Now().Add(-cacheLife), func(value json.RawMessage) {
+		var p provisioned
+		if json.Unmarshal(value, &p) == nil && p.Root != "" {
+			out[p.Root] = true
+		}
+	})
+	return out, err
 }
 
 // Tidy removes the root images of builds of this process that no snapshot

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -66,18 +67,18 @@ func uploadError(err error) error {
 
 // removeUploads removes archives that did not arrive as a whole.
 func (b *Builder) removeUploads() error {
-	return b.eachUpload(func(name string, _ fs.FileInfo) bool {
-		return len(name) > len(tempPrefix) && name[:len(tempPrefix)] == tempPrefix
+	return b.eachUpload(func(path string, _ fs.FileInfo) bool {
+		return strings.HasPrefix(filepath.Base(path), tempPrefix)
 	})
 }
 
 // eachUpload removes the archives that drop says yes to.
-func (b *Builder) eachUpload(drop func(name string, st fs.FileInfo) bool) error {
+func (b *Builder) eachUpload(drop func(path string, st fs.FileInfo) bool) error {
 	all, err := filepath.Glob(filepath.Join(b.contexts, "*", "*"))
 	hidden, _ := filepath.Glob(filepath.Join(b.contexts, "*", tempPrefix+"*"))
 	for _, name := range append(all, hidden...) {
 		st, serr := os.Stat(name)
-		if serr == nil && drop(filepath.Base(name), st) {
+		if serr == nil && drop(name, st) {
 			err = errors.Join(err, os.Remove(name))
 		}
 	}

@@ -34,20 +34,26 @@ func (c *Control) Needs(ctx context.Context, id cay.SnapshotID) bool {
 	return used || err != nil
 }
 
-// discard removes a snapshot that was taken of a sandbox, if nothing needs it
-// any more. One that is left by a failure is found again at the next start.
-func (c *Control) discard(ctx context.Context, id cay.SnapshotID) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
-	defer cancel()
+// Discard removes a snapshot that was taken of a sandbox or made of a team's
+// template, if nothing needs it, and reports whether it did.
+func (c *Control) Discard(ctx context.Context, id cay.SnapshotID) (bool, error) {
 	if id == "" || c.Needs(ctx, id) {
-		return
+		return false, nil
 	}
 	c.collecting.Lock()
 	defer c.collecting.Unlock()
 	if c.Needs(ctx, id) {
-		return
+		return false, nil
 	}
-	if err := c.node.RemoveSnapshot(ctx, id); err != nil {
+	return true, c.node.RemoveSnapshot(ctx, id)
+}
+
+// discard is Discard for when the caller may have gone. A snapshot that is left
+// by a failure is found again at the next collection.
+func (c *Control) discard(ctx context.Context, id cay.SnapshotID) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
+	defer cancel()
+	if _, err := c.Discard(ctx, id); err != nil {
 		c.log.Warn("cannot remove a snapshot that nothing needs", "snapshot", id, "error", err)
 	}
 }

@@ -44,6 +44,9 @@ type Node interface {
 	RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error
 	// Compare tells which files differ between two moments.
 	Compare(ctx context.Context, before, after cay.Moment) (cay.Comparison, error)
+
+	// ImageSize is how many bytes a root image takes on the disk.
+	ImageSize(digest string) int64
 	Kill(ctx context.Context, id cay.InstanceID, cause cay.Cause) error
 	// SetNetwork replaces an instance's policy: all of it, or nothing.
 	SetNetwork(ctx context.Context, id cay.InstanceID, p cay.NetworkPolicy) error

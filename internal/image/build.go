@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/disk"
 )
 
 const tempPrefix = ".tmp-"
@@ -67,8 +67,8 @@ func (b *Builder) Build(ctx context.Context, r Recipe, files []File, p Progress)
 }
 
 // Prune removes the trees of all recipes but those given and those that they
-// begin with.
-func (b *Builder) Prune(ctx context.Context, keep ...Recipe) error {
+// begin with, or with dry only tells which it would.
+func (b *Builder) Prune(ctx context.Context, dry bool, keep ...Recipe) ([]cay.Garbage, error) {
 	kept := map[string]bool{}
 	for _, r := range keep {
 		for from := &r; from != nil; from = from.From {
@@ -77,25 +77,31 @@ func (b *Builder) Prune(ctx context.Context, keep ...Recipe) error {
 	}
 	unlock, err := b.lock(ctx, func(string, int) {})
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // nothing was ever built
+		return nil, nil // nothing was ever built
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unlock()
 	entries, err := os.ReadDir(b.trees)
 	if err != nil {
-		return cay.Wrap(cay.Internal, err, "list %s", b.trees)
+		return nil, cay.Wrap(cay.Internal, err, "list %s", b.trees)
 	}
+	var out []cay.Garbage
 	for _, e := range entries {
 		if !e.IsDir() || kept[e.Name()] {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(b.trees, e.Name())); err != nil {
-			return cay.Wrap(cay.Internal, err, "remove the tree %s", e.Name())
+		dir := filepath.Join(b.trees, e.Name())
+		out = append(out, cay.Garbage{Kind: "tree", Name: e.Name(), Bytes: disk.Use(dir)})
+		if dry {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return out, cay.Wrap(cay.Internal, err, "remove the tree %s", e.Name())
 		}
 	}
-	return nil
+	return out, nil
 }
 
 // tree returns the path of a recipe's tree, made now if need be.
@@ -235,29 +241,7 @@ func partOf(p Progress, from, to int) Progress {
 
 // lock waits until no other build works in this data directory.
 func (b *Builder) lock(ctx context.Context, p Progress) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(b.trees, ".lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, cay.Wrap(cay.Internal, err, "lock %s", b.trees)
-	}
-	for told := false; ; told = true {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			f.Close()
-			return nil, cay.Wrap(cay.Internal, err, "lock %s", b.trees)
-		}
-		if !told {
-			p("waiting for another build", -1)
-		}
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, cay.Wrap(cay.Unavailable, ctx.Err(), "another build is at work")
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
+	return disk.Lock(ctx, b.trees, func() { p("waiting for another build", -1) })
 }
 
 // removeLeftovers removes what builds left that were killed. The lock is held.

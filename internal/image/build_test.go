@@ -193,8 +193,14 @@ func TestPruneKeepsWhatRecipesStandOn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Prune(t.Context(), child); err != nil {
-		t.Fatal(err)
+	for _, dry := range []bool{true, false} {
+		gone, err := w.Prune(t.Context(), dry, child)
+		if err != nil || len(gone) != 1 || gone[0].Name != old.Digest() || gone[0].Bytes == 0 {
+			t.Fatalf("dry %v: got %v, %v", dry, gone, err)
+		}
+		if _, err := os.Lstat(filepath.Join(w.trees, old.Digest())); (err == nil) != dry {
+			t.Fatalf("dry %v: the old tree is there: %v", dry, err == nil)
+		}
 	}
 	for _, c := range []struct {
 		r    Recipe

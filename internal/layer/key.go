@@ -6,10 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/disk"
 )
 
 // keyRecord is what a key stands for.
@@ -65,14 +65,39 @@ func (s *Store) Remember(key string, value any) error {
 
 func (s *Store) key(key string) string { return filepath.Join(s.keys(), key+".json") }
 
+// Values calls f with what every key stands for that was used since a time.
+func (s *Store) Values(since time.Time, f func(json.RawMessage)) error {
+	return s.eachKey(func(name string, used time.Time) error {
+		if used.Before(since) {
+			return nil
+		}
+		if value, ok := readKey(name); ok {
+			f(value)
+		}
+		return nil
+	})
+}
+
 // Collect forgets keys that were not used since a time, then layers that no
-// key names and nothing stands on, then packs that are in no layer. layerOf
-// reads the layer, if any, that a key's value names. No build may run.
-func (s *Store) Collect(before time.Time, layerOf func(json.RawMessage) string) error {
-	used, err := s.collectKeys(before, layerOf)
+// key names and nothing stands on, then packs that are in no layer. With dry
+// it only tells what it would remove. layerOf reads the layer, if any, that a
+// key's value names. No build may run.
+func (s *Store) Collect(before time.Time, layerOf func(json.RawMessage) string, dry bool) ([]cay.Garbage, error) {
+	used := map[string]bool{}
+	err := s.eachKey(func(name string, at time.Time) error {
+		if !at.Before(before) {
+			if value, ok := readKey(name); ok {
+				used[layerOf(value)] = true
+			}
+		} else if !dry {
+			return os.Remove(name)
+		}
+		return nil
+	})
 	if err != nil {
-		return err
+		return nil, diskError(err, "look through keys")
 	}
+	delete(used, "")
 	wanted := map[string]bool{}
 	for len(used) > 0 { // down the chains
 		next := map[string]bool{}
@@ -91,51 +116,56 @@ func (s *Store) Collect(before time.Time, layerOf func(json.RawMessage) string) 
 		}
 		used = next
 	}
-	return errors.Join(sweep(s.dir, wanted), sweep(s.packs(), wanted))
+	layers, err := sweep(s.dir, wanted, dry)
+	packs, perr := sweep(s.packs(), wanted, dry)
+	return append(layers, packs...), errors.Join(err, perr)
 }
 
-func (s *Store) collectKeys(before time.Time, layerOf func(json.RawMessage) string) (map[string]bool, error) {
-	used := map[string]bool{}
+// eachKey calls f with the file of every key and when it was used.
+func (s *Store) eachKey(f func(name string, used time.Time) error) error {
 	entries, err := os.ReadDir(s.keys())
 	if err != nil {
-		return nil, diskError(err, "list keys")
+		return diskError(err, "list keys")
 	}
 	for _, e := range entries {
-		name := filepath.Join(s.keys(), e.Name())
 		st, err := e.Info()
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
+		if err == nil {
+			err = f(filepath.Join(s.keys(), e.Name()), st.ModTime())
+		}
 		if err != nil {
-			return nil, diskError(err, "look at %s", name)
-		}
-		if st.ModTime().Before(before) {
-			if err := os.Remove(name); err != nil {
-				return nil, diskError(err, "remove a key")
-			}
-			continue
-		}
-		var r keyRecord
-		text, err := os.ReadFile(name)
-		if err == nil && json.Unmarshal(text, &r) == nil {
-			used[layerOf(r.Value)] = true
+			return err
 		}
 	}
-	delete(used, "")
-	return used, nil
+	return nil
+}
+
+func readKey(name string) (json.RawMessage, bool) {
+	var r keyRecord
+	text, err := os.ReadFile(name)
+	ok := err == nil && json.Unmarshal(text, &r) == nil
+	return r.Value, ok
 }
 
 // sweep removes what is named by a digest that is not wanted.
-func sweep(dir string, wanted map[string]bool) error {
+func sweep(dir string, wanted map[string]bool, dry bool) ([]cay.Garbage, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return diskError(err, "list %s", dir)
+		return nil, diskError(err, "list %s", dir)
 	}
+	var out []cay.Garbage
 	var errs []error
 	for _, e := range entries {
-		if validDigest(strings.TrimSuffix(e.Name(), ".json")) && !wanted[e.Name()] {
-			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+		if !validDigest(e.Name()) || wanted[e.Name()] {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		out = append(out, cay.Garbage{Kind: "layer", Name: e.Name(), Bytes: disk.Use(path)})
+		if !dry {
+			errs = append(errs, os.RemoveAll(path))
 		}
 	}
-	return errors.Join(errs...)
+	return out, errors.Join(errs...)
 }

@@ -301,8 +301,19 @@ func TestCollect(t *testing.T) {
 	if err := os.Chtimes(s.key(key("b")), long, long); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Collect(time.Now().Add(-time.Hour), layerOf); err != nil {
-		t.Fatal(err)
+	before := time.Now().Add(-time.Hour)
+	for _, dry := range []bool{true, false} {
+		gone, err := s.Collect(before, layerOf, dry)
+		if err != nil || len(gone) != 2 || gone[0].Name != old.Digest || gone[0].Bytes == 0 { // it and its pack
+			t.Fatalf("dry %v: got %v, %v", dry, gone, err)
+		}
+		if _, err := s.Load(old.Digest); (err == nil) != dry {
+			t.Fatalf("dry %v: the old layer: %v", dry, err)
+		}
+	}
+	var values []string
+	if err := s.Values(before, func(v json.RawMessage) { values = append(values, layerOf(v)) }); err != nil || !slices.Equal(values, []string{top.Digest}) {
+		t.Errorf("values that are in use: %v, %v", values, err)
 	}
 	for l, kept := range map[*Layer]bool{bottom: true, top: true, old: false} {
 		_, err := s.Load(l.Digest)

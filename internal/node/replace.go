@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/disk"
 )
 
 // Prepare is Create, but Lookup does not find the instance before Route says
@@ -52,4 +53,14 @@ func (n *Node) retire(inst *instance) {
 func (n *Node) Snapshot(id cay.SnapshotID) (cay.Snapshot, error) {
 	_, s, err := n.cfg.Snapshots.Get(id)
 	return s, err
+}
+
+// ImageSize is how many bytes a root image takes on the disk; one that is not
+// there takes none.
+func (n *Node) ImageSize(digest string) int64 {
+	path, err := n.cfg.Snapshots.Image(digest)
+	if err != nil {
+		return 0
+	}
+	return disk.Use(path)
 }

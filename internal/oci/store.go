@@ -149,6 +149,7 @@ func (s *Store) Pull(ctx context.Context, ref string, creds Credentials, step fu
 	remote, err := s.fetch(ctx, parsed, creds)
 	if cay.KindOf(err) == cay.Unavailable && ctx.Err() == nil {
 		if img, ferr := s.Find(ref); ferr == nil {
+			s.used(img.Digest)
 			step("the registry does not answer: using the image that is here, " + img.Digest)
 			return img, nil
 		}

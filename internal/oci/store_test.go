@@ -121,6 +121,52 @@ func (w *world) show(t *testing.T, digest string) string {
 	return listing(t, dir)
 }
 
+func TestCollect(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	teams := NewTeams(dir, Options{PlainHTTP: []string{w.host}})
+	s, err := teams.Of("team")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var digests []string
+	for _, name := range []string{"old", "read", "imported", "new"} {
+		ref := w.push(t, name+":1", imageOf(t, layerOf(t, item{name: "f", body: name})))
+		img, err := s.Pull(t.Context(), ref, Credentials{}, nil)
+		if err == nil && name == "imported" {
+			_, err = s.name(img.Digest, img.Names[0], true)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		digests = append(digests, img.Digest)
+		long := time.Now().Add(-100 * time.Hour)
+		if err := os.Chtimes(filepath.Join(s.dir, hexOf(img.Digest), recordName), long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.used(digests[3])
+	tree, release, err := s.Tree(digests[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dry := range []bool{true, false} {
+		gone, err := teams.Collect(time.Now().Add(-time.Hour), dry)
+		if err != nil || len(gone) != 2 || gone[0].Bytes == 0 {
+			t.Fatalf("dry %v: got %v, %v", dry, gone, err)
+		}
+		for i, kept := range []bool{dry, dry, true, true} {
+			if _, err := s.Find(digests[i]); (err == nil) != kept {
+				t.Errorf("dry %v: image %d is kept: %v", dry, i, err)
+			}
+		}
+	}
+	release()
+	if _, err := os.Lstat(tree); err == nil {
+		t.Error("an image that was removed while it was read is still there")
+	}
+}
+
 func TestPull(t *testing.T) {
 	w := newWorld(t)
 	ctx := context.Background()

@@ -1,10 +1,17 @@
 package oci
 
 import (
+	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/disk"
 )
 
 // Teams keeps a Store for each team, below one directory. What a team pulled
@@ -40,4 +47,54 @@ func (t *Teams) Of(team cay.TeamID) (*Store, error) {
 	}
 	t.stores[team] = s
 	return s, nil
+}
+
+// Collect removes the images of all teams that were pulled and not used since
+// a time, or with dry only tells which. Imported ones stay: nobody could pull
+// them again.
+func (t *Teams) Collect(before time.Time, dry bool) ([]cay.Garbage, error) {
+	entries, err := os.ReadDir(t.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, diskError(err, "list images")
+	}
+	var out []cay.Garbage
+	var errs []error
+	for _, e := range entries {
+		s, err := t.Of(cay.TeamID(e.Name()))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		gone, err := s.collect(before, dry)
+		out, errs = append(out, gone...), append(errs, err)
+	}
+	return out, errors.Join(errs...)
+}
+
+func (s *Store) collect(before time.Time, dry bool) ([]cay.Garbage, error) {
+	var out []cay.Garbage
+	for _, img := range s.List() {
+		dir := filepath.Join(s.dir, hexOf(img.Digest))
+		st, err := os.Stat(filepath.Join(dir, recordName))
+		if err != nil || img.Imported || !st.ModTime().Before(before) {
+			continue
+		}
+		out = append(out, cay.Garbage{Kind: "image", Name: strings.Join(append(slices.Clone(img.Names), img.Digest), " "), Bytes: disk.Use(dir)})
+		if dry {
+			continue
+		}
+		if err := s.Remove(img.Digest); err != nil && cay.KindOf(err) != cay.NotFound {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// used keeps an image from being collected for a while.
+func (s *Store) used(digest string) {
+	now := time.Now()
+	_ = os.Chtimes(filepath.Join(s.dir, hexOf(digest), recordName), now, now) // it goes sooner then, nothing worse
 }

@@ -59,7 +59,7 @@ func Down(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		emptyDir(instancesDir(cfg)),
 	)
 	// What is empty goes too; the run directory may be a mount of the user's.
-	for _, name := range []string{"engine", "runsc", "."} {
+	for _, name := range []string{operatorSocket, "engine", "runsc", "."} {
 		os.Remove(filepath.Join(cfg.Run, name))
 	}
 	if err != nil {

@@ -275,6 +275,9 @@ func (s *Server) Run(ctx context.Context) error {
 	s.running.Go(func() { s.control.Run(work) })
 	s.running.Go(func() { s.collectAlways(work) })
 	s.running.Go(func() { failed <- s.http.Serve(s.listener) })
+	if err := s.serveOperator(work); err != nil {
+		return err
+	}
 	close(s.ready)
 	select {
 	case <-ctx.Done():

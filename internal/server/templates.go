@@ -2,9 +2,7 @@ package server
 
 import (
 	"context"
-	"errors"
 	"iter"
-	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control"
@@ -34,7 +32,7 @@ func (s *Server) EnsureTemplates(ctx context.Context, progress image.Progress) e
 	if !built {
 		return nil
 	}
-	if err := s.collect(ctx); err != nil { // costs disk, nothing else
+	if _, err := s.Collect(ctx, false); err != nil { // costs disk, nothing else
 		s.log.Warn("old templates could not be removed", "err", err)
 	}
 	return nil
@@ -53,48 +51,6 @@ func (s *Server) publish(ctx context.Context, built template.Result) error {
 		Setup:        built.Setup,
 	})
 	return err
-}
-
-// What nothing needs is looked for soon after a start and then now and again.
-const (
-	collectFirst = time.Minute
-	collectEvery = time.Hour
-)
-
-// collectAlways collects until ctx ends.
-func (s *Server) collectAlways(ctx context.Context) {
-	timer := time.NewTimer(collectFirst)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			timer.Reset(collectEvery)
-		}
-		if err := s.collect(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("what nothing needs could not be removed", "err", err)
-		}
-	}
-}
-
-// collect removes snapshots, images, layers and archives that nothing needs
-// any more, unless a build is at work, which may be about to need some.
-func (s *Server) collect(ctx context.Context) error {
-	_, err := s.builds.Idle(func() error {
-		return errors.Join(s.collectTemplates(ctx), s.builds.Collect())
-	})
-	return err
-}
-
-func (s *Server) collectTemplates(ctx context.Context) error {
-	running := map[cay.SnapshotID]bool{}
-	for _, i := range s.node.Instances() {
-		running[i.Spec.Snapshot] = true
-	}
-	return s.templates.Collect(ctx, func(id cay.SnapshotID) bool {
-		return running[id] || s.control.Needs(ctx, id)
-	})
 }
 
 // asleep tells the proxy what a paused sandbox asks of who may wake it.

@@ -5,19 +5,24 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/disk"
 	"github.com/cay-run/cay/internal/image"
 )
 
 const (
 	workName     = "work" // of the builds under way, below the builds' directory
 	recordSuffix = ".json"
+
+	// lockWithin is how long Collect waits for a build to end: others wait for
+	// Collect, and it is called again.
+	lockWithin = 2 * time.Second
 )
 
 // record is what <data>/builds/<key>.json holds.
@@ -91,34 +96,14 @@ func (b *Builder) lock(ctx context.Context, p image.Progress) (unlock func(), er
 	if err := os.MkdirAll(b.dir, 0o700); err != nil {
 		return nil, cay.Wrap(cay.Internal, err, "make %s", b.dir)
 	}
-	f, err := os.OpenFile(filepath.Join(b.dir, ".lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, cay.Wrap(cay.Internal, err, "lock %s", b.dir)
-	}
-	for told := false; ; told = true {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			f.Close()
-			return nil, cay.Wrap(cay.Internal, err, "lock %s", b.dir)
-		}
-		if !told {
-			p("waiting for another build", -1)
-		}
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, cay.Wrap(cay.Unavailable, ctx.Err(), "another build is at work")
-		case <-time.After(200 * time.Millisecond):
-		}
+	if unlock, err = disk.Lock(ctx, b.dir, func() { p("waiting for another build", -1) }); err != nil {
+		return nil, err
 	}
 	if err := b.removeLeftovers(ctx); err != nil {
-		f.Close()
+		unlock()
 		return nil, cay.Wrap(cay.Internal, err, "remove what an earlier build left")
 	}
-	return func() { f.Close() }, nil
+	return unlock, nil
 }
 
 // removeLeftovers ends the instances of builds that were killed and empties
@@ -140,23 +125,55 @@ func (b *Builder) removeLeftovers(ctx context.Context) error {
 	return errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o755))
 }
 
+// Needs says what must be kept.
+type Needs struct {
+	// Snapshot reports whether a template in the store, a sandbox or a running
+	// instance names a snapshot. Its image stays with it.
+	Snapshot func(cay.SnapshotID) bool
+	// Images are root images that are kept without a snapshot, by digest.
+	Images map[string]bool
+	// Gone are snapshots that are on their way out: nothing stays for them.
+	Gone map[cay.SnapshotID]bool
+}
+
 // Collect removes what only earlier builds needed: their snapshots, then root
-// images below no snapshot, then trees of other recipes. What inUse says yes
-// to stays, with its image: a snapshot that a template in the store, a
-// sandbox or a running instance names. No build runs meanwhile.
-func (b *Builder) Collect(ctx context.Context, inUse func(cay.SnapshotID) bool) error {
-	unlock, err := b.lock(ctx, func(string, int) {})
+// images below no snapshot, then trees of other recipes. With dry it only
+// tells what it would remove. Unavailable while a build is under way.
+func (b *Builder) Collect(ctx context.Context, needs Needs, dry bool) ([]cay.Garbage, error) {
+	patience, cancel := context.WithTimeout(ctx, lockWithin)
+	unlock, err := b.lock(patience, func(string, int) {})
+	cancel()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unlock()
 	current, recipes, err := b.currentBuilds()
 	if err != nil {
-		return err
+		return nil, err
+	}
+	out, gone, err := b.collectRecords(current, needs, dry)
+	if err != nil {
+		return out, err
+	}
+	images, err := b.collectImages(needs, gone, dry)
+	out = append(out, images...)
+	if err != nil {
+		return out, err
+	}
+	trees, err := b.images.Prune(ctx, dry, recipes...)
+	return append(out, trees...), err
+}
+
+// collectRecords removes the records of builds that would not be made now, with
+// their snapshots, and says which snapshots are gone.
+func (b *Builder) collectRecords(current map[string]bool, needs Needs, dry bool) (out []cay.Garbage, gone map[cay.SnapshotID]bool, err error) {
+	gone = maps.Clone(needs.Gone)
+	if gone == nil {
+		gone = map[cay.SnapshotID]bool{}
 	}
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {
-		return cay.Wrap(cay.Internal, err, "list builds")
+		return nil, nil, cay.Wrap(cay.Internal, err, "list builds")
 	}
 	for _, e := range entries {
 		key, ok := strings.CutSuffix(e.Name(), recordSuffix)
@@ -164,22 +181,28 @@ func (b *Builder) Collect(ctx context.Context, inUse func(cay.SnapshotID) bool) 
 			continue
 		}
 		r, err := readRecord(b.recordPath(key))
-		if err == nil && inUse(r.Snapshot) {
+		if err == nil && needs.Snapshot(r.Snapshot) {
+			continue
+		}
+		if err == nil {
+			if _, s, err := b.cfg.Snapshots.Get(r.Snapshot); err == nil {
+				gone[s.ID] = true
+				out = append(out, cay.Garbage{Kind: "snapshot", Name: string(s.ID), Bytes: s.Size()})
+			}
+		}
+		if dry {
 			continue
 		}
 		if err == nil {
 			if err := b.cfg.Snapshots.Remove(r.Snapshot); err != nil {
-				return err
+				return out, gone, err
 			}
 		}
 		if err := os.Remove(b.recordPath(key)); err != nil {
-			return cay.Wrap(cay.Internal, err, "remove a build's record")
+			return out, gone, cay.Wrap(cay.Internal, err, "remove a build's record")
 		}
 	}
-	if err := b.collectImages(); err != nil {
-		return err
-	}
-	return b.images.Prune(ctx, recipes...)
+	return out, gone, nil
 }
 
 // currentBuilds returns the keys and recipes of all templates as they would
@@ -198,28 +221,42 @@ func (b *Builder) currentBuilds() (map[string]bool, []image.Recipe, error) {
 	return keys, recipes, nil
 }
 
-// collectImages removes the images that no snapshot stands on. It needs to
-// know them all: a damaged one stops it.
-func (b *Builder) collectImages() error {
+// collectImages removes the images that no snapshot stands on and nobody wants
+// without. It needs to know them all: a damaged snapshot stops it.
+func (b *Builder) collectImages(needs Needs, gone map[cay.SnapshotID]bool, dry bool) ([]cay.Garbage, error) {
 	all, err := b.cfg.Snapshots.List()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	used := map[string]bool{}
+	used := maps.Clone(needs.Images)
+	if used == nil {
+		used = map[string]bool{}
+	}
 	for _, s := range all {
-		used[s.Root] = true
+		if !gone[s.ID] {
+			used[s.Root] = true
+		}
 	}
 	digests, err := b.cfg.Snapshots.Images()
 	if err != nil {
-		return err
+		return nil, err
 	}
+	var out []cay.Garbage
 	for _, digest := range digests {
 		if used[digest] {
 			continue
 		}
+		path, err := b.cfg.Snapshots.Image(digest)
+		if err != nil {
+			continue // just removed
+		}
+		out = append(out, cay.Garbage{Kind: "root image", Name: digest, Bytes: disk.Use(path)})
+		if dry {
+			continue
+		}
 		if err := b.cfg.Snapshots.RemoveImage(digest); err != nil {
-			return err
+			return out, err
 		}
 	}
-	return nil
+	return out, nil
 }

@@ -204,18 +204,27 @@ func TestCollect(t *testing.T) {
 	newBase, newRoot := w.built(Base)
 	paused := w.commit(newRoot) // no template's: a sandbox's own
 	orphan := w.image("of a build that was killed")
+	wanted := w.image("of a registry's image, which builds begin with")
 
-	inUse := func(id cay.SnapshotID) bool { return id == oldInterp }
-	for range 2 { // the second time finds nothing to do
-		if err := w.Collect(t.Context(), inUse); err != nil {
-			t.Fatal(err)
+	needs := Needs{
+		Snapshot: func(id cay.SnapshotID) bool { return id == oldInterp },
+		Images:   map[string]bool{wanted: true},
+	}
+	dry, err := w.Collect(t.Context(), needs, true)
+	if _, _, gone := w.dir.Get(oldBase); err != nil || gone != nil {
+		t.Fatalf("a dry run removes: %v, %v", gone, err)
+	}
+	for i := range 2 { // the second time finds nothing to do
+		found, err := w.Collect(t.Context(), needs, false)
+		if err != nil || i == 0 && !slices.Equal(found, dry) || i == 1 && len(found) > 0 {
+			t.Fatalf("removed %v, a dry run said %v: %v", found, dry, err)
 		}
 		for id, kept := range map[cay.SnapshotID]bool{oldBase: false, oldInterp: true, newBase: true, paused: true} {
 			if _, _, err := w.dir.Get(id); (err == nil) != kept {
 				t.Errorf("snapshot %s is kept: %v, want %v", id, err == nil, kept)
 			}
 		}
-		for digest, kept := range map[string]bool{oldRoot: false, usedRoot: true, newRoot: true, orphan: false} {
+		for digest, kept := range map[string]bool{oldRoot: false, usedRoot: true, newRoot: true, orphan: false, wanted: true} {
 			if _, err := w.dir.Image(digest); (err == nil) != kept {
 				t.Errorf("image %.8s is kept: %v, want %v", digest, err == nil, kept)
 			}

@@ -133,6 +133,9 @@ func (n *Node) Compare(_ context.Context, before, after cay.Moment) (cay.Compari
 	return n.OnCompare(before, after)
 }
 
+// ImageSize is the same for all images.
+func (n *Node) ImageSize(string) int64 { return 1 << 20 }
+
 // Checkpoint saves an instance.
 func (n *Node) Checkpoint(_ context.Context, id cay.InstanceID, record cay.Snapshot) error {
 	if n.OnSave != nil {

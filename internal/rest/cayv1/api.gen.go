@@ -125,6 +125,16 @@ type CreatedWith struct {
 	State string `json:"state"`
 }
 
+// DiskUse defines model for DiskUse.
+type DiskUse struct {
+	// OwnBytes What its removal would give back.
+	OwnBytes int64 `json:"ownBytes"`
+
+	// SharedBytes Root images that other templates have too.
+	SharedBytes int64  `json:"sharedBytes"`
+	TemplateID  string `json:"templateID"`
+}
+
 // End defines model for End.
 type End struct {
 	Alias *string `json:"alias,omitempty"`
@@ -515,6 +525,9 @@ type ServerInterface interface {
 	// (POST /cay/v1/checkpoints/{checkpointID}/fork)
 	ForkCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID)
 
+	// (GET /cay/v1/disk-use)
+	GetDiskUse(w http.ResponseWriter, r *http.Request)
+
 	// (GET /cay/v1/events)
 	ListEvents(w http.ResponseWriter, r *http.Request, params ListEventsParams)
 
@@ -606,6 +619,11 @@ func (_ Unimplemented) CompareCheckpoints(w http.ResponseWriter, r *http.Request
 
 // (POST /cay/v1/checkpoints/{checkpointID}/fork)
 func (_ Unimplemented) ForkCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/disk-use)
+func (_ Unimplemented) GetDiskUse(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -844,6 +862,20 @@ func (siw *ServerInterfaceWrapper) ForkCheckpoint(w http.ResponseWriter, r *http
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ForkCheckpoint(w, r, checkpointID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetDiskUse operation middleware
+func (siw *ServerInterfaceWrapper) GetDiskUse(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetDiskUse(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1773,6 +1805,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Get(options.BaseURL+"/cay/v1/idempotency-keys/{key}", wrapper.GetIdempotencyKey)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/disk-use", wrapper.GetDiskUse)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/images", wrapper.ListImages)
 	})
 	r.Group(func(r chi.Router) {
@@ -1927,6 +1962,27 @@ func (response ForkCheckpoint201JSONResponse) VisitForkCheckpointResponse(w http
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetDiskUseRequestObject struct {
+}
+
+type GetDiskUseResponseObject interface {
+	VisitGetDiskUseResponse(w http.ResponseWriter) error
+}
+
+type GetDiskUse200JSONResponse []DiskUse
+
+func (response GetDiskUse200JSONResponse) VisitGetDiskUseResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -2585,6 +2641,9 @@ type StrictServerInterface interface {
 	// (POST /cay/v1/checkpoints/{checkpointID}/fork)
 	ForkCheckpoint(ctx context.Context, request ForkCheckpointRequestObject) (ForkCheckpointResponseObject, error)
 
+	// (GET /cay/v1/disk-use)
+	GetDiskUse(ctx context.Context, request GetDiskUseRequestObject) (GetDiskUseResponseObject, error)
+
 	// (GET /cay/v1/events)
 	ListEvents(ctx context.Context, request ListEventsRequestObject) (ListEventsResponseObject, error)
 
@@ -2809,6 +2868,30 @@ func (sh *strictHandler) ForkCheckpoint(w http.ResponseWriter, r *http.Request, 
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ForkCheckpointResponseObject); ok {
 		if err := validResponse.VisitForkCheckpointResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetDiskUse operation middleware
+func (sh *strictHandler) GetDiskUse(w http.ResponseWriter, r *http.Request) {
+	var request GetDiskUseRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetDiskUse(ctx, request.(GetDiskUseRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetDiskUse")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetDiskUseResponseObject); ok {
+		if err := validResponse.VisitGetDiskUseResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -131,3 +131,21 @@ def test_dockerfiles_that_fail(tmp_path, name, text, says):
     done = cay("template", "build", str(tmp_path), "-t", name, check=False)
     assert done.returncode == 1
     assert says in done.stderr
+
+
+def test_collecting_keeps_what_the_next_build_begins_with(server, name, eventually):
+    template = lambda: e2b.Template().from_image(server.image, username="robot", password="sesame").run_cmd(f"echo {name}")
+    build = lambda: e2b.Template.build(template(), name, on_build_logs=log.append)
+    log = []
+    build()
+    use = json.loads(cay("template", "info", name, "--json").stdout)["diskUse"]
+    assert use["ownBytes"] > 1_000_000, use
+    cay("template", "delete", name)
+    # A build that another test ends may still be at work for a moment.
+    would = eventually(lambda: (done := cay("gc", "--dry-run", "--json", check=False)).returncode == 0 and done.stdout)
+    did = eventually(lambda: (done := cay("gc", "--json", check=False)).returncode == 0 and done.stdout)
+    assert all(one in json.loads(would) for one in json.loads(did))  # the server may have come first
+    log.clear()
+    build()
+    lines = [line.message for line in log]
+    assert any("CACHED" in line for line in lines) and not any("making a root" in line for line in lines), lines

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/server"
+)
+
+type gcCmd struct {
+	DryRun bool `short:"n" help:"Only say what would be removed."`
+}
+
+// Help says what is garbage.
+func (gcCmd) Help() string {
+	return "The server does it by itself every hour. Snapshots and root images go that no template, sandbox or checkpoint needs; " +
+		"layers, archives and pulled images that no build has used for two weeks. Images that were imported stay."
+}
+
+func (c *gcCmd) Run(a *app) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	var found []cay.Garbage
+	err = a.wait("looking for what nothing needs", func() error {
+		found, err = server.Collect(a.ctx, cfg, c.DryRun)
+		return err
+	})
+	if a.json {
+		type item struct {
+			Kind  string `json:"kind"`
+			Name  string `json:"name"`
+			Bytes int64  `json:"bytes"`
+		}
+		out := []item{}
+		for _, g := range found {
+			out = append(out, item(g))
+		}
+		if err != nil {
+			return err
+		}
+		return a.printJSON(out)
+	}
+	if len(found) > 0 {
+		t, total := table{header: []string{"KIND", "NAME", "SIZE"}}, int64(0)
+		for _, g := range found {
+			t.add(g.Kind, clean(g.Name), volume(g.Bytes))
+			total += g.Bytes
+		}
+		t.print(a.out, width(a.out))
+		done := "removed"
+		if c.DryRun {
+			done = "would be removed"
+		}
+		fmt.Fprintf(a.err, "  %s %s\n", volume(total), done)
+	} else if err == nil {
+		fmt.Fprintln(a.err, "  nothing to remove")
+	}
+	return err
+}

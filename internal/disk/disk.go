@@ -1,0 +1,77 @@
+// Package disk has what keepers of files share: locks between processes, and
+// how much room something takes.
+package disk
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// pollEvery is how often a lock is asked for that another process holds.
+const pollEvery = 200 * time.Millisecond
+
+// Lock makes this process the only one that holds the lock of a directory,
+// which lies in it as .lock. It waits until another lets go, and says so by
+// calling waiting, once. The kernel drops the lock with the process.
+func Lock(ctx context.Context, dir string, waiting func()) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, cay.Wrap(cay.Internal, err, "lock %s", dir)
+	}
+	for told := false; ; told = true {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			f.Close()
+			return nil, cay.Wrap(cay.Internal, err, "lock %s", dir)
+		}
+		if !told {
+			waiting()
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, cay.Wrap(cay.Unavailable, ctx.Err(), "%s is in use by another", dir)
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// Use is how many bytes a file, or a directory with all in it, takes on the
+// disk. What cannot be seen, or is being removed, counts as nothing; a file
+// with several names counts once.
+func Use(path string) int64 {
+	var total int64
+	seen := map[[2]uint64]bool{}
+	_ = filepath.WalkDir(path, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return nil
+		}
+		info, err := e.Info()
+		if err != nil {
+			return nil
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		if !ok {
+			return nil
+		}
+		if id := [2]uint64{uint64(st.Dev), st.Ino}; st.Nlink > 1 && !e.IsDir() {
+			if seen[id] {
+				return nil
+			}
+			seen[id] = true
+		}
+		total += st.Blocks * 512
+		return nil
+	})
+	return total
+}

@@ -1,0 +1,57 @@
+package disk
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cay-run/cay"
+)
+
+func TestLockIsForOne(t *testing.T) {
+	dir := t.TempDir()
+	unlock, err := Lock(t.Context(), dir, func() { t.Error("nobody held it") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	if _, err := Lock(ctx, dir, cancel); cay.KindOf(err) != cay.Unavailable {
+		t.Errorf("a second one got: %v", err)
+	}
+	told := make(chan struct{})
+	go func() {
+		<-told
+		unlock()
+	}()
+	again, err := Lock(t.Context(), dir, func() { close(told) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	again()
+}
+
+func TestUse(t *testing.T) {
+	dir := t.TempDir()
+	empty := Use(dir)
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(file, filepath.Join(dir, "second")); err != nil {
+		t.Fatal(err)
+	}
+	hole := filepath.Join(dir, "hole")
+	if err := os.WriteFile(hole, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(hole, 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	if got := Use(dir) - empty; got < 1<<20 || got > 3<<19 {
+		t.Errorf("1 MB under two names and a hole take %d bytes", got)
+	}
+	if got := Use(filepath.Join(dir, "none")); got != 0 {
+		t.Errorf("nothing takes %d bytes", got)
+	}
+}
