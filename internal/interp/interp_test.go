@@ -116,6 +116,17 @@ func TestPython(t *testing.T) {
 		if len(x.results) != 3000 {
 			t.Fatalf("%d results came", len(x.results))
 		}
+		if kept := w.get(t, "len(get_ipython().history_manager.outputs)"); kept != "0" {
+			t.Errorf("the kernel keeps the output of %s executions", kept)
+		}
+	})
+	t.Run("a child's output", func(t *testing.T) {
+		x := w.run(t, "import os, sys\nprint('before')\nsys.stdout.flush()\nif os.fork() == 0:\n    print('child')\n"+
+			"    sys.stdout.flush()\n    os._exit(0)\n_ = os.wait()\nprint('after')")
+		if x.err != nil || !strings.HasPrefix(x.stdout, "before\n") || !strings.Contains(x.stdout, "child\n") ||
+			strings.Count(x.stdout, "\n") != 3 {
+			t.Fatalf("%q, %v", x.stdout, x.err)
+		}
 	})
 }
 

@@ -6,6 +6,7 @@ appears in the user's namespace, and no failure here fails the user's code.
 """
 
 import base64
+import contextlib
 import datetime
 import json
 import math
@@ -137,7 +138,23 @@ def install(shell):
     # active_types was computed before we came.
     shell.display_formatter.active_types = list(formatters)
     _show_saved_images()
+    _keep_no_output(shell)
     shell.ask_exit = _leave
+
+
+class _Unkept(dict):
+    """A record of outputs by execution that forgets each at once."""
+
+    def __missing__(self, count):
+        return []
+
+
+def _keep_no_output(shell):
+    """IPython keeps a copy of everything printed and shown, for a notebook that
+    nobody here will save. It takes longer to keep than to print, and a program
+    that prints without end would fill the memory with it."""
+    shell._tee = lambda channel: contextlib.nullcontext()
+    shell.history_manager.outputs = _Unkept()
 
 
 def _leave():

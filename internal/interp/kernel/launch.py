@@ -18,11 +18,34 @@ MAX_BUFFERED = 256 << 10
 MAX_QUEUED = 64
 
 
+_forked = False  # this process is a copy of the kernel's
+
+
+def _note_fork():
+    global _forked
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
 class BoundedStream(OutStream):
     """Output that holds its writer back when the client is slow."""
 
     flush_timeout = 24 * 3600
     _unflushed = 0
+
+    def _is_master_process(self):
+        """Asked at every write, where os.getpid() would cost more than all else:
+        a system call is dear in a sandbox."""
+        return not _forked
+
+    def flush(self):
+        """Waits until what was written is on its way, if anything was. The
+        kernel flushes four times in each execution, each time a walk to another
+        thread and back."""
+        if self._buffers:
+            super().flush()
 
     @property
     def buffer(self):
@@ -93,6 +116,7 @@ def main():
     config.HistoryManager.enabled = False
     config.InlineBackend.print_figure_kwargs = {"bbox_inches": "tight"}
     app.initialize()
+    app.kernel._execute_sleep = 0  # before replies, which nobody here waits for
     app.start()
 
 
