@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/base64"
 	"os/exec"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -77,6 +79,14 @@ func TestR(t *testing.T) {
 	w.environmentOf(t, "r", `cat(Sys.getenv("NAME"), "")`)
 	w.recovers(t, "r", "kept <- 1", "cat(kept)", "repeat {}", "Sys.sleep(3600)", "system('sleep 3600')",
 		"repeat cat('flood\n')", "tryCatch(repeat {}, error = function(e) 1)")
+	// An interrupt that comes when the code is done hits nobody.
+	pid, err := strconv.Atoi(w.out(t, "r", "cat(Sys.getpid())"))
+	if err != nil || syscall.Kill(pid, syscall.SIGINT) != nil {
+		t.Fatalf("process %d: %v", pid, err)
+	}
+	if got := w.out(t, "r", "for (i in 1:10000) sqrt(i)\ncat(5)"); got != "5" {
+		t.Errorf("after a late interrupt: %q", got)
+	}
 	w.dies(t, "r", "tools::pskill(Sys.getpid(), 9)", "cat(4)", "4")
 }
 

@@ -171,15 +171,20 @@ local({
   take <- function() {
     repeat {
       con <- fifo(file_in("requests"), "rt", blocking = TRUE)
-      line <- tryCatch(readLines(con, 1), interrupt = function(e) character(), finally = close(con))
+      line <- tryCatch(readLines(con, 1), finally = close(con))
       if (length(line) == 1) return(strsplit(line, " ", fixed = TRUE)[[1]])
     }
   }
+  ## An interrupt for code that was done already waits in R until somebody looks
+  ## for it, which must not be the next execution. All that were sent for earlier
+  ## requests have arrived when one is read.
+  forget <- function() tryCatch(allowInterrupts(Sys.sleep(0)), interrupt = function(e) NULL)
   suspendInterrupts({
     invisible(loadNamespace("jsonlite"))
     done(0L)
     repeat {
-      request <- allowInterrupts(take())
+      request <- take()
+      forget()
       status <- tryCatch(
         allowInterrupts(switch(request[[2]], execute = execute(), prepare = prepare(), restore = restore())),
         interrupt = function(e) 0,
