@@ -40,8 +40,9 @@ type commands struct {
 	Template templateCmd `cmd:"" aliases:"tpl" help:"Build and keep templates."`
 	SSHKey   sshKeyCmd   `cmd:"" name:"ssh-key" help:"Keep the public keys that open sandboxes over SSH."`
 
-	GC    gcCmd    `cmd:"" name:"gc" help:"Remove what nothing on this machine needs."`
-	Image imageCmd `cmd:"" help:"Keep images of registries to build templates from."`
+	GC       gcCmd        `cmd:"" name:"gc" help:"Remove what nothing on this machine needs."`
+	Snapshot snapshotsCmd `cmd:"" help:"Look after the snapshots on this machine."`
+	Image    imageCmd     `cmd:"" help:"Keep images of registries to build templates from."`
 }
 
 // app is what commands work with.

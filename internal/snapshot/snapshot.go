@@ -158,20 +158,32 @@ func (d *Dir) Get(id cay.SnapshotID) (dir string, s cay.Snapshot, err error) {
 	return dir, s, nil
 }
 
-// List returns every whole snapshot, oldest first. One that cannot be read is
-// left out and named in the error; the rest is still good.
-func (d *Dir) List() ([]cay.Snapshot, error) {
+// IDs names every snapshot there is, damaged ones too.
+func (d *Dir) IDs() ([]string, error) {
 	entries, err := os.ReadDir(d.snapshots)
 	if err != nil {
 		return nil, diskError(err, "list snapshots")
 	}
+	var out []string
+	for _, e := range entries {
+		if cay.ValidID(e.Name()) { // else it is a temporary name
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
+}
+
+// List returns every whole snapshot, oldest first. One that cannot be read is
+// left out and named in the error; the rest is still good.
+func (d *Dir) List() ([]cay.Snapshot, error) {
+	ids, err := d.IDs()
+	if err != nil {
+		return nil, err
+	}
 	var out []cay.Snapshot
 	var bad []error
-	for _, e := range entries {
-		if !cay.ValidID(e.Name()) {
-			continue // a temporary name
-		}
-		_, s, err := d.Get(cay.SnapshotID(e.Name()))
+	for _, id := range ids {
+		_, s, err := d.Get(cay.SnapshotID(id))
 		switch {
 		case err == nil:
 			out = append(out, s)

@@ -96,9 +96,9 @@ class Client(threading.Thread):
         """Why a sandbox is gone: only a killed engine is a reason."""
         if not self.killer.hurt(self.id):
             raise Lost(f"sandbox {self.id} is gone: {error}") from error
-        cause = cayv1.call("GET", f"/sandboxes/{self.id}/end")["cause"]
-        if cause not in ("engine_crash", "host_lost"):
-            raise Lost(f"sandbox {self.id} lost its engine, and its record says {cause}") from error
+        reason = cayv1.call("GET", f"/sandboxes/{self.id}/end")["reason"]
+        if reason not in ("engine_crash", "host_lost"):
+            raise Lost(f"sandbox {self.id} lost its engine, and its record says {reason}") from error
         raise Over(self.id) from error
 
     def write(self):
