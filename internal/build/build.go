@@ -41,6 +41,12 @@ type Net interface {
 	Apply(ctx context.Context, slot vnet.Slot, policy cay.NetworkPolicy) error
 }
 
+// Sandboxes reads what was saved of sandboxes; *node.Node does.
+type Sandboxes interface {
+	// ReadableFiles returns a snapshot whose files the engine can read.
+	ReadableFiles(ctx context.Context, id cay.SnapshotID) (dir string, s cay.Snapshot, err error)
+}
+
 // Times are how long parts of a build may take. Zero ones are the usual.
 type Times struct {
 	Step  time.Duration // of one step; an hour
@@ -55,6 +61,7 @@ type Config struct {
 	Snapshots *snapshot.Dir
 	Images    *oci.Teams // images of registries; nil for none
 	AgentPath string     // the agent to put into their roots
+	Sandboxes Sandboxes  // to build from what was saved of them; nil for none
 	Times     Times
 	Log       *slog.Logger
 }
@@ -148,6 +155,7 @@ type run struct {
 	spec  cay.BuildSpec
 	log   func(cay.BuildLog)
 	root  string // digest of the base's root image
+	below string // digest of the layer that the base has over it; empty for none
 	from  string // what the base is called, for people
 	keys  []string
 	state state
@@ -228,9 +236,12 @@ func (r *run) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.state = state{Env: setup.Env, User: setup.User, Dir: setup.Dir}
+	r.state = state{Layer: r.below, Env: setup.Env, User: setup.User, Dir: setup.Dir}
 	r.spec.Setup = setup
 	key := digest("build 1", string(r.spec.Team), r.root, setup)
+	if r.below != "" {
+		key = digest(key, r.below)
+	}
 	r.say(baseStep, "[base] FROM %s [%.12s]", r.from, key)
 	for _, s := range r.spec.Steps {
 		key = stepKey(key, s)
@@ -266,7 +277,10 @@ func (r *run) findBase(ctx context.Context) (cay.Setup, error) {
 	}
 	r.root = s.Root
 	r.hold(r.root, false)
-	return r.spec.Setup, nil
+	if s.Sandbox != "" {
+		err = r.overlay(ctx, s)
+	}
+	return r.spec.Setup, err
 }
 
 // standsIn reports whether Cay's own base has what programs for an image
@@ -344,14 +358,14 @@ func describe(s cay.BuildStep) string {
 
 // step runs one step and keeps what it changed.
 func (r *run) step(ctx context.Context, i int, s cay.BuildStep) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.Times.Step,
-		cay.Errorf(cay.Unavailable, "the step took longer than %s", r.cfg.Times.Step))
-	defer cancel()
 	if r.box == nil {
 		if err := r.boot(ctx); err != nil {
 			return err
 		}
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.Times.Step,
+		cay.Errorf(cay.Unavailable, "the step took longer than %s", r.cfg.Times.Step))
+	defer cancel()
 	changed, err := r.execute(ctx, i, s)
 	if err == nil && changed {
 		err = r.keep(ctx)

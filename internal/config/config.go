@@ -64,6 +64,8 @@ type Config struct {
 	TeamMemoryMB  int `yaml:"teamMemoryMB"`
 	// BuildStepTimeout is how long one step of a template's build may take.
 	BuildStepTimeout time.Duration `yaml:"buildStepTimeout"`
+	// BuildReadyTimeout is how long a build waits for its ready command.
+	BuildReadyTimeout time.Duration `yaml:"buildReadyTimeout"`
 }
 
 // Default is the configuration of a server that was told nothing.
@@ -76,7 +78,8 @@ func Default() Config {
 		NetworkName: "cay",
 		PoolMemory:  "5%",
 
-		BuildStepTimeout: time.Hour,
+		BuildStepTimeout:  time.Hour,
+		BuildReadyTimeout: 10 * time.Minute,
 	}
 }
 
@@ -125,6 +128,8 @@ var Variables = []Variable{
 		func(c *Config, v string) (err error) { c.TeamMemoryMB, err = strconv.Atoi(v); return err }},
 	{"CAY_BUILD_STEP_TIMEOUT", "how long one step of a template's build may take [1h]",
 		func(c *Config, v string) (err error) { c.BuildStepTimeout, err = time.ParseDuration(v); return err }},
+	{"CAY_BUILD_READY_TIMEOUT", "how long a template's build waits for its ready command [10m]",
+		func(c *Config, v string) (err error) { c.BuildReadyTimeout, err = time.ParseDuration(v); return err }},
 }
 
 // commas splits a list.
@@ -246,6 +251,8 @@ func (c Config) Validate() error {
 		return cay.Errorf(cay.Invalid, "network %s is not between /8 and /28", c.Network)
 	case slices.ContainsFunc(c.NetworkOpen, func(p netip.Prefix) bool { return !p.IsValid() || !p.Addr().Is4() || p != p.Masked() }):
 		return cay.Errorf(cay.Invalid, "network open %v are not IPv4 prefixes such as 10.8.0.0/24", c.NetworkOpen)
+	case c.BuildReadyTimeout <= 0:
+		return cay.Errorf(cay.Invalid, "build ready timeout %s is not above zero", c.BuildReadyTimeout)
 	case c.BuildStepTimeout <= 0:
 		return cay.Errorf(cay.Invalid, "build step timeout %s is not above zero", c.BuildStepTimeout)
 	case strings.ContainsAny(c.Domain, "/: ") || strings.HasPrefix(c.Domain, "."):

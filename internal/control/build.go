@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 
@@ -300,7 +301,30 @@ func (c *Control) buildSpec(j job) (spec cay.BuildSpec, unpin func(), err error)
 		return spec, nil, cay.Errorf(cay.NotFound, "template %q has no finished build", from)
 	}
 	spec.From, spec.Setup = t.Snapshot, t.Setup
+	if t.Source != "" {
+		s, err := c.node.Snapshot(t.Snapshot)
+		if err != nil {
+			return spec, nil, err
+		}
+		spec.Setup = savedSetup(t.Setup, s.Boot)
+	}
 	return spec, c.pin(t.Snapshot), nil
+}
+
+// savedSetup is what a build begins with that is made from the snapshot of a
+// sandbox: what the sandbox was told at its start, and the rest as its template
+// had it.
+func savedSetup(template cay.Setup, b cay.Boot) cay.Setup {
+	out := template
+	out.Env, out.User, out.Dir, out.Ports = b.Env, b.User, b.Dir, b.Ports
+	out.StartCmd, out.ReadyCmd = b.Start, b.Ready
+	if len(out.Args) == 0 { // its template is gone, or it is of an older Cay
+		out.Args = []string{guest.AgentPath}
+		if slices.Contains(b.Ports, guest.InterpPort) {
+			out.Args = append(out.Args, "-interp")
+		}
+	}
+	return out
 }
 
 // finishBuild records a build that is ready; sandboxes start from it now. What

@@ -34,7 +34,8 @@ func (c *Control) Snapshot(ctx context.Context, team cay.TeamID, id cay.SandboxI
 	at := now()
 	err = c.store.PutBuild(ctx, cay.Build{
 		ID: cay.NewBuildID(), Template: t.ID, Team: team, State: cay.BuildReady, Snapshot: saved,
-		Limits: source.Limits, EnvdVersion: guest.EnvdVersion, CreatedAt: at, UpdatedAt: at, FinishedAt: at,
+		Limits: source.Limits, EnvdVersion: guest.EnvdVersion, Setup: c.setupOf(ctx, source),
+		CreatedAt: at, UpdatedAt: at, FinishedAt: at,
 	})
 	if err != nil {
 		return cay.Template{}, err
@@ -42,6 +43,16 @@ func (c *Control) Snapshot(ctx context.Context, team cay.TeamID, id cay.SandboxI
 	c.tell(ctx, event(ctx, source, cay.SandboxCheckpointed, cay.ReasonAsked, "template", string(t.ID), "name", name))
 	c.discard(ctx, before)
 	return c.store.Template(ctx, team, t.ID)
+}
+
+// setupOf is what the template of a sandbox starts with, for builds that are
+// made from the sandbox. It is nothing when that is gone.
+func (c *Control) setupOf(ctx context.Context, s cay.Sandbox) cay.Setup {
+	t, err := c.store.Template(ctx, s.Team, s.Template)
+	if err != nil {
+		return cay.Setup{}
+	}
+	return t.Setup
 }
 
 // snapshotName checks a name before anything is saved, and brings it to the

@@ -71,19 +71,27 @@ func (n *Node) open(ctx context.Context, m cay.Moment) (opened, error) {
 	if m.Instance != "" {
 		return n.openInstance(ctx, m.Instance)
 	}
-	if err := n.awaitFiles(ctx, m.Snapshot); err != nil {
-		return opened{}, err
+	dir, s, err := n.ReadableFiles(ctx, m.Snapshot)
+	return opened{dir: dir, root: s.Root, close: func() {}}, err
+}
+
+// ReadableFiles returns a snapshot whose files can be read without its memory:
+// they are added where they lack, and whole. The caller knows that nobody
+// removes it meanwhile.
+func (n *Node) ReadableFiles(ctx context.Context, id cay.SnapshotID) (dir string, s cay.Snapshot, err error) {
+	if err := n.awaitFiles(ctx, id); err != nil {
+		return "", s, err
 	}
-	dir, s, err := n.cfg.Snapshots.Get(m.Snapshot)
+	dir, s, err = n.cfg.Snapshots.Get(id)
 	if err == nil && len(layerOf(s)) == 0 {
-		if err = n.takeFiles(ctx, m.Snapshot); err == nil {
-			dir, s, err = n.cfg.Snapshots.Get(m.Snapshot)
+		if err = n.takeFiles(ctx, id); err == nil {
+			dir, s, err = n.cfg.Snapshots.Get(id)
 		}
 	}
 	if err == nil {
 		err = n.cfg.Snapshots.Check(ctx, s, layerOf(s))
 	}
-	return opened{dir: dir, root: s.Root, close: func() {}}, err
+	return dir, s, err
 }
 
 // openInstance reads the files of an instance, which runs on.

@@ -191,7 +191,7 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 	s.images = oci.NewTeams(filepath.Join(s.cfg.Data, "oci"), oci.Options{Allowed: s.cfg.Registries, PlainHTTP: s.cfg.PlainRegistries})
 	s.builds, err = build.New(ctx, build.Config{
 		Data: s.cfg.Data, Engine: m.engine, Net: m.net, Snapshots: m.snapshots, Log: s.log,
-		Times: build.Times{Step: s.cfg.BuildStepTimeout}, Images: s.images, AgentPath: m.binaries.AgentPath,
+		Times: build.Times{Step: s.cfg.BuildStepTimeout, Ready: s.cfg.BuildReadyTimeout}, Images: s.images, AgentPath: m.binaries.AgentPath, Sandboxes: s.node,
 	})
 	return err
 }

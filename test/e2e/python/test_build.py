@@ -123,6 +123,20 @@ def test_child_of_a_built_template(build, create):
     assert sbx.commands.run("cat ~/p ~/c; echo $A $B; ls /usr/bin/file 2>/dev/null | wc -l").stdout == "p\nc\n1 1-2\n0\n"
 
 
+def test_child_of_a_sandbox(build, name, create):
+    """What was saved of a sandbox is a template like any other: its files are there, and steps see them."""
+    parent, _ = build(Template().from_template("base").set_envs({"A": "1"}).run_cmd("echo p > ~/p"))
+    sbx = create(parent)
+    sbx.commands.run("echo s > ~/s; rm ~/p; ln ~/s ~/t; sudo rm /usr/bin/file; head -c 3000000 /dev/urandom > ~/big; md5sum ~/big > ~/sum")
+    saved = sbx.create_snapshot().snapshot_id
+    try:
+        child, _ = build(Template().from_template(saved).set_envs({"B": "$A-2"}).run_cmd("cat ~/s > ~/c; md5sum -c ~/sum"))
+        made = create(child).commands.run("ls ~; ls /usr/bin/file 2>/dev/null; stat -c %h ~/t; md5sum -c ~/sum; cat ~/c; echo $A $B; id -un")
+        assert made.stdout.split() == ["big", "c", "s", "sum", "t", "2", "/home/user/big:", "OK", "s", "1", "1-2", "user"], made.stdout
+    finally:
+        call("DELETE", f"/templates/{saved}")
+
+
 def test_force(build):
     flow = lambda last: Template().from_template("base").run_cmd(f"echo {RUN}").run_cmd(last)
     alias, _ = build(flow("echo 2"))
