@@ -26,6 +26,55 @@ type HeaderRule struct {
 	Headers map[string]string `json:"headers,omitempty"`
 }
 
+// PrivateNetwork is a network that sandboxes of one team share. Its members
+// reach each other, under <Member>.cay.internal, and nobody else does.
+type PrivateNetwork struct {
+	Team   TeamID `json:"team"` // two teams' networks of one name are two
+	Name   string `json:"name"`
+	Member string `json:"member"` // its name there, which others may have too
+}
+
+// PrivateDomain is what the names of members of private networks end in.
+const PrivateDomain = "cay.internal"
+
+// Bandwidth bounds how many bytes a second a sandbox sends and receives; 0 is
+// no bound.
+type Bandwidth struct {
+	Up   int64 `json:"up,omitempty"`
+	Down int64 `json:"down,omitempty"`
+}
+
+// The bounds of a Bandwidth: less is of no use, more than no machine has.
+const (
+	minBandwidth = 8 << 10
+	maxBandwidth = 100 << 30
+)
+
+// Check says what is wrong with a bound.
+func (b Bandwidth) Check() error {
+	for field, n := range map[string]int64{"up": b.Up, "down": b.Down} {
+		if n != 0 && (n < minBandwidth || n > maxBandwidth) {
+			return Errorf(Invalid, "%s: must be 0 for no bound, or %d to %d bytes a second", field, minBandwidth, maxBandwidth)
+		}
+	}
+	return nil
+}
+
+var memberName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// Check says what is wrong with the names of a network and its member.
+func (p *PrivateNetwork) Check() error {
+	switch {
+	case p == nil:
+		return nil
+	case !memberName.MatchString(p.Name):
+		return Errorf(Invalid, "network: %.80q is not 1 to 63 lower-case letters, digits and hyphens", p.Name)
+	case !memberName.MatchString(p.Member):
+		return Errorf(Invalid, "name: %.80q is not 1 to 63 lower-case letters, digits and hyphens", p.Member)
+	}
+	return nil
+}
+
 // The bounds of a policy.
 const (
 	maxDestinations = 1000 // of AllowOut and of DenyOut

@@ -66,6 +66,10 @@ type NetworkPolicy struct {
 	// Rules set headers of requests, by domain. They open nothing.
 	Rules map[string][]HeaderRule `json:"rules,omitempty"`
 	Proxy *EgressProxy            `json:"proxy,omitempty"`
+	// Private is the network that it shares with others of its team; nil for
+	// none.
+	Private   *PrivateNetwork `json:"private,omitempty"`
+	Bandwidth Bandwidth       `json:"bandwidth,omitzero"`
 }
 
 // DefaultNetwork is what a sandbox gets that asks for nothing: the internet,

@@ -38,6 +38,7 @@ type commands struct {
 	Sandbox  sandboxCmd  `cmd:"" aliases:"sbx" help:"Make and use sandboxes."`
 	Undo     undoCmd     `cmd:"" help:"Bring a sandbox back to its newest checkpoint; again, further back."`
 	Template templateCmd `cmd:"" aliases:"tpl" help:"Build and keep templates."`
+	Network  networkCmd  `cmd:"" help:"Have sandboxes reach each other, and nobody else, by name."`
 	SSHKey   sshKeyCmd   `cmd:"" name:"ssh-key" help:"Keep the public keys that open sandboxes over SSH."`
 
 	GC       gcCmd        `cmd:"" name:"gc" help:"Remove what nothing on this machine needs."`

@@ -35,6 +35,7 @@ type sandboxCmd struct {
 	Connect connectCmd `cmd:"" aliases:"shell" help:"Open a shell in a sandbox."`
 	SSH     sshCmd     `cmd:"" name:"ssh" help:"Enter a sandbox with the SSH client of this machine."`
 	Forward forwardCmd `cmd:"" name:"port-forward" help:"Have ports of this machine lead to ports of a sandbox."`
+	Limit   limitCmd   `cmd:"" help:"Bound how fast a sandbox sends and receives, or show the bounds."`
 	Events  eventsCmd  `cmd:"" help:"Tell what happened to sandboxes, and what happens."`
 	Egress  egressCmd  `cmd:"" help:"Show what a sandbox tried to reach, and what decided."`
 	Why     whyCmd     `cmd:"" help:"Say why sandboxes ended."`
@@ -49,6 +50,10 @@ type createCmd struct {
 	NoInternet bool              `help:"Close the internet to it."`
 	AutoPause  bool              `help:"Pause it when its time is over, instead of ending it."`
 	AutoResume bool              `help:"Have requests to it wake it when it is paused."`
+	Network    string            `help:"Private network of the team's to share."`
+	Name       string            `help:"What others in that network call it: NAME.cay.internal [its id]."`
+	Up         *rate             `placeholder:"RATE" help:"Bytes a second that it sends at most, as 500K, 10M, 1G."`
+	Down       *rate             `placeholder:"RATE" help:"The same for what it receives."`
 	Key        string            `name:"idempotency-key" help:"Make the sandbox of this key once, however often asked within a day."`
 }
 
@@ -66,6 +71,9 @@ func (c *createCmd) Run(a *app) error {
 			Template: c.Template, Timeout: c.Timeout, Metadata: c.Metadata, Env: c.Env, NoInternet: c.NoInternet,
 			AutoPause: c.AutoPause, AutoResume: c.AutoResume, IdempotencyKey: c.Key,
 		})
+		if err == nil {
+			err = c.connect(a, api, s.ID)
+		}
 		return err
 	})
 	if err != nil {
@@ -79,6 +87,24 @@ func (c *createCmd) Run(a *app) error {
 		fmt.Fprintf(a.err, "  it ends in %s; a shell inside: cay sandbox connect %s\n", unit(c.Timeout), clean(s.ID))
 	}
 	return nil
+}
+
+// connect gives a new sandbox its private network and bandwidth, or ends it.
+func (c *createCmd) connect(a *app, api *client.Client, id string) (err error) {
+	defer func() {
+		if err != nil && c.Key == "" {
+			_ = api.Kill(context.WithoutCancel(a.ctx), id) // it ends by itself otherwise
+		}
+	}()
+	if c.Up != nil || c.Down != nil {
+		if err := api.SetBandwidth(a.ctx, id, limits(client.Bandwidth{}, c.Up, c.Down)); err != nil {
+			return err
+		}
+	}
+	if c.Network == "" {
+		return nil
+	}
+	return api.Join(a.ctx, id, c.Network, c.Name)
 }
 
 type listCmd struct{}

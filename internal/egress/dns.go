@@ -3,6 +3,7 @@ package egress
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strings"
@@ -19,6 +20,7 @@ const (
 	questionsTCP = 64  // connections; more wait
 	questionIdle = 15 * time.Second
 	answerTTL    = 30 // seconds; more would outlive changes of policy
+	memberTTL    = 5  // members come and go
 )
 
 // The types that browsers and runtimes ask for besides addresses; the answer
@@ -117,6 +119,9 @@ func (p *Proxy) answer(ctx context.Context, g *guest, query []byte) []byte {
 	}
 	r := g.rules.Load()
 	name := cleanName(q.Name.String())
+	if member, ok := strings.CutSuffix(name, "."+cay.PrivateDomain); ok || name == cay.PrivateDomain {
+		return p.answerMember(g, h, q, member)
+	}
 	_, named := r.names.find(name)
 	_, dressed := r.headers.find(name)
 	switch {
@@ -144,6 +149,43 @@ func (p *Proxy) answer(ctx context.Context, g *guest, query []byte) []byte {
 		return reply(h, q, dnsmessage.RCodeRefused, nil)
 	}
 	return reply(h, q, a.code, a.addrs)
+}
+
+// answerMember answers with the addresses that a name has in the guest's
+// private network. Nothing of such a question leaves the host.
+func (p *Proxy) answerMember(g *guest, h dnsmessage.Header, q dnsmessage.Question, name string) []byte {
+	found := p.members(g, name)
+	switch {
+	case len(found) == 0:
+		return reply(h, q, dnsmessage.RCodeNameError, nil)
+	case q.Type != dnsmessage.TypeA:
+		return reply(h, q, dnsmessage.RCodeSuccess, nil)
+	}
+	return replyFor(h, q, dnsmessage.RCodeSuccess, found, memberTTL)
+}
+
+// members are the addresses of those in a guest's private network that have a
+// name, or the id, that is asked for; the guest itself may be one.
+func (p *Proxy) members(g *guest, name string) []netip.Addr {
+	own := g.rules.Load().policy.Private
+	if own == nil {
+		return nil
+	}
+	var out []netip.Addr
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	for addr, other := range p.guests {
+		r := other.rules.Load()
+		if r == nil || r.policy.Private == nil {
+			continue
+		}
+		x := r.policy.Private
+		if x.Team == own.Team && x.Name == own.Name && (x.Member == name || string(other.sandbox) == name) {
+			out = append(out, addr)
+		}
+	}
+	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	return out[:min(len(out), maxAnswers)]
 }
 
 // relay has the host's name server answer.
@@ -184,6 +226,10 @@ func readQuestion(b []byte) (h dnsmessage.Header, q dnsmessage.Question, code dn
 // reply is an answer. The addresses are said to be the name's own: whichever
 // aliases lead to them is not the guest's business.
 func reply(h dnsmessage.Header, q dnsmessage.Question, code dnsmessage.RCode, addrs []netip.Addr) []byte {
+	return replyFor(h, q, code, addrs, answerTTL)
+}
+
+func replyFor(h dnsmessage.Header, q dnsmessage.Question, code dnsmessage.RCode, addrs []netip.Addr, seconds uint32) []byte {
 	m := dnsmessage.Message{Header: dnsmessage.Header{
 		ID: h.ID, Response: true, RecursionDesired: h.RecursionDesired, RecursionAvailable: true, RCode: code,
 	}}
@@ -192,7 +238,7 @@ func reply(h dnsmessage.Header, q dnsmessage.Question, code dnsmessage.RCode, ad
 	}
 	for _, a := range addrs {
 		m.Answers = append(m.Answers, dnsmessage.Resource{
-			Header: dnsmessage.ResourceHeader{Name: q.Name, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET, TTL: answerTTL},
+			Header: dnsmessage.ResourceHeader{Name: q.Name, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET, TTL: seconds},
 			Body:   &dnsmessage.AResource{A: a.As4()},
 		})
 	}

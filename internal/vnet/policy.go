@@ -2,6 +2,7 @@ package vnet
 
 import (
 	"context"
+	"crypto/sha256"
 	"net/netip"
 	"slices"
 
@@ -19,6 +20,19 @@ type policy struct {
 	web     bool // the web is
 	allowed []netip.Prefix
 	denied  []netip.Prefix
+	network networkID // shared with others
+}
+
+// networkID tells private networks apart; the zero one is none. It is a digest,
+// so that it means the same to every manager.
+type networkID [16]byte
+
+func networkOf(p *cay.PrivateNetwork) networkID {
+	if p == nil {
+		return networkID{}
+	}
+	sum := sha256.Sum256([]byte(string(p.Team) + "\x00" + p.Name))
+	return networkID(sum[:16])
 }
 
 // Apply sets what the instance in a slot may reach, in one step, in place of
@@ -31,6 +45,9 @@ func (m *Manager) Apply(_ context.Context, s Slot, p cay.NetworkPolicy) error {
 	if !ok {
 		return cay.Errorf(cay.Conflict, "network slot %d is not in use", s.Index)
 	}
+	if err := m.shape(s.Index, p.Bandwidth); err != nil {
+		return err
+	}
 	return m.applyPolicy(s.Index, inKernel(p))
 }
 
@@ -40,9 +57,11 @@ func inKernel(p cay.NetworkPolicy) policy {
 	allowed, denied := prefixes(p.AllowOut), prefixes(p.DenyOut)
 	everything := wide(allowed) || p.AllowInternet && !wide(denied)
 	something := p.AllowInternet || len(p.AllowOut) > 0
+	asking := p.Private != nil || something && (!everything || len(p.Rules) > 0)
 	out := policy{
-		dns:    everything && len(p.Rules) == 0,
-		asking: something && (!everything || len(p.Rules) > 0),
+		dns:     everything && !asking,
+		asking:  asking,
+		network: networkOf(p.Private),
 	}
 	if p.Proxy == nil {
 		out.open, out.web, out.allowed, out.denied = p.AllowInternet, len(p.Rules) > 0, allowed, denied
@@ -80,6 +99,10 @@ func (p policy) elements(s *sets, addr netip.Addr) map[*nftables.Set][]nftables.
 	}
 	if p.web {
 		out[s.web] = []nftables.SetElement{{Key: addr.AsSlice()}}
+	}
+	if p.network != (networkID{}) {
+		out[s.networks] = []nftables.SetElement{{Key: addr.AsSlice(), Val: p.network[:]}}
+		out[s.members] = []nftables.SetElement{{Key: append(p.network[:], addr.AsSlice()...)}}
 	}
 	pairs := func(prefixes []netip.Prefix) (out []nftables.SetElement) {
 		for _, d := range prefixes {
@@ -217,23 +240,31 @@ func (m *Manager) readPolicies(byAddr map[netip.Addr]int) error {
 			if len(e.Key) < 4 {
 				continue
 			}
+			if set == s.networks && len(e.Val) != len(networkID{}) {
+				continue
+			}
 			index, ok := byAddr[netip.AddrFrom4([4]byte(e.Key[:4]))]
 			if !ok {
 				continue
 			}
 			p := m.applied[index]
-			add(&p, destination(e))
+			if set == s.networks {
+				p.network = networkID(e.Val)
+			} else {
+				add(&p, destination(e))
+			}
 			m.applied[index] = p
 		}
 		return nil
 	}
 	for set, add := range map[*nftables.Set]func(*policy, netip.Prefix){
-		s.open:    func(p *policy, _ netip.Prefix) { p.open = true },
-		s.dns:     func(p *policy, _ netip.Prefix) { p.dns = true },
-		s.asking:  func(p *policy, _ netip.Prefix) { p.asking = true },
-		s.web:     func(p *policy, _ netip.Prefix) { p.web = true },
-		s.allowed: func(p *policy, d netip.Prefix) { p.allowed = append(p.allowed, d) },
-		s.denied:  func(p *policy, d netip.Prefix) { p.denied = append(p.denied, d) },
+		s.networks: nil,
+		s.open:     func(p *policy, _ netip.Prefix) { p.open = true },
+		s.dns:      func(p *policy, _ netip.Prefix) { p.dns = true },
+		s.asking:   func(p *policy, _ netip.Prefix) { p.asking = true },
+		s.web:      func(p *policy, _ netip.Prefix) { p.web = true },
+		s.allowed:  func(p *policy, d netip.Prefix) { p.allowed = append(p.allowed, d) },
+		s.denied:   func(p *policy, d netip.Prefix) { p.denied = append(p.denied, d) },
 	} {
 		if err := read(set, add); err != nil {
 			return err

@@ -82,6 +82,9 @@ func (m *Manager) Release(_ context.Context, s Slot) error {
 func (m *Manager) recycle(index int) error {
 	err := m.applyPolicy(index, policy{})
 	if err == nil {
+		err = m.shape(index, cay.Bandwidth{})
+	}
+	if err == nil {
 		m.forgetFlows(m.addr(index))
 		err = m.arm(index)
 	}
@@ -213,6 +216,7 @@ func (m *Manager) forget(index int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.slots, index)
+	delete(m.shaped, index)
 }
 
 // drop removes a slot for good.

@@ -42,6 +42,9 @@ type sets struct {
 	allowed *nftables.Set // address . destination: beats denied
 	denied  *nftables.Set // address . destination
 	blocked *nftables.Set // destination: closed to all
+
+	networks *nftables.Set // address: its private network
+	members  *nftables.Set // private network . address
 }
 
 func (m *Manager) table() *nftables.Table {
@@ -62,11 +65,17 @@ func newSets(t *nftables.Table) *sets {
 		allowed: &nftables.Set{Table: t, Name: "allowed", KeyType: pair, Interval: true, Concatenation: true},
 		denied:  &nftables.Set{Table: t, Name: "denied", KeyType: pair, Interval: true, Concatenation: true},
 		blocked: &nftables.Set{Table: t, Name: "blocked", KeyType: nftables.TypeIPAddr, Interval: true},
+		// An IPv6 address is the type of 16 bytes that there is.
+		networks: &nftables.Set{Table: t, Name: "networks", KeyType: nftables.TypeIPAddr, DataType: nftables.TypeIP6Addr, IsMap: true},
+		members: &nftables.Set{
+			Table: t, Name: "members", Concatenation: true,
+			KeyType: nftables.MustConcatSetType(nftables.TypeIP6Addr, nftables.TypeIPAddr),
+		},
 	}
 }
 
 func (s *sets) all() []*nftables.Set {
-	return []*nftables.Set{s.slots, s.open, s.dns, s.asking, s.web, s.allowed, s.denied, s.blocked}
+	return []*nftables.Set{s.slots, s.open, s.dns, s.asking, s.web, s.allowed, s.denied, s.blocked, s.networks, s.members}
 }
 
 // writeTable writes the packet filter in one transaction. Chains are replaced;
@@ -296,7 +305,8 @@ func (w chainWriter) input(resolver, conns, questions netip.AddrPort) {
 func (w chainWriter) forward(s *sets, resolver netip.AddrPort) {
 	rule := w.chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
 	w.dropInvalid(rule)
-	w.refuse(rule, w.from(), w.into()) // a neighbour
+	rule(w.from(), w.into(), sameNetwork(s), accept())
+	w.refuse(rule, w.from(), w.into()) // another neighbour
 	rule(w.into(), replies(), accept())
 	rule(w.into(), drop())
 	w.questions(rule, resolver)
@@ -424,6 +434,15 @@ func flowSet(s *nftables.Set) []expr.Any { return lookup(sourceOffset, 8, s) }
 func lookup(offset, length uint32, s *nftables.Set) []expr.Any {
 	return append(isIPv4(), address(offset, length),
 		&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: s.Name, SetID: s.ID})
+}
+
+// sameNetwork matches what one member of a private network sends to another:
+// the sender's network and the receiver's address are looked up together.
+func sameNetwork(s *sets) []expr.Any {
+	return append(isIPv4(), address(sourceOffset, 4),
+		&expr.Lookup{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, IsDestRegSet: true, SetName: s.networks.Name, SetID: s.networks.ID},
+		&expr.Payload{DestRegister: unix.NFT_REG_2, Base: expr.PayloadBaseNetworkHeader, Offset: destinationOffset, Len: 4},
+		&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: s.members.Name, SetID: s.members.ID})
 }
 
 func protocol(proto byte) []expr.Any {

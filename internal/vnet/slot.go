@@ -57,6 +57,9 @@ func (m *Manager) build(index int) (err error) {
 	if err := m.arm(index); err != nil {
 		return err
 	}
+	m.mu.Lock()
+	m.shaped[index] = cay.Bandwidth{} // a new pair has no bound
+	m.mu.Unlock()
 	return m.admit([]int{index})
 }
 

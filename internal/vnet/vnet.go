@@ -17,7 +17,8 @@
 // One nftables table, named like the manager, holds static chains; what
 // belongs to a slot is an element of a set. Nothing is open before Apply opens
 // it: a fresh slot reaches nothing, and what no Apply can open is the host, a
-// neighbour, a private range, link-local and multicast addresses, and IPv6.
+// neighbour (but for one that is of the same private network), a private range,
+// link-local and multicast addresses, and IPv6.
 // The host may dial guests; guests may answer. What addresses alone do not
 // decide is diverted to whoever serves Diverted (package egress).
 package vnet
@@ -100,6 +101,7 @@ type Manager struct {
 	slots   map[int]state
 	free    []int // the one that was used longest ago is the first
 	applied map[int]policy
+	shaped  map[int]cay.Bandwidth // of slots that this process has set or made
 }
 
 // state is what a slot is doing.
@@ -137,6 +139,7 @@ func Open(ctx context.Context, cfg Config) (*Manager, error) {
 		wanted:  make(chan struct{}, 1),
 		slots:   map[int]state{},
 		applied: map[int]policy{},
+		shaped:  map[int]cay.Bandwidth{},
 	}
 	if err := m.open(ctx, cfg.Resolvers); err != nil {
 		m.Close()

@@ -45,7 +45,7 @@ func unique() (string, netip.Prefix) {
 	for _, c := range b[:5] {
 		name += string(letters[int(c)%len(letters)])
 	}
-	return name, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 210 + b[5]%40, b[6], 0}), 24)
+	return name, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 60 + b[5]%40, b[6], 0}), 24)
 }
 
 func open(t *testing.T, cfg Config) *Manager {

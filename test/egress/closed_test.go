@@ -28,7 +28,10 @@ func closed(w *world, a netip.Addr, port uint16) error {
 }
 
 // spoof sends a datagram with another's address as its source.
-func spoof(w *world, from, to netip.Addr) error {
+func spoof(w *world, from, to netip.Addr) error { return spoofTo(w, from, to, 123) }
+
+// spoofTo is spoof to a port.
+func spoofTo(w *world, from, to netip.Addr, port uint16) error {
 	_, err := inside(w.slot.Namespace, func() (int, error) {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 		if err != nil {
@@ -38,7 +41,7 @@ func spoof(w *world, from, to netip.Addr) error {
 		packet := []byte{
 			0x45, 0, 0, 29, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0,
 			0, 0, 0, 0, 0, 0, 0, 0,
-			0, 9, 0, 123, 0, 9, 0, 0, 'x',
+			0, 9, byte(port >> 8), byte(port), 0, 9, 0, 0, 'x',
 		}
 		copy(packet[12:], from.AsSlice())
 		copy(packet[16:], to.AsSlice())

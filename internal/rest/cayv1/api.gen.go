@@ -53,6 +53,15 @@ type AutoCheckpoints struct {
 	Kind *string `json:"kind,omitempty"`
 }
 
+// Bandwidth defines model for Bandwidth.
+type Bandwidth struct {
+	// Down The same for what it receives.
+	Down *int64 `json:"down,omitempty"`
+
+	// Up Bytes a second that it sends at most; 0 or absent is no bound.
+	Up *int64 `json:"up,omitempty"`
+}
+
 // Checkpoint defines model for Checkpoint.
 type Checkpoint struct {
 	// Auto Nobody asked for this one.
@@ -311,6 +320,23 @@ type Moved struct {
 	State string `json:"state"`
 }
 
+// NetworkJoin defines model for NetworkJoin.
+type NetworkJoin struct {
+	// Name The same; several members may have one name. Unless given, the sandbox's id, which always works.
+	Name *string `json:"name,omitempty"`
+
+	// Network 1 to 63 lower-case letters, digits and hyphens.
+	Network string `json:"network"`
+}
+
+// NetworkMember defines model for NetworkMember.
+type NetworkMember struct {
+	Name      string `json:"name"`
+	Network   string `json:"network"`
+	SandboxID string `json:"sandboxID"`
+	State     string `json:"state"`
+}
+
 // NewCheckpoint defines model for NewCheckpoint.
 type NewCheckpoint struct {
 	// Kind memory, which is the default, or files.
@@ -498,8 +524,14 @@ type PullImageJSONRequestBody = ImagePull
 // SetAutoCheckpointsJSONRequestBody defines body for SetAutoCheckpoints for application/json ContentType.
 type SetAutoCheckpointsJSONRequestBody = AutoCheckpoints
 
+// SetBandwidthJSONRequestBody defines body for SetBandwidth for application/json ContentType.
+type SetBandwidthJSONRequestBody = Bandwidth
+
 // CreateCheckpointJSONRequestBody defines body for CreateCheckpoint for application/json ContentType.
 type CreateCheckpointJSONRequestBody = NewCheckpoint
+
+// JoinNetworkJSONRequestBody defines body for JoinNetwork for application/json ContentType.
+type JoinNetworkJSONRequestBody = NetworkJoin
 
 // PromoteSandboxJSONRequestBody defines body for PromoteSandbox for application/json ContentType.
 type PromoteSandboxJSONRequestBody PromoteSandboxJSONBody
@@ -549,11 +581,20 @@ type ServerInterface interface {
 	// (GET /cay/v1/images/{name})
 	GetImage(w http.ResponseWriter, r *http.Request, name string)
 
+	// (GET /cay/v1/networks)
+	ListNetworks(w http.ResponseWriter, r *http.Request)
+
 	// (GET /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
 	GetAutoCheckpoints(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
 	// (PUT /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
 	SetAutoCheckpoints(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
+	// (GET /cay/v1/sandboxes/{sandboxID}/bandwidth)
+	GetBandwidth(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
+	// (PUT /cay/v1/sandboxes/{sandboxID}/bandwidth)
+	SetBandwidth(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/checkpoints)
 	GetTree(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
@@ -575,6 +616,12 @@ type ServerInterface interface {
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/ports/{port})
 	ConnectPort(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, port int32, params ConnectPortParams)
+
+	// (DELETE /cay/v1/sandboxes/{sandboxID}/private-network)
+	LeaveNetwork(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
+	// (PUT /cay/v1/sandboxes/{sandboxID}/private-network)
+	JoinNetwork(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
 	// (POST /cay/v1/sandboxes/{sandboxID}/promote)
 	PromoteSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
@@ -662,6 +709,11 @@ func (_ Unimplemented) GetImage(w http.ResponseWriter, r *http.Request, name str
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (GET /cay/v1/networks)
+func (_ Unimplemented) ListNetworks(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (GET /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
 func (_ Unimplemented) GetAutoCheckpoints(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -669,6 +721,16 @@ func (_ Unimplemented) GetAutoCheckpoints(w http.ResponseWriter, r *http.Request
 
 // (PUT /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
 func (_ Unimplemented) SetAutoCheckpoints(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/sandboxes/{sandboxID}/bandwidth)
+func (_ Unimplemented) GetBandwidth(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PUT /cay/v1/sandboxes/{sandboxID}/bandwidth)
+func (_ Unimplemented) SetBandwidth(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -704,6 +766,16 @@ func (_ Unimplemented) ListSandboxEvents(w http.ResponseWriter, r *http.Request,
 
 // (GET /cay/v1/sandboxes/{sandboxID}/ports/{port})
 func (_ Unimplemented) ConnectPort(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, port int32, params ConnectPortParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/sandboxes/{sandboxID}/private-network)
+func (_ Unimplemented) LeaveNetwork(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PUT /cay/v1/sandboxes/{sandboxID}/private-network)
+func (_ Unimplemented) JoinNetwork(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1123,6 +1195,20 @@ func (siw *ServerInterfaceWrapper) GetImage(w http.ResponseWriter, r *http.Reque
 	handler.ServeHTTP(w, r)
 }
 
+// ListNetworks operation middleware
+func (siw *ServerInterfaceWrapper) ListNetworks(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListNetworks(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetAutoCheckpoints operation middleware
 func (siw *ServerInterfaceWrapper) GetAutoCheckpoints(w http.ResponseWriter, r *http.Request) {
 
@@ -1166,6 +1252,58 @@ func (siw *ServerInterfaceWrapper) SetAutoCheckpoints(w http.ResponseWriter, r *
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.SetAutoCheckpoints(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetBandwidth operation middleware
+func (siw *ServerInterfaceWrapper) GetBandwidth(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetBandwidth(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// SetBandwidth operation middleware
+func (siw *ServerInterfaceWrapper) SetBandwidth(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SetBandwidth(w, r, sandboxID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1488,6 +1626,58 @@ func (siw *ServerInterfaceWrapper) ConnectPort(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// LeaveNetwork operation middleware
+func (siw *ServerInterfaceWrapper) LeaveNetwork(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.LeaveNetwork(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// JoinNetwork operation middleware
+func (siw *ServerInterfaceWrapper) JoinNetwork(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.JoinNetwork(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // PromoteSandbox operation middleware
 func (siw *ServerInterfaceWrapper) PromoteSandbox(w http.ResponseWriter, r *http.Request) {
 
@@ -1788,6 +1978,21 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/ports/{port}", wrapper.ConnectPort)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/networks", wrapper.ListNetworks)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/private-network", wrapper.LeaveNetwork)
+	})
+	r.Group(func(r chi.Router) {
+		r.Put(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/private-network", wrapper.JoinNetwork)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/bandwidth", wrapper.GetBandwidth)
+	})
+	r.Group(func(r chi.Router) {
+		r.Put(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/bandwidth", wrapper.SetBandwidth)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/ssh", wrapper.ConnectSSH)
@@ -2231,6 +2436,27 @@ func (response GetImage200JSONResponse) VisitGetImageResponse(w http.ResponseWri
 	return err
 }
 
+type ListNetworksRequestObject struct {
+}
+
+type ListNetworksResponseObject interface {
+	VisitListNetworksResponse(w http.ResponseWriter) error
+}
+
+type ListNetworks200JSONResponse []NetworkMember
+
+func (response ListNetworks200JSONResponse) VisitListNetworksResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetAutoCheckpointsRequestObject struct {
 	SandboxID SandboxID `json:"sandboxID"`
 }
@@ -2274,6 +2500,45 @@ func (response SetAutoCheckpoints200JSONResponse) VisitSetAutoCheckpointsRespons
 	w.WriteHeader(200)
 	_, err := buf.WriteTo(w)
 	return err
+}
+
+type GetBandwidthRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+}
+
+type GetBandwidthResponseObject interface {
+	VisitGetBandwidthResponse(w http.ResponseWriter) error
+}
+
+type GetBandwidth200JSONResponse Bandwidth
+
+func (response GetBandwidth200JSONResponse) VisitGetBandwidthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SetBandwidthRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Body      *SetBandwidthJSONRequestBody
+}
+
+type SetBandwidthResponseObject interface {
+	VisitSetBandwidthResponse(w http.ResponseWriter) error
+}
+
+type SetBandwidth204Response struct {
+}
+
+func (response SetBandwidth204Response) VisitSetBandwidthResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
 }
 
 type GetTreeRequestObject struct {
@@ -2466,6 +2731,39 @@ type ConnectPort101Response struct {
 
 func (response ConnectPort101Response) VisitConnectPortResponse(w http.ResponseWriter) error {
 	w.WriteHeader(101)
+	return nil
+}
+
+type LeaveNetworkRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+}
+
+type LeaveNetworkResponseObject interface {
+	VisitLeaveNetworkResponse(w http.ResponseWriter) error
+}
+
+type LeaveNetwork204Response struct {
+}
+
+func (response LeaveNetwork204Response) VisitLeaveNetworkResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type JoinNetworkRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Body      *JoinNetworkJSONRequestBody
+}
+
+type JoinNetworkResponseObject interface {
+	VisitJoinNetworkResponse(w http.ResponseWriter) error
+}
+
+type JoinNetwork204Response struct {
+}
+
+func (response JoinNetwork204Response) VisitJoinNetworkResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
 	return nil
 }
 
@@ -2665,11 +2963,20 @@ type StrictServerInterface interface {
 	// (GET /cay/v1/images/{name})
 	GetImage(ctx context.Context, request GetImageRequestObject) (GetImageResponseObject, error)
 
+	// (GET /cay/v1/networks)
+	ListNetworks(ctx context.Context, request ListNetworksRequestObject) (ListNetworksResponseObject, error)
+
 	// (GET /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
 	GetAutoCheckpoints(ctx context.Context, request GetAutoCheckpointsRequestObject) (GetAutoCheckpointsResponseObject, error)
 
 	// (PUT /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
 	SetAutoCheckpoints(ctx context.Context, request SetAutoCheckpointsRequestObject) (SetAutoCheckpointsResponseObject, error)
+
+	// (GET /cay/v1/sandboxes/{sandboxID}/bandwidth)
+	GetBandwidth(ctx context.Context, request GetBandwidthRequestObject) (GetBandwidthResponseObject, error)
+
+	// (PUT /cay/v1/sandboxes/{sandboxID}/bandwidth)
+	SetBandwidth(ctx context.Context, request SetBandwidthRequestObject) (SetBandwidthResponseObject, error)
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/checkpoints)
 	GetTree(ctx context.Context, request GetTreeRequestObject) (GetTreeResponseObject, error)
@@ -2691,6 +2998,12 @@ type StrictServerInterface interface {
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/ports/{port})
 	ConnectPort(ctx context.Context, request ConnectPortRequestObject) (ConnectPortResponseObject, error)
+
+	// (DELETE /cay/v1/sandboxes/{sandboxID}/private-network)
+	LeaveNetwork(ctx context.Context, request LeaveNetworkRequestObject) (LeaveNetworkResponseObject, error)
+
+	// (PUT /cay/v1/sandboxes/{sandboxID}/private-network)
+	JoinNetwork(ctx context.Context, request JoinNetworkRequestObject) (JoinNetworkResponseObject, error)
 
 	// (POST /cay/v1/sandboxes/{sandboxID}/promote)
 	PromoteSandbox(ctx context.Context, request PromoteSandboxRequestObject) (PromoteSandboxResponseObject, error)
@@ -3086,6 +3399,30 @@ func (sh *strictHandler) GetImage(w http.ResponseWriter, r *http.Request, name s
 	}
 }
 
+// ListNetworks operation middleware
+func (sh *strictHandler) ListNetworks(w http.ResponseWriter, r *http.Request) {
+	var request ListNetworksRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListNetworks(ctx, request.(ListNetworksRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListNetworks")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListNetworksResponseObject); ok {
+		if err := validResponse.VisitListNetworksResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // GetAutoCheckpoints operation middleware
 func (sh *strictHandler) GetAutoCheckpoints(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	var request GetAutoCheckpointsRequestObject
@@ -3138,6 +3475,65 @@ func (sh *strictHandler) SetAutoCheckpoints(w http.ResponseWriter, r *http.Reque
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(SetAutoCheckpointsResponseObject); ok {
 		if err := validResponse.VisitSetAutoCheckpointsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetBandwidth operation middleware
+func (sh *strictHandler) GetBandwidth(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request GetBandwidthRequestObject
+
+	request.SandboxID = sandboxID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetBandwidth(ctx, request.(GetBandwidthRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetBandwidth")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetBandwidthResponseObject); ok {
+		if err := validResponse.VisitGetBandwidthResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// SetBandwidth operation middleware
+func (sh *strictHandler) SetBandwidth(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request SetBandwidthRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body SetBandwidthJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.SetBandwidth(ctx, request.(SetBandwidthRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "SetBandwidth")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(SetBandwidthResponseObject); ok {
+		if err := validResponse.VisitSetBandwidthResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -3334,6 +3730,65 @@ func (sh *strictHandler) ConnectPort(w http.ResponseWriter, r *http.Request, san
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ConnectPortResponseObject); ok {
 		if err := validResponse.VisitConnectPortResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// LeaveNetwork operation middleware
+func (sh *strictHandler) LeaveNetwork(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request LeaveNetworkRequestObject
+
+	request.SandboxID = sandboxID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.LeaveNetwork(ctx, request.(LeaveNetworkRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "LeaveNetwork")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(LeaveNetworkResponseObject); ok {
+		if err := validResponse.VisitLeaveNetworkResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// JoinNetwork operation middleware
+func (sh *strictHandler) JoinNetwork(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request JoinNetworkRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body JoinNetworkJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.JoinNetwork(ctx, request.(JoinNetworkRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "JoinNetwork")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(JoinNetworkResponseObject); ok {
+		if err := validResponse.VisitJoinNetworkResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
