@@ -3,7 +3,6 @@ package build
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,20 +15,18 @@ import (
 	"strconv"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/api/proto/process"
 	"github.com/cay-run/cay/api/proto/process/processconnect"
 	"github.com/cay-run/cay/internal/engine"
 	"github.com/cay-run/cay/internal/guest"
+	guestcmd "github.com/cay-run/cay/internal/guest/command"
 	"github.com/cay-run/cay/internal/vnet"
 )
 
 const (
 	bootTime = 2 * time.Minute
 	warmTime = 5 * time.Minute
-	readMost = 8 << 20 // bytes of one message of the agent's
+	readMost = 8 << 20 // bytes of a script's output
 	lineMost = 8 << 10
 )
 
@@ -133,7 +130,7 @@ func (x *box) connect() {
 		DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, DisableCompression: true,
 	}}
 	x.url = "http://" + net.JoinHostPort(x.slot.Addr.String(), strconv.Itoa(guest.AgentPort))
-	x.rpc = processconnect.NewProcessClient(x.http, x.url, connect.WithReadMaxBytes(readMost))
+	x.rpc = guestcmd.NewClient(x.http, x.url)
 	x.agent = guest.NewClient(x.slot.Addr)
 }
 
@@ -197,41 +194,20 @@ type command struct {
 }
 
 // exit is how a command ended that did not succeed.
-type exit struct{ status string }
+type exit = guestcmd.Exit
 
-func (e *exit) Error() string { return e.status }
-
-// run runs a command to its end. The error is *exit where the command failed,
-// a *connect.Error where it could not be started. A deadline of ctx ends the
-// command; with none, the command goes on when ctx ends.
+// run runs a command to its end, as guestcmd.Run does.
 func (x *box) run(ctx context.Context, c command) error {
-	request := connect.NewRequest(&process.StartRequest{
-		Process: &process.ProcessConfig{Cmd: c.args[0], Args: c.args[1:], Envs: c.env, Cwd: &c.dir},
-	})
-	request.Header().Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(c.user+":")))
-	stream, err := x.rpc.Start(ctx, request)
-	if err != nil {
-		return err
-	}
-	defer stream.Close()
 	out, errs := lines{stream: "stdout", to: c.line}, lines{stream: "stderr", to: c.line}
 	defer out.flush()
 	defer errs.flush()
-	for stream.Receive() {
-		event := stream.Msg().GetEvent()
-		out.write(event.GetData().GetStdout())
-		errs.write(event.GetData().GetStderr())
-		if end := event.GetEnd(); end != nil {
-			if end.GetExitCode() == 0 && end.GetExited() {
-				return nil
-			}
-			return &exit{end.GetStatus()}
-		}
-	}
-	if err := stream.Err(); err != nil {
-		return err
-	}
-	return io.ErrUnexpectedEOF
+	return guestcmd.Run(ctx, x.rpc, guestcmd.Command{
+		User: c.user, Dir: c.dir, Env: c.env, Args: c.args,
+		Output: func(stdout, stderr []byte) {
+			out.write(stdout)
+			errs.write(stderr)
+		},
+	})
 }
 
 // shell runs a script as root and returns what it wrote; arguments are $1 and
@@ -253,7 +229,7 @@ func (x *box) shell(ctx context.Context, script string, args ...string) (string,
 	var failed *exit
 	if errors.As(err, &failed) {
 		text := bytes.TrimSpace(errs.Bytes())
-		return "", cay.Errorf(cay.Invalid, "%s: %.500s", failed.status, text)
+		return "", cay.Errorf(cay.Invalid, "%s: %.500s", failed.Status, text)
 	}
 	return string(bytes.TrimSpace(out.Bytes())), err
 }

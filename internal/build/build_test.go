@@ -160,7 +160,7 @@ func TestCommandErrorsInTheContractsWords(t *testing.T) {
 	refused := connect.NewError(connect.CodeUnauthenticated, errors.New("invalid username: 'root123'"))
 	for want, err := range map[string]error{
 		"failed to run command 'whoami': command failed: unauthenticated: invalid username: 'root123'": refused,
-		"failed to run command 'whoami': exit status 3\nlast line":                                     &exit{"exit status 3"},
+		"failed to run command 'whoami': exit status 3\nlast line":                                     &exit{Status: "exit status 3"},
 	} {
 		got := commandError("whoami", err, []string{"last line"})
 		var ours *cay.Error

@@ -228,7 +228,7 @@ func (s *startCommand) explain(cmd string) error {
 	if !errors.As(s.err, &how) {
 		return commandError(cmd, s.err, nil)
 	}
-	return cay.Errorf(cay.Invalid, "the start command ended before the template was ready: %s", how.status).
+	return cay.Errorf(cay.Invalid, "the start command ended before the template was ready: %s", how.Status).
 		WithHint("it must keep running; its output is in the log")
 }
 

@@ -150,7 +150,7 @@ func (r *run) prepare(ctx context.Context, x *box, family, searchPath string) er
 	})
 	var failed *exit
 	if errors.As(err, &failed) {
-		return cay.Errorf(cay.Invalid, "the image could not be made a sandbox's: %s", failed.status).WithHint("its log says more")
+		return cay.Errorf(cay.Invalid, "the image could not be made a sandbox's: %s", failed.Status).WithHint("its log says more")
 	}
 	if err == nil && searchPath != "" && searchPath != defaultPath {
 		_, err = x.shell(ctx, pathProfile, searchPath)

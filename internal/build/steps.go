@@ -66,7 +66,7 @@ func commandError(cmd string, err error, tail []string) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &failed):
-		text := "failed to run command '" + cmd + "': " + failed.status
+		text := "failed to run command '" + cmd + "': " + failed.Status
 		if len(tail) > 0 {
 			text += "\n" + strings.Join(tail, "\n")
 		}

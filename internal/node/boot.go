@@ -2,13 +2,19 @@ package node
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/engine"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/guest/command"
 	"github.com/cay-run/cay/internal/vnet"
 )
 
@@ -84,6 +90,87 @@ func (n *Node) warmUp(ctx context.Context, slot vnet.Slot, b cay.Boot) error {
 		}
 	}
 	return nil
+}
+
+const (
+	// startedWithin bounds how long a template's start command may take to be up
+	// after a boot. It is less than a create may take in all.
+	startedWithin = 30 * time.Second
+	readyTry      = 10 * time.Second // that one try of the ready command may take
+	readyPause    = 50 * time.Millisecond
+	readyMost     = time.Second
+)
+
+// startAgain has a booted instance run the start command of its template, as
+// when that was built, and waits until the ready command says that it is up.
+// What goes wrong is the template's affair, or its user's who changed what it
+// runs: the sandbox is whole, and the notice says what it lacks.
+func (n *Node) startAgain(ctx context.Context, inst *instance, b cay.Boot) (notice string, err error) {
+	run := func(ctx context.Context, line string, stays bool) error {
+		return n.cfg.Shell(ctx, inst.slot, Line{Text: line, User: b.User, Dir: b.Dir, Token: inst.spec.AccessToken, Stays: stays})
+	}
+	if b.Start == "" {
+		return "", nil
+	}
+	if err := run(ctx, b.Start, true); err != nil {
+		return noticeOf("the template's start command could not be started", err), ctx.Err()
+	}
+	if b.Ready == "" {
+		return "", nil
+	}
+	within, cancel := context.WithTimeout(ctx, startedWithin)
+	defer cancel()
+	for pause := readyPause; ; pause = min(2*pause, readyMost) {
+		try, stop := context.WithTimeout(within, readyTry)
+		err := run(try, b.Ready, false)
+		stop()
+		if err == nil {
+			return "", nil
+		}
+		select {
+		case <-within.Done():
+			return noticeOf("the template's ready command did not succeed within "+startedWithin.String(), err), ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+func joinNotices(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
+}
+
+func noticeOf(what string, err error) string {
+	var how *command.Exit
+	if errors.As(err, &how) {
+		return fmt.Sprintf("%s: %.200s", what, how.Status)
+	}
+	return what
+}
+
+// Line is a line for a guest's shell.
+type Line struct {
+	Text, User, Dir string
+	Token           string // that the agent has
+	Stays           bool   // it goes on; who asked waits for its start only
+}
+
+// shell runs a line in a real guest, as the build of a template does.
+func shell(ctx context.Context, slot vnet.Slot, l Line) error {
+	transport := &http.Transport{DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext, DisableCompression: true}
+	defer transport.CloseIdleConnections()
+	agent := command.NewClient(&http.Client{Transport: transport},
+		"http://"+net.JoinHostPort(slot.Addr.String(), strconv.Itoa(guest.AgentPort)))
+	c := command.Command{
+		User: l.User, Dir: l.Dir, Token: l.Token,
+		Args: []string{"/bin/bash", "-l", "-c", l.Text},
+	}
+	if l.Stays {
+		return command.Start(ctx, agent, c)
+	}
+	return command.Run(ctx, agent, c)
 }
 
 // waitReady waits for GET /health of a port inside.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/guest/command"
 )
 
 var kernel = cay.Boot{Env: map[string]string{"LANG": "C"}, User: "user", Dir: "/home/user", Ports: []int{guest.InterpPort}}
@@ -57,8 +58,8 @@ func TestFilesOnlyPauseAndResume(t *testing.T) {
 	if err := n.Pause(t.Context(), s.Instance, next); err != nil {
 		t.Fatal(err)
 	}
-	got := m.saved[next.ID]
-	if got.Boot.User != "user" || got.Kind != cay.MemorySnapshot {
+	_, got, err := n.cfg.Snapshots.Get(next.ID)
+	if err != nil || got.Boot.User != "user" || got.Kind != cay.MemorySnapshot {
 		t.Errorf("saved as %+v", got)
 	}
 }
@@ -199,5 +200,50 @@ func TestDamage(t *testing.T) {
 			t.Errorf("Create = %v, %d agents were called", err, len(m.inits)-before)
 		}
 		nothingLeft(t, m, n)
+	}
+}
+
+// TestStartsAgain: after a boot the template's start command runs, as its user
+// and with the sandbox's token, until the ready command succeeds.
+func TestStartsAgain(t *testing.T) {
+	was := kernel
+	t.Cleanup(func() { kernel = was })
+	kernel.Start, kernel.Ready = "serve", "look"
+	m := newMachine(t)
+	n := m.open(t)
+	s := pausedAs(t, m, n, cay.FilesSnapshot)
+	tries := 0
+	m.on("run look", func() error {
+		if tries++; tries < 3 {
+			return &command.Exit{Status: "exit status 1"}
+		}
+		return nil
+	})
+	inst, err := n.Create(t.Context(), s)
+	if err != nil || inst.Notice != "" {
+		t.Fatalf("%+v, %v", inst, err)
+	}
+	look := Line{Text: "look", User: "user", Dir: "/home/user", Token: "secret"}
+	serve := look
+	serve.Text, serve.Stays = "serve", true
+	if want := []Line{serve, look, look, look}; !slices.Equal(m.lines, want) {
+		t.Errorf("it ran %+v", m.lines)
+	}
+
+	// A user who broke it has the sandbox all the same, and is told.
+	m.on("run serve", func() error { return &command.Exit{Status: "exit status 127"} })
+	if err := n.Kill(t.Context(), s.Instance, cay.CauseAsked); err != nil {
+		t.Fatal(err)
+	}
+	s.Instance = cay.NewInstanceID()
+	if inst, err = n.Create(t.Context(), s); err != nil || !strings.HasSuffix(inst.Notice, "could not be started: exit status 127") {
+		t.Errorf("notice %q, %v", inst.Notice, err)
+	}
+
+	// One that resumes with its memory runs it already.
+	m.lines = nil
+	warm := pausedAs(t, m, n, cay.MemorySnapshot)
+	if _, err := n.Create(t.Context(), warm); err != nil || len(m.lines) != 0 {
+		t.Errorf("it ran %+v, %v", m.lines, err)
 	}
 }

@@ -301,6 +301,11 @@ func (n *Node) greet(ctx context.Context, inst *instance, from source) (guest.In
 	if err == nil && from.cold {
 		err = n.warmUp(ctx, inst.slot, from.record.Boot)
 	}
+	if err == nil && from.cold {
+		var notice string
+		notice, err = n.startAgain(ctx, inst, from.record.Boot)
+		inst.notice = joinNotices(inst.notice, notice)
+	}
 	return reply, err
 }
 

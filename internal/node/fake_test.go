@@ -31,6 +31,7 @@ type machine struct {
 	changed    map[string][]string // files, by the directory of a snapshot
 	unfinished int                 // snapshots that were begun
 	checked    []cay.SnapFile
+	lines      []Line
 	ready      []int // ports that were waited for
 	events     []string
 	at         map[string]func() error // what happens at a step besides its work
@@ -86,6 +87,10 @@ func (m *machine) config() Config {
 		Ready: func(_ context.Context, _ vnet.Slot, port int) error {
 			m.ready = append(m.ready, port)
 			return m.step("ready")
+		},
+		Shell: func(_ context.Context, _ vnet.Slot, line Line) error {
+			m.lines = append(m.lines, line)
+			return m.step("run " + line.Text)
 		},
 		Token:    func(id cay.SandboxID) string { return "token of " + string(id) },
 		Room:     m.left,

@@ -126,6 +126,8 @@ type Config struct {
 	Diary func(ctx context.Context, slot vnet.Slot, token string, after int64) (guest.Diary, error)
 	// Ready waits until a port inside answers GET /health; nil asks the port.
 	Ready func(ctx context.Context, slot vnet.Slot, port int) error
+	// Shell runs a line in a guest; nil asks the agent.
+	Shell func(ctx context.Context, slot vnet.Slot, line Line) error
 	Log   *slog.Logger
 }
 
@@ -173,6 +175,9 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	}
 	if cfg.Ready == nil {
 		cfg.Ready = waitReady
+	}
+	if cfg.Shell == nil {
+		cfg.Shell = shell
 	}
 	if cfg.Egress == nil {
 		cfg.Egress = noEgress{}

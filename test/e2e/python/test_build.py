@@ -108,6 +108,11 @@ def test_build_and_build_again(build, context, create):
     info = sbx.get_info()
     assert (info.cpu_count, info.memory_mb) == (1, 512)
 
+    # Booted from its files it runs the start command again, as the user of the template.
+    sbx.pause(mode="filesystem")
+    sbx = e2b.Sandbox.connect(sbx.sandbox_id)
+    assert run("ps -o user= -C sleep") == "worker\n"
+
     _, lines = build(steps(context), alias)
     assert any("CACHED [finalize]" in line for line in lines), lines
     _, lines = build(steps(context, "two"), alias)
