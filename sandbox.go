@@ -136,6 +136,7 @@ type CreateSpec struct {
 	Metadata   map[string]string
 	Env        map[string]string
 	Network    NetworkPolicy
+	Auto       AutoCheckpoint `json:",omitzero"`
 	// IdempotencyKey, if any, makes it safe to ask again: printable ASCII, at
 	// most 255 bytes.
 	IdempotencyKey string

@@ -26,6 +26,8 @@ type CreateOptions struct {
 	AutoPause bool
 	// AutoResume has requests to it wake it when it is paused.
 	AutoResume bool
+	// AutoCheckpoints says when checkpoints are taken that nobody asks for.
+	AutoCheckpoints AutoCheckpoints
 	// IdempotencyKey makes it safe to ask again within a day: the same key
 	// and options give the same sandbox, also when the first answer was lost.
 	IdempotencyKey string
@@ -88,6 +90,9 @@ func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) 
 	}
 	if o.AutoPause {
 		in["autoPause"] = true
+	}
+	if o.AutoCheckpoints != (AutoCheckpoints{}) {
+		in["autoCheckpoints"] = o.AutoCheckpoints
 	}
 	if o.AutoResume {
 		in["autoResume"] = map[string]bool{"enabled": true}

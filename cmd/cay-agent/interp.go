@@ -35,10 +35,13 @@ func interpreter(ctx context.Context, g *errgroup.Group, o options, a *agent.Age
 		return err
 	}
 	a.OnInit(func(ctx context.Context, in guest.Init) error {
-		if in.Mode != guest.ModeCreate {
-			return nil
+		switch in.Mode {
+		case guest.ModeCreate:
+			return srv.Reseed(ctx, in.Entropy)
+		case guest.ModeResume:
+			return srv.Stir(ctx, in.Entropy)
 		}
-		return srv.Reseed(ctx, in.Entropy)
+		return nil
 	})
 	l, err := agent.Listen(ctx, o.interpPort)
 	if err != nil {

@@ -54,12 +54,19 @@ type createCmd struct {
 	Name       string            `help:"What others in that network call it: NAME.cay.internal [its id]."`
 	Up         *rate             `placeholder:"RATE" help:"Bytes a second that it sends at most, as 500K, 10M, 1G."`
 	Down       *rate             `placeholder:"RATE" help:"The same for what it receives."`
+	Every      time.Duration     `name:"checkpoint-every" placeholder:"TIME" help:"Take a checkpoint every so often, e.g. 30s."`
+	Before     bool              `name:"checkpoint-before-commands" help:"Take a checkpoint before each command and each run of code."`
+	Keep       int64             `name:"checkpoint-keep" placeholder:"N" help:"Keep the newest N of these checkpoints [10]."`
+	Kind       string            `name:"checkpoint-kind" placeholder:"KIND" help:"memory (the default) or files."`
 	Key        string            `name:"idempotency-key" help:"Make the sandbox of this key once, however often asked within a day."`
 }
 
 func (c *createCmd) Run(a *app) error {
 	if err := checkTimeout(c.Timeout); err != nil {
 		return err
+	}
+	if (c.Keep != 0 || c.Kind != "") && c.Every <= 0 && !c.Before {
+		return cay.Errorf(cay.Invalid, "checkpoints when?").WithHint("--checkpoint-every TIME or --checkpoint-before-commands")
 	}
 	api, err := a.client()
 	if err != nil {
@@ -70,6 +77,9 @@ func (c *createCmd) Run(a *app) error {
 		s, err = api.Create(a.ctx, client.CreateOptions{
 			Template: c.Template, Timeout: c.Timeout, Metadata: c.Metadata, Env: c.Env, NoInternet: c.NoInternet,
 			AutoPause: c.AutoPause, AutoResume: c.AutoResume, IdempotencyKey: c.Key,
+			AutoCheckpoints: client.AutoCheckpoints{
+				EverySeconds: wholeSeconds(c.Every), BeforeCommands: c.Before, Keep: c.Keep, Kind: c.Kind,
+			},
 		})
 		if err == nil {
 			err = c.connect(a, api, s.ID)

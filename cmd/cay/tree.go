@@ -206,7 +206,7 @@ func (c *autoCheckpointCmd) Run(a *app) error {
 	var auto client.AutoCheckpoints
 	if c.Off || on {
 		auto, err = api.SetAutoCheckpoints(a.ctx, c.ID, client.AutoCheckpoints{
-			EverySeconds: int64((c.Every + time.Second - 1) / time.Second), BeforeCommands: c.BeforeCommands,
+			EverySeconds: wholeSeconds(c.Every), BeforeCommands: c.BeforeCommands,
 			Keep: c.Keep, Kind: c.Kind,
 		})
 	} else {
@@ -214,6 +214,9 @@ func (c *autoCheckpointCmd) Run(a *app) error {
 	}
 	return a.printOne(err, auto, describeAuto(auto))
 }
+
+// wholeSeconds rounds up, so that some time stays some time.
+func wholeSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 func describeAuto(auto client.AutoCheckpoints) string {
 	var when []string

@@ -23,19 +23,22 @@ func (c *Control) SetAuto(ctx context.Context, team cay.TeamID, id cay.SandboxID
 	if err != nil {
 		return auto, err
 	}
-	err = c.change(ctx, team, id, func(e *entry, _ cay.Sandbox) error {
-		if err := c.store.SetAuto(ctx, team, id, auto); err != nil {
-			return err
-		}
-		e.tree.member.Store(true)
-		e.setAuto(auto)
-		return nil
-	})
+	err = c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error { return c.putAuto(ctx, e, s, auto) })
+	return auto, err
+}
+
+// putAuto records what checkAuto has let pass. The caller holds the lock.
+func (c *Control) putAuto(ctx context.Context, e *entry, s cay.Sandbox, auto cay.AutoCheckpoint) error {
+	if err := c.store.SetAuto(ctx, s.Team, s.ID, auto); err != nil {
+		return err
+	}
+	e.tree.member.Store(true)
+	e.setAuto(auto)
 	select {
 	case c.wakeAuto <- struct{}{}:
 	default:
 	}
-	return auto, err
+	return nil
 }
 
 // Auto returns what SetAuto said.

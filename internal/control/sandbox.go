@@ -14,6 +14,11 @@ func (c *Control) Create(ctx context.Context, spec cay.CreateSpec) (cay.Sandbox,
 	if err := checkTimeout(spec.Timeout); err != nil {
 		return cay.Sandbox{}, err
 	}
+	auto, err := checkAuto(spec.Auto)
+	if err != nil {
+		return cay.Sandbox{}, err
+	}
+	spec.Auto = auto
 	if spec.IdempotencyKey != "" {
 		return c.createOnce(ctx, spec)
 	}
@@ -28,6 +33,12 @@ func (c *Control) create(ctx context.Context, spec cay.CreateSpec, once cay.Once
 		return cay.Sandbox{}, err
 	}
 	defer e.release()
+	if spec.Auto.On() {
+		if err := c.putAuto(ctx, e, e.sandbox(), spec.Auto); err != nil {
+			c.fail(ctx, e, err)
+			return cay.Sandbox{}, err
+		}
+	}
 	return c.start(ctx, e, spec.Timeout)
 }
 

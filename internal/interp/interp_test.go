@@ -270,6 +270,19 @@ func testReseed(t *testing.T, w *world) {
 	if w.get(t, "random.random()") != first {
 		t.Fatal("a seed of the user's does not hold")
 	}
+
+	// Who goes on keeps seeds; OpenSSL, which has none, is told all the same.
+	w.get(t, "import _cay, ssl; told = []; was = _cay.stir; _cay.stir = lambda b: (told.append(len(b)), was(b))")
+	w.get(t, "random.seed(42)")
+	if err := w.Stir(context.Background(), []byte("three")); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.get(t, "random.random()"); got != first {
+		t.Fatalf("a seed of the user's does not survive a resume: %s, before %s", got, first)
+	}
+	if got := w.get(t, "told"); got != "[32]" {
+		t.Fatalf("OpenSSL was told %s", got)
+	}
 }
 
 func TestAPI(t *testing.T) {

@@ -169,12 +169,26 @@ func (s *Server) Start(ctx context.Context) error {
 // different random numbers. It does not wait: each kernel gets it before its
 // next execution, or now where nothing runs.
 func (s *Server) Reseed(_ context.Context, entropy []byte) error {
+	return s.mix(entropy, func(sess *session, own []byte) { sess.entropy = own })
+}
+
+// Stir is Reseed for a machine that goes on, maybe from a moment that it went
+// on from before: only what nobody can have seeded gets entropy.
+func (s *Server) Stir(_ context.Context, entropy []byte) error {
+	return s.mix(entropy, func(sess *session, own []byte) {
+		if sess.Language == langPython { // other kernels draw such numbers from the system
+			sess.stir = own
+		}
+	})
+}
+
+func (s *Server) mix(entropy []byte, give func(sess *session, own []byte)) error {
 	for _, sess := range s.list() {
 		mac := hmac.New(sha256.New, entropy)
 		mac.Write([]byte(sess.ID))
 		own := mac.Sum(nil)
 		sess.mu.Lock()
-		sess.entropy = own
+		give(sess, own)
 		sess.mu.Unlock()
 		if !s.background(sess.catchUp) {
 			return errClosed

@@ -52,6 +52,7 @@ type session struct {
 	changed chan struct{} // closed and replaced when k or err change
 	applied map[string]string
 	entropy []byte // to be mixed in before the next execution
+	stir    []byte // likewise, where nobody can have set a seed
 }
 
 // errClosed says that the context was deleted.
@@ -217,6 +218,7 @@ type preparation struct {
 	Set     map[string]string `json:"set,omitempty"`     // sandbox-wide environment
 	Unset   []string          `json:"unset,omitempty"`   // gone from it
 	Entropy []byte            `json:"entropy,omitempty"` // base64 in JSON
+	Stir    []byte            `json:"stir,omitempty"`    // for generators alone that nobody can seed
 	Call    map[string]string `json:"call,omitempty"`    // this execution's environment
 }
 
@@ -226,7 +228,7 @@ type preparation struct {
 func (s *session) prepare(k kernel, call map[string]string) error {
 	env := s.env()
 	s.mu.Lock()
-	p := preparation{Entropy: s.entropy, Call: call}
+	p := preparation{Entropy: s.entropy, Stir: s.stir, Call: call}
 	if s.k == k && !maps.Equal(s.applied, env) {
 		p.Set = env
 		for name := range s.applied {
@@ -236,7 +238,7 @@ func (s *session) prepare(k kernel, call map[string]string) error {
 		}
 	}
 	s.mu.Unlock()
-	if p.Set == nil && p.Unset == nil && p.Entropy == nil && len(call) == 0 {
+	if p.Set == nil && p.Unset == nil && p.Entropy == nil && p.Stir == nil && len(call) == 0 {
 		return nil
 	}
 	if err := k.prepare(p); err != nil {
@@ -249,6 +251,9 @@ func (s *session) prepare(k kernel, call map[string]string) error {
 	}
 	if string(s.entropy) == string(p.Entropy) {
 		s.entropy = nil
+	}
+	if string(s.stir) == string(p.Stir) {
+		s.stir = nil
 	}
 	return nil
 }

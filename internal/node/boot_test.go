@@ -240,6 +240,17 @@ func TestStartsAgain(t *testing.T) {
 		t.Errorf("notice %q, %v", inst.Notice, err)
 	}
 
+	// A clone is told that it is one, under the token that it has by then.
+	clone := s
+	clone.Instance, clone.Sandbox, clone.Resume = cay.NewInstanceID(), cay.NewSandboxID(), false
+	m.on("run serve", nil)
+	if _, err := n.Create(t.Context(), clone); err != nil {
+		t.Fatal(err)
+	}
+	if in := m.inits[len(m.inits)-1]; in.Mode != guest.ModeCreate || in.SandboxID != string(clone.Sandbox) || m.tokens[len(m.tokens)-1] != "secret" {
+		t.Errorf("told %+v", in)
+	}
+
 	// One that resumes with its memory runs it already.
 	m.lines = nil
 	warm := pausedAs(t, m, n, cay.MemorySnapshot)

@@ -301,6 +301,10 @@ func (n *Node) greet(ctx context.Context, inst *instance, from source) (guest.In
 	if err == nil && from.cold {
 		err = n.warmUp(ctx, inst.slot, from.record.Boot)
 	}
+	if err == nil && from.cold && !inst.spec.Resume {
+		// Somebody else was here before, whose marks the files have.
+		reply, err = n.tell(ctx, inst, inst.spec.AccessToken, identity(inst.spec))
+	}
 	if err == nil && from.cold {
 		var notice string
 		notice, err = n.startAgain(ctx, inst, from.record.Boot)

@@ -185,9 +185,17 @@ type NewNetwork struct {
 // NewSandbox defines model for NewSandbox.
 type NewSandbox struct {
 	AllowInternetAccess *bool `json:"allow_internet_access,omitempty"`
-	AutoPause           *bool `json:"autoPause,omitempty"`
-	AutoPauseMemory     *bool `json:"autoPauseMemory,omitempty"`
-	AutoResume          *struct {
+
+	// AutoCheckpoints Cay's own; as in PUT /cay/v1/sandboxes/{sandboxID}/auto-checkpoints.
+	AutoCheckpoints *struct {
+		BeforeCommands *bool   `json:"beforeCommands,omitempty"`
+		EverySeconds   *int64  `json:"everySeconds,omitempty"`
+		Keep           *int64  `json:"keep,omitempty"`
+		Kind           *string `json:"kind,omitempty"`
+	} `json:"autoCheckpoints,omitempty"`
+	AutoPause       *bool `json:"autoPause,omitempty"`
+	AutoPauseMemory *bool `json:"autoPauseMemory,omitempty"`
+	AutoResume      *struct {
 		Enabled *bool `json:"enabled,omitempty"`
 	} `json:"autoResume,omitempty"`
 	EnvVars *StringMap `json:"envVars,omitempty"`

@@ -19,6 +19,9 @@ func createSpec(body *NewSandbox, secure bool, timeout int64) (cay.CreateSpec, e
 		Secure:     secure,
 		Metadata:   value(body.Metadata, nil), Env: value(body.EnvVars, nil),
 	}
+	if auto := body.AutoCheckpoints; auto != nil {
+		spec.Auto = autoCheckpoint(auto.EverySeconds, auto.BeforeCommands, auto.Keep, auto.Kind)
+	}
 	if value(body.AutoPause, false) {
 		spec.OnTimeout = cay.PauseOnTimeout
 		if !value(body.AutoPauseMemory, true) {

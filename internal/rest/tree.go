@@ -85,16 +85,20 @@ func (o own) GetAutoCheckpoints(ctx context.Context, r cayv1.GetAutoCheckpointsR
 
 // SetAutoCheckpoints changes that.
 func (o own) SetAutoCheckpoints(ctx context.Context, r cayv1.SetAutoCheckpointsRequestObject) (cayv1.SetAutoCheckpointsResponseObject, error) {
-	auto, err := o.control.SetAuto(ctx, teamOf(ctx), sandboxID(r.SandboxID), cay.AutoCheckpoint{
-		Every:  seconds(value(r.Body.EverySeconds, 0)),
-		Before: value(r.Body.BeforeCommands, false),
-		Keep:   int(max(-1, min(value(r.Body.Keep, 0), 1<<20))), // control says what is too much
-		Kind:   cay.SnapshotKind(value(r.Body.Kind, "")),
-	})
+	auto, err := o.control.SetAuto(ctx, teamOf(ctx), sandboxID(r.SandboxID),
+		autoCheckpoint(r.Body.EverySeconds, r.Body.BeforeCommands, r.Body.Keep, r.Body.Kind))
 	if err != nil {
 		return nil, err
 	}
 	return cayv1.SetAutoCheckpoints200JSONResponse{AutoCheckpointsJSONResponse: wireAuto(auto)}, nil
+}
+
+// autoCheckpoint reads what a caller says; control says what is too much.
+func autoCheckpoint(every *int64, before *bool, keep *int64, kind *string) cay.AutoCheckpoint {
+	return cay.AutoCheckpoint{
+		Every: seconds(value(every, 0)), Before: value(before, false),
+		Keep: int(max(-1, min(value(keep, 0), 1<<20))), Kind: cay.SnapshotKind(value(kind, "")),
+	}
 }
 
 // LabelCheckpoint names a checkpoint.

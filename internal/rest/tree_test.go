@@ -65,6 +65,23 @@ func TestAutoCheckpoints(t *testing.T) {
 	}
 }
 
+func TestAutoCheckpointsAtCreation(t *testing.T) {
+	w := newWorld(t, "")
+	id := w.create(`{"templateID":"base","autoCheckpoints":{"beforeCommands":true,"keep":3,"kind":"files"}}`)["sandboxID"].(string)
+	got := want[object](t, w.call("GET", "/cay/v1/sandboxes/"+id+"/auto-checkpoints", ``), 200)
+	if got["beforeCommands"] != true || got["keep"] != 3.0 || got["kind"] != "files" || got["everySeconds"] != nil {
+		t.Errorf("made with %v", got)
+	}
+	for _, auto := range []string{`{"everySeconds":-1}`, `{"beforeCommands":true,"keep":1000}`, `{"everySeconds":5,"kind":"odd"}`} {
+		if got := w.call("POST", "/v2/sandboxes", `{"templateID":"base","autoCheckpoints":`+auto+`}`); got.status != 400 {
+			t.Errorf("%s: %d", auto, got.status)
+		}
+	}
+	if n := len(w.node.Instances()); n != 1 {
+		t.Errorf("%d sandboxes run", n)
+	}
+}
+
 func TestWrongTrees(t *testing.T) {
 	w := newWorld(t, "")
 	path := "/cay/v1/sandboxes/" + w.create(`{"templateID":"base"}`)["sandboxID"].(string)

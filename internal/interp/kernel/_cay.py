@@ -29,6 +29,8 @@ def prepare(text):
         _set(name, value)
     if order.get("entropy"):
         reseed(base64.b64decode(order["entropy"]))
+    if order.get("stir"):
+        stir(base64.b64decode(order["stir"]))
     for name, value in (order.get("call") or {}).items():
         _saved_env.setdefault(name, os.environ.get(name))
         _set(name, value)
@@ -54,15 +56,20 @@ def _set(name, value):
 def reseed(entropy):
     """Makes this process draw other random numbers than its twins."""
     random.seed(entropy)
+    stir(entropy)
+    if "numpy.random" in sys.modules:
+        words = [int.from_bytes(entropy[i : i + 4], "big") for i in range(0, len(entropy), 4)]
+        sys.modules["numpy.random"].seed(words)
+
+
+def stir(entropy):
+    """Has OpenSSL draw other numbers: nobody can have given it a seed."""
     try:
         import _ssl
 
         _ssl.RAND_add(entropy, float(len(entropy)))
     except ImportError:
         pass
-    if "numpy.random" in sys.modules:
-        words = [int.from_bytes(entropy[i : i + 4], "big") for i in range(0, len(entropy), 4)]
-        sys.modules["numpy.random"].seed(words)
 
 
 def warm(text):

@@ -6,6 +6,8 @@ import time
 
 import e2b_code_interpreter
 
+import cayv1
+
 # What a kernel drew from before it was cloned; its siblings must not repeat it.
 DRAW = """
 import json, os, random, secrets, ssl, time, uuid
@@ -73,5 +75,11 @@ def test_on_clone_command(create):
         assert len(seen) == 2 and seen[0] == seen[1]
         assert box.commands.run("cat /run/cay/generation").stdout != seen[0] + "\n"
         assert box.commands.run("test -e /run/cay/seen || echo none").stdout == "none\n"
+        node = cayv1.checkpoint(box, kind="files")  # a clone that boots is one too
+        made = cayv1.call("POST", f"/checkpoints/{node['checkpointID']}/fork", {})[0]["sandbox"]["sandboxID"]
+        booted = e2b_code_interpreter.Sandbox.connect(made)
+        again = booted.commands.run("cat /run/cay/seen /run/cay/generation").stdout.split()
+        booted.kill()
+        assert len(again) == 2 and again[0] == again[1] != seen[0]
     finally:
         fork.kill()

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import urllib.request
 
 import e2b
@@ -32,7 +33,7 @@ def fetch(box, port):
 
 def test_back_with_memory_and_files(create, eventually):
     box = create(kind=e2b_code_interpreter.Sandbox)
-    box.run_code("import random; random.seed(42); x = 1; first = random.random()")
+    box.run_code("import os, random, ssl; random.seed(42); x = 1; first = random.random(); ssl.RAND_bytes(1)")
     box.files.write("/home/user/note", "one")
     box.commands.run("cd /home/user && python3 -m http.server 8000", background=True)
     assert eventually(lambda: box.commands.run(
@@ -64,9 +65,17 @@ def test_back_with_memory_and_files(create, eventually):
     terminal.wait(on_pty=said.append)
     assert b"works" in b"".join(said)
 
-    # Twice to the same place, and on from there.
+    # Twice to the same place, and on from there. What must never repeat does
+    # not, and it is still the same machine.
+    fresh = "print(ssl.RAND_bytes(16).hex(), os.getrandom(16).hex())"
+    drawn = box.run_code(fresh).logs.stdout[0].split()
+    same = box.commands.run("cat /etc/machine-id /run/cay/generation /proc/sys/kernel/random/boot_id").stdout
     cayv1.rollback(box, node)
     assert box.run_code("x += 10; x").text == "11"
+    assert not set(drawn) & set(box.run_code(fresh).logs.stdout[0].split())
+    assert box.commands.run("cat /etc/machine-id /run/cay/generation /proc/sys/kernel/random/boot_id").stdout == same
+    clock = float(box.run_code("import time; time.time()").text)
+    assert abs(clock - time.time()) < 60
 
 
 def test_a_paused_one_goes_back(create):
