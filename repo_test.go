@@ -60,7 +60,7 @@ var layers = [][]string{
 	{"internal/control"},
 	{"internal/node", "internal/template", "internal/build", "internal/auth", "internal/doctor"},
 	{"internal/layer", "internal/compare"},
-	{"internal/engine", "internal/vnet", "internal/egress", "internal/image", "internal/oci", "internal/snapshot", "internal/store", "internal/logbook", "internal/config", "internal/embedded"},
+	{"internal/engine", "internal/vnet", "internal/egress", "internal/certs", "internal/image", "internal/oci", "internal/snapshot", "internal/store", "internal/logbook", "internal/config", "internal/embedded"},
 	{"internal/guest", "internal/dockerfile", "internal/seal", "internal/disk", "client"},
 	{"api"},
 	{""},
@@ -153,6 +153,7 @@ func TestOneImporter(t *testing.T) {
 		"github.com/go-chi/chi/v5":       "internal/rest",
 
 		"github.com/google/go-containerregistry": "internal/oci",
+		"github.com/caddyserver/certmagic":       "internal/certs",
 		"github.com/moby/buildkit":               "internal/dockerfile",
 	}
 	for _, p := range packages(t) {

@@ -33,9 +33,15 @@ func (c *envCmd) Run(a *app) error {
 			return err
 		}
 	}
-	url := localURL(cfg.Listen)
+	lines, err := a.variables(cfg)
+	if err != nil {
+		return err
+	}
 	if a.json {
-		out := map[string]string{"E2B_API_URL": url, "E2B_SANDBOX_URL": url}
+		out := map[string]string{}
+		for _, l := range lines {
+			out[l[0]] = l[1]
+		}
 		if key != "" {
 			out["E2B_API_KEY"] = key
 		}
@@ -46,8 +52,25 @@ func (c *envCmd) Run(a *app) error {
 	} else {
 		fmt.Fprintf(a.out, "export E2B_API_KEY=%s\n", clean(key))
 	}
-	fmt.Fprintf(a.out, "export E2B_API_URL=%s\nexport E2B_SANDBOX_URL=%s\n", url, url)
+	for _, l := range lines {
+		fmt.Fprintf(a.out, "export %s=%s\n", l[0], l[1])
+	}
 	return nil
+}
+
+// variables are what points an SDK at a server: its domain, where its hosts
+// have certificates, else one address for everything.
+func (a *app) variables(cfg config.Config) ([][2]string, error) {
+	if cfg.Domain == "" || cfg.TLSMode() == config.TLSOff {
+		url := localURL(cfg.Listen)
+		return [][2]string{{"E2B_API_URL", url}, {"E2B_SANDBOX_URL", url}}, nil
+	}
+	lines := [][2]string{{"E2B_DOMAIN", cfg.Domain}}
+	if cfg.TLSMode() != config.TLSLocal {
+		return lines, nil
+	}
+	trust, err := trustIn(cfg)
+	return append(lines, trust...), err
 }
 
 // newKey makes a key of the default team, in the records of this machine's

@@ -31,6 +31,7 @@ type commands struct {
 	Server  serverCmd  `cmd:"" help:"Serve."`
 	Down    downCmd    `cmd:"" help:"End this machine's server and its sandboxes; data stays."`
 	Env     envCmd     `cmd:"" help:"Print the lines that point an SDK here."`
+	Cert    certCmd    `cmd:"" help:"Print how to trust this server's own certificates."`
 	Doctor  doctorCmd  `cmd:"" help:"Say what this machine can do, and what to change."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 

@@ -32,8 +32,11 @@ type Config struct {
 	// Listen is the address of the one port.
 	Listen string `yaml:"listen"`
 	// Domain is the domain below which sandboxes have host names. Empty
-	// leaves the choice to clients: any <port>-<id>.<anything> is routed.
+	// leaves the choice to clients: any <port>-<id>.<anything> is routed. It
+	// has a port where clients use another than 443.
 	Domain string `yaml:"domain"`
+	// Edge is how clients reach the one port, but for its address.
+	Edge `yaml:",inline"`
 	// MetricsListen is the address of the metrics; empty turns them off.
 	MetricsListen string `yaml:"metricsListen"`
 	// SSHListen is the address of the SSH server; empty leaves it to be reached
@@ -94,7 +97,7 @@ type Variable struct {
 }
 
 // Variables are those that Load knows, with their defaults in their use.
-var Variables = []Variable{
+var Variables = slices.Concat([]Variable{
 	{fileVariable, "YAML file with the same settings (data, run, listen, …), which the variables override", nil},
 	{"CAY_DATA_DIR", "what must survive a reboot [/var/lib/cay]",
 		func(c *Config, v string) error { c.Data = v; return nil }},
@@ -130,7 +133,7 @@ var Variables = []Variable{
 		func(c *Config, v string) (err error) { c.BuildStepTimeout, err = time.ParseDuration(v); return err }},
 	{"CAY_BUILD_READY_TIMEOUT", "how long a template's build waits for its ready command [10m]",
 		func(c *Config, v string) (err error) { c.BuildReadyTimeout, err = time.ParseDuration(v); return err }},
-}
+}, edgeVariables)
 
 // commas splits a list.
 func commas(s string) []string {
@@ -255,10 +258,11 @@ func (c Config) Validate() error {
 		return cay.Errorf(cay.Invalid, "build ready timeout %s is not above zero", c.BuildReadyTimeout)
 	case c.BuildStepTimeout <= 0:
 		return cay.Errorf(cay.Invalid, "build step timeout %s is not above zero", c.BuildStepTimeout)
-	case strings.ContainsAny(c.Domain, "/: ") || strings.HasPrefix(c.Domain, "."):
-		return cay.Errorf(cay.Invalid, "domain %q is not a plain domain name such as sandbox.example.com", c.Domain)
 	case c.TeamSandboxes < 0 || c.TeamMemoryMB < 0:
 		return cay.Errorf(cay.Invalid, "a team's limits cannot be below 0, which means none")
+	}
+	if err := c.checkEdge(); err != nil {
+		return err
 	}
 	if _, err := c.PoolBytes(0); err != nil {
 		return err

@@ -65,6 +65,15 @@ func TestLoadNamesWhatIsWrong(t *testing.T) {
 		{"CAY_DATA_DIR=/run/cay", "same"},
 		{"CAY_RUN_DIR=", "run"},
 		{"CAY_DOMAIN=http://x", "domain"},
+		{"CAY_DOMAIN=example.org:https", "domain"},
+		{"CAY_DOMAIN=:443", "domain"},
+		{"CAY_TLS=yes", "yes"},
+		{"CAY_TLS=files", "certificate"},
+		{"CAY_TLS_CERT=/c.pem", "key"},
+		{"CAY_TLS_KEY=/k.pem", "certificate"},
+		{"CAY_TLS=acme", "domain"},
+		{"CAY_ACME_TSIG=key", "key"},
+		{"CAY_PATHS=yes", "yes"},
 		{"CAY_CONFIG=" + filepath.Join(dir, "none"), "CAY_CONFIG"},
 		{file("unknown.yaml", "lisen: x"), "lisen"},
 		{file("type.yaml", "listen: [1]"), "type.yaml"},
@@ -72,6 +81,25 @@ func TestLoadNamesWhatIsWrong(t *testing.T) {
 		_, err := Load([]string{tc.env})
 		if cay.KindOf(err) != cay.Invalid || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("Load(%s) = %v, want an invalid error that names %s", tc.env, err, tc.want)
+		}
+	}
+}
+
+func TestEdge(t *testing.T) {
+	for _, tt := range []struct {
+		env   []string
+		mode  string
+		paths bool
+	}{
+		{nil, TLSOff, true},
+		{[]string{"CAY_TLS_CERT=/c.pem", "CAY_TLS_KEY=/k.pem"}, TLSFiles, true},
+		{[]string{"CAY_TLS=local", "CAY_DOMAIN=cay.test:8443", "CAY_TLS_NAMES=box,192.0.2.7"}, TLSLocal, false},
+		{[]string{"CAY_TLS=acme", "CAY_DOMAIN=cay.test", "CAY_ACME_DNS=exec:/bin/true", "CAY_PATHS=on"}, TLSACME, true},
+		{[]string{"CAY_PATHS=off"}, TLSOff, false},
+	} {
+		c, err := Load(tt.env)
+		if err != nil || c.TLSMode() != tt.mode || c.PathForm() != tt.paths {
+			t.Errorf("%v: %v, TLS %s, paths %v", tt.env, err, c.TLSMode(), c.PathForm())
 		}
 	}
 }

@@ -144,6 +144,7 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 		Used:   s.used,
 		Tokens: s.tokens,
 		Domain: s.cfg.Domain,
+		Paths:  s.cfg.PathForm(),
 		Log:    s.log,
 	})
 	s.later(func() error { s.proxy.Close(); return nil })
@@ -238,7 +239,7 @@ func (s *Server) openControl(ctx context.Context, m *machine) error {
 	s.http.RegisterOnShutdown(s.control.EndStreams)
 	s.http.Protocols.SetHTTP1(true)
 	s.http.Protocols.SetUnencryptedHTTP2(true)
-	return nil
+	return s.openTLS()
 }
 
 // later has Close call f, before what was opened earlier.
@@ -274,7 +275,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.running.Go(func() { s.control.Run(work) })
 	s.running.Go(func() { s.collectAlways(work) })
-	s.running.Go(func() { failed <- s.http.Serve(s.listener) })
+	s.running.Go(func() { failed <- s.http.Serve(s.secure(s.listener)) })
 	if err := s.serveOperator(work); err != nil {
 		return err
 	}
@@ -295,6 +296,7 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) drain() {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
+	s.proxy.Drain()
 	if err := s.http.Shutdown(ctx); err != nil {
 		s.http.Close()
 	}

@@ -36,6 +36,10 @@ class Server:
             "CAY_DATA_DIR": str(self.data),
             "CAY_RUN_DIR": f"/run/cay-e2e{place or ''}",
             "CAY_LISTEN": f"127.0.0.1:{self.port}",
+            # TLS is there for who asks for it; without, and by path, it goes on as well.
+            "CAY_TLS": "local",
+            "CAY_DOMAIN": f"cay.test:{self.port}",
+            "CAY_PATHS": "on",
             "CAY_SSH_LISTEN": f"127.0.0.1:{7410 + place}",
             "CAY_NETWORK": f"10.{207 + place}.0.0/16",
             "CAY_NETWORK_NAME": f"cye2{place or 'e'}",

@@ -1,0 +1,109 @@
+package config
+
+import (
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cay-run/cay"
+)
+
+// Ways to speak TLS on the one port.
+const (
+	TLSOff   = "off"
+	TLSFiles = "files" // a certificate that the operator brings
+	TLSLocal = "local" // an authority of this installation, see `cay cert`
+	TLSACME  = "acme"  // an authority such as Let's Encrypt
+)
+
+// Edge is how clients reach the port, but for its address.
+type Edge struct {
+	// TLS is one of the ways above; empty is files where TLSCert is set, else off.
+	TLS     string `yaml:"tls"`
+	TLSCert string `yaml:"tlsCert"`
+	TLSKey  string `yaml:"tlsKey"`
+	// TLSNames are more names and addresses that a local certificate is for.
+	TLSNames []string `yaml:"tlsNames"`
+	// ACME's: whom to write to; the authority's directory and what signed it;
+	// who sets DNS records, with which key; who is asked whether they are there.
+	ACMEEmail     string `yaml:"acmeEmail"`
+	ACMEDirectory string `yaml:"acmeDirectory"`
+	ACMERoots     string `yaml:"acmeRoots"`
+	ACMEDNS       string `yaml:"acmeDNS"`
+	ACMETSIG      string `yaml:"acmeTSIG"`
+	ACMEResolver  string `yaml:"acmeResolver"`
+	// Paths says whether sandboxes are reached by /s/<id>/<port>/: on, off, or,
+	// when empty, where there is no Domain.
+	Paths string `yaml:"paths"`
+}
+
+var edgeVariables = []Variable{
+	{"CAY_TLS", "TLS on the one port: off, files, local (see cay cert) or acme [files where CAY_TLS_CERT is set, else off]",
+		func(c *Config, v string) error { c.TLS = v; return nil }},
+	{"CAY_TLS_CERT", "certificate, PEM, its issuers after it; may be renewed in place",
+		func(c *Config, v string) error { c.TLSCert = v; return nil }},
+	{"CAY_TLS_KEY", "its key, PEM",
+		func(c *Config, v string) error { c.TLSKey = v; return nil }},
+	{"CAY_TLS_NAMES", "more names and addresses of this server, for a local certificate [its own addresses]",
+		func(c *Config, v string) error { c.TLSNames = commas(v); return nil }},
+	{"CAY_ACME_DNS", "who sets DNS records: exec:/path/to/program or rfc2136:server:port",
+		func(c *Config, v string) error { c.ACMEDNS = v; return nil }},
+	{"CAY_ACME_TSIG", "file of the key for rfc2136, as tsig-keygen writes it",
+		func(c *Config, v string) error { c.ACMETSIG = v; return nil }},
+	{"CAY_ACME_EMAIL", "whom the authority may write to [nobody]",
+		func(c *Config, v string) error { c.ACMEEmail = v; return nil }},
+	{"CAY_ACME_DIRECTORY", "the authority's directory [Let's Encrypt]",
+		func(c *Config, v string) error { c.ACMEDirectory = v; return nil }},
+	{"CAY_ACME_ROOTS", "PEM file of what the directory's certificate is signed with [the system's]",
+		func(c *Config, v string) error { c.ACMERoots = v; return nil }},
+	{"CAY_ACME_RESOLVER", "host:port asked whether a record is there [the zone's own servers]",
+		func(c *Config, v string) error { c.ACMEResolver = v; return nil }},
+	{"CAY_PATHS", "sandboxes at /s/<id>/<port>/: on or off [on without a domain]",
+		func(c *Config, v string) error { c.Paths = v; return nil }},
+}
+
+// TLSMode is the way in which the port speaks TLS.
+func (c Config) TLSMode() string {
+	switch {
+	case c.TLS != "":
+		return c.TLS
+	case c.TLSCert != "":
+		return TLSFiles
+	}
+	return TLSOff
+}
+
+// PathForm reports whether sandboxes are reached by paths.
+func (c Config) PathForm() bool {
+	return c.Paths == "on" || c.Paths == "" && c.Domain == ""
+}
+
+// checkEdge says what is wrong with how clients reach the port.
+func (c Config) checkEdge() error {
+	host, port, err := net.SplitHostPort(c.Domain)
+	if err != nil {
+		host, port = c.Domain, "1"
+	}
+	_, wrong := strconv.ParseUint(port, 10, 16)
+	mode := c.TLSMode()
+	switch {
+	case wrong != nil || strings.ContainsAny(host, "/: ") || strings.HasPrefix(host, ".") || c.Domain != "" && host == "":
+		return cay.Errorf(cay.Invalid, "domain %q is not a plain domain name such as sandbox.example.com, with a port or without", c.Domain)
+	case !slices.Contains([]string{TLSOff, TLSFiles, TLSLocal, TLSACME}, mode):
+		return cay.Errorf(cay.Invalid, "TLS %q is none of off, files, local, acme", mode)
+	case (mode == TLSFiles) != (c.TLSCert != "") || (c.TLSCert != "") != (c.TLSKey != ""):
+		return cay.Errorf(cay.Invalid, "TLS with files wants both a certificate and a key").WithHint("set CAY_TLS_CERT and CAY_TLS_KEY, and CAY_TLS to nothing or files")
+	case mode == TLSACME && (c.Domain == "" || c.ACMEDNS == ""):
+		return cay.Errorf(cay.Invalid, "TLS by ACME wants a domain, and who sets its DNS records").WithHint("set CAY_DOMAIN and CAY_ACME_DNS")
+	case !slices.Contains([]string{"", "on", "off"}, c.Paths):
+		return cay.Errorf(cay.Invalid, "paths %q is neither on nor off", c.Paths)
+	}
+	for _, path := range []string{c.TLSCert, c.TLSKey, c.ACMERoots, c.ACMETSIG} {
+		if path != "" && !filepath.IsAbs(path) {
+			return cay.Errorf(cay.Invalid, "the file %q is not an absolute path", path)
+		}
+	}
+	return nil
+}
