@@ -24,7 +24,7 @@ setup: ## Debian packages, SDKs and Python environments
 bench: ## the speed bars, each beside its raw counterpart
 	@scripts/bench
 
-chaos: ## kill the server CHAOS_KILLS (200) times while clients work; nothing lost, nothing left
+chaos: ## kill the server CHAOS_KILLS (200) times, and its engines, while clients work; nothing lost, nothing left
 	@scripts/long life/chaos.py
 
 soak: ## pause and resume SOAK_CYCLES (1000) times; nothing differs

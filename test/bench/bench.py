@@ -2,7 +2,7 @@
 
     make bench            prints raw samples, medians and a table; build/bench.json
     BENCH_N=50 make bench more samples; agent.py and life.py have their own settings
-    BENCH_PARTS=life      only some: use, agent, interp, life
+    BENCH_PARTS=life      only some: use, agent, interp, life, growth
 
 Machines are shared and noisy: samples of a figure and of its counterpart are
 taken in turns, and ratios of medians are what counts. A bar that is missed is
@@ -20,6 +20,7 @@ import e2b
 import e2b_code_interpreter
 
 import agent
+import growth
 import interp
 import life
 import world
@@ -126,7 +127,7 @@ def machine():
 
 
 def figures(server):
-    parts = os.environ.get("BENCH_PARTS", "use agent interp life").split()
+    parts = os.environ.get("BENCH_PARTS", "use agent interp life growth").split()
     if "use" in parts:
         for measure in (create_to_first_result, command, memory, recovery):
             yield measure(server)
@@ -137,6 +138,8 @@ def figures(server):
             yield measure(server)
     if "life" in parts:
         yield from life.measure(server)
+    if "growth" in parts:
+        yield from growth.measure(server)
 
 
 def main():
@@ -157,8 +160,9 @@ def main():
     print("| figure | ours | raw | bar | rule | met |\n|---|---|---|---|---|---|")
     for r in rows:
         raw = "–" if r["raw"] is None else f"{r['raw']} {r['unit']}"
-        print(f"| {r['name']} | {r['ours']} {r['unit']} | {raw} | {r['bar']} {r['unit']} | {r['rule']} | "
-              f"{'yes' if r['met'] else '**no**'} |")
+        bar = "–" if r["bar"] is None else f"{r['bar']} {r['unit']}"
+        met = {None: "–", True: "yes", False: "**no**"}[r["met"]]
+        print(f"| {r['name']} | {r['ours']} {r['unit']} | {raw} | {bar} | {r['rule']} | {met} |")
 
 
 if __name__ == "__main__":

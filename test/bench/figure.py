@@ -10,15 +10,15 @@ class Figure:
     def __init__(self, name, unit, bar, rule, at=0.5):
         self.name, self.unit, self.rule = name, unit, rule
         self.at = at  # which of the sorted samples counts; the middle one as a rule
-        self.bar = bar  # raw median → what ours may be
+        self.bar = bar  # raw median → what ours may be; none where growth is what counts
         self.ours, self.raw = [], []
 
     def row(self):
         ours, raw = self.pick(self.ours), self.pick(self.raw) if self.raw else None
-        limit = self.bar(raw)
+        limit = None if self.bar is None else self.bar(raw)
         return {"name": self.name, "unit": self.unit, "ours": round(ours, 1),
-                "raw": None if raw is None else round(raw, 1), "bar": round(limit, 1), "rule": self.rule,
-                "met": ours <= limit, "samples": {"ours": self.ours, "raw": self.raw}}
+                "raw": None if raw is None else round(raw, 1), "bar": None if limit is None else round(limit, 1), "rule": self.rule,
+                "met": None if limit is None else ours <= limit, "samples": {"ours": self.ours, "raw": self.raw}}
 
     def pick(self, samples):
         if self.at == 0.5:

@@ -34,6 +34,7 @@ var works = map[string]func(context.Context, *bench) (any, error){
 	"twocalls":   twoCalls,
 	"checkpoint": checkpoint,
 	"keep":       keep,
+	"files":      files,
 	"many":       many,
 	"sustain":    sustain,
 }
@@ -43,11 +44,12 @@ func main() {
 	data := flag.String("data", "/var/lib/cay", "data directory of a server that has built its templates")
 	flag.StringVar(&b.run, "run", "/run/cay-raw", "run directory of this program")
 	memory := flag.Int("memory", 2048, "memory limit of the wanted snapshot, MB")
-	work := flag.String("work", "execute", "execute, restore, twocalls, checkpoint, keep, many or sustain")
+	wanted := flag.String("snapshot", "", "work on this snapshot instead")
+	work := flag.String("work", "execute", "execute, restore, twocalls, checkpoint, keep, files, many or sustain")
 	flag.IntVar(&b.count, "count", 1, "how many restores, for many; seconds, for sustain")
 	flag.IntVar(&b.atOnce, "parallel", 3, "how many at once, for many and sustain")
 	flag.Parse()
-	out, err := b.measure(context.Background(), *data, *memory, works[*work])
+	out, err := b.measure(context.Background(), *data, cay.SnapshotID(*wanted), *memory, works[*work])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "raw:", err)
 		os.Exit(1)
@@ -76,7 +78,7 @@ type took struct {
 
 func since(begun time.Time) took { return took{float64(time.Since(begun).Microseconds()) / 1000} }
 
-func (b *bench) measure(ctx context.Context, data string, memory int, work func(context.Context, *bench) (any, error)) (out any, err error) {
+func (b *bench) measure(ctx context.Context, data string, wanted cay.SnapshotID, memory int, work func(context.Context, *bench) (any, error)) (out any, err error) {
 	if work == nil {
 		return nil, errors.New("no such work")
 	}
@@ -84,10 +86,12 @@ func (b *bench) measure(ctx context.Context, data string, memory int, work func(
 	if err != nil {
 		return nil, err
 	}
-	if b.snap, err = newest(snapshots, memory); err != nil {
-		return nil, err
+	if wanted == "" {
+		if wanted, err = newest(snapshots, memory); err != nil {
+			return nil, err
+		}
 	}
-	if b.from, _, err = snapshots.Get(b.snap.ID); err != nil {
+	if b.from, b.snap, err = snapshots.Get(wanted); err != nil {
 		return nil, err
 	}
 	if b.root, err = snapshots.Image(b.snap.Root); err != nil {
@@ -111,19 +115,19 @@ func (b *bench) measure(ctx context.Context, data string, memory int, work func(
 	return work(ctx, b)
 }
 
-func newest(snapshots *snapshot.Dir, memory int) (cay.Snapshot, error) {
+func newest(snapshots *snapshot.Dir, memory int) (cay.SnapshotID, error) {
 	all, err := snapshots.List()
 	if err != nil {
-		return cay.Snapshot{}, err
+		return "", err
 	}
-	var found cay.Snapshot
+	var found cay.SnapshotID
 	for _, s := range all {
 		if s.Limits.MemoryMB == memory && s.Sandbox == "" {
-			found = s // oldest come first
+			found = s.ID // oldest come first
 		}
 	}
-	if found.ID == "" {
-		return found, fmt.Errorf("no snapshot has %d MB of memory", memory)
+	if found == "" {
+		return "", fmt.Errorf("no snapshot has %d MB of memory", memory)
 	}
 	return found, nil
 }
@@ -203,24 +207,30 @@ func (b *bench) timed(ctx context.Context, then func(box) error) (any, error) {
 
 // checkpoint is a memory snapshot that ends the instance, synced; keep one
 // that lets it run on, not synced: what the instance waits for.
-func checkpoint(ctx context.Context, b *bench) (any, error) { return b.save(ctx, false) }
-func keep(ctx context.Context, b *bench) (any, error)       { return b.save(ctx, true) }
+func checkpoint(ctx context.Context, b *bench) (any, error) {
+	return b.save(ctx, true, "checkpoint", "--compression=none", "--exclude-committed-zero-pages")
+}
 
-func (b *bench) save(ctx context.Context, keep bool) (any, error) {
+func keep(ctx context.Context, b *bench) (any, error) {
+	return b.save(ctx, false, "checkpoint", "--compression=none", "--exclude-committed-zero-pages", "--leave-running")
+}
+
+// files is a snapshot of files alone, synced, after which it runs on.
+func files(ctx context.Context, b *bench) (any, error) {
+	return b.save(ctx, true, "fscheckpoint", "--leave-running")
+}
+
+func (b *bench) save(ctx context.Context, sync bool, command ...string) (any, error) {
 	return b.with(ctx, func(it box) (any, error) {
 		dir := filepath.Join(b.dir, "saved")
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return nil, err
 		}
-		args := []string{"checkpoint", "--image-path=" + dir, "--compression=none", "--exclude-committed-zero-pages"}
-		if keep {
-			args = append(args, "--leave-running")
-		}
 		begun := time.Now()
-		if err := b.runsc(ctx, nil, append(args, string(it.id))...); err != nil {
+		if err := b.runsc(ctx, nil, append(command, "--image-path="+dir, string(it.id))...); err != nil {
 			return nil, err
 		}
-		if !keep {
+		if sync {
 			if err := syncAll(dir); err != nil {
 				return nil, err
 			}
