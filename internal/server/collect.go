@@ -68,6 +68,7 @@ func (s *Server) Collect(ctx context.Context, dry bool) (out []cay.Garbage, err 
 		err = cay.Errorf(cay.Unavailable, "a template is being built, which may need what nothing else does").
 			WithHint("try again when it is done")
 	}
+	s.snapshots.Settle() // what is said to be removed is
 	var bytes int64
 	for _, g := range out {
 		bytes += g.Bytes

@@ -59,6 +59,7 @@ type Server struct {
 	firstKey string
 	tokensOf *auth.Tokens
 
+	snapshots *snapshot.Dir
 	templates *template.Builder
 	builds    *build.Builder
 	images    *oci.Teams
@@ -101,6 +102,8 @@ func (s *Server) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.snapshots = m.snapshots
+	s.later(func() error { s.snapshots.Settle(); return nil })
 	s.later(m.net.Close)
 	if err := s.openNode(ctx, m); err != nil {
 		return err
