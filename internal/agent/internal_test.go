@@ -204,10 +204,11 @@ func FuzzProc(f *testing.F) {
 func FuzzCA(f *testing.F) {
 	f.Add([]byte("image\n"), "added")
 	f.Add([]byte(caBegin+"x"), "")
+	begin, end := strings.TrimSpace(caBegin), strings.TrimSpace(caEnd)
 	f.Fuzz(func(t *testing.T, file []byte, bundle string) {
+		marked := strings.Contains(string(file)+bundle, begin) || strings.Contains(string(file)+bundle, end)
 		once := withCA(file, bundle)
-		if twice := withCA(once, bundle); !bytes.Contains(file, []byte(caBegin)) && !strings.Contains(bundle, caBegin) &&
-			!strings.Contains(bundle, caEnd) && !bytes.Contains(file, []byte(caEnd)) && !bytes.Equal(once, twice) {
+		if twice := withCA(once, bundle); !marked && !bytes.Equal(once, twice) {
 			t.Errorf("not idempotent: %q, then %q", once, twice)
 		}
 	})

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/cay-run/cay/internal/guest"
 )
 
 // The languages that have a kernel here, by the names that clients give them.
@@ -80,8 +78,7 @@ func (s *Server) startKernel(ctx context.Context, lang string, at spec) (kernel,
 		at.argv = []string{s.cfg.R, "--no-echo", "--no-restore", "--file=" + lib("r.R"), "--args"}
 		return startLines(ctx, at, files{})
 	case langJava:
-		at.argv = append([]string{s.cfg.Java}, javaOptions...)
-		at.argv = append(at.argv, lib("Java.java"))
+		at.argv = s.javaKernel()
 		return startLines(ctx, at, files{})
 	}
 	at.argv = []string{s.cfg.Python, lib("launch.py"), "-f"}
@@ -174,17 +171,6 @@ func (bash) interrupt(k *lines) { k.signalled() }
 
 func shellQuote(s string) string {
 	return "'" + strings.ReplaceAll(strings.ReplaceAll(s, "\x00", ""), "'", `'\''`) + "'"
-}
-
-// javaOptions are for a console in a small machine: one that is ready soon
-// and leaves memory to others.
-var javaOptions = []string{
-	"-XX:+UseSerialGC", "-XX:MaxRAMPercentage=50", "-Xlog:disable", "-Xlog:all=error:stderr",
-	"-Xshare:auto", "-XX:SharedArchiveFile=" + guest.JavaClasses, // goes without where there is none
-	"-Dfile.encoding=UTF-8", "-Dsun.stdout.encoding=UTF-8", "-Dsun.stderr.encoding=UTF-8",
-	"-Djava.awt.headless=true",
-	// Where the seeds are that every clone must have its own of.
-	"--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util.concurrent=ALL-UNNAMED",
 }
 
 // files speaks with kernel/r.R and kernel/Java.java: a request is a number and

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -92,6 +93,9 @@ func TestR(t *testing.T) {
 
 func TestJava(t *testing.T) {
 	w := openWorld(t, Config{Java: program(t, "java")})
+	if err := w.compileJava(t.Context()); err != nil || !slices.Contains(w.javaKernel(), "-cp") {
+		t.Fatalf("%v: kernels start with %q", err, w.javaKernel())
+	}
 	for _, c := range []struct{ code, text, stdout, stderr string }{
 		{"int x = 6; x * 7", "42", "", ""},
 		{"x", "6", "", ""},

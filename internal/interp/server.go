@@ -148,18 +148,23 @@ func withDefaults(cfg Config) Config {
 }
 
 // Start starts the default Python context and has it import what people use
-// most, so that a snapshot taken afterwards holds it warm. GET /health fails
-// until Start has succeeded.
+// most, so that a snapshot taken afterwards holds it warm, and compiles the Java
+// kernel. GET /health fails until Start has succeeded.
 func (s *Server) Start(ctx context.Context) error {
 	sess, err := s.defaultSession(langPython)
 	if err != nil {
 		return err
 	}
 	sess.warms.Store(true)
+	compiled := make(chan error, 1)
+	go func() { compiled <- s.compileJava(ctx) }()
 	for range 3 { // a kernel can be unlucky, for one with the memory
 		if err = sess.warm(ctx); !errors.Is(err, errKernelGone) {
 			break
 		}
+	}
+	if failed := <-compiled; failed != nil {
+		s.cfg.Log.Warn("Java will start slowly", "error", failed)
 	}
 	s.warm.Store(err == nil)
 	return err

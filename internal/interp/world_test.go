@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -57,7 +58,8 @@ func (w *world) setEnv(env map[string]string) {
 // start.
 func newWorld(t *testing.T, start bool) *world {
 	t.Helper()
-	w := openWorld(t, Config{Python: python(t)})
+	languages := slices.DeleteFunc(Languages(), func(lang string) bool { return lang == langJava }) // takes its time
+	w := openWorld(t, Config{Python: python(t), Languages: languages})
 	if start {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
