@@ -5,8 +5,15 @@ How fast it answers is a benchmark's matter (make bench); the waits here are
 long because test machines are slow and shared.
 """
 
+import io
+import tarfile
+import urllib.error
+import urllib.parse
+import urllib.request
+
 import e2b
 import pytest
+import world
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +77,30 @@ def test_full_disk_is_an_error_not_an_end(victim, eventually):
     assert "No space left" in run.stderr
     with pytest.raises(e2b.NotEnoughSpaceException):
         victim.files.write("/tmp/more", b"x" * (8 << 20))
-    assert not victim.files.exists("/tmp/more")
+    with pytest.raises(e2b.NotEnoughSpaceException):
+        victim.files.write("/tmp/more", io.BytesIO(b"x" * (8 << 20)))
+    assert unpack(victim, "/tmp/more/", {"file": b"x" * (8 << 20)}) == 507
+    assert not victim.files.exists("/tmp/more") or victim.files.list("/tmp/more") == []
     victim.commands.run("rm /tmp/big")
     eventually(lambda: answers(victim), 120)
+
+
+def unpack(sandbox, directory, files):
+    """Sends a tar in chunks, as curl does a pipe, and returns the answer's status."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            tar.addfile(entry, io.BytesIO(text))
+    url = world.Server().url + "/files/tar?" + urllib.parse.urlencode({"path": directory})
+    request = urllib.request.Request(
+        url, iter([packed.getvalue()]), {**sandbox.connection_config.sandbox_headers, "E2b-Sandbox-Id": sandbox.sandbox_id,
+                                         "E2b-Sandbox-Port": "49983", "Content-Type": "application/x-tar"}, method="POST")
+    try:
+        return urllib.request.urlopen(request, timeout=60).status
+    except urllib.error.HTTPError as refused:
+        return refused.code
 
 
 def test_flood_of_output(victim, eventually):
