@@ -68,6 +68,7 @@ type BuildSpec struct {
 	Setup    Setup // of From
 	Image    string
 	Registry *RegistryAuth // nil for none
+	Archive  string        // hash of an uploaded file that a template was exported to
 
 	Steps    []BuildStep
 	StartCmd string // empty means that of From

@@ -32,6 +32,7 @@ type Build struct {
 type BuildStart struct {
 	FromImage    string      `json:"fromImage,omitempty"`
 	FromTemplate string      `json:"fromTemplate,omitempty"`
+	Archive      string      `json:"cayArchive,omitempty"` // or the hash of an uploaded file of a template
 	Registry     *Registry   `json:"fromImageRegistry,omitempty"`
 	Force        bool        `json:"force,omitempty"` // run every step, whatever is known
 	Steps        []BuildStep `json:"steps,omitempty"`

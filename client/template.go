@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/url"
 	"time"
@@ -80,4 +81,23 @@ func (c *Client) DiskUse(ctx context.Context) (map[string]DiskUse, error) {
 		out[u.TemplateID] = u
 	}
 	return out, err
+}
+
+// ExportTemplate returns a template as one file. An error while it is read
+// means that what came is of no use.
+func (c *Client) ExportTemplate(ctx context.Context, ref string) (io.ReadCloser, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.cfg.APIURL+"/cay/v1/templates/"+url.PathEscape(ref)+"/export", nil)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("X-API-Key", c.cfg.APIKey)
+	resp, err := c.cfg.HTTP.Do(r)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	if resp.StatusCode >= 300 {
+		defer resp.Body.Close()
+		return nil, failure(resp)
+	}
+	return resp.Body, nil
 }

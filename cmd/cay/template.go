@@ -20,6 +20,8 @@ type templateCmd struct {
 	Info    templateInfoCmd    `cmd:"" help:"Show a template and its builds."`
 	Tag     templateTagCmd     `cmd:"" help:"Give a build more tags, or take tags away."`
 	Publish templatePublishCmd `cmd:"" help:"Let other teams use a template, or no longer."`
+	Export  templateExportCmd  `cmd:"" help:"Write a template to one file, for machines without a network."`
+	Import  templateImportCmd  `cmd:"" help:"Take a template from such a file."`
 	Delete  templateDeleteCmd  `cmd:"" aliases:"rm" help:"Delete templates that no sandbox uses."`
 }
 

@@ -251,6 +251,10 @@ func (r *run) begin(ctx context.Context) error {
 }
 
 func (r *run) findBase(ctx context.Context) (cay.Setup, error) {
+	if r.spec.Archive != "" {
+		r.from = "file"
+		return r.imported(ctx)
+	}
 	if r.spec.Image != "" {
 		r.from = r.spec.Image
 		if r.cfg.Images != nil {

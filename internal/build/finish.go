@@ -126,6 +126,11 @@ func (r *run) flattenOn(ctx context.Context, base, layer string) (string, error)
 	if err := r.layers.Apply(tree, layer); err != nil {
 		return "", err
 	}
+	return r.write(ctx, tree)
+}
+
+// write writes a tree as an image that has no name yet.
+func (r *run) write(ctx context.Context, tree *erofs.Tree) (string, error) {
 	// An empty /tmp would become a RAM disk outside the overlay (ADR 1).
 	if err := tree.Put("tmp/.cay", erofs.Node{Mode: 0o100644, Mtime: time.Unix(1577836800, 0)}); err != nil {
 		return "", cay.Wrap(cay.Invalid, err, "/tmp must be a directory")

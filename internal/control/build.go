@@ -23,6 +23,8 @@ type Builder interface {
 	Has(id cay.SnapshotID) bool
 	// Tidy removes what only snapshots needed that are no more.
 	Tidy() error
+	// Export returns the file that a template becomes, as a stream.
+	Export(ctx context.Context, name string, limits cay.Limits, setup cay.Setup, id cay.SnapshotID) (io.ReadCloser, error)
 	// Uploaded reports whether a team's archive for COPY is there; Upload
 	// takes one, as a stream.
 	Uploaded(team cay.TeamID, hash string) bool
@@ -283,6 +285,10 @@ func (c *Control) buildSpec(j job) (spec cay.BuildSpec, unpin func(), err error)
 		Build: b.ID, Template: b.Template, Team: b.Team, Limits: b.Limits,
 		Steps: s.Steps, StartCmd: s.StartCmd, ReadyCmd: s.ReadyCmd, Force: s.Force, Registry: s.Registry,
 		Secrets: s.Secrets,
+	}
+	if s.FromArchive != "" {
+		spec.Archive = s.FromArchive
+		return spec, func() {}, nil
 	}
 	from := s.FromTemplate
 	if from == "" {

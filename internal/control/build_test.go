@@ -2,8 +2,10 @@ package control_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,6 +28,39 @@ func (*builder) Has(cay.SnapshotID) bool                                     { r
 func (*builder) Tidy() error                                                 { return nil }
 func (*builder) Uploaded(cay.TeamID, string) bool                            { return false }
 func (*builder) Upload(context.Context, cay.TeamID, string, io.Reader) error { return nil }
+
+func (*builder) Export(_ context.Context, name string, _ cay.Limits, _ cay.Setup, id cay.SnapshotID) (io.ReadCloser, error) {
+	return io.NopCloser(strings.NewReader(name + " " + string(id))), nil
+}
+
+func TestExportKeepsTheSnapshot(t *testing.T) {
+	w := withBuilder(t, &builder{build: func(context.Context, cay.BuildSpec, func(cay.BuildLog)) (cay.BuildResult, error) {
+		return cay.BuildResult{Snapshot: "snapshot"}, nil
+	}})
+	_, b := w.request("app")
+	if _, _, err := w.c.ExportTemplate(t.Context(), w.team.ID, "app"); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("one without a build: %v", err)
+	}
+	go w.c.Run(t.Context())
+	w.start(b)
+	w.await(b)
+	file, name, err := w.c.ExportTemplate(t.Context(), w.team.ID, "app")
+	if err != nil || name != "app" {
+		t.Fatalf("got %q, %v", name, err)
+	}
+	if err := w.c.RemoveTemplate(t.Context(), w.team.ID, "app"); err != nil {
+		t.Fatal(err)
+	}
+	if !w.c.Needs(t.Context(), "snapshot") {
+		t.Error("the snapshot may go while it is read")
+	}
+	if err := errors.Join(file.Close(), file.Close()); err != nil || w.c.Needs(t.Context(), "snapshot") {
+		t.Errorf("the snapshot must stay when it was read: %v", err)
+	}
+	if _, _, err := w.c.ExportTemplate(t.Context(), "another", "app"); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("another team's: %v", err)
+	}
+}
 
 // withBuilder gives a world a control that builds.
 func withBuilder(t *testing.T, b *builder) *world {

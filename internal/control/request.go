@@ -181,6 +181,7 @@ func (c *Control) templateFor(ctx context.Context, team cay.TeamID, name string)
 type BuildStart struct {
 	FromTemplate string // this or an image
 	FromImage    string
+	FromArchive  string // or the hash of an uploaded file of a template
 	Registry     *cay.RegistryAuth
 	Steps        []cay.BuildStep
 	StartCmd     string
@@ -194,7 +195,11 @@ func (s BuildStart) check() error {
 	switch {
 	case s.FromImage != "" && s.FromTemplate != "":
 		return cay.Errorf(cay.Invalid, "fromImage, fromTemplate: only one of them can be given")
-	case s.FromImage == "" && s.FromTemplate == "":
+	case s.FromArchive != "" && (s.FromImage != "" || s.FromTemplate != ""):
+		return cay.Errorf(cay.Invalid, "cayArchive: cannot be given with fromImage or fromTemplate")
+	case s.FromArchive != "" && !filesHash.MatchString(s.FromArchive):
+		return cay.Errorf(cay.Invalid, "cayArchive: must be 64 hexadecimal digits")
+	case s.FromImage == "" && s.FromTemplate == "" && s.FromArchive == "":
 		return cay.Errorf(cay.Invalid, "fromImage, fromTemplate: one of them must be given")
 	case len(s.Steps) > stepsMost:
 		return cay.Errorf(cay.Invalid, "steps: must be at most %d", stepsMost)

@@ -27,6 +27,9 @@ type BuildLogEntry struct {
 
 // BuildStart defines model for BuildStart.
 type BuildStart struct {
+	// CayArchive Cay's own, in place of fromImage and fromTemplate: the hash of an uploaded file of a template.
+	CayArchive *string `json:"cayArchive,omitempty"`
+
 	// CaySecrets Cay's own: what steps may see and no layer keeps, by name, in base64.
 	CaySecrets        *map[string][]byte `json:"caySecrets,omitempty"`
 	Force             *bool              `json:"force,omitempty"`

@@ -52,6 +52,7 @@ func (s *server) requestBuild(ctx context.Context, r NewBuild) (RequestedBuildJS
 // StartBuild starts a build.
 func (s *server) StartBuild(ctx context.Context, r StartBuildRequestObject) (StartBuildResponseObject, error) {
 	start := control.BuildStart{
+		FromArchive:  value(r.Body.CayArchive, ""),
 		FromTemplate: value(r.Body.FromTemplate, ""), FromImage: value(r.Body.FromImage, ""),
 		StartCmd: value(r.Body.StartCmd, ""), ReadyCmd: value(r.Body.ReadyCmd, ""), Force: value(r.Body.Force, false),
 	}

@@ -643,6 +643,9 @@ type ServerInterface interface {
 
 	// (DELETE /cay/v1/ssh-keys/{keyID})
 	RemoveSSHKey(w http.ResponseWriter, r *http.Request, keyID string)
+
+	// (GET /cay/v1/templates/{name}/export)
+	ExportTemplate(w http.ResponseWriter, r *http.Request, name string)
 }
 
 // Unimplemented server implementation that returns http.StatusNotImplemented for each endpoint.
@@ -811,6 +814,11 @@ func (_ Unimplemented) AddSSHKey(w http.ResponseWriter, r *http.Request) {
 
 // (DELETE /cay/v1/ssh-keys/{keyID})
 func (_ Unimplemented) RemoveSSHKey(w http.ResponseWriter, r *http.Request, keyID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/templates/{name}/export)
+func (_ Unimplemented) ExportTemplate(w http.ResponseWriter, r *http.Request, name string) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1851,6 +1859,32 @@ func (siw *ServerInterfaceWrapper) RemoveSSHKey(w http.ResponseWriter, r *http.R
 	handler.ServeHTTP(w, r)
 }
 
+// ExportTemplate operation middleware
+func (siw *ServerInterfaceWrapper) ExportTemplate(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", chi.URLParam(r, "name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ExportTemplate(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 type UnescapedCookieParamError struct {
 	ParamName string
 	Err       error
@@ -2008,6 +2042,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/idempotency-keys/{key}", wrapper.GetIdempotencyKey)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/templates/{name}/export", wrapper.ExportTemplate)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/disk-use", wrapper.GetDiskUse)
@@ -2924,6 +2961,34 @@ func (response RemoveSSHKey204Response) VisitRemoveSSHKeyResponse(w http.Respons
 	return nil
 }
 
+type ExportTemplateRequestObject struct {
+	Name string `json:"name"`
+}
+
+type ExportTemplateResponseObject interface {
+	VisitExportTemplateResponse(w http.ResponseWriter) error
+}
+
+type ExportTemplate200ApplicationZstdResponse struct {
+	Body          io.Reader
+	ContentLength int64
+}
+
+func (response ExportTemplate200ApplicationZstdResponse) VisitExportTemplateResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/zstd")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	_, err := io.Copy(w, response.Body)
+	return err
+}
+
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 
@@ -3025,6 +3090,9 @@ type StrictServerInterface interface {
 
 	// (DELETE /cay/v1/ssh-keys/{keyID})
 	RemoveSSHKey(ctx context.Context, request RemoveSSHKeyRequestObject) (RemoveSSHKeyResponseObject, error)
+
+	// (GET /cay/v1/templates/{name}/export)
+	ExportTemplate(ctx context.Context, request ExportTemplateRequestObject) (ExportTemplateResponseObject, error)
 }
 
 type StrictHandlerFunc func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error)
@@ -3988,6 +4056,32 @@ func (sh *strictHandler) RemoveSSHKey(w http.ResponseWriter, r *http.Request, ke
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(RemoveSSHKeyResponseObject); ok {
 		if err := validResponse.VisitRemoveSSHKeyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ExportTemplate operation middleware
+func (sh *strictHandler) ExportTemplate(w http.ResponseWriter, r *http.Request, name string) {
+	var request ExportTemplateRequestObject
+
+	request.Name = name
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ExportTemplate(ctx, request.(ExportTemplateRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ExportTemplate")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ExportTemplateResponseObject); ok {
+		if err := validResponse.VisitExportTemplateResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

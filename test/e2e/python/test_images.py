@@ -149,3 +149,27 @@ def test_collecting_keeps_what_the_next_build_begins_with(server, name, eventual
     build()
     lines = [line.message for line in log]
     assert any("CACHED" in line for line in lines) and not any("making a root" in line for line in lines), lines
+
+
+def test_a_template_travels_as_one_file(server, name, create, tmp_path):
+    template = e2b.Template().from_image(server.image, username="robot", password="sesame").set_envs({"MADE": "there"}) \
+        .run_cmd(f"echo {name} > ~/made; ln ~/made ~/second").set_start_cmd("echo up > /tmp/up; exec sleep infinity", "test -f /tmp/up")
+    e2b.Template.build(template, name, cpu_count=1, memory_mb=512)
+    file = tmp_path / "t.cay"
+    cay("template", "export", name, "-o", str(file))
+    cay("template", "delete", name)
+    told = cay("template", "import", str(file))
+    assert "Build finished" in told.stderr
+    box = create(name)
+    shown = box.commands.run(SHOW + "; cat made; stat -c %h second; cat /tmp/up; echo $MADE; pgrep -c sleep || ps | grep -c 'sleep infinit[y]'")
+    assert shown.stdout == f"twokept\n4755:2\nsweet /opt/tiny:/usr/bin:/bin\nuser\n/home/user\n{name}\n2\nup\nthere\n1\n"
+    assert (box.get_info().cpu_count, box.get_info().memory_mb) == (1, 512)
+    box.kill()
+    # One that is damaged is seen, and what is there still serves.
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    for damaged in data, data[:-1000]:
+        file.write_bytes(damaged)
+        failed = cay("template", "import", str(file), check=False)
+        assert failed.returncode == 1 and "damaged" in failed.stderr, failed.stderr
+    assert create(name).commands.run("cat ~/made").stdout == name + "\n"

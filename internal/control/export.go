@@ -1,0 +1,57 @@
+package control
+
+import (
+	"context"
+	"io"
+
+	"github.com/cay-run/cay"
+)
+
+// ExportTemplate returns the file that a template becomes, and its name. The
+// template stays until the file is closed.
+func (c *Control) ExportTemplate(ctx context.Context, team cay.TeamID, ref string) (file io.ReadCloser, name string, err error) {
+	if c.builds.builder == nil {
+		return nil, "", cay.Errorf(cay.Unsupported, "this server builds no templates")
+	}
+	c.collecting.RLock()
+	t, err := c.Template(ctx, team, ref)
+	if err != nil {
+		c.collecting.RUnlock()
+		return nil, "", err
+	}
+	unpin := c.pin(t.Snapshot)
+	c.collecting.RUnlock()
+	name = string(t.ID)
+	if len(t.Names) > 0 {
+		name = t.Names[0]
+	}
+	switch {
+	case t.Snapshot == "":
+		err = cay.Errorf(cay.NotFound, "template %q has no finished build", ref)
+	case t.Source != "":
+		err = cay.Errorf(cay.Unsupported, "%q is the snapshot of a sandbox, whose memory other machines cannot use", ref).
+			WithHint("build a template from it, and export that")
+	default:
+		file, err = c.builds.builder.Export(ctx, name, t.Limits, t.Setup, t.Snapshot)
+	}
+	if err != nil {
+		unpin()
+		return nil, "", err
+	}
+	return &pinned{file, unpin}, name, nil
+}
+
+// pinned is a file that keeps a snapshot.
+type pinned struct {
+	io.ReadCloser
+	unpin func()
+}
+
+func (p *pinned) Close() error {
+	err := p.ReadCloser.Close()
+	if p.unpin != nil {
+		p.unpin()
+		p.unpin = nil
+	}
+	return err
+}
