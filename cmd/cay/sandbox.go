@@ -37,6 +37,7 @@ type sandboxCmd struct {
 	Forward forwardCmd `cmd:"" name:"port-forward" help:"Have ports of this machine lead to ports of a sandbox."`
 	Limit   limitCmd   `cmd:"" help:"Bound how fast a sandbox sends and receives, or show the bounds."`
 	Events  eventsCmd  `cmd:"" help:"Tell what happened to sandboxes, and what happens."`
+	Logs    logsCmd    `cmd:"" help:"Show a sandbox's log."`
 	Egress  egressCmd  `cmd:"" help:"Show what a sandbox tried to reach, and what decided."`
 	Why     whyCmd     `cmd:"" help:"Say why sandboxes ended."`
 	Cp      cpCmd      `cmd:"" help:"Copy files and directories into a sandbox or out of one."`
