@@ -10,7 +10,7 @@ import world
 
 @pytest.fixture(scope="module")
 def server():
-    """The server, once more, with short limits."""
+    """The server, which test_down ended, once more and with short limits."""
     server = world.Server()
     server.cay("down")
     server.env.update(CAY_BUILD_STEP_TIMEOUT="3s", CAY_BUILD_READY_TIMEOUT="3s")
