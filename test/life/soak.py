@@ -45,6 +45,20 @@ def files_alone(sandbox, cycles):
     return different, boots
 
 
+ASK = "curl -s --retry 20 --retry-connrefused --retry-delay 1 http://127.0.0.1:8000/"
+
+
+def answer(sandbox, cycle):
+    """What the process says; nothing, with what is going on inside, when it
+    says nothing within a minute, which counts as different."""
+    try:
+        return sandbox.commands.run(ASK).stdout
+    except e2b.TimeoutException:
+        inside = sandbox.commands.run("ps axo pid,stat,etime,time,args; cat /proc/net/tcp", user="root")
+        print(f"cycle {cycle}: no answer; inside:\n{inside.stdout}", flush=True)
+        return None
+
+
 def main():
     server = world.aside("soak", 7182, "10.216.0.0/16", "cysok")
     server.start()
@@ -52,8 +66,7 @@ def main():
     sandbox = e2b.Sandbox.create(timeout=3600)
     sandbox.files.write("/home/user/holder.py", HOLDER)
     sandbox.commands.run("python3 /home/user/holder.py", background=True, timeout=0)
-    ask = "curl -s --retry 20 --retry-connrefused --retry-delay 1 http://127.0.0.1:8000/"
-    first, different, pauses, resumes = sandbox.commands.run(ask).stdout, 0, [], []
+    first, different, pauses, resumes = sandbox.commands.run(ASK).stdout, 0, [], []
     for cycle in range(1, CYCLES + 1):
         begun = time.perf_counter()
         sandbox.pause()
@@ -61,7 +74,7 @@ def main():
         begun = time.perf_counter()
         sandbox = e2b.Sandbox.connect(sandbox.sandbox_id, timeout=3600)
         resumes.append(time.perf_counter() - begun)
-        if sandbox.commands.run(ask).stdout != first:
+        if answer(sandbox, cycle) != first:
             different += 1
         if cycle % 100 == 0:
             print(f"{cycle} cycles, {different} different", flush=True)
