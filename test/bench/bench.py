@@ -2,7 +2,7 @@
 
     make bench            prints raw samples, medians and a table; build/bench.json
     BENCH_N=50 make bench more samples; agent.py and life.py have their own settings
-    BENCH_PARTS=life      only some: use, agent, interp, life, growth
+    BENCH_PARTS=life      only some: use, agent, interp, life, growth, edge
 
 Machines are shared and noisy: samples of a figure and of its counterpart are
 taken in turns, and ratios of medians are what counts. A bar that is missed is
@@ -20,6 +20,7 @@ import e2b
 import e2b_code_interpreter
 
 import agent
+import edge
 import growth
 import interp
 import life
@@ -127,7 +128,7 @@ def machine():
 
 
 def figures(server):
-    parts = os.environ.get("BENCH_PARTS", "use agent interp life growth").split()
+    parts = os.environ.get("BENCH_PARTS", "use agent interp life growth edge").split()
     if "use" in parts:
         for measure in (create_to_first_result, command, memory, recovery):
             yield measure(server)
@@ -140,6 +141,8 @@ def figures(server):
         yield from life.measure(server)
     if "growth" in parts:
         yield from growth.measure(server)
+    if "edge" in parts:
+        yield from edge.measure(server)
 
 
 def main():

@@ -7,7 +7,8 @@ import time
 class Figure:
     """One measured thing with its raw counterpart and its bar."""
 
-    def __init__(self, name, unit, bar, rule, at=0.5):
+    def __init__(self, name, unit, bar, rule, at=0.5, digits=1):
+        self.digits = digits
         self.name, self.unit, self.rule = name, unit, rule
         self.at = at  # which of the sorted samples counts; the middle one as a rule
         self.bar = bar  # raw median → what ours may be; none where growth is what counts
@@ -16,8 +17,9 @@ class Figure:
     def row(self):
         ours, raw = self.pick(self.ours), self.pick(self.raw) if self.raw else None
         limit = None if self.bar is None else self.bar(raw)
-        return {"name": self.name, "unit": self.unit, "ours": round(ours, 1),
-                "raw": None if raw is None else round(raw, 1), "bar": None if limit is None else round(limit, 1), "rule": self.rule,
+        return {"name": self.name, "unit": self.unit, "ours": round(ours, self.digits),
+                "raw": None if raw is None else round(raw, self.digits), "bar": None if limit is None else round(limit, self.digits),
+                "rule": self.rule,
                 "met": None if limit is None else ours <= limit, "samples": {"ours": self.ours, "raw": self.raw}}
 
     def pick(self, samples):

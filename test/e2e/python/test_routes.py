@@ -41,6 +41,59 @@ def test_web_server_by_headers(web):
     assert (reply.status, body) == (200, "hello from inside")
 
 
+SERVERS = """
+import http.server, socket, threading
+for port, bind in enumerate(("127.0.0.1", "::1", "0.0.0.0", "::"), 3101):
+    class Server(http.server.ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(self.server.server_address[0].encode())
+    threading.Thread(target=Server((bind, port), Handler).serve_forever).start()
+"""
+
+
+def test_every_way_to_listen(sbx):
+    sbx.files.write("/tmp/servers.py", SERVERS)
+    sbx.commands.run("python3 /tmp/servers.py", background=True, timeout=0)
+    sbx.commands.run("for i in $(seq 300); do ss -Htln sport = :3104 | grep -q . && exit 0; sleep 0.1; done; exit 1", timeout=60)
+    for port, bind in enumerate(("127.0.0.1", "::1", "0.0.0.0", "::"), 3101):
+        reply, body = get(host=f"{port}-{sbx.sandbox_id}.localhost")
+        assert (reply.status, body) == (200, bind)
+
+
+def test_by_path(web):
+    """An address without names: what a page loads from a path of its own comes from its sandbox."""
+    prefix = f"/s/{web.sandbox_id}/3000"
+    reply, body = get(f"{prefix}/", headers={"Accept": "text/html"})
+    assert (reply.status, body) == (200, "hello from inside")
+    opened = reply.getheader("Set-Cookie").split(";")[0]
+    page = {"Referer": f"http://{SERVER.netloc}{prefix}/", "Host": SERVER.netloc}
+    for headers in (page, {"Cookie": opened}):
+        reply, _ = get("/index.html?v=1", headers=headers)
+        assert (reply.status, reply.getheader("Location")) == (307, f"{prefix}/index.html?v=1")
+    reply, body = get("/sandboxes", headers={**page, "Cookie": opened, "X-API-KEY": os.environ["E2B_API_KEY"]})
+    assert reply.status == 200 and isinstance(json.loads(body), list)
+    reply, _ = get(prefix)
+    assert (reply.status, reply.getheader("Location")) == (307, f"{prefix}/")
+
+
+def test_private_in_a_browser(create):
+    """A person opens a private sandbox with its token in the address."""
+    box = create(network={"allow_public_traffic": False})
+    token = box.traffic_access_token
+    browser = {"User-Agent": "Mozilla/5.0", "Accept": "text/html"}
+    prefix = f"/s/{box.sandbox_id}/4567/"
+    reply, body = get(prefix, headers=browser)
+    assert reply.status == 403 and "Missing Traffic Access Token" in body
+    reply, _ = get(f"{prefix}?e2b-traffic-access-token={token}", headers=browser)
+    assert (reply.status, reply.getheader("Location")) == (303, prefix)
+    reply, body = get(prefix, headers={**browser, "Cookie": reply.getheader("Set-Cookie").split(";")[0]})
+    assert reply.status == 502 and "no service running on port" in body
+
+
 def test_closed_port(sbx):
     reply, body = get(host=f"4567-{sbx.sandbox_id}.localhost")
     assert reply.status == 502
