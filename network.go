@@ -1,6 +1,7 @@
 package cay
 
 import (
+	"crypto/x509"
 	"maps"
 	"net/netip"
 	"regexp"
@@ -18,6 +19,14 @@ type EgressProxy struct {
 	Address  string `json:"address"` // host:port
 	Username string `json:"username,omitempty"`
 	Password string `json:"password,omitempty"`
+	// TLS is how the connection to it is secured; nil leaves it plain.
+	TLS *ProxyTLS `json:"tls,omitempty"`
+}
+
+// ProxyTLS is how a SOCKS5 server is reached over TLS.
+type ProxyTLS struct {
+	ServerName string `json:"serverName,omitempty"` // empty means the host of the address
+	CACert     string `json:"caCert,omitempty"`     // PEM to trust instead of whom the host trusts
 }
 
 // HeaderRule sets headers of requests to a domain. Values may hold
@@ -84,6 +93,8 @@ const (
 	maxHeaderValue  = 2048
 	maxDomain       = 128
 	maxCredential   = 255
+	maxDNSServers   = 10
+	maxCACert       = 64 << 10
 )
 
 // Check says what is wrong with a policy, naming the field as clients know it.
@@ -114,7 +125,24 @@ func (p NetworkPolicy) Check() error {
 	if err := p.checkRules(); err != nil {
 		return err
 	}
+	if len(p.DNSServers) > maxDNSServers {
+		return Errorf(Invalid, "network.dnsServers: has more than %d entries", maxDNSServers)
+	}
+	for _, s := range p.DNSServers {
+		if a, err := netip.ParseAddr(s); err != nil || !a.Is4() {
+			return Errorf(Invalid, "network.dnsServers: %.80q is no IPv4 address", s)
+		}
+	}
 	return p.Proxy.check()
+}
+
+// NameServers are the name servers that a policy opens: the contract has them
+// count only beside a domain, which would be of little use without names.
+func (p NetworkPolicy) NameServers() []string {
+	if slices.ContainsFunc(p.AllowOut, func(d string) bool { _, address := Destination(d); return !address }) {
+		return p.DNSServers
+	}
+	return nil
 }
 
 func (p NetworkPolicy) checkRules() error {
@@ -187,6 +215,19 @@ func (p *EgressProxy) check() error {
 		return Errorf(Invalid, "network.egressProxy.password: has more than %d bytes", maxCredential)
 	case p.Password != "" && p.Username == "":
 		return Errorf(Invalid, "network.egressProxy.password: needs a username")
+	}
+	return p.TLS.check()
+}
+
+func (t *ProxyTLS) check() error {
+	switch {
+	case t == nil:
+	case t.ServerName != "" && (!IsDomain(t.ServerName) || strings.HasPrefix(t.ServerName, "*")):
+		return Errorf(Invalid, "network.egressProxy.tls.serverName: %.80q is no domain", t.ServerName)
+	case len(t.CACert) > maxCACert:
+		return Errorf(Invalid, "network.egressProxy.tls.caCert: has more than %d bytes", maxCACert)
+	case t.CACert != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(t.CACert)):
+		return Errorf(Invalid, "network.egressProxy.tls.caCert: holds no certificate in PEM")
 	}
 	return nil
 }

@@ -66,6 +66,8 @@ type NetworkPolicy struct {
 	// Rules set headers of requests, by domain. They open nothing.
 	Rules map[string][]HeaderRule `json:"rules,omitempty"`
 	Proxy *EgressProxy            `json:"proxy,omitempty"`
+	// DNSServers are name servers of others that it may reach besides ours.
+	DNSServers []string `json:"dnsServers,omitempty"`
 	// Private is the network that it shares with others of its team; nil for
 	// none.
 	Private   *PrivateNetwork `json:"private,omitempty"`

@@ -106,7 +106,7 @@ func (c *Control) Connections(ctx context.Context, team cay.TeamID, id cay.Sandb
 // outwards is a policy with what another says of reaching out.
 func outwards(p, from cay.NetworkPolicy) cay.NetworkPolicy {
 	p.AllowInternet, p.AllowOut, p.DenyOut = from.AllowInternet, from.AllowOut, from.DenyOut
-	p.Rules, p.Proxy = from.Rules, from.Proxy
+	p.Rules, p.Proxy, p.DNSServers = from.Rules, from.Proxy, from.DNSServers
 	return p
 }
 

@@ -39,6 +39,11 @@ func compile(p cay.NetworkPolicy) *rules {
 			r.names.add(d, "allowOut "+d)
 		}
 	}
+	for _, d := range p.NameServers() {
+		if prefix, ok := cay.Destination(d); ok {
+			r.allowed = append(r.allowed, addressRule{prefix, "dnsServers " + d})
+		}
+	}
 	for _, d := range p.DenyOut {
 		if prefix, ok := cay.Destination(d); ok {
 			r.denied = append(r.denied, addressRule{prefix, "denyOut " + d})

@@ -2,6 +2,8 @@ package egress
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -36,11 +38,17 @@ func (p *Proxy) dialSOCKS(ctx context.Context, via *cay.EgressProxy, dst netip.A
 	if err != nil {
 		return nil, fmt.Errorf("egress proxy: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { c.Close() })
+	plain := c
+	stop := context.AfterFunc(ctx, func() { plain.Close() })
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = c.SetDeadline(deadline)
 	}
-	err = socksHandshake(c, via, dst, name)
+	if via.TLS != nil {
+		c, err = p.secure(ctx, c, via)
+	}
+	if err == nil {
+		err = socksHandshake(c, via, dst, name)
+	}
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -50,6 +58,25 @@ func (p *Proxy) dialSOCKS(ctx context.Context, via *cay.EgressProxy, dst netip.A
 	}
 	_ = c.SetDeadline(time.Time{})
 	return c, nil
+}
+
+// secure has the way to a SOCKS server be TLS, whose certificate is always
+// verified. It returns a connection after an error too.
+func (p *Proxy) secure(ctx context.Context, c net.Conn, via *cay.EgressProxy) (net.Conn, error) {
+	cfg := &tls.Config{ServerName: via.TLS.ServerName, RootCAs: p.cfg.TLS, MinVersion: tls.VersionTLS12}
+	if cfg.ServerName == "" {
+		host, _, err := net.SplitHostPort(via.Address)
+		if err != nil {
+			return c, err
+		}
+		cfg.ServerName = host
+	}
+	if via.TLS.CACert != "" {
+		cfg.RootCAs = x509.NewCertPool()
+		cfg.RootCAs.AppendCertsFromPEM([]byte(via.TLS.CACert))
+	}
+	secured := tls.Client(c, cfg)
+	return secured, secured.HandshakeContext(ctx)
 }
 
 // socksAddress finds the server, for this one connection.

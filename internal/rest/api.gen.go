@@ -76,10 +76,17 @@ type Connect struct {
 // EgressProxy defines model for EgressProxy.
 type EgressProxy struct {
 	// Address host:port of a SOCKS5 server.
-	Address  *string     `json:"address,omitempty"`
-	Password *string     `json:"password,omitempty"`
-	TLS      interface{} `json:"tls,omitempty"`
-	Username *string     `json:"username,omitempty"`
+	Address  *string         `json:"address,omitempty"`
+	Password *string         `json:"password,omitempty"`
+	TLS      *EgressProxyTLS `json:"tls,omitempty"`
+	Username *string         `json:"username,omitempty"`
+}
+
+// EgressProxyTLS defines model for EgressProxyTLS.
+type EgressProxyTLS struct {
+	CaCert     *string `json:"caCert,omitempty"`
+	Enabled    *bool   `json:"enabled,omitempty"`
+	ServerName *string `json:"serverName,omitempty"`
 }
 
 // Error defines model for Error.
@@ -130,9 +137,11 @@ type Network struct {
 	AllowOut           *[]string `json:"allowOut,omitempty"`
 	AllowPublicTraffic *bool     `json:"allowPublicTraffic,omitempty"`
 	DenyOut            *[]string `json:"denyOut,omitempty"`
+	DNSServers         *[]string `json:"dnsServers,omitempty"`
 	EgressProxy        *struct {
-		Address  string  `json:"address"`
-		Username *string `json:"username,omitempty"`
+		Address  string          `json:"address"`
+		TLS      *EgressProxyTLS `json:"tls,omitempty"`
+		Username *string         `json:"username,omitempty"`
 	} `json:"egressProxy,omitempty"`
 	HTTPSPorts      *[]int        `json:"httpsPorts,omitempty"`
 	MaskRequestHost *string       `json:"maskRequestHost,omitempty"`

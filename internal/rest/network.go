@@ -63,16 +63,19 @@ func egressPolicy(n NetworkUpdate) (cay.NetworkPolicy, error) {
 	for _, d := range value(n.AllowOut, nil) {
 		p.AllowOut = append(p.AllowOut, strings.ToLower(d))
 	}
-	if len(value(n.DNSServers, nil)) > 0 {
-		return p, cay.Errorf(cay.Unsupported, "network.dnsServers: are not in this version of Cay: its own resolver answers").
-			WithHint("leave it out")
-	}
+	p.DNSServers = value(n.DNSServers, nil)
 	if e := n.EgressProxy; e != nil {
-		if e.TLS != nil && e.TLS != false {
-			return p, cay.Errorf(cay.Unsupported, "network.egressProxy.tls: is not in this version of Cay")
-		}
 		p.Proxy = &cay.EgressProxy{
 			Address: value(e.Address, ""), Username: value(e.Username, ""), Password: value(e.Password, ""),
+		}
+		if t := e.TLS; t != nil {
+			name, ca := value(t.ServerName, ""), value(t.CaCert, "")
+			if !value(t.Enabled, false) && (name != "" || ca != "") {
+				return p, cay.Errorf(cay.Invalid, "network.egressProxy.tls: has fields, but enabled is false")
+			}
+			if value(t.Enabled, false) {
+				p.Proxy.TLS = &cay.ProxyTLS{ServerName: name, CACert: ca}
+			}
 		}
 	}
 	for domain, rules := range value(n.Rules, nil) {
@@ -107,6 +110,7 @@ func (s *server) UpdateNetwork(ctx context.Context, r UpdateNetworkRequestObject
 func wireNetwork(n cay.NetworkPolicy) *Network {
 	out := &Network{
 		AllowPublicTraffic: &n.AllowPublic, AllowOut: wireList(n.AllowOut), DenyOut: wireList(n.DenyOut),
+		DNSServers: wireList(n.DNSServers),
 		MaskRequestHost: pointer(n.MaskHost),
 	}
 	if len(n.HTTPSPorts) > 0 {
@@ -114,9 +118,13 @@ func wireNetwork(n cay.NetworkPolicy) *Network {
 	}
 	if n.Proxy != nil {
 		out.EgressProxy = &struct {
-			Address  string  `json:"address"`
-			Username *string `json:"username,omitempty"`
-		}{n.Proxy.Address, pointer(n.Proxy.Username)}
+			Address  string          `json:"address"`
+			TLS      *EgressProxyTLS `json:"tls,omitempty"`
+			Username *string         `json:"username,omitempty"`
+		}{n.Proxy.Address, nil, pointer(n.Proxy.Username)}
+		if t := n.Proxy.TLS; t != nil { // whom it trusts is not told
+			out.EgressProxy.TLS = &EgressProxyTLS{Enabled: pointer(true), ServerName: pointer(t.ServerName)}
+		}
 	}
 	if len(n.Rules) > 0 {
 		rules := NetworkRules{}

@@ -54,7 +54,7 @@ func (m *Manager) Apply(_ context.Context, s Slot, p cay.NetworkPolicy) error {
 // inKernel is the part of a policy that the packet filter decides alone.
 // Everything that goes through a SOCKS server is diverted.
 func inKernel(p cay.NetworkPolicy) policy {
-	allowed, denied := prefixes(p.AllowOut), prefixes(p.DenyOut)
+	allowed, denied := prefixes(slices.Concat(p.AllowOut, p.NameServers())), prefixes(p.DenyOut)
 	everything := wide(allowed) || p.AllowInternet && !wide(denied)
 	something := p.AllowInternet || len(p.AllowOut) > 0
 	asking := p.Private != nil || something && (!everything || len(p.Rules) > 0)

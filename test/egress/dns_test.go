@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/vnet"
 )
 
@@ -149,6 +150,25 @@ var questions = group{"questions by name", byName, []attempt{
 		return refused(w, err)
 	}},
 	{"another name server", func(w *world) error {
+		_, err := w.ask("udp4", netip.AddrPortFrom(w.b, 53), "b.example", dnsmessage.TypeA)
+		return errors.Join(refused(w, err), unseen(w, "dns"))
+	}},
+	{"a name server that the policy opens", func(w *world) error {
+		p := byName(w)
+		p.DNSServers = []string{w.b.String(), w.private[0].String()}
+		w.policy(p)
+		_, err := w.ask("udp4", netip.AddrPortFrom(w.b, 53), "b.example", dnsmessage.TypeA)
+		if err != nil {
+			return err
+		}
+		_, err = w.ask("udp4", netip.AddrPortFrom(w.private[0], 53), "b.example", dnsmessage.TypeA)
+		if err == nil {
+			return errors.New("a private address was opened")
+		}
+		return nil
+	}},
+	{"a name server that counts without a domain", func(w *world) error {
+		w.policy(cay.NetworkPolicy{DNSServers: []string{w.b.String()}})
 		_, err := w.ask("udp4", netip.AddrPortFrom(w.b, 53), "b.example", dnsmessage.TypeA)
 		return errors.Join(refused(w, err), unseen(w, "dns"))
 	}},

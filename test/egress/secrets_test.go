@@ -2,6 +2,8 @@ package egress_test
 
 import (
 	"bytes"
+	"crypto/tls"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -216,6 +218,23 @@ var socks = group{"egress proxy", bySOCKS, []attempt{
 		}
 		return errors.Join(unseen(w, ":9000"), wantAsked(w))
 	}},
+	{"the proxy over TLS", func(w *world) error {
+		return overProxyTLS(w, "proxy.example:1443", cay.ProxyTLS{}, true)
+	}},
+	{"the proxy over TLS, by a name and an authority that are told", func(w *world) error {
+		own := cay.ProxyTLS{ServerName: "proxy.example", CACert: inPEM(w.certs["ca"])}
+		return overProxyTLS(w, w.c.String()+":1443", own, true)
+	}},
+	{"a proxy with another's certificate", func(w *world) error {
+		return overProxyTLS(w, "proxy.example:1443", cay.ProxyTLS{ServerName: "a.example"}, false)
+	}},
+	{"a proxy whose authority is not trusted", func(w *world) error {
+		own := cay.ProxyTLS{CACert: inPEM(w.certs["a.example"])}
+		return overProxyTLS(w, "proxy.example:1443", own, false)
+	}},
+	{"a proxy that speaks no TLS", func(w *world) error {
+		return overProxyTLS(w, "proxy.example:1080", cay.ProxyTLS{}, false)
+	}},
 	{"a proxy that is away", func(w *world) error {
 		p := bySOCKS(w)
 		p.Proxy.Address = w.c.String() + ":1081"
@@ -298,3 +317,26 @@ var live = group{"changes of policy", byName, []attempt{
 		return nil
 	}},
 }}
+
+// overProxyTLS wants a connection through a SOCKS server that is reached over
+// TLS, or none at all.
+func overProxyTLS(w *world, address string, how cay.ProxyTLS, through bool) error {
+	p := bySOCKS(w)
+	p.Proxy.Address, p.Proxy.TLS = address, &how
+	w.policy(p)
+	asked(w)
+	got, err := w.says(w.b, 9000, "hello")
+	switch {
+	case through && (err != nil || got != "hello"):
+		return fmt.Errorf("got %q, %v", got, err)
+	case through:
+		return wantAsked(w, w.b.String())
+	case err == nil:
+		return errors.New("it got through")
+	}
+	return errors.Join(unseen(w, ":9000"), wantAsked(w))
+}
+
+func inPEM(c tls.Certificate) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}))
+}

@@ -249,7 +249,7 @@ func (w *world) seen() []string {
 // servers starts what the internet offers, on every address of it.
 func (w *world) servers() {
 	w.authority()
-	for _, name := range []string{"a.example", "b.example", "c.example", "sub.w.example", "two.example"} {
+	for _, name := range []string{"a.example", "b.example", "c.example", "sub.w.example", "two.example", "proxy.example"} {
 		w.certificate(name)
 	}
 	handler := http.HandlerFunc(w.web)
@@ -276,6 +276,7 @@ func (w *world) servers() {
 	go w.accept(w.listen("0.0.0.0:22"), func(c net.Conn) { io.WriteString(c, "SSH-2.0-world\r\n") })
 	go w.accept(w.listen("0.0.0.0:9000"), func(c net.Conn) { io.Copy(c, c) })
 	go w.accept(w.listen("0.0.0.0:1080"), w.serveSOCKS)
+	go w.accept(tls.NewListener(w.listen("0.0.0.0:1443"), &tls.Config{Certificates: []tls.Certificate{w.certs["proxy.example"]}}), w.serveSOCKS)
 	for _, port := range []uint16{123, 443, 853, 5353} {
 		for _, a := range []netip.Addr{w.a, w.b, w.private[0]} { // so that answers come from where they are awaited
 			addr := netip.AddrPortFrom(a, port).String()

@@ -1,0 +1,157 @@
+"""Secrets that a real sandbox uses and never sees, with both SDKs.
+
+The upstream is a TLS server of our own at a public-looking address; the server
+is started anew with an authority and a name server that know it.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import ssl
+import subprocess
+import time
+import uuid
+
+import e2b
+import pytest
+from e2b import ALL_TRAFFIC
+
+import world
+from internet import NAMES, Internet, Names, certificate
+from test_restart import Adopted
+
+API, OTHER = NAMES
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """The server with an internet that it trusts; as before after."""
+    directory = tmp_path_factory.mktemp("upstream")
+    ca, leaf = certificate(directory)
+    bundle = directory / "bundle.pem"
+    bundle.write_text(pathlib.Path(ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt").read_text() + ca.read_text())
+    with Internet(str(leaf)) as internet:
+        first, second = internet.addresses
+        names = Names({API: first, OTHER: second})
+        server = world.Server()
+        usual = dict(server.env)
+        server.process = Adopted(int((server.data / "lock").read_text().split()[0]))
+        server.kill9()
+        try:
+            server.env.update(CAY_RESOLVERS=names.address, SSL_CERT_FILE=str(bundle))
+            server.start()
+            server.names, server.internet = names, internet
+            yield server
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                server.kill9()
+            server.env = usual
+            server.start()
+            names.close()
+
+
+@pytest.fixture
+def secret(server):
+    name, value = f"key-{uuid.uuid4().hex[:8]}", f"v4lue-{uuid.uuid4().hex}"
+    e2b.Secret.create(name, value)
+    yield name, value
+    e2b.Secret.destroy(name)
+
+
+def rules(name):
+    return {API: [{"transform": {"headers": {"Authorization": "Bearer " + e2b.Secret.fill(name)}}}]}
+
+
+def post(sandbox, url, *options):
+    """The answer's headers and JSON; what is not JSON is returned as text."""
+    run = sandbox.commands.run(
+        f"curl -sS -m 60 -D /tmp/head {' '.join(options)} -d payload {url} -o /tmp/body; cat /tmp/head; echo @@@; cat /tmp/body", timeout=90)
+    head, body = run.stdout.split("@@@\n")
+    with contextlib.suppress(ValueError):
+        body = json.loads(body)
+    return head, body
+
+
+def digest(value):
+    return hashlib.sha256(f"Bearer {value}".encode()).hexdigest()
+
+
+def leaks(server, value, since):
+    """Files that hold a value, of those written since: logs, records, snapshots."""
+    found = []
+    for file in [server.log, *server.data.rglob("*")]:
+        with contextlib.suppress(FileNotFoundError):
+            if file.is_file() and file.stat().st_mtime >= since and \
+                    subprocess.run(["grep", "-qaF", value, str(file)]).returncode == 0:
+                found.append(str(file))
+    return found
+
+
+def test_a_secret_is_used_and_never_seen(server, secret, create):
+    name, value = secret
+    since = time.time() - 5
+    sandbox = create(network={"rules": rules(name)})
+    head, got = post(sandbox, f"https://{API}/")
+    # The upstream had the real one; the guest sees stars of the same length.
+    assert got["digest"] == digest(value) and got["host"] == API
+    assert got["body"] == hashlib.sha256(b"payload").hexdigest()
+    assert got["key"] == "Bearer " + "*" * len(value) and f"x-key: Bearer {'*' * len(value)}" in head.lower().replace("bearer", "Bearer")
+
+    # A new value is used from the next request on.
+    fresh = f"v4lue-{uuid.uuid4().hex}"
+    e2b.Secret.update(name, fresh)
+    assert post(sandbox, f"https://{API}/")[1]["digest"] == digest(fresh)
+
+    # It goes nowhere else: not in the clear, not to another name of the same server.
+    _, refused = post(sandbox, f"http://{API}/")
+    assert "without TLS" in str(refused)
+    _, elsewhere = post(sandbox, f"https://{OTHER}/", "-k", "-H 'Authorization: none'")
+    assert elsewhere["digest"] == hashlib.sha256(b"none").hexdigest()
+    _, misled = post(sandbox, f"https://{API}/", f"-H 'Host: {OTHER}'")
+    assert "not the server name" in str(misled)
+
+    inside = sandbox.commands.run("cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n'; env", user="root").stdout
+    assert value not in inside and fresh not in inside
+    sandbox.pause()
+    assert leaks(server, value, since) == [] and leaks(server, fresh, since) == []
+    sandbox = sandbox.connect()
+    assert post(sandbox, f"https://{API}/")[1]["digest"] == digest(fresh)
+
+
+def test_a_secret_that_is_gone(server, create):
+    name = f"key-{uuid.uuid4().hex[:8]}"
+    e2b.Secret.create(name, "x" * 20)
+    sandbox = create(network={"rules": rules(name)})
+    assert post(sandbox, f"https://{API}/")[1]["key"] == "Bearer " + "*" * 20
+    assert e2b.Secret.destroy(name)
+    head, body = post(sandbox, f"https://{API}/")
+    assert " 403" in head and "cannot be read" in str(body)
+
+
+def test_domains_by_the_name_server(server, create):
+    """A real TLS server, allowed by name alone; nothing else is asked or reached."""
+    sandbox = create(network={"allow_out": [API], "deny_out": [ALL_TRAFFIC]})
+    _, got = post(sandbox, f"https://{API}/", "-k")
+    assert got["host"] == API
+    for url in (f"https://{OTHER}/", f"https://{server.internet.addresses[1]}/"):
+        run = sandbox.commands.run(f"curl -skS -m 60 {url} || echo refused", timeout=90)
+        assert run.stdout.endswith("refused\n"), run
+    asked = f"tunnel-{uuid.uuid4().hex[:8]}.{OTHER}"
+    sandbox.commands.run(f"getent hosts {asked} || true")
+    assert asked not in server.names.asked
+
+
+def test_from_javascript(server, secret):
+    name, value = secret
+    modules = world.ROOT / "build" / "sdk" / "js"
+    if not shutil.which("node") or not modules.exists():
+        pytest.skip("NOT TESTED HERE: node or its SDK is missing")
+    target = modules / "tests" / "network.mjs"
+    target.parent.mkdir(exist_ok=True)
+    target.write_bytes((world.ROOT / "test" / "e2e" / "js" / "network.mjs").read_bytes())
+    env = {**os.environ, "SECRET": name, "DIGEST": digest(value), "API": API, "ADDRESSES": ",".join(server.internet.addresses)}
+    run = subprocess.run(["node", "--test", "--test-reporter=spec", str(target)], env=env, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stdout + run.stderr
