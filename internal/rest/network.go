@@ -110,7 +110,7 @@ func (s *server) UpdateNetwork(ctx context.Context, r UpdateNetworkRequestObject
 func wireNetwork(n cay.NetworkPolicy) *Network {
 	out := &Network{
 		AllowPublicTraffic: &n.AllowPublic, AllowOut: wireList(n.AllowOut), DenyOut: wireList(n.DenyOut),
-		DNSServers: wireList(n.DNSServers),
+		DNSServers:      wireList(n.DNSServers),
 		MaskRequestHost: pointer(n.MaskHost),
 	}
 	if len(n.HTTPSPorts) > 0 {
