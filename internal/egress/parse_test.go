@@ -206,6 +206,19 @@ func TestRingForgetsTheOldest(t *testing.T) {
 	}
 }
 
+// TestTeamComesLater: who was known before it was anybody's gets its team, and
+// with it its secrets.
+func TestTeamComesLater(t *testing.T) {
+	p := New(Config{})
+	defer p.Close()
+	addr := netip.MustParseAddr("10.0.0.1")
+	p.Set(addr, cay.InstanceSpec{Sandbox: "box"})
+	p.Set(addr, cay.InstanceSpec{Sandbox: "box", Team: "team"})
+	if g := p.guest(&net.TCPAddr{IP: addr.AsSlice(), Port: 1}); g == nil || g.team != "team" {
+		t.Errorf("it is %+v", g)
+	}
+}
+
 func BenchmarkCompile500(b *testing.B) {
 	p := cay.NetworkPolicy{AllowInternet: true, DenyOut: []string{cay.AllTraffic}}
 	for i := range 500 {

@@ -125,7 +125,8 @@ func (p *Proxy) Set(addr netip.Addr, spec cay.InstanceSpec) {
 	r := compile(spec.Network)
 	p.mu.Lock()
 	g := p.guests[addr]
-	if g == nil || g.sandbox != spec.Sandbox {
+	// A pooled sandbox has its id before it has a team.
+	if g == nil || g.sandbox != spec.Sandbox || g.team != spec.Team {
 		if g != nil {
 			g.end()
 		}

@@ -82,7 +82,8 @@ def digest(value):
 def leaks(server, value, since):
     """Files that hold a value, of those written since: logs, records, snapshots."""
     found = []
-    for file in [server.log, *server.data.rglob("*")]:
+    parts = (server.data / part for part in ("logs", "snapshots", "instances", "trees"))
+    for file in [server.log, *server.data.glob("*"), *(file for part in parts for file in part.rglob("*"))]:
         with contextlib.suppress(FileNotFoundError):
             if file.is_file() and file.stat().st_mtime >= since and \
                     subprocess.run(["grep", "-qaF", value, str(file)]).returncode == 0:
@@ -96,7 +97,7 @@ def test_a_secret_is_used_and_never_seen(server, secret, create):
     sandbox = create(network={"rules": rules(name)})
     head, got = post(sandbox, f"https://{API}/")
     # The upstream had the real one; the guest sees stars of the same length.
-    assert got["digest"] == digest(value) and got["host"] == API
+    assert got.get("digest") == digest(value) and got["host"] == API, got
     assert got["body"] == hashlib.sha256(b"payload").hexdigest()
     assert got["key"] == "Bearer " + "*" * len(value) and f"x-key: Bearer {'*' * len(value)}" in head.lower().replace("bearer", "Bearer")
 
