@@ -82,11 +82,11 @@ def digest(value):
 def leaks(server, value, since):
     """Files that hold a value, of those written since: logs, records, snapshots."""
     found = []
-    parts = (server.data / part for part in ("logs", "snapshots", "instances", "trees"))
+    parts = (server.data / part for part in ("logs", "snapshots"))
     for file in [server.log, *server.data.glob("*"), *(file for part in parts for file in part.rglob("*"))]:
         with contextlib.suppress(FileNotFoundError):
             if file.is_file() and file.stat().st_mtime >= since and \
-                    subprocess.run(["grep", "-qaF", value, str(file)]).returncode == 0:
+                    subprocess.run(["grep", "-qzaF", value, str(file)], env={"LC_ALL": "C"}).returncode == 0:
                 found.append(str(file))
     return found
 
