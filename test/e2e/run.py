@@ -50,7 +50,7 @@ def node(env, modules):
 
 def suites(server):
     env = {**server.env, **server.sdk_env(server.new_key()), "PYTHONPATH": str(HERE), "NO_COLOR": "1"}
-    last = ["test_restart.py", "test_down.py", "test_build_limits.py"]
+    last = ["test_injection.py", "test_restart.py", "test_down.py", "test_build_limits.py"]
     yield "Python SDKs", lambda: pytest(env, ".", *[f"--ignore={name}" for name in last])
     if not os.environ.get("CAY_E2E_RUN"):
         yield "JavaScript SDKs", lambda: node(env, "js")
