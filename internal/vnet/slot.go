@@ -63,7 +63,8 @@ func (m *Manager) build(index int) (err error) {
 	return m.admit([]int{index})
 }
 
-// makeNamespace makes a network namespace without IPv6 that is kept at path.
+// makeNamespace makes a network namespace that is kept at path. It has no IPv6
+// but ::1.
 func makeNamespace(path string) error {
 	if err := shareNamespaces(namespaces); err != nil {
 		return err
@@ -118,6 +119,7 @@ func inNewNamespace(path string) error {
 	for _, which := range []string{"default", "all"} {
 		disableIPv6(which)
 	}
+	setIPv6("lo", true) // services that listen on ::1 are services too
 	if err := unix.Mount("/proc/thread-self/ns/net", path, "bind", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", path, err)
 	}
@@ -127,8 +129,14 @@ func inNewNamespace(path string) error {
 // disableIPv6 spares an interface its link-local address. It is no matter when
 // that fails (a kernel without IPv6, for one): the packet filter drops all the
 // same.
-func disableIPv6(link string) {
-	_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/disable_ipv6", []byte("1"), 0o644)
+func disableIPv6(link string) { setIPv6(link, false) }
+
+func setIPv6(link string, on bool) {
+	disable := "1"
+	if on {
+		disable = "0"
+	}
+	_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/disable_ipv6", []byte(disable), 0o644)
 }
 
 // armHost gives the host's end of a slot its address and its route.

@@ -43,7 +43,7 @@ def test_web_server_by_headers(web):
 
 SERVERS = """
 import http.server, socket, socketserver, threading
-for port, bind in enumerate(("127.0.0.1", "0.0.0.0", "::"), 3101):
+for port, bind in enumerate(("127.0.0.1", "0.0.0.0", "::", "::1"), 3101):
     class Server(socketserver.ThreadingTCPServer):  # HTTPServer asks DNS for its name
         address_family = socket.AF_INET6 if ":" in bind else socket.AF_INET
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -58,8 +58,8 @@ for port, bind in enumerate(("127.0.0.1", "0.0.0.0", "::"), 3101):
 def test_every_way_to_listen(sbx):
     sbx.files.write("/tmp/servers.py", SERVERS)
     sbx.commands.run("python3 /tmp/servers.py", background=True, timeout=0)
-    sbx.commands.run("for i in $(seq 300); do ss -Htln sport = :3103 | grep -q . && exit 0; sleep 0.1; done; exit 1", timeout=60)
-    for port, bind in enumerate(("127.0.0.1", "0.0.0.0", "::"), 3101):
+    sbx.commands.run("for i in $(seq 300); do ss -Htln sport = :3104 | grep -q . && exit 0; sleep 0.1; done; exit 1", timeout=60)
+    for port, bind in enumerate(("127.0.0.1", "0.0.0.0", "::", "::1"), 3101):
         reply, body = get(host=f"{port}-{sbx.sandbox_id}.localhost")
         assert (reply.status, body) == (200, bind)
 
