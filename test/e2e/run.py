@@ -2,12 +2,14 @@
 
     scripts/test e2e          all of them
     CAY_E2E_RUN=files …       only Python tests whose names match
+    run.py templates          none: builds the templates that they use
 
 Order matters once: the suites that restart and end the server come last.
 """
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -58,10 +60,21 @@ def suites(server):
     yield "crash, restart and down", lambda: pytest(env, *last)
 
 
+def templates(server):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
+    try:
+        server.start()
+    finally:
+        server.stop()
+        server.cay("down", check=False)
+
+
 def main():
     server = world.Server()
     if server.healthy():
         sys.exit(f"something already answers on {server.url}: end it first")
+    if sys.argv[1:] == ["templates"]:
+        return templates(server)
     begun = time.monotonic()
     print("▸ server and templates", flush=True)
     server.start()
