@@ -25,7 +25,10 @@ type policy struct {
 
 // networkID tells private networks apart; the zero one is none. It is a digest,
 // so that it means the same to every manager.
-type networkID [16]byte
+type networkID [4 * networkParts]byte
+
+// networkParts is how many marks of the kernel a network is.
+const networkParts = 4
 
 func networkOf(p *cay.PrivateNetwork) networkID {
 	if p == nil {
@@ -101,8 +104,11 @@ func (p policy) elements(s *sets, addr netip.Addr) map[*nftables.Set][]nftables.
 		out[s.web] = []nftables.SetElement{{Key: addr.AsSlice()}}
 	}
 	if p.network != (networkID{}) {
-		out[s.networks] = []nftables.SetElement{{Key: addr.AsSlice(), Val: p.network[:]}}
-		out[s.members] = []nftables.SetElement{{Key: append(p.network[:], addr.AsSlice()...)}}
+		for i := range networkParts {
+			part := p.network[4*i : 4*i+4]
+			out[s.networks[i]] = []nftables.SetElement{{Key: addr.AsSlice(), Val: part}}
+			out[s.members[i]] = []nftables.SetElement{{Key: slices.Concat(part, addr.AsSlice())}}
+		}
 	}
 	pairs := func(prefixes []netip.Prefix) (out []nftables.SetElement) {
 		for _, d := range prefixes {
@@ -231,7 +237,7 @@ func (m *Manager) readPolicies(byAddr map[netip.Addr]int) error {
 		return cay.Wrap(cay.Internal, err, "no netlink socket")
 	}
 	s := newSets(m.table())
-	read := func(set *nftables.Set, add func(*policy, netip.Prefix)) error {
+	read := func(set *nftables.Set, add func(*policy, nftables.SetElement)) error {
 		elements, err := c.GetSetElements(set)
 		if err != nil {
 			return cay.Wrap(cay.Internal, err, "the packet filter cannot be read")
@@ -240,32 +246,28 @@ func (m *Manager) readPolicies(byAddr map[netip.Addr]int) error {
 			if len(e.Key) < 4 {
 				continue
 			}
-			if set == s.networks && len(e.Val) != len(networkID{}) {
-				continue
-			}
 			index, ok := byAddr[netip.AddrFrom4([4]byte(e.Key[:4]))]
 			if !ok {
 				continue
 			}
 			p := m.applied[index]
-			if set == s.networks {
-				p.network = networkID(e.Val)
-			} else {
-				add(&p, destination(e))
-			}
+			add(&p, e)
 			m.applied[index] = p
 		}
 		return nil
 	}
-	for set, add := range map[*nftables.Set]func(*policy, netip.Prefix){
-		s.networks: nil,
-		s.open:     func(p *policy, _ netip.Prefix) { p.open = true },
-		s.dns:      func(p *policy, _ netip.Prefix) { p.dns = true },
-		s.asking:   func(p *policy, _ netip.Prefix) { p.asking = true },
-		s.web:      func(p *policy, _ netip.Prefix) { p.web = true },
-		s.allowed:  func(p *policy, d netip.Prefix) { p.allowed = append(p.allowed, d) },
-		s.denied:   func(p *policy, d netip.Prefix) { p.denied = append(p.denied, d) },
-	} {
+	adds := map[*nftables.Set]func(*policy, nftables.SetElement){
+		s.open:    func(p *policy, _ nftables.SetElement) { p.open = true },
+		s.dns:     func(p *policy, _ nftables.SetElement) { p.dns = true },
+		s.asking:  func(p *policy, _ nftables.SetElement) { p.asking = true },
+		s.web:     func(p *policy, _ nftables.SetElement) { p.web = true },
+		s.allowed: func(p *policy, e nftables.SetElement) { p.allowed = append(p.allowed, destination(e)) },
+		s.denied:  func(p *policy, e nftables.SetElement) { p.denied = append(p.denied, destination(e)) },
+	}
+	for i, set := range s.networks {
+		adds[set] = func(p *policy, e nftables.SetElement) { copy(p.network[4*i:4*i+4], e.Val) }
+	}
+	for set, add := range adds {
 		if err := read(set, add); err != nil {
 			return err
 		}

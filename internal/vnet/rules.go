@@ -2,6 +2,7 @@ package vnet
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -43,8 +44,8 @@ type sets struct {
 	denied  *nftables.Set // address . destination
 	blocked *nftables.Set // destination: closed to all
 
-	networks *nftables.Set // address: its private network
-	members  *nftables.Set // private network . address
+	networks [networkParts]*nftables.Set // address: a part of its private network
+	members  [networkParts]*nftables.Set // a part of a private network . address
 }
 
 func (m *Manager) table() *nftables.Table {
@@ -53,7 +54,7 @@ func (m *Manager) table() *nftables.Table {
 
 func newSets(t *nftables.Table) *sets {
 	pair := nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)
-	return &sets{
+	s := &sets{
 		slots: &nftables.Set{
 			Table: t, Name: "slots", Concatenation: true,
 			KeyType: nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeIPAddr),
@@ -65,17 +66,22 @@ func newSets(t *nftables.Table) *sets {
 		allowed: &nftables.Set{Table: t, Name: "allowed", KeyType: pair, Interval: true, Concatenation: true},
 		denied:  &nftables.Set{Table: t, Name: "denied", KeyType: pair, Interval: true, Concatenation: true},
 		blocked: &nftables.Set{Table: t, Name: "blocked", KeyType: nftables.TypeIPAddr, Interval: true},
-		// An IPv6 address is the type of 16 bytes that there is.
-		networks: &nftables.Set{Table: t, Name: "networks", KeyType: nftables.TypeIPAddr, DataType: nftables.TypeIP6Addr, IsMap: true},
-		members: &nftables.Set{
-			Table: t, Name: "members", Concatenation: true,
-			KeyType: nftables.MustConcatSetType(nftables.TypeIP6Addr, nftables.TypeIPAddr),
-		},
 	}
+	for i := range networkParts {
+		s.networks[i] = &nftables.Set{
+			Table: t, Name: fmt.Sprintf("networks%d", i), KeyType: nftables.TypeIPAddr, DataType: nftables.TypeMark, IsMap: true,
+		}
+		s.members[i] = &nftables.Set{
+			Table: t, Name: fmt.Sprintf("members%d", i), Concatenation: true,
+			KeyType: nftables.MustConcatSetType(nftables.TypeMark, nftables.TypeIPAddr),
+		}
+	}
+	return s
 }
 
 func (s *sets) all() []*nftables.Set {
-	return []*nftables.Set{s.slots, s.open, s.dns, s.asking, s.web, s.allowed, s.denied, s.blocked, s.networks, s.members}
+	fixed := []*nftables.Set{s.slots, s.open, s.dns, s.asking, s.web, s.allowed, s.denied, s.blocked}
+	return slices.Concat(fixed, s.networks[:], s.members[:])
 }
 
 // writeTable writes the packet filter in one transaction. Chains are replaced;
@@ -305,8 +311,7 @@ func (w chainWriter) input(resolver, conns, questions netip.AddrPort) {
 func (w chainWriter) forward(s *sets, resolver netip.AddrPort) {
 	rule := w.chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
 	w.dropInvalid(rule)
-	rule(w.from(), w.into(), sameNetwork(s), accept())
-	w.refuse(rule, w.from(), w.into()) // another neighbour
+	w.neighbours(rule, s)
 	rule(w.into(), replies(), accept())
 	rule(w.into(), drop())
 	w.questions(rule, resolver)
@@ -436,13 +441,35 @@ func lookup(offset, length uint32, s *nftables.Set) []expr.Any {
 		&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: s.Name, SetID: s.ID})
 }
 
-// sameNetwork matches what one member of a private network sends to another:
-// the sender's network and the receiver's address are looked up together.
-func sameNetwork(s *sets) []expr.Any {
-	return append(isIPv4(), address(sourceOffset, 4),
-		&expr.Lookup{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, IsDestRegSet: true, SetName: s.networks.Name, SetID: s.networks.ID},
-		&expr.Payload{DestRegister: unix.NFT_REG_2, Base: expr.PayloadBaseNetworkHeader, Offset: destinationOffset, Len: 4},
-		&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: s.members.Name, SetID: s.members.ID})
+// neighbours lets members of a private network reach each other, and no other
+// guest another. The sender's network and the receiver's address are looked up
+// together, part by part by way of the packet's mark: nft of Debian 12 aborts,
+// for whoever lists the host's tables, on a rule that looks a whole network up.
+func (w chainWriter) neighbours(rule func(...[]expr.Any), s *sets) {
+	rule(w.from(), w.into(), []expr.Any{
+		&expr.Immediate{Register: unix.NFT_REG_1, Data: make([]byte, 4)}, setMark(),
+	})
+	for i := range networkParts {
+		rule(w.from(), w.into(), isIPv4(), []expr.Any{
+			address(sourceOffset, 4),
+			&expr.Lookup{
+				SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, IsDestRegSet: true,
+				SetName: s.networks[i].Name, SetID: s.networks[i].ID,
+			},
+			setMark(),
+		})
+		w.refuse(rule, w.from(), w.into(), isIPv4(), []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyMARK, Register: unix.NFT_REG32_00},
+			&expr.Payload{DestRegister: unix.NFT_REG32_01, Base: expr.PayloadBaseNetworkHeader, Offset: destinationOffset, Len: 4},
+			&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: s.members[i].Name, SetID: s.members[i].ID, Invert: true},
+		})
+	}
+	rule(w.from(), w.into(), isIPv4(), accept())
+	w.refuse(rule, w.from(), w.into())
+}
+
+func setMark() expr.Any {
+	return &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: unix.NFT_REG_1}
 }
 
 func protocol(proto byte) []expr.Any {

@@ -1,11 +1,13 @@
 package vnet
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -109,6 +111,24 @@ func hostAddresses(t *testing.T) []netip.Addr {
 		}
 	}
 	return out
+}
+
+// TestOperatorsCanList: a rule that nft cannot read makes it abort, for every
+// table of the host.
+func TestOperatorsCanList(t *testing.T) {
+	m := manager(t)
+	nft, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("NOT TESTED HERE: there is no nft")
+	}
+	apply(t, m, acquire(t, m), cay.NetworkPolicy{
+		AllowInternet: true, AllowOut: []string{"192.88.99.0/24"}, DenyOut: []string{"192.88.98.1"},
+		Private: &cay.PrivateNetwork{Team: "team", Name: "net"},
+	})
+	out, err := exec.CommandContext(t.Context(), nft, "list", "table", "inet", m.name).CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte("chain forward")) {
+		t.Errorf("nft list table: %v\n%s", err, out)
+	}
 }
 
 func TestSpoofedSourceIsDropped(t *testing.T) {
