@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cay-run/cay"
 )
@@ -13,15 +14,26 @@ import (
 // that closes only its sending half, or sends what is no body, still waits for
 // an answer.
 type upload struct {
-	io.ReadCloser
-	mu  sync.Mutex // held while a read is under way
-	err error
+	body   io.Reader
+	closed atomic.Bool
+	mu     sync.Mutex // held while a read is under way
+	err    error
+}
+
+// Close has later reads fail. It leaves the body itself to the server, and does
+// not wait for a read that is under way.
+func (u *upload) Close() error {
+	u.closed.Store(true)
+	return nil
 }
 
 func (u *upload) Read(p []byte) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	n, err := u.ReadCloser.Read(p)
+	if u.closed.Load() {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	n, err := u.body.Read(p)
 	if err != nil && err != io.EOF && u.err == nil && !errors.Is(err, http.ErrBodyReadAfterClose) {
 		u.err = err
 	}
@@ -46,14 +58,6 @@ func (u *upload) failure(r *http.Request) string {
 		return ""
 	}
 	return "The request's body is malformed"
-}
-
-// watchUpload has the trip know how the request's body ends.
-func watchUpload(r *http.Request, t *trip) {
-	if r.Body != nil && r.Body != http.NoBody {
-		t.upload = &upload{ReadCloser: r.Body}
-		r.Body = t.upload
-	}
 }
 
 func badBody(id cay.SandboxID, m string) answer {

@@ -137,10 +137,9 @@ func withoutOwn(header string) string {
 }
 
 // dress makes a guest's response fit for where the browser sees it.
-func dress(resp *http.Response) error {
-	t := tripOf(resp.Request)
+func dress(t *trip, resp *http.Response) {
 	if t.port == guest.AgentPort {
-		return nil
+		return
 	}
 	h := resp.Header
 	if set := h["Set-Cookie"]; len(set) > 0 {
@@ -152,7 +151,7 @@ func dress(resp *http.Response) error {
 		}
 	}
 	if !t.shared() {
-		return nil
+		return
 	}
 	// A service worker beyond its prefix would answer for other sandboxes.
 	h.Del("Service-Worker-Allowed")
@@ -164,7 +163,6 @@ func dress(resp *http.Response) error {
 	if opensDocument(t.in) {
 		remember(h, t.in, t)
 	}
-	return nil
 }
 
 // dressCookie bounds a guest's cookie to its sandbox: to its host, not to all

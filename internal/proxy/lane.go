@@ -59,10 +59,12 @@ type lane struct {
 
 	mu    sync.Mutex
 	conns map[*laneConn]struct{}
+	lines map[string][]*line // idle, by address, the longest idle first
+	sweep *time.Timer        // set while lines are idle
 }
 
 func newLane(t Target, dial func(context.Context, string, string) (net.Conn, error)) *lane {
-	l := &lane{instance: t.Instance, addr: t.Addr, token: t.AccessToken, dial: dial, conns: map[*laneConn]struct{}{}}
+	l := &lane{instance: t.Instance, addr: t.Addr, token: t.AccessToken, dial: dial, conns: map[*laneConn]struct{}{}, lines: map[string][]*line{}}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.own, l.foreign, l.grpc = l.transport(idleOwn), l.transport(idleForeign), l.transport(idleForeign)
 	l.foreign.TLSClientConfig = guestTLS()
@@ -152,7 +154,10 @@ func (l *lane) cut() {
 	l.cancel()
 	l.mu.Lock()
 	conns := l.conns
-	l.conns = nil
+	l.conns, l.lines = nil, nil
+	if l.sweep != nil {
+		l.sweep.Stop()
+	}
 	l.mu.Unlock()
 	for c := range conns {
 		c.abort()

@@ -9,13 +9,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httputil"
 	"net/netip"
-	"net/url"
 	"path"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/cay-run/cay"
@@ -64,8 +60,7 @@ type Config struct {
 // Proxy serves the ports of sandboxes. Its methods are safe for concurrent
 // use.
 type Proxy struct {
-	cfg     Config
-	reverse *httputil.ReverseProxy
+	cfg Config
 
 	mu     sync.Mutex
 	lanes  map[cay.SandboxID]*lane
@@ -80,17 +75,7 @@ func New(cfg Config) *Proxy {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	p := &Proxy{cfg: cfg, lanes: map[cay.SandboxID]*lane{}, joints: map[*joined]struct{}{}}
-	p.reverse = &httputil.ReverseProxy{
-		Rewrite:        rewrite,
-		Transport:      byLane{},
-		FlushInterval:  -1, // streams must not wait
-		BufferPool:     buffers{},
-		ModifyResponse: dress,
-		ErrorHandler:   p.failed,
-		ErrorLog:       slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
-	}
-	return p
+	return &Proxy{cfg: cfg, lanes: map[cay.SandboxID]*lane{}, joints: map[*joined]struct{}{}}
 }
 
 // Wrap returns a handler that serves requests to sandboxes and leaves all
@@ -184,18 +169,14 @@ func (p *Proxy) Close() {
 	}
 }
 
-// trip is one request on its way; it travels in the request's context.
+// trip is one request on its way.
 type trip struct {
 	place
-	in     *http.Request // as it came, but for its context and its prefix
+	in     *http.Request // as it came, but for its prefix
 	target Target
 	lane   *lane
 	upload *upload // nil without a body
 }
-
-type tripKey struct{}
-
-func tripOf(r *http.Request) *trip { return r.Context().Value(tripKey{}).(*trip) }
 
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
 	if r.Method == http.MethodConnect {
@@ -230,13 +211,11 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
 		}
 	}
 	t := &trip{place: at, in: r, target: target, lane: l}
-	r = r.WithContext(context.WithValue(r.Context(), tripKey{}, t))
 	if isUpgrade(r) && at.port != guest.AgentPort {
 		p.upgrade(w, r, t)
 		return
 	}
-	watchUpload(r, t)
-	p.reverse.ServeHTTP(w, r)
+	p.pass(w, t)
 }
 
 // answered reports whether a request may not pass, and then was told so.
@@ -324,55 +303,6 @@ func (p *Proxy) drop(id cay.SandboxID, l *lane) {
 	l.cut()
 }
 
-// rewrite points a request at the guest.
-func rewrite(pr *httputil.ProxyRequest) {
-	t := tripOf(pr.In)
-	pr.Out.URL = &url.URL{
-		Scheme:   "http",
-		Host:     net.JoinHostPort(t.target.Addr.String(), strconv.Itoa(t.port)),
-		Path:     pr.In.URL.Path,
-		RawPath:  pr.In.URL.RawPath,
-		RawQuery: pr.In.URL.RawQuery,
-	}
-	pr.Out.Host = pr.In.Host
-	h := pr.Out.Header
-	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Prefix", trafficToken} {
-		h.Del(name) // the proxy's to say, or for it alone
-	}
-	if t.port != guest.AgentPort && !t.target.Public {
-		pr.Out.URL.RawQuery = withoutToken(pr.Out.URL.RawQuery)
-	}
-	pr.SetXForwarded()
-	if isHTTPS(pr.In) {
-		h.Set("X-Forwarded-Proto", "https")
-	}
-	if cookies := h["Cookie"]; len(cookies) > 0 {
-		h.Del("Cookie")
-		if own := withoutOwn(strings.Join(cookies, "; ")); own != "" {
-			h.Set("Cookie", own)
-		}
-	}
-	if t.port == guest.AgentPort {
-		// The agent upgrades nothing; an upgrade would be a way around
-		// the check of internal paths.
-		h.Del("Upgrade")
-		h.Del("Connection")
-		return
-	}
-	if t.shared() {
-		h.Set("X-Forwarded-Prefix", t.prefix)
-		if from := h.Get("Referer"); from != "" {
-			h.Set("Referer", reference(from, t.place))
-		}
-	}
-	if t.speaksTLS() {
-		pr.Out.URL.Scheme = "https"
-	}
-	if mask := t.target.MaskHost; mask != "" {
-		pr.Out.Host = strings.ReplaceAll(mask, "${PORT}", strconv.Itoa(t.port))
-	}
-}
-
 func fromLoopback(r *http.Request) bool {
 	ap, err := netip.ParseAddrPort(r.RemoteAddr)
 	return err == nil && ap.Addr().Unmap().IsLoopback()
@@ -380,8 +310,8 @@ func fromLoopback(r *http.Request) bool {
 
 // failed answers a request that got no response. One whose response had begun
 // never comes here: its connection is broken off.
-func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
-	t := tripOf(r)
+func (p *Proxy) failed(w http.ResponseWriter, t *trip, err error) {
+	r := t.in
 	var dial *dialError
 	switch {
 	case t.upload.failure(r) != "":
@@ -410,21 +340,3 @@ func (p *Proxy) replaced(t *trip) bool {
 	now, err := p.cfg.Lookup(t.id)
 	return err == nil && now.Instance != t.lane.instance
 }
-
-// byLane is the transport of the one ReverseProxy: each request has its own.
-type byLane struct{}
-
-func (byLane) RoundTrip(r *http.Request) (*http.Response, error) {
-	return tripOf(r).lane.RoundTrip(r)
-}
-
-// buffers lends the buffers that bodies are copied with. They are large
-// because a system call costs more than a copy.
-type buffers struct{}
-
-const bufferSize = 256 << 10
-
-var pool = sync.Pool{New: func() any { return new([bufferSize]byte) }}
-
-func (buffers) Get() []byte  { return pool.Get().(*[bufferSize]byte)[:] }
-func (buffers) Put(b []byte) { pool.Put((*[bufferSize]byte)(b)) }

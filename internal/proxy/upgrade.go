@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httputil"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,51 +38,32 @@ func listed(h http.Header, name, token string) bool {
 	return false
 }
 
-// hopByHop are headers of a connection, not of what it carries.
-var hopByHop = []string{
-	"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization",
-	"Te", "Trailer", "Transfer-Encoding", "Upgrade",
-}
-
-func dropHopByHop(h http.Header) {
-	for _, line := range h.Values("Connection") {
-		for name := range strings.SplitSeq(line, ",") {
-			h.Del(strings.TrimSpace(name))
-		}
-	}
-	for _, name := range hopByHop {
-		h.Del(name)
-	}
-}
-
 // upgrade asks a guest for another protocol and joins the connections when it
 // agrees.
 func (p *Proxy) upgrade(w http.ResponseWriter, r *http.Request, t *trip) {
-	out := r.Clone(r.Context())
+	out := t.outgoing()
 	protocol := r.Header.Get("Upgrade")
-	dropHopByHop(out.Header)
 	out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
-	rewrite(&httputil.ProxyRequest{In: r, Out: out})
 	out.Header.Set("Connection", "Upgrade")
 	out.Header.Set("Upgrade", protocol)
 	conn, reader, resp, err := t.lane.upgrade(out)
 	if err != nil {
-		p.failed(w, r, err)
+		p.failed(w, t, err)
 		return
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols || !strings.EqualFold(resp.Header.Get("Upgrade"), protocol) {
 		defer conn.Close()
 		defer resp.Body.Close()
-		relay(w, resp)
+		relay(w, t, resp)
 		return
 	}
 	client, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		conn.Close()
-		p.failed(w, r, err)
+		p.failed(w, t, err)
 		return
 	}
-	_ = dress(resp)
+	dress(t, resp)
 	j := &joined{client: client, guest: conn, proxy: p, websocket: strings.EqualFold(protocol, "websocket")}
 	if err := j.begin(resp, buffered.Reader, reader); err != nil {
 		j.end(false)
@@ -93,8 +73,8 @@ func (p *Proxy) upgrade(w http.ResponseWriter, r *http.Request, t *trip) {
 }
 
 // relay passes on what a guest answered instead of agreeing.
-func relay(w http.ResponseWriter, resp *http.Response) {
-	_ = dress(resp)
+func relay(w http.ResponseWriter, t *trip, resp *http.Response) {
+	dress(t, resp)
 	dropHopByHop(resp.Header)
 	for name, values := range resp.Header {
 		w.Header()[name] = values

@@ -1,0 +1,180 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cay-run/cay"
+)
+
+// rawGuest serves a port of a sandbox by hand: talk has one connection, and is
+// told which it is.
+func (w *world) rawGuest(t *testing.T, id cay.SandboxID, port int, talk func(nth int, r *bufio.Reader, c net.Conn)) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for nth := 0; ; nth++ {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				talk(nth, bufio.NewReader(c), c)
+			}()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.guests[fmt.Sprintf("%s:%d", w.targets[id].Addr, port)] = l.Addr().String()
+}
+
+func heard(r *bufio.Reader) bool {
+	_, err := http.ReadRequest(r)
+	return err == nil
+}
+
+// fetch asks port 3000 of a sandbox and returns the status and what was said.
+func (w *world) fetch(t *testing.T, method string, id cay.SandboxID) (int, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, w.front.URL+"/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = "3000-" + string(id) + ".x"
+	resp, err := w.front.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// Whatever kind of answer it was, the next request goes by the same connection.
+func TestLinesAreReused(t *testing.T) {
+	w := newWorld(t)
+	var kind atomic.Int32
+	w.sandbox(t, "i1", nil, map[int]http.Handler{3000: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		switch kind.Add(1) % 4 {
+		case 0:
+			rw.WriteHeader(http.StatusNoContent)
+		case 1:
+			rw.Header().Set("Trailer", "X-Sum")
+			fmt.Fprint(rw, "chunked")
+			rw.(http.Flusher).Flush()
+			rw.Header().Set("X-Sum", "1")
+		case 2:
+			fmt.Fprint(rw, strings.Repeat("long", 100_000))
+		default:
+			fmt.Fprint(rw, "short")
+		}
+	})})
+	for range 4 {
+		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions} {
+			if status, _ := w.fetch(t, method, "i1"); status/100 != 2 {
+				t.Fatalf("%s: %d", method, status)
+			}
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.dials != 1 {
+		t.Errorf("%d connections to the guest, want 1", w.dials)
+	}
+}
+
+// A guest's server may drop a connection whenever it is idle, also just when a
+// request is on its way.
+func TestDroppedLines(t *testing.T) {
+	w := newWorld(t)
+	const answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+	for id, talk := range map[cay.SandboxID]func(int, *bufio.Reader, net.Conn){
+		"idropped": func(_ int, r *bufio.Reader, c net.Conn) {
+			_ = heard(r)
+			_, _ = io.WriteString(c, answer)
+		},
+		"ideaf": func(_ int, r *bufio.Reader, c net.Conn) { // hears a second request, and hangs up
+			_ = heard(r)
+			_, _ = io.WriteString(c, answer)
+			_ = heard(r)
+		},
+		"itwo": func(_ int, r *bufio.Reader, c net.Conn) { // an answer that nobody asked for
+			for heard(r) {
+				_, _ = io.WriteString(c, answer+"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+			}
+		},
+	} {
+		w.sandbox(t, id, nil, nil)
+		w.rawGuest(t, id, 3000, talk)
+		for i := range 5 {
+			if status, body := w.fetch(t, http.MethodGet, id); status != http.StatusOK || body != "ok" {
+				t.Errorf("%s, request %d: %d %q", id, i, status, body)
+			}
+		}
+	}
+	w.sandbox(t, "isilent", nil, nil)
+	w.rawGuest(t, "isilent", 3000, func(_ int, r *bufio.Reader, _ net.Conn) { _ = heard(r) })
+	if status, body := w.fetch(t, http.MethodGet, "isilent"); status != http.StatusBadGateway || !strings.Contains(body, "without an answer") {
+		t.Errorf("a guest that never answers: %d %q", status, body)
+	}
+	w.sandbox(t, "iswitch", nil, nil)
+	w.rawGuest(t, "iswitch", 3000, func(_ int, r *bufio.Reader, c net.Conn) {
+		_ = heard(r)
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n")
+	})
+	if status, _ := w.fetch(t, http.MethodGet, "iswitch"); status != http.StatusBadGateway {
+		t.Errorf("a switch that nobody asked for: %d", status)
+	}
+}
+
+// What a guest says before its answer reaches the client.
+func TestEarlyHints(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox(t, "i1", nil, map[int]http.Handler{3000: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Link", "</a.css>; rel=preload")
+		rw.WriteHeader(http.StatusEarlyHints)
+		rw.Header().Del("Link")
+		fmt.Fprint(rw, "page")
+	})})
+	for _, body := range []string{"", "a body"} {
+		var hints []string
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+			hints = append(hints, fmt.Sprint(code, h.Get("Link")))
+			return nil
+		}})
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.front.URL, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = "3000-i1.x"
+		resp, err := w.front.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if len(hints) != 1 || hints[0] != "103</a.css>; rel=preload" || resp.Header.Get("Link") != "" {
+			t.Errorf("body %q: hints %q, then Link %q", body, hints, resp.Header.Get("Link"))
+		}
+	}
+}
