@@ -362,6 +362,13 @@ func describe(s cay.BuildStep) string {
 
 // step runs one step and keeps what it changed.
 func (r *run) step(ctx context.Context, i int, s cay.BuildStep) error {
+	done, err := r.onHost(ctx, s)
+	if done && err == nil {
+		err = r.layers.Remember(r.keys[i], r.state)
+	}
+	if done || err != nil {
+		return err
+	}
 	if r.box == nil {
 		if err := r.boot(ctx); err != nil {
 			return err

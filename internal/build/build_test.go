@@ -91,7 +91,7 @@ func TestCopyPutsNamesWhereTheyBelong(t *testing.T) {
 		}
 		from.single = len(c.in) == 1
 		var out bytes.Buffer
-		if err := translate(&out, pack(t, c.in...), from, c.single, -1, 1<<20); err != nil {
+		if err := translate(&out, pack(t, c.in...), copying{from: from, name: c.single, mode: -1}, 1<<20); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		var got []string
@@ -126,7 +126,7 @@ func TestCopyRefuses(t *testing.T) {
 		"no archive":            strings.NewReader(strings.Repeat("x", 2000)),
 		"too much":              pack(t, strings.Repeat("x", 90), strings.Repeat("y", 90)),
 	} {
-		err := translate(io.Discard, in, source{base: "."}, "", -1, 100)
+		err := translate(io.Discard, in, copying{from: source{base: "."}, mode: -1}, 100)
 		if err == nil {
 			t.Errorf("%s was taken", name)
 		}
@@ -141,7 +141,7 @@ func FuzzTranslate(f *testing.F) {
 			return
 		}
 		var out bytes.Buffer
-		if translate(&out, bytes.NewReader(data), from, "", -1, 1<<16) != nil {
+		if translate(&out, bytes.NewReader(data), copying{from: from, mode: -1}, 1<<16) != nil {
 			return
 		}
 		for r := tar.NewReader(&out); ; {

@@ -2,6 +2,7 @@ package build
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -12,7 +13,10 @@ import (
 	"github.com/cay-run/cay"
 )
 
-const filesMost = 2_000_000
+const (
+	filesMost = 2_000_000
+	whiteout  = ".wh." // begins the names by which a layer says that a file is gone
+)
 
 // source says which names of an archive a COPY takes, and where below its
 // destination they go.
@@ -56,16 +60,17 @@ func (s source) rename(name string) (string, bool) {
 	return rest, ok
 }
 
-// names reads the archive's first names: enough to tell whether it is one
-// file.
+// firstNames reads the archive's first names, at most as many as tell a COPY
+// of many files from one of few; dir says that a directory is among the first
+// two.
 func (r *run) firstNames(s cay.BuildStep) (files int, dir bool, err error) {
 	in, done, err := r.openUpload(r.spec.Team, s.FilesHash)
 	if err != nil {
 		return 0, false, err
 	}
 	defer done()
-	t := tar.NewReader(in)
-	for files < 2 && !dir {
+	t, read := tar.NewReader(in), int64(0)
+	for files <= graftAbove && read < scanMost {
 		h, err := t.Next()
 		if err == io.EOF {
 			break
@@ -73,8 +78,10 @@ func (r *run) firstNames(s cay.BuildStep) (files int, dir bool, err error) {
 		if err != nil {
 			return 0, false, badArchive(err)
 		}
-		files++
-		dir = h.Typeflag == tar.TypeDir
+		if files++; files <= 2 {
+			dir = dir || h.Typeflag == tar.TypeDir
+		}
+		read += h.Size
 	}
 	if files == 0 {
 		return 0, false, cay.Errorf(cay.Invalid, "the archive of the step's files is empty")
@@ -82,32 +89,68 @@ func (r *run) firstNames(s cay.BuildStep) (files int, dir bool, err error) {
 	return files, dir, nil
 }
 
-// copyStep streams the archive into the sandbox, every name where it belongs.
-func (r *run) copyStep(ctx context.Context, s cay.BuildStep) error {
-	from, err := newSource(s.Args[0])
-	if err != nil {
-		return err
+// scanMost is how many bytes of an archive are read to count its files.
+const scanMost = 32 << 20
+
+// copying is a COPY that is under way.
+type copying struct {
+	from source
+	dest string // absolute and clean
+	into bool   // it is a directory even if it is not there
+	user string
+	mode int64  // of all files; negative for their own
+	name string // of a single file, where it gets a new one
+
+	// put writes an entry, whose name is below the destination; nil for as it is.
+	put func(out *tar.Writer, h *tar.Header) error
+}
+
+// target returns the directory that a COPY unpacks into, and the name of a
+// single file there. dir is where the destination is, links followed.
+func (c copying) target(dir string, there bool) (string, string) {
+	if c.from.single && !c.into && !there {
+		return path.Dir(dir), path.Base(dir)
+	}
+	return dir, ""
+}
+
+// copyPlan reads a step's arguments and what its archive begins with.
+func (r *run) copyPlan(s cay.BuildStep) (c copying, files int, err error) {
+	if c.from, err = newSource(s.Args[0]); err != nil {
+		return c, 0, err
 	}
 	dest := expand(s.Args[1], r.lookup)
-	user, mode := r.state.User, int64(-1)
+	c.into = dest == "" || strings.HasSuffix(dest, "/") || path.Base(dest) == "." || path.Base(dest) == ".."
+	if !path.IsAbs(dest) {
+		dest = path.Join("/", r.state.Dir, dest)
+	}
+	c.dest, c.user, c.mode = path.Clean(dest), r.state.User, -1
 	if len(s.Args) > 2 && s.Args[2] != "" {
-		user, _, _ = strings.Cut(s.Args[2], ":")
+		c.user, _, _ = strings.Cut(s.Args[2], ":")
 	}
 	if len(s.Args) > 3 && s.Args[3] != "" {
-		if mode, err = strconv.ParseInt(s.Args[3], 8, 32); err != nil || mode < 0 || mode > 0o7777 {
-			return cay.Errorf(cay.Invalid, "COPY: %.40q is no mode", s.Args[3])
+		if c.mode, err = strconv.ParseInt(s.Args[3], 8, 32); err != nil || c.mode < 0 || c.mode > 0o7777 {
+			return c, 0, cay.Errorf(cay.Invalid, "COPY: %.40q is no mode", s.Args[3])
 		}
 	}
 	files, dir, err := r.firstNames(s)
+	c.from.single = files == 1 && !dir
+	return c, files, err
+}
+
+// copyStep streams the archive into the sandbox, every name where it belongs.
+func (r *run) copyStep(ctx context.Context, s cay.BuildStep) error {
+	c, _, err := r.copyPlan(s)
 	if err != nil {
 		return err
 	}
-	from.single = files == 1 && !dir
-	target, name, err := r.destination(ctx, dest, from.single)
+	out, err := r.box.shell(ctx, resolveDir, c.dest)
 	if err != nil {
 		return stepError("COPY", err)
 	}
-	if user, err = r.account(ctx, user); err != nil {
+	there, dir, _ := strings.Cut(out, "\n")
+	dir, c.name = c.target(cmp.Or(dir, "/"), there == "yes")
+	if c.user, err = r.account(ctx, c.user); err != nil {
 		return stepError("COPY", err)
 	}
 	in, done, err := r.openUpload(r.spec.Team, s.FilesHash)
@@ -115,24 +158,24 @@ func (r *run) copyStep(ctx context.Context, s cay.BuildStep) error {
 		return err
 	}
 	defer done()
-	out, pipe := io.Pipe()
+	archive, pipe := io.Pipe()
 	translated := make(chan error, 1)
 	go func() {
-		err := translate(pipe, in, from, name, mode, int64(r.spec.Limits.DiskMB)<<20)
+		err := translate(pipe, in, c, int64(r.spec.Limits.DiskMB)<<20)
 		pipe.CloseWithError(err)
 		translated <- err
 	}()
-	err = r.box.unpack(ctx, user, target, out)
-	out.CloseWithError(io.ErrClosedPipe)
+	err = r.box.unpack(ctx, c.user, dir, archive)
+	archive.CloseWithError(io.ErrClosedPipe)
 	if terr := <-translated; terr != nil && !errors.Is(terr, io.ErrClosedPipe) {
 		return terr // the archive is at fault, not what became of it
 	}
 	return stepError("COPY", err)
 }
 
-// translate rewrites an archive as what is to be unpacked. name, when not
-// empty, is that of the single file.
-func translate(w io.Writer, in io.Reader, from source, name string, mode, most int64) error {
+// translate rewrites an archive as what is to be unpacked, of at most so many
+// bytes.
+func translate(w io.Writer, in io.Reader, c copying, most int64) error {
 	t, out := tar.NewReader(in), tar.NewWriter(w)
 	for count := 0; ; count++ {
 		h, err := t.Next()
@@ -145,44 +188,24 @@ func translate(w io.Writer, in io.Reader, from source, name string, mode, most i
 		if count >= filesMost {
 			return cay.Errorf(cay.Invalid, "the archive has more than %d files", filesMost)
 		}
-		clean := path.Clean(h.Name)
-		if path.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, "../") {
-			return cay.Errorf(cay.Invalid, "the archive has a file outside the context: %.200q", h.Name)
+		next, err := c.entry(h)
+		if err != nil {
+			return err
 		}
-		to, ok := from.rename(clean)
-		if !ok || to == "." {
+		if next == nil {
 			continue
 		}
-		if name != "" {
-			to = name
-		}
-		next := &tar.Header{
-			Typeflag: h.Typeflag, Name: to, Mode: h.Mode & 0o777, Size: h.Size, ModTime: h.ModTime,
-			Linkname: h.Linkname, Format: tar.FormatPAX,
-		}
-		switch h.Typeflag {
-		case tar.TypeReg, tar.TypeGNUSparse:
-			next.Typeflag = tar.TypeReg
+		if next.Typeflag == tar.TypeReg {
 			if most -= h.Size; most < 0 {
 				return cay.Errorf(cay.NoSpace, "the step's files are larger than the disk of the template")
 			}
-		case tar.TypeDir:
-			next.Name += "/"
-		case tar.TypeSymlink:
-		case tar.TypeLink:
-			if next.Linkname, ok = from.rename(path.Clean(h.Linkname)); !ok {
-				return cay.Errorf(cay.Invalid, "the archive links to %.200q, which is not in it", h.Linkname)
-			}
-		default:
-			continue
 		}
-		if mode >= 0 && h.Typeflag != tar.TypeSymlink {
-			next.Mode = mode
-			if h.Typeflag == tar.TypeDir { // who may read it may enter it
-				next.Mode |= mode & 0o444 >> 2
-			}
+		if c.put != nil {
+			err = c.put(out, next)
+		} else {
+			err = out.WriteHeader(next)
 		}
-		if err := out.WriteHeader(next); err != nil {
+		if err != nil {
 			return err
 		}
 		if next.Typeflag == tar.TypeReg {
@@ -191,6 +214,48 @@ func translate(w io.Writer, in io.Reader, from source, name string, mode, most i
 			}
 		}
 	}
+}
+
+// entry is what becomes of one entry; nil for what is left out.
+func (c copying) entry(h *tar.Header) (*tar.Header, error) {
+	clean := path.Clean(h.Name)
+	if path.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, "../") {
+		return nil, cay.Errorf(cay.Invalid, "the archive has a file outside the context: %.200q", h.Name)
+	}
+	to, ok := c.from.rename(clean)
+	if !ok || to == "." {
+		return nil, nil
+	}
+	if c.name != "" {
+		to = c.name
+	}
+	if strings.Contains("/"+to, "/"+whiteout) {
+		return nil, nil // no layer can hold what is named like a removal
+	}
+	next := &tar.Header{
+		Typeflag: h.Typeflag, Name: to, Mode: h.Mode & 0o777, Size: h.Size, ModTime: h.ModTime,
+		Linkname: h.Linkname, Format: tar.FormatPAX,
+	}
+	switch h.Typeflag {
+	case tar.TypeReg, tar.TypeGNUSparse:
+		next.Typeflag = tar.TypeReg
+	case tar.TypeDir:
+		next.Name += "/"
+	case tar.TypeSymlink:
+	case tar.TypeLink:
+		if next.Linkname, ok = c.from.rename(path.Clean(h.Linkname)); !ok {
+			return nil, cay.Errorf(cay.Invalid, "the archive links to %.200q, which is not in it", h.Linkname)
+		}
+	default:
+		return nil, nil
+	}
+	if c.mode >= 0 && h.Typeflag != tar.TypeSymlink {
+		next.Mode = c.mode
+		if h.Typeflag == tar.TypeDir { // who may read it may enter it
+			next.Mode |= c.mode & 0o444 >> 2
+		}
+	}
+	return next, nil
 }
 
 // pour copies a content and tells whose fault it is that it ends.
@@ -226,28 +291,6 @@ done
 cd "$d"; d=$(pwd -P); [ "$d" != / ] || d=
 [ -n "$rest" ] && echo no || echo yes
 printf '%s\n' "$d$rest"`
-
-// destination finds the directory that a COPY unpacks into, and the name of a
-// single file there.
-func (r *run) destination(ctx context.Context, dest string, single bool) (dir, name string, err error) {
-	isDir := dest == "" || strings.HasSuffix(dest, "/") || path.Base(dest) == "." || path.Base(dest) == ".."
-	if !path.IsAbs(dest) {
-		dest = path.Join("/", r.state.Dir, dest)
-	}
-	dest = path.Clean(dest)
-	out, err := r.box.shell(ctx, resolveDir, dest)
-	if err != nil {
-		return "", "", err
-	}
-	there, dir, _ := strings.Cut(out, "\n")
-	if dir == "" {
-		dir = "/"
-	}
-	if single && !isDir && there == "no" {
-		return path.Dir(dir), path.Base(dir), nil
-	}
-	return dir, "", nil
-}
 
 // account finds the name of a user by name or number.
 func (r *run) account(ctx context.Context, user string) (string, error) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -49,6 +50,7 @@ func (r *run) finish(ctx context.Context) (cay.BuildResult, error) {
 	if err != nil {
 		return out, err
 	}
+	defer os.Remove(root.tmp)
 	s, err := r.snapshot(ctx, root, setup)
 	if err != nil {
 		return out, err
@@ -76,22 +78,49 @@ func (r *run) serves(id cay.SnapshotID) bool {
 	return err == nil
 }
 
-// image returns the digest of the root image with all layers in it.
-func (r *run) image(ctx context.Context) (string, error) {
-	if r.state.Layer == "" {
-		return r.root, nil
+// rootImage is a root image with all layers in it.
+type rootImage struct {
+	digest string
+	file   string // to boot from
+	tmp    string // a name that only this build knows; empty for none
+
+	// kept waits until the image has its name and is on the disk for good.
+	// It takes as long as the disk does; booting need not wait for it.
+	kept func() error
+}
+
+// image makes the root image that the snapshot will stand on, or finds it.
+func (r *run) image(ctx context.Context) (rootImage, error) {
+	out := rootImage{digest: r.root, kept: func() error { return nil }}
+	if r.state.Layer != "" {
+		out.digest = flatName(r.root, r.state.Layer)
+		r.hold(out.digest, true)
 	}
-	name := flatName(r.root, r.state.Layer)
-	r.hold(name, true)
-	if _, err := r.cfg.Snapshots.Image(name); err == nil {
-		return name, nil
+	var err error
+	if out.file, err = r.cfg.Snapshots.Image(out.digest); err == nil || r.state.Layer == "" {
+		return out, err
 	}
-	tmp, err := r.flatten(ctx, r.state.Layer)
+	made, err := r.flatten(ctx, r.state.Layer)
 	if err != nil {
-		return "", err
+		return out, err
 	}
-	defer os.Remove(tmp)
-	return name, r.cfg.Snapshots.AddNamed(tmp, name)
+	out.tmp = made + ".boot"
+	if err := os.Link(made, out.tmp); err != nil {
+		return out, errors.Join(diskError(ctx, err, "name a root image"), os.Remove(made))
+	}
+	out.file = out.tmp
+	done := make(chan error, 1)
+	go func() { done <- errors.Join(r.cfg.Snapshots.AddNamed(made, out.digest), removed(made)) }()
+	out.kept = sync.OnceValue(func() error { return <-done })
+	return out, nil
+}
+
+// removed removes a file that may have gone.
+func removed(name string) error {
+	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return cay.Wrap(cay.Internal, err, "remove %s", name)
+	}
+	return nil
 }
 
 // passingImage returns an image that only this build needs.
@@ -149,13 +178,10 @@ func (r *run) write(ctx context.Context, tree *erofs.Tree) (string, error) {
 
 // snapshot boots the new root, starts what is to run in it, and takes the
 // snapshot when that is ready.
-func (r *run) snapshot(ctx context.Context, root string, setup cay.Setup) (s cay.Snapshot, err error) {
-	image, err := r.cfg.Snapshots.Image(root)
-	if err != nil {
-		return s, err
-	}
+func (r *run) snapshot(ctx context.Context, root rootImage, setup cay.Setup) (s cay.Snapshot, err error) {
+	defer func() { err = errors.Join(err, root.kept()) }() // nothing of this build goes on after it
 	r.say(finalizeStep, "[finalize] booting")
-	x, err := r.Builder.boot(ctx, image, root, setup, r.spec.Limits)
+	x, err := r.Builder.boot(ctx, root.file, root.digest, setup, r.spec.Limits)
 	if err != nil {
 		return s, err
 	}
@@ -171,6 +197,9 @@ func (r *run) snapshot(ctx context.Context, root string, setup cay.Setup) (s cay
 	}
 	defer r.cfg.Snapshots.Abort(tmp)
 	if s, err = r.cfg.Engine.Checkpoint(ctx, x.id, tmp, false); err != nil {
+		return s, err
+	}
+	if err := root.kept(); err != nil {
 		return s, err
 	}
 	s.ID, s.Team, s.Agent, s.Boot = cay.NewSnapshotID(), r.spec.Team, x.protocol, setup.Boot()

@@ -86,18 +86,27 @@ mkdir -p /etc/profile.d
 printf "export PATH='%s'\n" "$(printf %s "$1" | sed "s/'/'\\\\''/g")" > /etc/profile.d/zz-cay-path.sh
 `
 
-func (r *run) envStep(ctx context.Context, s cay.BuildStep) (changed bool, err error) {
+// newEnv is the environment after an ENV.
+func (r *run) newEnv(s cay.BuildStep) (map[string]string, error) {
 	env := maps.Clone(r.state.Env)
 	if env == nil {
 		env = map[string]string{}
 	}
-	path, before := env["PATH"], r.lookup
 	for i := 0; i+1 < len(s.Args); i += 2 {
 		if !envName.MatchString(s.Args[i]) {
-			return false, cay.Errorf(cay.Invalid, "ENV: %.80q is no name for a variable", s.Args[i])
+			return nil, cay.Errorf(cay.Invalid, "ENV: %.80q is no name for a variable", s.Args[i])
 		}
-		env[s.Args[i]] = expand(s.Args[i+1], before) // as all were before the step
+		env[s.Args[i]] = expand(s.Args[i+1], r.lookup) // as all were before the step
 	}
+	return env, nil
+}
+
+func (r *run) envStep(ctx context.Context, s cay.BuildStep) (changed bool, err error) {
+	env, err := r.newEnv(s)
+	if err != nil {
+		return false, err
+	}
+	path := r.state.Env["PATH"]
 	r.state.Env = env
 	if env["PATH"] == path {
 		return false, nil
@@ -123,12 +132,17 @@ mkdir -p -- "$1"
 chown -- "$2:" "$1" 2>/dev/null || chown -- "$2" "$1"
 echo made`
 
-func (r *run) dirStep(ctx context.Context, s cay.BuildStep) (changed bool, err error) {
+// newDir is the directory that a WORKDIR names.
+func (r *run) newDir(s cay.BuildStep) string {
 	dir := expand(s.Args[0], r.lookup)
 	if !path.IsAbs(dir) {
 		dir = path.Join("/", r.state.Dir, dir)
 	}
-	dir = path.Clean(dir)
+	return path.Clean(dir)
+}
+
+func (r *run) dirStep(ctx context.Context, s cay.BuildStep) (changed bool, err error) {
+	dir := r.newDir(s)
 	out, err := r.box.shell(ctx, makeDir, dir, r.state.User)
 	if err != nil {
 		return false, stepError("WORKDIR "+dir, err)
@@ -153,8 +167,14 @@ if ! id -u -- "$1" >/dev/null 2>&1; then
 fi
 echo "$1"`
 
-func (r *run) userStep(ctx context.Context, s cay.BuildStep) (changed bool, err error) {
+// newUser is the account that a USER names, by name or number.
+func (r *run) newUser(s cay.BuildStep) string {
 	name, _, _ := strings.Cut(expand(s.Args[0], r.lookup), ":")
+	return name
+}
+
+func (r *run) userStep(ctx context.Context, s cay.BuildStep) (changed bool, err error) {
+	name := r.newUser(s)
 	if name == "" {
 		return false, cay.Errorf(cay.Invalid, "USER needs a name")
 	}

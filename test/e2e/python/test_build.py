@@ -121,6 +121,25 @@ def test_build_and_build_again(build, context, create):
     assert create(alias).commands.run("cat /tmp/last; cat /home/user/dest/a.txt; rm /home/user/dest/a.txt", user="root").stdout == "two\na"
 
 
+def test_copy_of_many_files(build, create, tmp_path):
+    """Many files become a layer on the host; steps and sandboxes see them as they see few."""
+    for i in range(1100):
+        (tmp_path / "many" / str(i % 10)).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "many" / str(i % 10) / f"f{i}").write_text(f"{i} {RUN}")
+    look = "cd /srv/link; find . -type f | wc -l; cat 3/f13; echo; stat -c '%U:%G %a' 3/f13 3; readlink -f .; id -un; echo $A"
+    alias, lines = build(
+        Template(file_context_path=tmp_path).from_template("base")
+        .run_cmd("mkdir -p /srv/real && ln -s real /srv/link", user="root")
+        .copy("many", "/srv/link", user="root", mode=0o640)
+        .set_envs({"A": "1"}).set_user("user").set_workdir("/srv/link")
+        .run_cmd(f"({look}) > ~/seen"))
+    want = f"1100\n13 {RUN}\nroot:root 640\nroot:root 750\n/srv/real\n"
+    sbx = create(alias)
+    # The files cannot be read by the user of the template, so they are looked at as root.
+    assert sbx.commands.run(look, user="root").stdout == want + "root\n1\n"
+    assert sbx.commands.run("tail -n 2 ~/seen; pwd").stdout == "user\n1\n/srv/link\n"
+
+
 def test_child_of_a_built_template(build, create):
     parent, _ = build(Template().from_template("base").set_envs({"A": "1"}).run_cmd("echo p > ~/p; sudo rm /usr/bin/file"))
     child, _ = build(Template().from_template(parent).set_envs({"B": "$A-2"}).run_cmd("cat ~/p; echo c > ~/c"))
