@@ -182,7 +182,7 @@ func TestMask(t *testing.T) {
 func TestNames(t *testing.T) {
 	var n names[string]
 	for _, d := range []string{"a.example", "*.w.example", "*.deep.w.example", "*.com"} {
-		n.add(d, d)
+		n.add(d, d, 2)
 	}
 	for name, want := range map[string]string{
 		"a.example": "a.example", "w.example": "", "x.w.example": "*.w.example", "y.x.w.example": "*.w.example",

@@ -13,7 +13,7 @@ type rules struct {
 	policy  cay.NetworkPolicy
 	allowed []addressRule
 	denied  []addressRule
-	names   names[string]         // of AllowOut: the entry as written
+	names   names[int]            // of AllowOut: which entry
 	headers names[cay.HeaderRule] // of Rules
 	proxy   *cay.EgressProxy
 }
@@ -32,11 +32,11 @@ type verdict struct {
 
 func compile(p cay.NetworkPolicy) *rules {
 	r := &rules{policy: p, proxy: p.Proxy}
-	for _, d := range p.AllowOut {
+	for i, d := range p.AllowOut {
 		if prefix, ok := cay.Destination(d); ok {
 			r.allowed = append(r.allowed, addressRule{prefix, "allowOut " + d})
 		} else {
-			r.names.add(d, "allowOut "+d)
+			r.names.add(d, i, len(p.AllowOut))
 		}
 	}
 	for _, d := range p.NameServers() {
@@ -51,7 +51,7 @@ func compile(p cay.NetworkPolicy) *rules {
 	}
 	for domain, list := range p.Rules {
 		for _, rule := range list {
-			r.headers.add(domain, rule)
+			r.headers.add(domain, rule, len(p.Rules))
 		}
 	}
 	return r
@@ -72,8 +72,8 @@ func (r *rules) decide(a netip.Addr, name string) verdict {
 	if text, ok := find(r.allowed, a); ok {
 		return verdict{allow: true, rule: text}
 	}
-	if text, ok := r.names.find(name); ok {
-		return verdict{allow: true, rule: text, named: true}
+	if i, ok := r.names.find(name); ok {
+		return verdict{allow: true, rule: "allowOut " + r.policy.AllowOut[i], named: true}
 	}
 	if text, ok := find(r.denied, a); ok {
 		return verdict{rule: text}
@@ -101,16 +101,18 @@ type names[T any] struct {
 	exact, below map[string]T
 }
 
-func (n *names[T]) add(domain string, v T) {
-	if n.exact == nil {
-		n.exact, n.below = map[string]T{}, map[string]T{}
-	}
+// add adds one of about so many values.
+func (n *names[T]) add(domain string, v T, of int) {
 	domain = strings.ToLower(domain)
-	if parent, ok := strings.CutPrefix(domain, "*."); ok {
-		n.below[parent] = v
-	} else {
-		n.exact[domain] = v
+	parent, wild := strings.CutPrefix(domain, "*.")
+	to := &n.exact
+	if wild {
+		to = &n.below
 	}
+	if *to == nil {
+		*to = make(map[string]T, of)
+	}
+	(*to)[parent] = v
 }
 
 func (n *names[T]) empty() bool { return len(n.exact)+len(n.below) == 0 }

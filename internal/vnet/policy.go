@@ -69,7 +69,18 @@ func inKernel(p cay.NetworkPolicy) policy {
 	if p.Proxy == nil {
 		out.open, out.web, out.allowed, out.denied = p.AllowInternet, len(p.Rules) > 0, allowed, denied
 	}
+	if slices.ContainsFunc(out.denied, func(d netip.Prefix) bool { return d.Bits() == 0 }) {
+		// What is neither allowed nor denied is refused just so; and of all
+		// sets, those of ranges are the slowest to change.
+		out.open, out.denied = false, nil
+	}
 	return out
+}
+
+// is reports whether two policies are one to the packet filter.
+func (p policy) is(q policy) bool {
+	return p.open == q.open && p.dns == q.dns && p.asking == q.asking && p.web == q.web && p.network == q.network &&
+		slices.Equal(p.allowed, q.allowed) && slices.Equal(p.denied, q.denied)
 }
 
 // prefixes are the IPv4 ranges of a list; domains are none.
@@ -132,6 +143,9 @@ func (p policy) elements(s *sets, addr netip.Addr) map[*nftables.Set][]nftables.
 func (m *Manager) applyPolicy(index int, next policy) error {
 	m.rules.Lock()
 	defer m.rules.Unlock()
+	if next.is(m.applied[index]) {
+		return nil // as where only domains differ
+	}
 	c, err := nftables.New()
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "no netlink socket")
@@ -139,9 +153,6 @@ func (m *Manager) applyPolicy(index int, next policy) error {
 	s := newSets(m.table())
 	before := m.applied[index].elements(s, m.addr(index))
 	after := next.elements(s, m.addr(index))
-	if len(before) == 0 && len(after) == 0 {
-		return nil
-	}
 	for _, set := range s.all() {
 		if len(before[set]) > 0 {
 			if err := c.SetDeleteElements(set, before[set]); err != nil {

@@ -1,4 +1,5 @@
-"""The way to a sandbox: through the proxy, straight, and through nginx.
+"""The way to a sandbox: through the proxy, straight, and through nginx. And what
+a long policy costs.
 
 nginx is Debian's package, unpacked below build/ and not installed. It proxies to
 the address of the same sandbox, with connections kept, as the proxy does.
@@ -13,8 +14,9 @@ import urllib.request
 
 import e2b
 
+import life
 import world
-from figure import Figure
+from figure import Figure, ms
 
 TURNS = int(os.environ.get("BENCH_EDGE_TURNS", "9"))
 WEBSOCKETS = int(os.environ.get("BENCH_WEBSOCKETS", "5000"))
@@ -120,7 +122,35 @@ def websockets(server, box):
     return figure
 
 
+NOTHING = {"allowOut": [], "denyOut": ["0.0.0.0/0"]}
+DOMAINS = {"allowOut": [f"host-{n}.example-{n % 50}.com" for n in range(500)], "denyOut": ["0.0.0.0/0"]}
+
+
+def policies(server):
+    """What 500 domains add to a create from the pool, and what putting them in
+    force takes; beside the same without them."""
+    rest = life.Rest(server)
+    created = Figure("create with a policy of 500 domains", "ms", lambda raw: raw + 1, "the same with none + 1", digits=2)
+    put = Figure("PUT of a policy of 500 domains", "ms", lambda _: 20, "20 ms", digits=2)
+    for turn in range(2 * TURNS + 2):
+        for figure, policy in ((created.raw, NOTHING), (created.ours, DOMAINS)):
+            body = {"templateID": "base", "timeout": 600, "network": policy}
+            made = []
+            took = ms(lambda: made.append(rest.call("POST", "/v2/sandboxes", body)["sandboxID"]))
+            time.sleep(2 * life.REST)  # until the pool is full again
+            rest.kill(made[0])
+            if turn > 1:  # the first ones fill the pool
+                figure.append(took)
+    sandbox = rest.create("base")
+    for _ in range(3 * TURNS):
+        for samples, policy in ((put.raw, NOTHING), (put.ours, DOMAINS)):
+            samples.append(ms(lambda: rest.call("PUT", f"/sandboxes/{sandbox}/network", policy)))
+    rest.kill(sandbox)
+    return created, put
+
+
 def measure(server):
+    yield from policies(server)
     box = Box(server)
     yield latency(box)
     yield rate(box)
