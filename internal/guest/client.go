@@ -24,15 +24,23 @@ type Client struct {
 	http *http.Client
 }
 
-// NewClient returns a client of the agent at addr. Each client owns its
-// connections; Close drops them.
-func NewClient(addr netip.Addr) *Client {
+// NewClient returns a client of the agent at addr, with a connection for each
+// call.
+func NewClient(addr netip.Addr) *Client { return newClient(addr, false) }
+
+// NewKeptClient returns a client whose connection is kept from one call to the
+// next, until Close. A guest that is frozen meanwhile answers no probe, so none
+// is sent.
+func NewKeptClient(addr netip.Addr) *Client { return newClient(addr, true) }
+
+func newClient(addr netip.Addr, kept bool) *Client {
+	dialer := &net.Dialer{Timeout: 2 * time.Second}
+	if kept {
+		dialer.KeepAlive = -1
+	}
 	return &Client{
 		base: "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(AgentPort)),
-		http: &http.Client{Transport: &http.Transport{
-			DialContext:       (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
-			DisableKeepAlives: true,
-		}},
+		http: &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: !kept}},
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/engine"
 	"github.com/cay-run/cay/internal/guest"
-	"github.com/cay-run/cay/internal/vnet"
 )
 
 // Create makes an instance run: slot, journal, restore, identity. It returns
@@ -126,6 +125,7 @@ func (n *Node) make(ctx context.Context, inst *instance) error {
 		return stepFailed(ctx, "get a network slot", err)
 	}
 	inst.holds = true
+	inst.connect(pooled)
 	if !pooled { // nothing is open to what is nobody's
 		n.cfg.Egress.Set(inst.slot.Addr, inst.spec)
 		if err := n.cfg.Net.Apply(ctx, inst.slot, inst.spec.Network); err != nil {
@@ -320,7 +320,7 @@ func (n *Node) tell(ctx context.Context, inst *instance, token string, in guest.
 	}
 	ctx, cancel := context.WithTimeout(ctx, introduceTimeout)
 	defer cancel()
-	reply, err := n.cfg.Init(ctx, inst.slot, token, in)
+	reply, err := n.cfg.Init(ctx, inst.line, token, in)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = cay.Wrap(cay.Unavailable, err, "its agent did not answer within %s", introduceTimeout).
 			WithHint("the host may be overloaded; try again")
@@ -363,9 +363,7 @@ func identity(spec cay.InstanceSpec) guest.Init {
 
 // callAgent calls a real agent. Only a failed dial is tried again: a request
 // that was sent may have given the agent its token already.
-func callAgent(ctx context.Context, slot vnet.Slot, token string, in guest.Init) (guest.InitReply, error) {
-	client := guest.NewClient(slot.Addr)
-	defer client.Close()
+func callAgent(ctx context.Context, client *guest.Client, token string, in guest.Init) (guest.InitReply, error) {
 	for {
 		reply, err := client.Init(ctx, token, in)
 		var op *net.OpError

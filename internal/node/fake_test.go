@@ -377,7 +377,7 @@ func (m *machine) Usage(context.Context, cay.InstanceID) (cay.Usage, error) {
 	return cay.Usage{Tasks: 7, MemoryUsed: 30 << 20}, nil
 }
 
-func (m *machine) init(ctx context.Context, _ vnet.Slot, token string, in guest.Init) (guest.InitReply, error) {
+func (m *machine) init(ctx context.Context, _ *guest.Client, token string, in guest.Init) (guest.InitReply, error) {
 	m.mu.Lock()
 	m.inits = append(m.inits, in)
 	m.tokens = append(m.tokens, token)

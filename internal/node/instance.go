@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/vnet"
 )
 
@@ -21,6 +22,7 @@ type instance struct {
 	routed  atomic.Bool // Lookup has found it: somebody may hold connections
 	whole   bool        // it runs and is not over; guarded by the node's lock
 	started time.Time
+	line    *guest.Client // to the agent; in the pool its connection is kept
 	// protocol is what the agent inside speaks; snapshots record it.
 	protocol int
 	boot     cay.Boot       // what a start from its files needs; snapshots record it
@@ -30,6 +32,8 @@ type instance struct {
 	// it took when it was put into the pool.
 	pooled atomic.Bool
 	size   int64
+	// woken gets what came of waking it, once it is claimed.
+	woken chan error
 
 	jobs  chan job // what the owner is asked to do besides ending it
 	died  <-chan cay.Death
@@ -41,9 +45,25 @@ type instance struct {
 }
 
 func newInstance(spec cay.InstanceSpec) *instance {
-	inst := &instance{spec: spec, jobs: make(chan job), gone: make(chan struct{})}
+	inst := &instance{spec: spec, jobs: make(chan job), gone: make(chan struct{}), woken: make(chan error, 1)}
 	inst.ctx, inst.stop = context.WithCancelCause(context.Background())
 	return inst
+}
+
+// connect says how to reach the agent of an instance that has its slot.
+func (i *instance) connect(kept bool) {
+	i.disconnect()
+	if kept {
+		i.line = guest.NewKeptClient(i.slot.Addr)
+	} else {
+		i.line = guest.NewClient(i.slot.Addr)
+	}
+}
+
+func (i *instance) disconnect() {
+	if i.line != nil {
+		i.line.Close()
+	}
 }
 
 func (i *instance) public() cay.Instance {
@@ -173,6 +193,7 @@ func (n *Node) clear(inst *instance) error {
 		return fmt.Errorf("end its container: %w", err)
 	}
 	var errs []error
+	inst.disconnect()
 	if inst.holds {
 		inst.holds = false // a slot that cannot be released is not used again
 		n.cfg.Egress.Drop(inst.slot.Addr)

@@ -72,6 +72,25 @@ func rewriteJournal(dir string, r record) error {
 	return os.Rename(aside, filepath.Join(dir, specFile))
 }
 
+// replaceJournal is rewriteJournal for an instance that no mark says may be
+// adopted: no half of it is ever read. It takes the old one away first, because
+// a file system may write one to the disk at once that replaces another, and a
+// create would wait for that.
+func replaceJournal(dir string, r record) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return diskError(err)
+	}
+	path := filepath.Join(dir, specFile)
+	if err := os.Remove(path); err != nil {
+		return diskError(err)
+	}
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		return diskError(err)
+	}
+	return nil
+}
+
 func syncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {

@@ -3,8 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -84,6 +82,8 @@ func (n *Node) Pool() PoolStats {
 // Claim looks for an instance in the pool that is what shape asks for: the
 // snapshot of a template with its limits. It is the caller's from now on, who
 // Creates or Kills it under the ids that it has. There being none is no error.
+// It wakes up while the caller writes its records: one that is awake is still
+// as good as new.
 func (n *Node) Claim(shape cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, bool) {
 	if n.pool.budget <= 0 {
 		return "", "", false
@@ -103,13 +103,14 @@ func (n *Node) Claim(shape cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, boo
 	}
 	s.demand.ask(time.Now())
 	n.prod()
-	if len(s.ready) == 0 {
+	if len(s.ready) == 0 || n.closed {
 		n.pool.stats.Cold++
 		return "", "", false
 	}
 	inst := s.ready[0]
 	s.ready = s.ready[1:]
 	n.pool.stats.Warm++
+	n.work.Go(func() { inst.woken <- n.cfg.Engine.Thaw(n.ctx, inst.spec.Instance) })
 	return inst.spec.Sandbox, inst.spec.Instance, true
 }
 
@@ -165,8 +166,10 @@ func (n *Node) handOver(ctx context.Context, inst *instance, spec cay.InstanceSp
 // errLeft says that the ids of a failed hand-over cannot be used again yet.
 var errLeft = errors.New("it is still being ended")
 
-// become gives a pooled instance its place in the world. Only its owner calls
-// it. The journal needs no sync: what could lose it loses the instance too.
+// become gives a pooled instance its place in the world: its journal, its
+// network and its identity at once, because each waits for something else. Only
+// its owner calls it. The journal needs no sync: what could lose it loses the
+// instance too.
 func (n *Node) become(ctx context.Context, inst *instance, spec cay.InstanceSpec) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -174,31 +177,29 @@ func (n *Node) become(ctx context.Context, inst *instance, spec cay.InstanceSpec
 	defer context.AfterFunc(n.ctx, func() { cancel(cay.Errorf(cay.Unavailable, "the server is stopping")) })()
 	begun := time.Now()
 	dir := n.journal(spec.Instance)
-	if err := os.Remove(filepath.Join(dir, pooledFile)); err != nil {
+	if err := unmark(dir); err != nil {
 		return diskError(err)
 	}
-	if err := n.cfg.Engine.Thaw(ctx, spec.Instance); err != nil {
+	if err := <-inst.woken; err != nil {
 		return err
 	}
 	inst.spec, inst.started = spec, begun
-	opened := make(chan error, 1)
 	n.cfg.Egress.Set(inst.slot.Addr, spec)
-	go func() { opened <- n.cfg.Net.Apply(ctx, inst.slot, spec.Network) }()
-	err := rewriteJournal(dir, inst.record())
-	if err != nil {
-		err = diskError(err)
-	} else {
-		err = n.introduce(ctx, inst, func(ctx context.Context) (guest.InitReply, error) {
-			return n.tell(ctx, inst, n.cfg.Token(spec.Sandbox), adoption(spec))
-		})
-	}
-	if err := errors.Join(err, <-opened); err != nil {
+	done := make(chan error, 2)
+	text := inst.record()
+	go func() { done <- n.cfg.Net.Apply(ctx, inst.slot, spec.Network) }()
+	go func() { done <- replaceJournal(dir, text) }()
+	err := n.introduce(ctx, inst, func(ctx context.Context) (guest.InitReply, error) {
+		return n.tell(ctx, inst, n.cfg.Token(spec.Sandbox), adoption(spec))
+	})
+	if err := errors.Join(err, <-done, <-done); err != nil {
 		return err
 	}
 	if err := markAs(dir, wholeFile); err != nil {
 		return err
 	}
 	inst.pooled.Store(false)
+	inst.disconnect()
 	n.show(inst)
 	n.mu.Lock()
 	n.pool.eased = time.Now()
@@ -442,6 +443,7 @@ func await(ctx context.Context, list []*instance) {
 // often it was asked for is not known: that it was there stands for that.
 func (n *Node) readopt(inst *instance) {
 	inst.pooled.Store(true)
+	inst.connect(true)
 	if u, err := n.cfg.Engine.Usage(n.ctx, inst.spec.Instance); err == nil {
 		inst.size = u.MemoryUsed
 	}

@@ -134,7 +134,6 @@ func TestPoolFailsSoftly(t *testing.T) {
 		t.Run(step, func(t *testing.T) {
 			pooled(t, 1<<30, func(t *testing.T, m *machine, n *Node) {
 				fill(t, n, shape, 1)
-				want := claim(t, n)
 				var broke atomic.Bool
 				m.on(step, func() error {
 					if broke.Swap(true) {
@@ -142,6 +141,7 @@ func TestPoolFailsSoftly(t *testing.T) {
 					}
 					return errors.New("broken")
 				})
+				want := claim(t, n)
 				if _, err := n.Create(t.Context(), want); err != nil {
 					t.Fatal(err)
 				}
@@ -293,6 +293,7 @@ func TestPoolSurvivesCrashes(t *testing.T) {
 	}{
 		{"nothing happened", 1 << 30, func(*testing.T, *Node, cay.InstanceID) {}, 1, 0},
 		{"the next one has no pool", 0, func(*testing.T, *Node, cay.InstanceID) {}, 0, 0},
+		{"claimed and awake", 1 << 30, func(t *testing.T, n *Node, _ cay.InstanceID) { claim(t, n) }, 1, 0},
 		{"in mid hand-over", 1 << 30, func(t *testing.T, n *Node, id cay.InstanceID) {
 			if err := os.Remove(filepath.Join(n.journal(id), pooledFile)); err != nil {
 				t.Error(err)

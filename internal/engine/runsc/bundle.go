@@ -137,14 +137,13 @@ func (d document) put(p place) error {
 }
 
 func resources(l cay.Limits, low bool) map[string]any {
-	const period = 100_000 // microseconds
-	shares := cpuShares(l)
+	share := fullShare(l)
 	if low {
-		shares = lowShares
+		share = lowShare
 	}
 	return map[string]any{
 		"memory": map[string]any{"limit": int64(l.MemoryMB+memoryFuse) << 20},
-		"cpu":    map[string]any{"quota": l.CPUs * period, "period": period, "shares": shares},
+		"cpu":    map[string]any{"quota": share.quota, "period": share.period, "shares": share.weight},
 		"pids":   map[string]any{"limit": maxTasks},
 	}
 }

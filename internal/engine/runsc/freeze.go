@@ -44,7 +44,7 @@ func (e *Engine) Thaw(_ context.Context, id cay.InstanceID) error {
 	if err != nil {
 		return err
 	}
-	err = e.cg.setShares(id, cpuShares(in.Limits))
+	err = e.cg.setShare(id, fullShare(in.Limits))
 	if thawed := e.cg.freeze(id, false); !errors.Is(thawed, os.ErrNotExist) {
 		err = errors.Join(err, thawed)
 	}
@@ -79,19 +79,33 @@ func (h hierarchy) frozen(id cay.InstanceID) bool {
 	return strings.TrimSpace(string(text)) == "FROZEN"
 }
 
-// lowShares is the weight of what is restored in the background: little, and
-// still enough to be done one day on a host that is never idle.
-const lowShares = 64
+// share is what an instance gets of the processors: a weight against others in
+// need of them, and at most quota in each period, both in microseconds.
+type share struct{ weight, quota, period int }
 
-// cpuShares is an instance's weight against others in need of processors.
-func cpuShares(l cay.Limits) int { return 1024 * l.CPUs }
+// lowShare is that of what is restored in the background. A weight alone is
+// not enough: the server, and whoever it starts something for, are weighed
+// against all instances together, so the hand-overs of a create would each wait
+// for a turn of the restore beside it. Half a processor in short turns leaves
+// it one that is free.
+var lowShare = share{weight: 64, quota: 5_000, period: 10_000}
 
-func (h hierarchy) setShares(id cay.InstanceID, shares int) error {
-	file := "cpu.shares"
-	if h.v2 { // as runsc turns one into the other
-		file, shares = "cpu.weight", 1+(shares-2)*9999/262142
+func fullShare(l cay.Limits) share {
+	const period = 100_000
+	return share{weight: 1024 * l.CPUs, quota: period * l.CPUs, period: period}
+}
+
+func (h hierarchy) setShare(id cay.InstanceID, s share) error {
+	dir := h.dir("cpu", id)
+	if h.v2 { // the weight as runsc turns one into the other
+		return errors.Join(
+			writeTo(filepath.Join(dir, "cpu.max"), strconv.Itoa(s.quota)+" "+strconv.Itoa(s.period)),
+			writeTo(filepath.Join(dir, "cpu.weight"), strconv.Itoa(1+(s.weight-2)*9999/262142)))
 	}
-	return writeTo(filepath.Join(h.dir("cpu", id), file), strconv.Itoa(shares))
+	return errors.Join(
+		writeTo(filepath.Join(dir, "cpu.cfs_period_us"), strconv.Itoa(s.period)),
+		writeTo(filepath.Join(dir, "cpu.cfs_quota_us"), strconv.Itoa(s.quota)),
+		writeTo(filepath.Join(dir, "cpu.shares"), strconv.Itoa(s.weight)))
 }
 
 // writeTo writes to a file that is there.
