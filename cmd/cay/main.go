@@ -42,6 +42,7 @@ type commands struct {
 	Network  networkCmd  `cmd:"" help:"Have sandboxes reach each other, and nobody else, by name."`
 	SSHKey   sshKeyCmd   `cmd:"" name:"ssh-key" help:"Keep the public keys that open sandboxes over SSH."`
 
+	Cache    cacheCmd     `cmd:"" help:"The cache of packages that sandboxes install."`
 	GC       gcCmd        `cmd:"" name:"gc" help:"Remove what nothing on this machine needs."`
 	Snapshot snapshotsCmd `cmd:"" help:"Look after the snapshots on this machine."`
 	Image    imageCmd     `cmd:"" help:"Keep images of registries to build templates from."`

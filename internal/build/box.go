@@ -66,6 +66,10 @@ func (b *Builder) boot(ctx context.Context, image, name string, setup cay.Setup,
 	}
 	always := context.WithoutCancel(ctx) // cleaning up goes on when the caller has gone
 	x.later(func() error { return b.cfg.Net.Release(always, x.slot) })
+	if b.cfg.Names != nil {
+		b.cfg.Names.Set(x.slot.Addr, cay.InstanceSpec{Instance: x.id, Network: cay.DefaultNetwork()})
+		x.later(func() error { b.cfg.Names.Drop(x.slot.Addr); return nil })
+	}
 	if err := b.cfg.Net.Apply(ctx, x.slot, cay.DefaultNetwork()); err != nil {
 		return nil, err
 	}
@@ -147,7 +151,7 @@ func (x *box) introduce(ctx context.Context, setup cay.Setup, limits cay.Limits)
 	}
 	in := guest.Init{
 		Mode: guest.ModeBuild, TemplateEnv: setup.Env, Timestamp: time.Now(),
-		DefaultUser: setup.User, DefaultDir: setup.Dir,
+		DefaultUser: setup.User, DefaultDir: setup.Dir, CABundle: x.b.cfg.Authority,
 		CPUs: limits.CPUs, MemoryMB: limits.MemoryMB, DiskMB: limits.DiskMB,
 	}
 	if in.TemplateEnv == nil {

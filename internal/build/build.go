@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -47,6 +48,13 @@ type Sandboxes interface {
 	ReadableFiles(ctx context.Context, id cay.SnapshotID) (dir string, s cay.Snapshot, err error)
 }
 
+// Names answers sandboxes' questions for names where the packet filter does
+// not; *egress.Proxy does.
+type Names interface {
+	Set(addr netip.Addr, spec cay.InstanceSpec)
+	Drop(addr netip.Addr)
+}
+
 // Times are how long parts of a build may take. Zero ones are the usual.
 type Times struct {
 	Step  time.Duration // of one step; an hour
@@ -61,6 +69,8 @@ type Config struct {
 	Snapshots *snapshot.Dir
 	Images    *oci.Teams // images of registries; nil for none
 	AgentPath string     // the agent to put into their roots
+	Names     Names      // nil where the packet filter answers all
+	Authority string     // PEM that steps are to trust besides what the image does; may be empty
 	Sandboxes Sandboxes  // to build from what was saved of them; nil for none
 	Times     Times
 	Log       *slog.Logger

@@ -57,6 +57,12 @@ type Config struct {
 	// are not asked otherwise; PlainRegistries those that speak no TLS.
 	Registries      []string `yaml:"registries"`
 	PlainRegistries []string `yaml:"plainRegistries"`
+	// PackageCache is how much disk a cache of packages may take that sandboxes
+	// install, e.g. "10GiB"; empty for no cache.
+	PackageCache string `yaml:"packageCache"`
+	// PackageHosts are whose packages are cached, name or name=mirror; none
+	// means those of pip, npm and apt.
+	PackageHosts []string `yaml:"packageHosts"`
 	// PoolMemory is how much of the machine's memory sandboxes may take that
 	// are made before anybody asks: "512" for megabytes, "5%" of all, "0" for
 	// none.
@@ -123,6 +129,10 @@ var Variables = slices.Concat([]Variable{
 		func(c *Config, v string) error { c.Registries = commas(v); return nil }},
 	{"CAY_PLAIN_REGISTRIES", "the same for those that speak no TLS [none]",
 		func(c *Config, v string) error { c.PlainRegistries = commas(v); return nil }},
+	{"CAY_PACKAGE_CACHE", "disk for a cache of the packages that sandboxes install, e.g. 10GiB [off]",
+		func(c *Config, v string) error { c.PackageCache = v; return nil }},
+	{"CAY_PACKAGE_HOSTS", "whose packages it keeps: host,host=http://mirror.lan/path,… [those of pip, npm and apt]",
+		func(c *Config, v string) error { c.PackageHosts = commas(v); return nil }},
 	{"CAY_POOL_MEMORY", "memory for sandboxes made before anybody asks, in MB or %, 0 for none [5%]",
 		func(c *Config, v string) error { c.PoolMemory = v; return nil }},
 	{"CAY_TEAM_SANDBOXES", "how many sandboxes a team may have running at once [no limit]",
@@ -265,6 +275,9 @@ func (c Config) Validate() error {
 		return err
 	}
 	if _, err := c.PoolBytes(0); err != nil {
+		return err
+	}
+	if _, err := c.PackageBytes(); err != nil {
 		return err
 	}
 	for _, host := range slices.Concat(c.Registries, c.PlainRegistries) {

@@ -74,6 +74,8 @@ func TestLoadNamesWhatIsWrong(t *testing.T) {
 		{"CAY_TLS=acme", "domain"},
 		{"CAY_ACME_TSIG=key", "key"},
 		{"CAY_PATHS=yes", "yes"},
+		{"CAY_PACKAGE_CACHE=10", "10GiB"},
+		{"CAY_PACKAGE_CACHE=1MiB", "256MiB"},
 		{"CAY_CONFIG=" + filepath.Join(dir, "none"), "CAY_CONFIG"},
 		{file("unknown.yaml", "lisen: x"), "lisen"},
 		{file("type.yaml", "listen: [1]"), "type.yaml"},

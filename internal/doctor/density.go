@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // neighbours looks at the kernel's one table of hardware addresses, in which
@@ -35,6 +37,31 @@ func pool(_ context.Context, h host) Check {
 	detail := fmt.Sprintf("%d warm sandboxes wait, in up to %s", len(ready), gib(uint64(most)))
 	if _, err := os.Stat(filepath.Join(h.cfg.Data, "instances")); err != nil {
 		detail = fmt.Sprintf("warm sandboxes may wait in up to %s", gib(uint64(most)))
+	}
+	return ok(detail)
+}
+
+// packageCache says how much room the packages have that sandboxes install.
+func packageCache(_ context.Context, h host) Check {
+	limit, err := h.cfg.PackageBytes()
+	if err != nil || limit == 0 {
+		return ok("off: every sandbox fetches its packages itself (CAY_PACKAGE_CACHE)")
+	}
+	dir := existing(h.cfg.Data)
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return warn(fmt.Sprintf("the free space of %s cannot be read: %v", dir, err), "see that there is room for "+gib(uint64(limit)))
+	}
+	var held int64
+	files, _ := filepath.Glob(filepath.Join(h.cfg.Data, "packages", "*"))
+	for _, f := range files {
+		if info, err := os.Stat(f); err == nil {
+			held += info.Size()
+		}
+	}
+	detail := fmt.Sprintf("%d packages and pages, %s of up to %s", len(files), gib(uint64(held)), gib(uint64(limit)))
+	if free := int64(st.Bavail) * st.Bsize; limit-held > free {
+		return warn(detail+", for which there is no room", "set CAY_PACKAGE_CACHE to less, or free some disk")
 	}
 	return ok(detail)
 }

@@ -56,6 +56,7 @@ var examinations = []examination{
 	{"tasks", false, tasks},
 	{"neighbours", false, neighbours},
 	{"pool", false, pool},
+	{"package cache", false, packageCache},
 	{"forwarding", false, forwarding},
 	{"build tools", false, buildTools},
 }

@@ -122,6 +122,9 @@ func (p *Proxy) answer(ctx context.Context, g *guest, query []byte) []byte {
 	if member, ok := strings.CutSuffix(name, "."+cay.PrivateDomain); ok || name == cay.PrivateDomain {
 		return p.answerMember(g, h, q, member)
 	}
+	if p.cached(r, name) {
+		return p.answerCached(h, q)
+	}
 	_, named := r.names.find(name)
 	_, dressed := r.headers.find(name)
 	switch {

@@ -9,7 +9,8 @@
 //
 //	guest ── filter ─┬─ allowed by address ───────────────── internet
 //	                 ├─ else: Proxy ── name, then address ── internet
-//	                 └─ names: answers only what policy allows
+//	                 ├─ names: answers only what policy allows
+//	                 └─ hosts of packages, if there is a cache: Packages
 //
 // A name counts only if it is what the guest asks for in the clear (the server
 // name of TLS, the Host of every HTTP request) and the address that it dialled

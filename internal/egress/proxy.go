@@ -44,6 +44,9 @@ type Config struct {
 	// Authority signs what guests see instead of a server's certificate when
 	// headers are set; nil sets none over TLS.
 	Authority *Authority
+	// Packages answers for some hosts at the Gateway's address; nil for none.
+	Packages Packages
+	Gateway  netip.Addr
 	// TLS verifies servers; nil trusts whom the host trusts.
 	TLS *tlsRoots
 	// OnDenied is told of every refusal. It must not block.
@@ -296,6 +299,10 @@ func (p *Proxy) Serve(l net.Listener) {
 // handle finds out what a connection is for, and passes it on or refuses it.
 func (p *Proxy) handle(f *flow) {
 	r := f.guest.rules.Load()
+	if p.cfg.Packages != nil && f.dst.Addr() == p.cfg.Gateway {
+		p.handlePackages(f, r)
+		return
+	}
 	byAddress := r.decide(f.dst.Addr(), "")
 	if p.cfg.Closed(f.dst.Addr()) {
 		byAddress = verdict{rule: "closed range"}

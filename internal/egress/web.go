@@ -74,6 +74,7 @@ type visit struct {
 	tls       string // the server name, under TLS
 	transport *http.Transport
 	once      atomic.Pointer[string] // the name that the transport is used for
+	packages  bool                   // it is for the cache
 }
 
 func (v *visit) Read(b []byte) (int, error) {
@@ -123,7 +124,7 @@ func (a *arrivals) Addr() net.Addr { return &net.TCPAddr{} }
 
 // serve hands a connection to the server; under TLS when there is a name.
 func (w *web) serve(f *flow, br *bufio.Reader, name string) {
-	v := &visit{Conn: f.conn, r: br, flow: f, tls: name}
+	v := &visit{Conn: f.conn, r: br, flow: f, tls: name, packages: w.p.isPackages(f.dst)}
 	v.transport = w.transport(v)
 	var c net.Conn = v
 	if name != "" {
@@ -179,6 +180,10 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	host := requestName(r)
+	if v.packages {
+		w.servePackages(rw, r, v, host)
+		return
+	}
 	verdict, no := w.decide(v, r, host)
 	var secrets []string
 	var header http.Header

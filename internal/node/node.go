@@ -102,7 +102,10 @@ type Config struct {
 	// Authority is what instances are told to trust, as PEM, when headers of
 	// their requests are to be set. Empty for none.
 	Authority string
-	Snapshots Snapshots
+	// TrustAlways tells them always: for a package cache, which answers in the
+	// name of other hosts.
+	TrustAlways bool
+	Snapshots   Snapshots
 	// OnGone is called when an instance is over, or replaced by another, and
 	// no longer found by Lookup, before its address is used again. It must
 	// not block for long.

@@ -42,8 +42,9 @@ func (s *Server) collectAlways(ctx context.Context) {
 }
 
 // Collect removes snapshots, root images, layers, archives, pulled images and
-// trees that nothing needs any more, and says which; with dry it only says so.
-// Unavailable while a build is at work, which may be about to need some.
+// trees that nothing needs any more, and packages that nobody installs any
+// more, and says which; with dry it only says so. Unavailable while a build is
+// at work, which may be about to need some.
 func (s *Server) Collect(ctx context.Context, dry bool) (out []cay.Garbage, err error) {
 	idle, err := s.builds.Idle(func() error {
 		gone, err := s.collectSnapshots(ctx, dry)
@@ -67,6 +68,10 @@ func (s *Server) Collect(ctx context.Context, dry bool) (out []cay.Garbage, err 
 	if err == nil && !idle {
 		err = cay.Errorf(cay.Unavailable, "a template is being built, which may need what nothing else does").
 			WithHint("try again when it is done")
+	}
+	if s.packages != nil {
+		gone, perr := s.packages.Collect(dry)
+		out, err = append(out, gone...), errors.Join(err, perr)
 	}
 	s.snapshots.Settle() // what is said to be removed is
 	var bytes int64

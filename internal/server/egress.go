@@ -16,8 +16,11 @@ func (s *Server) openEgress(m *machine) (*egress.Authority, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.openPackages(); err != nil {
+		return nil, err
+	}
 	told := &denials{tell: s.tellDenial, ready: s.ready, queue: make(chan denial, 256), done: make(chan struct{})}
-	s.egress = egress.New(egress.Config{
+	cfg := egress.Config{
 		Dial:      m.net.Dial,
 		Original:  vnet.Original,
 		Closed:    m.net.Closed,
@@ -26,7 +29,11 @@ func (s *Server) openEgress(m *machine) (*egress.Authority, error) {
 		Authority: authority,
 		OnDenied:  told.add,
 		Log:       s.log,
-	})
+	}
+	if s.packages != nil {
+		cfg.Packages, cfg.Gateway = s.packages, vnet.Gateway
+	}
+	s.egress = egress.New(cfg)
 	go told.run()
 	s.later(func() error {
 		s.egress.Close()

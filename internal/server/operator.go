@@ -53,6 +53,7 @@ func (s *Server) serveOperator(ctx context.Context) error {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(out) // who asked may be gone
 	})
+	s.packageRoutes(routes)
 	face := &http.Server{Handler: routes, ReadHeaderTimeout: time.Minute}
 	s.running.Go(func() {
 		<-ctx.Done()
@@ -65,14 +66,26 @@ func (s *Server) serveOperator(ctx context.Context) error {
 // Collect asks the server of a configuration to remove what nothing needs, or
 // with dry to say what it would remove.
 func Collect(ctx context.Context, cfg config.Config, dry bool) ([]cay.Garbage, error) {
-	path := filepath.Join(cfg.Run, operatorSocket)
-	url := "http://server/collect"
+	route := "/collect"
 	if dry {
-		url += "?dry=1"
+		route += "?dry=1"
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
-	if err != nil {
+	var out report
+	if err := askOperator(ctx, cfg, http.MethodPost, route, &out); err != nil {
 		return nil, err
+	}
+	if out.Error != "" {
+		return out.Garbage, cay.Errorf(cay.Unavailable, "%s", out.Error).WithHint("%s", out.Hint)
+	}
+	return out.Garbage, nil
+}
+
+// askOperator calls a route of the operator's, and decodes its answer.
+func askOperator(ctx context.Context, cfg config.Config, method, route string, out any) error {
+	path := filepath.Join(cfg.Run, operatorSocket)
+	req, err := http.NewRequestWithContext(ctx, method, "http://server"+route, nil)
+	if err != nil {
+		return err
 	}
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
@@ -80,19 +93,15 @@ func Collect(ctx context.Context, cfg config.Config, dry bool) ([]cay.Garbage, e
 	defer transport.CloseIdleConnections()
 	resp, err := transport.RoundTrip(req)
 	if errors.Is(err, os.ErrPermission) {
-		return nil, cay.Wrap(cay.Denied, err, "only the server's operator may ask for that").WithHint("run it as root")
+		return cay.Wrap(cay.Denied, err, "only the server's operator may ask for that").WithHint("run it as root")
 	}
 	if err != nil {
-		return nil, cay.Wrap(cay.Unavailable, err, "no server answers at %s", path).
+		return cay.Wrap(cay.Unavailable, err, "no server answers at %s", path).
 			WithHint("start one with `cay up`, or set CAY_RUN_DIR to the server's")
 	}
 	defer resp.Body.Close()
-	var out report
-	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
-		return nil, cay.Wrap(cay.Unavailable, err, "the server's answer is unusable")
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		return cay.Wrap(cay.Unavailable, err, "the server's answer is unusable")
 	}
-	if out.Error != "" {
-		return out.Garbage, cay.Errorf(cay.Unavailable, "%s", out.Error).WithHint("%s", out.Hint)
-	}
-	return out.Garbage, nil
+	return nil
 }

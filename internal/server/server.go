@@ -29,6 +29,7 @@ import (
 	"github.com/cay-run/cay/internal/logbook"
 	"github.com/cay-run/cay/internal/node"
 	"github.com/cay-run/cay/internal/oci"
+	"github.com/cay-run/cay/internal/packages"
 	"github.com/cay-run/cay/internal/proxy"
 	"github.com/cay-run/cay/internal/rest"
 	"github.com/cay-run/cay/internal/seal"
@@ -66,6 +67,7 @@ type Server struct {
 	control   *control.Control
 	node      *node.Node
 	egress    *egress.Proxy
+	packages  *packages.Cache // nil for none
 	proxy     *proxy.Proxy
 	ssh       *sshd.Server
 	http      *http.Server
@@ -176,7 +178,8 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 		Token:     tokens.Access,
 		Log:       s.log,
 
-		PoolMemory: pool,
+		PoolMemory:  pool,
+		TrustAlways: s.packages != nil,
 	})
 	if err != nil {
 		return err
@@ -193,10 +196,14 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 		Log:         s.log,
 	})
 	s.images = oci.NewTeams(filepath.Join(s.cfg.Data, "oci"), oci.Options{Allowed: s.cfg.Registries, PlainHTTP: s.cfg.PlainRegistries})
-	s.builds, err = build.New(ctx, build.Config{
+	cfg := build.Config{
 		Data: s.cfg.Data, Engine: m.engine, Net: m.net, Snapshots: m.snapshots, Log: s.log,
 		Times: build.Times{Step: s.cfg.BuildStepTimeout, Ready: s.cfg.BuildReadyTimeout}, Images: s.images, AgentPath: m.binaries.AgentPath, Sandboxes: s.node,
-	})
+	}
+	if s.packages != nil {
+		cfg.Names, cfg.Authority = s.egress, string(authority.PEM())
+	}
+	s.builds, err = build.New(ctx, cfg)
 	return err
 }
 
@@ -339,6 +346,9 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "# HELP cay_sandboxes Sandboxes that run on this machine.\n# TYPE cay_sandboxes gauge\n")
 	fmt.Fprintf(w, "cay_sandboxes %d\n", len(s.node.Instances()))
 	writePool(w, s.node.Pool())
+	if s.packages != nil {
+		writePackages(w, s.packages.Stats())
+	}
 }
 
 // listen takes a port, or says how to get one.
@@ -391,7 +401,7 @@ func openMachine(ctx context.Context, cfg config.Config, log *slog.Logger) (*mac
 	if err != nil {
 		return nil, err
 	}
-	m.net, err = vnet.Open(ctx, vnet.Config{Name: cfg.NetworkName, Network: cfg.Network, Opened: cfg.NetworkOpen, Resolvers: cfg.Resolvers})
+	m.net, err = vnet.Open(ctx, vnet.Config{Name: cfg.NetworkName, Network: cfg.Network, Opened: cfg.NetworkOpen, Resolvers: cfg.Resolvers, Packages: packagesOn(cfg)})
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,11 @@ func (m *Manager) Apply(_ context.Context, s Slot, p cay.NetworkPolicy) error {
 	if err := m.shape(s.Index, p.Bandwidth); err != nil {
 		return err
 	}
-	return m.applyPolicy(s.Index, inKernel(p))
+	in := inKernel(p)
+	if m.packages && in.dns {
+		in.dns, in.asking = false, true
+	}
+	return m.applyPolicy(s.Index, in)
 }
 
 // inKernel is the part of a policy that the packet filter decides alone.

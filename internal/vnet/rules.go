@@ -127,7 +127,7 @@ func (m *Manager) writeTableOnce(resolver netip.AddrPort, blocked []netip.Prefix
 	w := chainWriter{c: c, t: t, guests: m.name + "-"}
 	conns, questions := m.diverted.ports()
 	w.spoofing(s)
-	w.divert(s, resolver, conns, questions)
+	w.divert(s, resolver, conns, questions, m.packages)
 	w.input(resolver, conns, questions)
 	w.forward(s, resolver)
 	w.output(s, m.mark())
@@ -260,7 +260,7 @@ func (w chainWriter) spoofing(s *sets) {
 // divert sends the guests' questions to the resolver, or to us; and to us the
 // connections that forward would refuse, but for those to closed ranges, whose
 // answer is plain. A name may allow the others, and who refuses them says why.
-func (w chainWriter) divert(s *sets, resolver, conns, questions netip.AddrPort) {
+func (w chainWriter) divert(s *sets, resolver, conns, questions netip.AddrPort, packages bool) {
 	rule := w.chain("names", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
 	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		question := slices.Concat(w.from(), to(netip.PrefixFrom(DNS, 32)), protocol(proto), toPort(portNames))
@@ -268,6 +268,11 @@ func (w chainWriter) divert(s *sets, resolver, conns, questions netip.AddrPort) 
 		rule(question, fromSet(s.dns), destinationNAT(resolver))
 	}
 	conn := slices.Concat(w.from(), protocol(unix.IPPROTO_TCP))
+	if packages {
+		for _, port := range webPorts {
+			rule(conn, to(netip.PrefixFrom(Gateway, 32)), toPort(port), destinationNAT(conns))
+		}
+	}
 	rule(w.from(), to(netip.PrefixFrom(Gateway, 32)), accept())
 	rule(conn, toSet(s.blocked), accept())
 	for _, port := range webPorts {

@@ -67,6 +67,10 @@ type Config struct {
 	// Opened are ranges that are closed to guests on other hosts, and on this
 	// one are treated like the internet.
 	Opened []netip.Prefix
+	// Packages diverts what guests send to the gateway's web ports, where a
+	// cache answers for the hosts that they install packages from. Their
+	// questions for names are diverted as well, which lead them there.
+	Packages bool
 }
 
 // Slot is a place in the network for one instance.
@@ -88,6 +92,7 @@ type Manager struct {
 	servers  []netip.AddrPort
 	opened   []netip.Prefix
 	blocked  []netip.Prefix // what is closed to all
+	packages bool
 	diverted Diverted
 
 	filling sync.WaitGroup
@@ -136,6 +141,9 @@ func Open(ctx context.Context, cfg Config) (*Manager, error) {
 		network: cfg.Network.Masked(),
 		lock:    lock,
 		opened:  cfg.Opened,
+
+		packages: cfg.Packages,
+
 		wanted:  make(chan struct{}, 1),
 		slots:   map[int]state{},
 		applied: map[int]policy{},

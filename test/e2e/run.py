@@ -62,7 +62,7 @@ def node_of_both_ages(env):
 
 def suites(server):
     env = {**server.env, **server.sdk_env(server.new_key()), "PYTHONPATH": str(HERE), "NO_COLOR": "1"}
-    last = ["test_injection.py", "test_restart.py", "test_down.py", "test_build_limits.py"]
+    last = ["test_injection.py", "test_packages.py", "test_restart.py", "test_down.py", "test_build_limits.py"]
     yield "Python SDKs", lambda: pytest(env, ".", *[f"--ignore={name}" for name in last])
     if not os.environ.get("CAY_E2E_RUN"):
         yield "JavaScript SDKs, newest and 2.45.0", lambda: node_of_both_ages(env)

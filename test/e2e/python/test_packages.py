@@ -1,0 +1,183 @@
+"""The package cache: pip, npm and a template's build, and again without a network.
+
+The index is a server of our own, in the place of PyPI's and npm's hosts; the
+server is started anew with a cache in front of it.
+"""
+
+import base64
+import contextlib
+import hashlib
+import http.server
+import io
+import json
+import tarfile
+import threading
+import uuid
+import zipfile
+
+import e2b
+import pytest
+from e2b import ALL_TRAFFIC, Template
+
+import world
+from test_restart import Adopted
+
+NAME = "cay-small"
+MODULE = "cay_small"
+PIP = f"pip install --disable-pip-version-check --no-cache-dir {NAME} && python3 -c 'import {MODULE}; print({MODULE}.SAYS)'"
+NPM = f"cd $(mktemp -d) && npm install --no-audit --no-fund --cache $(mktemp -d) {NAME} && node -p 'require(\"{NAME}\")'"
+
+
+def wheel(says):
+    """A wheel of one module."""
+    files = {
+        f"{MODULE}.py": f"SAYS = {says!r}\n",
+        f"{MODULE}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1.0\n",
+        f"{MODULE}-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{MODULE}-1.0.dist-info/RECORD"] = "".join(f"{name},,\n" for name in files)
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return out.getvalue()
+
+
+def tarball(says):
+    """What npm packs of a package of one file."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, text in {
+            "package.json": json.dumps({"name": NAME, "version": "1.0.0", "main": "index.js"}),
+            "index.js": f"module.exports = {says!r}",
+        }.items():
+            info = tarfile.TarInfo("package/" + name)
+            info.size, info.mode = len(text), 0o644
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return out.getvalue()
+
+
+class Index(http.server.ThreadingHTTPServer):
+    """PyPI and npm with a package each, which counts what it is asked for."""
+
+    daemon_threads = True
+
+    def __init__(self, says):
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.asked = []
+        whl, tgz = wheel(says), tarball(says)
+        digest = hashlib.blake2b(whl, digest_size=32).hexdigest()
+        path = f"/packages/{digest[:2]}/{digest[2:4]}/{digest[4:]}/{MODULE}-1.0-py3-none-any.whl"
+        page = f'<a href="https://files.pythonhosted.org{path}#sha256={hashlib.sha256(whl).hexdigest()}">{path.rsplit("/", 1)[1]}</a>'
+        integrity = "sha512-" + base64.b64encode(hashlib.sha512(tgz).digest()).decode()
+        dist = {"tarball": f"https://registry.npmjs.org/{NAME}/-/{NAME}-1.0.0.tgz", "integrity": integrity}
+        self.pages = {
+            f"/simple/{NAME}/": ("text/html", page.encode()),
+            path: ("application/octet-stream", whl),
+            f"/{NAME}": ("application/json", json.dumps({
+                "name": NAME, "dist-tags": {"latest": "1.0.0"},
+                "versions": {"1.0.0": {"name": NAME, "version": "1.0.0", "main": "index.js", "dist": dist}}}).encode()),
+            f"/{NAME}/-/{NAME}-1.0.0.tgz": ("application/octet-stream", tgz),
+        }
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def close(self):
+        self.shutdown()
+        self.server_close()
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        kind, body = self.server.pages.get(self.path, ("text/plain", b""))
+        tag = f'"{hashlib.sha256(body).hexdigest()}"'
+        status = 200 if body else 404
+        if body and self.headers.get("If-None-Match") == tag:
+            status, body = 304, b""
+        self.send_response(status)
+        self.send_header("ETag", tag)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The server with a package cache in front of an index; as before after."""
+    says = uuid.uuid4().hex
+    index = Index(says)
+    server = world.Server()
+    usual = dict(server.env)
+    server.process = Adopted(int((server.data / "lock").read_text().split()[0]))
+    server.kill9()
+    try:
+        server.env.update(
+            CAY_PACKAGE_CACHE="256MiB",
+            CAY_PACKAGE_HOSTS=",".join(f"{host}={index.url}" for host in ("pypi.org", "files.pythonhosted.org", "registry.npmjs.org")))
+        server.start()
+        server.cay("cache", "clear")
+        server.index, server.says = index, says
+        yield server
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            server.kill9()
+        server.env = usual
+        server.start()
+        index.close()
+
+
+def status(server):
+    return json.loads(server.cay("cache", "status", "--json").stdout)
+
+
+def test_it_is_no_way_around_the_policy(server, create):
+    page = f"curl -sS -m 20 https://pypi.org/simple/{NAME}/"
+    past = "--resolve pypi.org:443:169.254.77.1"
+    code = lambda sandbox, line: sandbox.commands.run(f"{line} -o /tmp/page -w '%{{http_code}}' 2>&1 || true", timeout=60).stdout
+
+    shut = create(allow_internet_access=False)
+    assert code(shut, page).endswith("000")
+    assert code(shut, f"{page} {past}").endswith("000")
+    assert code(shut, f"curl -sS -m 20 -H 'Host: pypi.org' http://169.254.77.1/simple/{NAME}/").endswith("403")
+
+    named = create(network={"allow_out": ["pypi.org"], "deny_out": [ALL_TRAFFIC]})
+    assert code(named, page) == "200"
+    assert code(named, f"curl -sS -m 20 --resolve registry.npmjs.org:443:169.254.77.1 https://registry.npmjs.org/{NAME}").endswith("000")
+
+    # And it leads nowhere but to its hosts.
+    free = create()
+    assert code(free, page) == "200"
+    assert code(free, "curl -sSk -m 20 --resolve example.com:443:169.254.77.1 https://example.com/").endswith("000")
+    for host in "localhost", "example.com", "127.0.0.1":
+        assert code(free, f"curl -sS -m 20 -H 'Host: {host}' http://169.254.77.1/") == "403"
+    assert code(free, f"curl -sS -m 20 --path-as-is https://pypi.org/../../etc/passwd").endswith(("400", "404", "502"))
+
+
+def test_installs_and_builds_without_a_network_what_it_did_before(server, create):
+    server.cay("cache", "clear")
+    before = status(server)
+    first = create()
+    for line in PIP, NPM:
+        assert server.says in first.commands.run(line, timeout=120).stdout
+    got = status(server)
+    assert got["files"] == 4 and got["misses"] - before["misses"] == 4, (before, got)
+
+    server.index.close()
+    second = create()
+    for line in PIP, NPM:
+        assert server.says in second.commands.run(line, timeout=120).stdout
+    lines, alias = [], f"packages-{uuid.uuid4().hex[:8]}"
+    Template.build(Template().from_template("base").run_cmd(f": {alias}; {PIP}"), alias, cpu_count=1, memory_mb=512,
+                   on_build_logs=lambda e: lines.append(e.message))
+    assert any(server.says in line for line in lines), lines
+    after = status(server)
+    assert after["misses"] == got["misses"] and after["stale"] - got["stale"] == 3, (got, after)
+    server.cay("template", "delete", alias)
