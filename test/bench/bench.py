@@ -2,7 +2,7 @@
 
     make bench            prints raw samples, medians and a table; build/bench.json
     BENCH_N=50 make bench more samples; agent.py and life.py have their own settings
-    BENCH_PARTS=life      only some: use, agent, interp, life, growth, edge
+    BENCH_PARTS=life      only some: use, agent, interp, life, growth, edge; packages only if named
 
 Machines are shared and noisy: samples of a figure and of its counterpart are
 taken in turns, and ratios of medians are what counts. A bar that is missed is
@@ -24,6 +24,7 @@ import edge
 import growth
 import interp
 import life
+import packages
 import world
 from figure import Figure, ms
 
@@ -143,10 +144,14 @@ def figures(server):
         yield from growth.measure(server)
     if "edge" in parts:
         yield from edge.measure(server)
+    if "packages" in parts:
+        yield from packages.measure(server)
 
 
 def main():
     server = world.aside("bench", 7180, "10.208.0.0/16", "cybch")
+    if "packages" in os.environ.get("BENCH_PARTS", ""):
+        server.env.update(packages.SETTINGS)
     server.start()
     try:
         os.environ.update(server.sdk_env(server.new_key()))
