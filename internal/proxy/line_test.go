@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cay-run/cay"
 )
@@ -176,5 +177,101 @@ func TestEarlyHints(t *testing.T) {
 		if len(hints) != 1 || hints[0] != "103</a.css>; rel=preload" || resp.Header.Get("Link") != "" {
 			t.Errorf("body %q: hints %q, then Link %q", body, hints, resp.Header.Get("Link"))
 		}
+	}
+}
+
+// A service that takes a connection and never says anything holds up those who
+// asked it, as long as they like and no longer, and nobody else.
+func TestSilentGuest(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox(t, "i1", nil, map[int]http.Handler{3001: says("fine")})
+	const callers = 20
+	asked, left := make(chan struct{}, callers), make(chan struct{}, callers)
+	w.rawGuest(t, "i1", 3000, func(_ int, r *bufio.Reader, _ net.Conn) {
+		_ = heard(r)
+		asked <- struct{}{}
+		_, _ = r.ReadByte() // until the proxy hangs up
+		left <- struct{}{}
+	})
+	each := func(what string, c <-chan struct{}) {
+		t.Helper()
+		for range callers {
+			select {
+			case <-c:
+			case <-time.After(deadline):
+				t.Fatal(what)
+			}
+		}
+	}
+	ask := func(ctx context.Context, answers chan<- int) {
+		for range callers {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.front.URL, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Host = "3000-i1.x"
+			go func() {
+				resp, err := w.front.Client().Do(req)
+				if err != nil {
+					answers <- 0
+					return
+				}
+				resp.Body.Close()
+				answers <- resp.StatusCode
+			}()
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	answers := make(chan int, callers)
+	ask(ctx, answers)
+	each("the guest was not asked", asked)
+	if _, body := w.do(t, w.request(t, "GET", "/", "3001-i1.x", nil)); body != "fine" {
+		t.Error(body)
+	}
+	cancel()
+	each("the guest was not told that its callers left", left)
+	for range callers {
+		<-answers
+	}
+	ask(t.Context(), answers)
+	each("the guest was not asked again", asked)
+	w.end("i1")
+	each("connections outlived their sandbox", left)
+	for range callers {
+		if status := <-answers; status != http.StatusBadGateway {
+			t.Errorf("status %d of a sandbox that ended", status)
+		}
+	}
+}
+
+// A service that does not read what it is sent holds its caller back: nothing
+// of it gathers here.
+func TestGuestThatDoesNotRead(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox(t, "i1", nil, nil)
+	stop := make(chan struct{})
+	w.rawGuest(t, "i1", 3000, func(int, *bufio.Reader, net.Conn) { <-stop })
+	defer close(stop)
+	conn, err := net.Dial("tcp", w.front.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const length = 1 << 30
+	fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: 3000-i1.x\r\nContent-Length: %d\r\n\r\n", length)
+	sent, chunk := 0, make([]byte, 64<<10)
+	for sent < length {
+		if err := conn.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		n, err := conn.Write(chunk)
+		sent += n
+		if err != nil {
+			break // nobody takes any more
+		}
+	}
+	if sent >= length {
+		t.Error("a gigabyte went into somebody's memory")
 	}
 }

@@ -9,6 +9,7 @@ import e2b
 import e2b_code_interpreter
 import pytest
 
+import cayv1
 import world
 
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
@@ -118,6 +119,27 @@ def test_traffic_wakes(create):
     left = info.end_at.timestamp() - time.time()
     assert 300 < left <= 425  # as long as it was given when it was created
     assert box.commands.run("kill -0 $(cat /home/user/pid)").exit_code == 0
+
+
+SITE = """
+import http.server
+class Site(http.server.ThreadingHTTPServer):
+    request_queue_size = 200  # of connections that nobody has taken; Python's own 5 lose the others
+Site(("", 3000), http.server.SimpleHTTPRequestHandler).serve_forever()
+"""
+
+
+def test_one_wake_for_a_hundred(create):
+    box = create(lifecycle={"on_timeout": "pause", "auto_resume": True})
+    box.files.write("/home/user/site.py", SITE)
+    box.commands.run("exec python3 /home/user/site.py", background=True, timeout=0)
+    box.commands.run("for i in $(seq 300); do ss -Htln sport = :3000 | grep -q . && exit 0; sleep 0.1; done; exit 1", timeout=60)
+    box.pause()
+    with concurrent.futures.ThreadPoolExecutor(100) as pool:
+        said = [f.result() for f in [pool.submit(get, box, 3000, "/") for _ in range(100)]]
+    assert said == [200] * 100
+    events = [e["type"] for e in cayv1.call("GET", f"/sandboxes/{box.sandbox_id}/events")["events"]]
+    assert (events.count("sandbox.resuming"), events.count("sandbox.resumed")) == (1, 1), events
 
 
 def test_strangers_wake_nobody(create):
