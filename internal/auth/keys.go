@@ -25,6 +25,7 @@ type Store interface {
 	AddKey(ctx context.Context, key cay.APIKey) error
 	KeyByHash(ctx context.Context, hash [32]byte) (cay.APIKey, error)
 	Keys(ctx context.Context, team cay.TeamID) ([]cay.APIKey, error)
+	RenameKey(ctx context.Context, team cay.TeamID, id cay.KeyID, name string) error
 	RemoveKey(ctx context.Context, team cay.TeamID, id cay.KeyID) error
 	AddSSHKey(ctx context.Context, key cay.SSHKey) error
 	SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error)
@@ -119,6 +120,11 @@ func (a *Auth) Issue(ctx context.Context, team cay.TeamID, name string) (string,
 // Keys lists a team's keys, oldest first.
 func (a *Auth) Keys(ctx context.Context, team cay.TeamID) ([]cay.APIKey, error) {
 	return a.store.Keys(ctx, team)
+}
+
+// Rename gives a team's key another name.
+func (a *Auth) Rename(ctx context.Context, team cay.TeamID, id cay.KeyID, name string) error {
+	return a.store.RenameKey(ctx, team, id, name)
 }
 
 // Remove removes a team's key: it opens nothing from now on.

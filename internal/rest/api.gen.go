@@ -501,6 +501,11 @@ type CreateKeyJSONBody struct {
 	Name *string `json:"name,omitempty"`
 }
 
+// UpdateKeyJSONBody defines parameters for UpdateKey.
+type UpdateKeyJSONBody struct {
+	Name *string `json:"name,omitempty"`
+}
+
 // ListRunningSandboxesParams defines parameters for ListRunningSandboxes.
 type ListRunningSandboxesParams struct {
 	// Metadata A query string inside a query value; its keys and values are encoded once more.
@@ -732,6 +737,9 @@ type ListTemplatesV2Params struct {
 // CreateKeyJSONRequestBody defines body for CreateKey for application/json ContentType.
 type CreateKeyJSONRequestBody CreateKeyJSONBody
 
+// UpdateKeyJSONRequestBody defines body for UpdateKey for application/json ContentType.
+type UpdateKeyJSONRequestBody UpdateKeyJSONBody
+
 // CreateSandboxJSONRequestBody defines body for CreateSandbox for application/json ContentType.
 type CreateSandboxJSONRequestBody = NewSandbox
 
@@ -803,6 +811,9 @@ type ServerInterface interface {
 
 	// (DELETE /api-keys/{keyID})
 	DeleteKey(w http.ResponseWriter, r *http.Request, keyID string)
+
+	// (PATCH /api-keys/{keyID})
+	UpdateKey(w http.ResponseWriter, r *http.Request, keyID string)
 
 	// (GET /health)
 	GetHealth(w http.ResponseWriter, r *http.Request)
@@ -956,6 +967,11 @@ func (_ Unimplemented) CreateKey(w http.ResponseWriter, r *http.Request) {
 
 // (DELETE /api-keys/{keyID})
 func (_ Unimplemented) DeleteKey(w http.ResponseWriter, r *http.Request, keyID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PATCH /api-keys/{keyID})
+func (_ Unimplemented) UpdateKey(w http.ResponseWriter, r *http.Request, keyID string) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1238,6 +1254,32 @@ func (siw *ServerInterfaceWrapper) DeleteKey(w http.ResponseWriter, r *http.Requ
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.DeleteKey(w, r, keyID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateKey operation middleware
+func (siw *ServerInterfaceWrapper) UpdateKey(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "keyID" -------------
+	var keyID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "keyID", chi.URLParam(r, "keyID"), &keyID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "keyID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateKey(w, r, keyID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3150,6 +3192,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Delete(options.BaseURL+"/api-keys/{keyID}", wrapper.DeleteKey)
 	})
 	r.Group(func(r chi.Router) {
+		r.Patch(options.BaseURL+"/api-keys/{keyID}", wrapper.UpdateKey)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/templates", wrapper.ListTemplates)
 	})
 	r.Group(func(r chi.Router) {
@@ -3268,6 +3313,23 @@ type DeleteKey204Response struct {
 
 func (response DeleteKey204Response) VisitDeleteKeyResponse(w http.ResponseWriter) error {
 	w.WriteHeader(204)
+	return nil
+}
+
+type UpdateKeyRequestObject struct {
+	KeyID string `json:"keyID"`
+	Body  *UpdateKeyJSONRequestBody
+}
+
+type UpdateKeyResponseObject interface {
+	VisitUpdateKeyResponse(w http.ResponseWriter) error
+}
+
+type UpdateKey200Response struct {
+}
+
+func (response UpdateKey200Response) VisitUpdateKeyResponse(w http.ResponseWriter) error {
+	w.WriteHeader(200)
 	return nil
 }
 
@@ -4337,6 +4399,9 @@ type StrictServerInterface interface {
 	// (DELETE /api-keys/{keyID})
 	DeleteKey(ctx context.Context, request DeleteKeyRequestObject) (DeleteKeyResponseObject, error)
 
+	// (PATCH /api-keys/{keyID})
+	UpdateKey(ctx context.Context, request UpdateKeyRequestObject) (UpdateKeyResponseObject, error)
+
 	// (GET /health)
 	GetHealth(ctx context.Context, request GetHealthRequestObject) (GetHealthResponseObject, error)
 
@@ -4586,6 +4651,39 @@ func (sh *strictHandler) DeleteKey(w http.ResponseWriter, r *http.Request, keyID
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(DeleteKeyResponseObject); ok {
 		if err := validResponse.VisitDeleteKeyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// UpdateKey operation middleware
+func (sh *strictHandler) UpdateKey(w http.ResponseWriter, r *http.Request, keyID string) {
+	var request UpdateKeyRequestObject
+
+	request.KeyID = keyID
+
+	var body UpdateKeyJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.UpdateKey(ctx, request.(UpdateKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "UpdateKey")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(UpdateKeyResponseObject); ok {
+		if err := validResponse.VisitUpdateKeyResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -12,7 +12,6 @@ var later = []struct{ method, pattern, what string }{
 	{http.MethodPost, "/volumes", "volumes"},
 	{http.MethodGet, "/volumes/{id}", "volumes"},
 	{http.MethodDelete, "/volumes/{id}", "volumes"},
-	{http.MethodPatch, "/api-keys/{id}", "managing keys over REST"},
 	{http.MethodPost, "/access-tokens", "access tokens"},
 	{http.MethodDelete, "/access-tokens/{id}", "access tokens"},
 }

@@ -45,9 +45,9 @@ func (s *server) ListKeys(ctx context.Context, _ ListKeysRequestObject) (ListKey
 
 // CreateKey makes a key.
 func (s *server) CreateKey(ctx context.Context, r CreateKeyRequestObject) (CreateKeyResponseObject, error) {
-	name := strings.TrimSpace(value(r.Body.Name, ""))
-	if name == "" || len(name) > maxKeyName || strings.ContainsFunc(name, unicode.IsControl) {
-		return nil, cay.Errorf(cay.Invalid, "name: must be 1 to %d printable characters", maxKeyName)
+	name, err := keyName(r.Body.Name)
+	if err != nil {
+		return nil, err
 	}
 	key, record, err := s.auth.Issue(ctx, teamOf(ctx), name)
 	if err != nil {
@@ -56,6 +56,26 @@ func (s *server) CreateKey(ctx context.Context, r CreateKeyRequestObject) (Creat
 	out := wireKey(record)
 	out.Key = &key
 	return CreateKey201JSONResponse(out), nil
+}
+
+func keyName(given *string) (string, error) {
+	name := strings.TrimSpace(value(given, ""))
+	if name == "" || len(name) > maxKeyName || strings.ContainsFunc(name, unicode.IsControl) {
+		return "", cay.Errorf(cay.Invalid, "name: must be 1 to %d printable characters", maxKeyName)
+	}
+	return name, nil
+}
+
+// UpdateKey gives a key another name.
+func (s *server) UpdateKey(ctx context.Context, r UpdateKeyRequestObject) (UpdateKeyResponseObject, error) {
+	name, err := keyName(r.Body.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.auth.Rename(ctx, teamOf(ctx), cay.KeyID(r.KeyID), name); err != nil {
+		return nil, err
+	}
+	return UpdateKey200Response{}, nil
 }
 
 // DeleteKey removes a key.

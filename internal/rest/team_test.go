@@ -23,6 +23,13 @@ func TestTeamsAndKeys(t *testing.T) {
 		t.Errorf("keys are %v", keys)
 	}
 	path := "/api-keys/" + made["id"].(string)
+	wantError(t, w.callAs(w.other, "PATCH", path, `{"name":"theirs"}`), 404, "not found")
+	wantError(t, w.call("PATCH", path, `{"name":" "}`), 400, "name")
+	want[any](t, w.call("PATCH", path, `{"name":"renamed"}`), 200)
+	if keys := want[[]object](t, w.call("GET", "/api-keys", ""), 200); keys[1]["name"] != "renamed" {
+		t.Errorf("keys are %v", keys)
+	}
+	want[[]object](t, w.callAs(key, "GET", "/sandboxes", ""), 200) // it opens what it did
 	wantError(t, w.callAs(w.other, "DELETE", path, ""), 404, "not found")
 	want[any](t, w.call("DELETE", path, ""), 204)
 	wantError(t, w.call("DELETE", path, ""), 404, "not found")

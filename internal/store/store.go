@@ -32,6 +32,8 @@ type Store interface {
 	KeyByHash(ctx context.Context, hash [32]byte) (cay.APIKey, error)
 	// Keys lists a team's keys, oldest first.
 	Keys(ctx context.Context, team cay.TeamID) ([]cay.APIKey, error)
+	// RenameKey gives a team's key another name.
+	RenameKey(ctx context.Context, team cay.TeamID, id cay.KeyID, name string) error
 	// RemoveKey removes a team's key.
 	RemoveKey(ctx context.Context, team cay.TeamID, id cay.KeyID) error
 

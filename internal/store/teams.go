@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"encoding/hex"
 
 	"github.com/cay-run/cay"
@@ -61,10 +62,20 @@ func (s *SQLite) Keys(ctx context.Context, team cay.TeamID) ([]cay.APIKey, error
 	return collect(rows, err, scanKey)
 }
 
+// RenameKey gives a team's key another name.
+func (s *SQLite) RenameKey(ctx context.Context, team cay.TeamID, id cay.KeyID, name string) error {
+	res, err := s.w.ExecContext(ctx, `UPDATE api_keys SET name = $1 WHERE team = $2 AND id = $3`, name, team, id)
+	return oneKey(id, res, err)
+}
+
 // RemoveKey removes a team's key.
 func (s *SQLite) RemoveKey(ctx context.Context, team cay.TeamID, id cay.KeyID) error {
-	res, err := s.w.ExecContext(ctx,
-		`DELETE FROM api_keys WHERE team = $1 AND id = $2`, team, id)
+	res, err := s.w.ExecContext(ctx, `DELETE FROM api_keys WHERE team = $1 AND id = $2`, team, id)
+	return oneKey(id, res, err)
+}
+
+// oneKey says what became of a change of one key.
+func oneKey(id cay.KeyID, res sql.Result, err error) error {
 	if err != nil {
 		return dbError(err)
 	}

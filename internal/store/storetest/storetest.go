@@ -146,6 +146,13 @@ func testKeys(t *testing.T, s store.Store) {
 	if len(list) != 0 {
 		t.Fatalf("a team sees another's keys: %v", list)
 	}
+	wantKind(t, s.RenameKey(t.Context(), b.ID, key.ID, "theirs"), cay.NotFound)
+	noError(t, s.RenameKey(t.Context(), a.ID, key.ID, "renamed"))
+	renamed, err := s.KeyByHash(t.Context(), key.Hash)
+	noError(t, err)
+	if key.Name = "renamed"; renamed != key {
+		t.Errorf("renamed to %+v", renamed)
+	}
 	wantKind(t, s.RemoveKey(t.Context(), b.ID, key.ID), cay.NotFound)
 	noError(t, s.RemoveKey(t.Context(), a.ID, key.ID))
 	_, err = s.KeyByHash(t.Context(), key.Hash)
