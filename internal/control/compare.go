@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -23,7 +24,7 @@ func (c *Control) Compare(ctx context.Context, team cay.TeamID, from, to cay.Sna
 		}
 		sides[i].Snapshot = id
 	}
-	return c.compare(ctx, sides)
+	return c.compare(ctx, team, sides)
 }
 
 // Changes tells which files of a sandbox, which runs or is paused, differ from
@@ -66,13 +67,60 @@ func (c *Control) Changes(ctx context.Context, team cay.TeamID, id cay.SandboxID
 		defer c.discard(ctx, s.Snapshot)
 	}
 	defer unpin()
-	out, err = c.compare(ctx, [2]cay.Moment{{Snapshot: since}, after})
+	out, err = c.compare(ctx, team, [2]cay.Moment{{Snapshot: since}, after})
 	return out, n, err
 }
 
-func (c *Control) compare(ctx context.Context, sides [2]cay.Moment) (cay.Comparison, error) {
+func (c *Control) compare(ctx context.Context, team cay.TeamID, sides [2]cay.Moment) (cay.Comparison, error) {
 	ctx, cancel := context.WithTimeout(ctx, compareWithin)
 	defer cancel()
+	done, err := c.comparing.take(ctx, team)
+	if err != nil {
+		return cay.Comparison{}, err
+	}
+	defer done()
 	out, err := c.node.Compare(ctx, sides[0], sides[1])
 	return out, saveError(err, "the files could not be compared")
+}
+
+// turns lets each team do one of a thing at a time, so that no team waits for
+// what another one asked for in numbers.
+type turns struct {
+	mu    sync.Mutex
+	teams map[cay.TeamID]*turn
+}
+
+type turn struct {
+	taken chan struct{}
+	users int // who have or want it; guarded by turns.mu
+}
+
+// take waits for a team's turn, which lasts until done is called.
+func (t *turns) take(ctx context.Context, team cay.TeamID) (done func(), err error) {
+	t.mu.Lock()
+	mine := t.teams[team]
+	if mine == nil {
+		if t.teams == nil {
+			t.teams = make(map[cay.TeamID]*turn)
+		}
+		mine = &turn{taken: make(chan struct{}, 1)}
+		t.teams[team] = mine
+	}
+	mine.users++
+	t.mu.Unlock()
+	leave := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if mine.users--; mine.users == 0 {
+			delete(t.teams, team)
+		}
+	}
+	select {
+	case mine.taken <- struct{}{}:
+		return func() { <-mine.taken; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, cay.Wrap(cay.Unavailable, ctx.Err(), "another comparison of this team's is under way").
+			WithHint("try again when it is done")
+	}
 }

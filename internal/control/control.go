@@ -124,7 +124,8 @@ type Control struct {
 	// channel is closed when it is done.
 	claimed map[onceKey]chan struct{}
 
-	builds builds
+	builds    builds
+	comparing turns
 
 	// collecting is held for writing while a snapshot is found unused and
 	// removed, and for reading from the choice of a snapshot to its record.

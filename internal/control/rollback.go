@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -105,7 +106,7 @@ func (c *Control) moveTo(ctx context.Context, e *entry, s cay.Sandbox, n cay.Che
 		defer cancel()
 		instance, err := c.node.Prepare(within, spec)
 		if err != nil {
-			return before, saveError(err, "the sandbox could not be brought back to the checkpoint; it runs on as it was")
+			return before, backError(err)
 		}
 		s.Notice = instance.Notice
 	default:
@@ -122,6 +123,18 @@ func (c *Control) moveTo(ctx context.Context, e *entry, s cay.Sandbox, n cay.Che
 	c.log.Info("sandbox brought back", "sandbox", s.ID, "checkpoint", n.ID)
 	c.discard(ctx, before.Snapshot)
 	return s, nil
+}
+
+// backError says why a sandbox was not brought back. That there is no room is
+// known before anything is touched.
+func backError(err error) error {
+	var known *cay.Error
+	if errors.As(err, &known) && known.Code == cay.CodeCapacity {
+		return cay.Wrap(known.Kind, err, "a running sandbox is brought back by a second instance beside it, and %s; it runs on as it was", known.Msg).
+			WithCode(known.Code).
+			WithHint("pause it, roll it back and resume it: that needs room for one; or end or pause others first")
+	}
+	return saveError(err, "the sandbox could not be brought back to the checkpoint; it runs on as it was")
 }
 
 // move records that a sandbox is at a checkpoint, and has requests reach its

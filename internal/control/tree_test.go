@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -104,6 +105,16 @@ func TestAFailedRollback(t *testing.T) {
 		t.Errorf("it is %+v", got)
 	}
 	w.saved(a.ID)
+	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error {
+		return cay.Errorf(cay.Unavailable, "too little memory is left").WithCode(cay.CodeCapacity)
+	}
+	var full *cay.Error
+	_, _, err := w.c.Rollback(t.Context(), s.Team, s.ID, a.ID)
+	if !errors.As(err, &full) || full.Kind != cay.Unavailable || full.Code != cay.CodeCapacity ||
+		!strings.Contains(full.Msg, "too little memory") || !strings.Contains(full.Hint, "pause it") {
+		t.Errorf("Rollback without room = %v", err)
+	}
+	w.is(s, cay.Running)
 	w.node.OnCreate = nil
 	// One whose new instance dies before anything reaches it.
 	w.node.OnRoute = func(id cay.InstanceID) error {

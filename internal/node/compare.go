@@ -13,10 +13,12 @@ import (
 	"github.com/cay-run/cay/internal/image/erofs"
 )
 
+// compareTurns is how many comparisons are done at once: each may take as much
+// memory and disk as a small sandbox, which nobody counts.
+const compareTurns = 2
+
 // Compare tells which files differ between two moments of sandboxes on one
 // root image. The caller knows that nobody removes their snapshots meanwhile.
-// One comparison is done at a time: each may take as much memory as a small
-// sandbox.
 func (n *Node) Compare(ctx context.Context, before, after cay.Moment) (out cay.Comparison, err error) {
 	select {
 	case n.compares <- struct{}{}:

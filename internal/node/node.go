@@ -195,7 +195,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 		cfg:       cfg,
 		restores:  make(chan struct{}, cfg.Restores),
 		copies:    make(chan struct{}, cfg.Restores),
-		compares:  make(chan struct{}, 1),
+		compares:  make(chan struct{}, compareTurns),
 		deaths:    newDeaths(),
 		instances: map[cay.InstanceID]*instance{},
 		bySandbox: map[cay.SandboxID]*instance{},

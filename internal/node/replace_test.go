@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -55,6 +56,26 @@ func TestOneInstanceTakesOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	nothingLeft(t, m, n)
+}
+
+// Without room for both, the first is not touched.
+func TestNoRoomForASecond(t *testing.T) {
+	m := newMachine(t)
+	n := m.open(t)
+	first := create(t, n)
+	before := len(m.events)
+	m.has(Room{Memory: 16 << 30, MemoryFree: 900 << 20})
+	next := first.Spec
+	next.Instance, next.Resume = cay.NewInstanceID(), true
+	_, err := n.Prepare(t.Context(), next)
+	var full *cay.Error
+	if !errors.As(err, &full) || full.Kind != cay.Unavailable || full.Code != cay.CodeCapacity {
+		t.Errorf("Prepare without room = %v", err)
+	}
+	found(t, n, first)
+	if after := m.events[before:]; slices.Contains(after, "restore") || slices.Contains(after, "hold") || len(n.Instances()) != 1 {
+		t.Errorf("%v was done, %d run", after, len(n.Instances()))
+	}
 }
 
 // A crash in the middle of a takeover leaves both, and either can be chosen.
