@@ -30,18 +30,27 @@ func NewClient(addr netip.Addr) *Client { return newClient(addr, false) }
 
 // NewKeptClient returns a client whose connection is kept from one call to the
 // next, until Close. A guest that is frozen meanwhile answers no probe, so none
-// is sent.
+// is sent; and it may be dead at the end, so that is one reset and no farewell
+// that waits for an answer.
 func NewKeptClient(addr netip.Addr) *Client { return newClient(addr, true) }
 
 func newClient(addr netip.Addr, kept bool) *Client {
-	dialer := &net.Dialer{Timeout: 2 * time.Second}
+	dial := (&net.Dialer{Timeout: 2 * time.Second}).DialContext
 	if kept {
-		dialer.KeepAlive = -1
+		dial = dialKept
 	}
 	return &Client{
 		base: "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(AgentPort)),
-		http: &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: !kept}},
+		http: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: !kept}},
 	}
+}
+
+func dialKept(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: -1}).DialContext(ctx, network, addr)
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		err = tcp.SetLinger(0)
+	}
+	return conn, err
 }
 
 // Close drops idle connections.
