@@ -86,6 +86,25 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) (ht
 	return c.callWith(ctx, nil, method, path, in, out)
 }
 
+// pages asks for a list page by page, until the last one.
+func pages[T any](ctx context.Context, c *Client, path string, query url.Values) ([]T, error) {
+	var out []T
+	query.Set("limit", "100")
+	for {
+		var page []T
+		header, err := c.call(ctx, http.MethodGet, path+"?"+query.Encode(), nil, &page)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, page...)
+		next := header.Get("X-Next-Token")
+		if next == "" || len(page) == 0 {
+			return out, nil
+		}
+		query.Set("nextToken", next)
+	}
+}
+
 // callWith is call with headers.
 func (c *Client) callWith(ctx context.Context, header http.Header, method, path string, in, out any) (http.Header, error) {
 	var body io.Reader

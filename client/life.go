@@ -83,24 +83,11 @@ func (c *Client) Snapshot(ctx context.Context, id, name string) (Snapshot, error
 // Snapshots lists the snapshots of a sandbox, or all for an empty id, newest
 // first.
 func (c *Client) Snapshots(ctx context.Context, id string) ([]Snapshot, error) {
-	var out []Snapshot
-	query := url.Values{"limit": {"100"}}
+	query := url.Values{}
 	if id != "" {
 		query.Set("sandboxID", id)
 	}
-	for {
-		var page []Snapshot
-		header, err := c.call(ctx, http.MethodGet, "/snapshots?"+query.Encode(), nil, &page)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, page...)
-		next := header.Get("X-Next-Token")
-		if next == "" || len(page) == 0 {
-			return out, nil
-		}
-		query.Set("nextToken", next)
-	}
+	return pages[Snapshot](ctx, c, "/snapshots", query)
 }
 
 // RemoveTemplate removes a template or a snapshot that no sandbox uses.

@@ -145,21 +145,7 @@ func (c *Client) connect(ctx context.Context, id string, in map[string]any) (*Sa
 
 // List lists the sandboxes that are not over, newest first.
 func (c *Client) List(ctx context.Context) ([]Info, error) {
-	var out []Info
-	query := url.Values{"limit": {"100"}}
-	for {
-		var page []Info
-		header, err := c.call(ctx, http.MethodGet, "/v2/sandboxes?"+query.Encode(), nil, &page)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, page...)
-		next := header.Get("X-Next-Token")
-		if next == "" || len(page) == 0 {
-			return out, nil
-		}
-		query.Set("nextToken", next)
-	}
+	return pages[Info](ctx, c, "/v2/sandboxes", url.Values{})
 }
 
 // Info describes one sandbox.

@@ -113,8 +113,8 @@ func (z *zone) update(rrs []dns.RR) {
 	}
 }
 
-// authority is an ACME server that asks that zone.
-func authority(t *testing.T, resolver string) (url, roots string, pool *x509.CertPool) {
+// acmeAuthority is an ACME server that asks that zone.
+func acmeAuthority(t *testing.T, resolver string) (url, roots string, pool *x509.CertPool) {
 	t.Helper()
 	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
 	t.Setenv("PEBBLE_WFE_NONCEREJECT", "0")
@@ -138,7 +138,7 @@ func authority(t *testing.T, resolver string) (url, roots string, pool *x509.Cer
 // with signed updates, and taken away after.
 func TestACME(t *testing.T) {
 	z := newZone(t)
-	directory, roots, pool := authority(t, z.addr)
+	directory, roots, pool := acmeAuthority(t, z.addr)
 	tsig := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(tsig, []byte(keyFile), 0o600); err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ func local(t *testing.T, data string, names ...string) *Local {
 
 func trusts(t *testing.T, l *Local) *x509.CertPool {
 	t.Helper()
-	text, err := os.ReadFile(l.path)
+	text, err := os.ReadFile(l.files.Cert)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,11 +74,11 @@ func TestLocal(t *testing.T) {
 	if len(l.leaves) > maxLeaves {
 		t.Errorf("%d certificates are kept", len(l.leaves))
 	}
-	if same := local(t, data, Names("cay.test", nil)...); !same.cert.Equal(l.cert) {
+	if same := local(t, data, Names("cay.test", nil)...); !same.ca.Cert.Equal(l.ca.Cert) {
 		t.Error("fewer names make another authority")
 	}
 	other := local(t, data, Names("other.test", nil)...)
-	if other.cert.Equal(l.cert) {
+	if other.ca.Cert.Equal(l.ca.Cert) {
 		t.Error("the authority signs for names that it says it is not for")
 	}
 }
@@ -110,7 +110,7 @@ func put(t *testing.T, dir string, l *Local, at time.Time) (cert, key string) {
 	}
 	cert, key = filepath.Join(dir, "c.pem"), filepath.Join(dir, "k.pem")
 	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: c.Certificate[0]}, key: {Type: "PRIVATE KEY", Bytes: der}} {
-		if err := writeAside(path, 0o600, block); err != nil {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Chtimes(path, at, at); err != nil {
