@@ -41,3 +41,16 @@ quietly() {
     return "$code"
   fi
 }
+
+# together waits for jobs in the background by their process ids; it fails when
+# one of them did.
+together() {
+  local job failed=0
+  for job; do wait "$job" || failed=1; done
+  return $failed
+}
+
+# How the tests are built: with the race detector, except for SQLite's machine
+# code in Go. That is most of what they would wait for, touches no memory of
+# ours, and its locks, which Go's packages around it take, are still watched.
+race=(-race '-gcflags=modernc.org/sqlite/lib=-race=false -d=checkptr=0')

@@ -44,8 +44,8 @@ def test_fork_bomb(victim, eventually):
     victim.files.write("/tmp/bomb.py", bomb)
     victim.commands.run("python3 /tmp/bomb.py", background=True, timeout=0)
     # The guard ends it before it has all the memory.
-    eventually(lambda: answers(victim), 120)
-    eventually(lambda: processes(victim, "[b]omb.py") == "0", 120)
+    eventually(lambda: answers(victim), 300)
+    eventually(lambda: processes(victim, "[b]omb.py") == "0", 300)
 
 
 def processes(sandbox, pattern):
