@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/store"
@@ -28,6 +31,35 @@ func invoke(t *testing.T, environ []string, args ...string) (code int, out, errs
 	var o, e bytes.Buffer
 	code = run(&app{ctx: t.Context(), in: in, out: &o, err: &e, environ: environ}, args)
 	return code, o.String(), e.String()
+}
+
+// The list of commands in docs is the program's own: each command, with its help.
+func TestDocsListEveryCommand(t *testing.T) {
+	parser, err := kong.New(&commands{}, kong.Name("cay"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{}
+	for _, leaf := range parser.Model.Leaves(true) {
+		var words []string
+		for n := leaf; n != nil; n = n.Parent {
+			words = append([]string{n.Name}, words...)
+		}
+		row := fmt.Sprintf("| `%s` | %s |", strings.Join(words, " "), leaf.Help)
+		want[row] = true
+		if !strings.Contains(string(text), "\n"+row+"\n") {
+			t.Errorf("docs/cli.md lacks: %s", row)
+		}
+	}
+	for line := range strings.Lines(string(text)) {
+		if row := strings.TrimSpace(line); strings.HasPrefix(row, "| `cay ") && !want[row] {
+			t.Errorf("docs/cli.md has what the program lacks: %s", row)
+		}
+	}
 }
 
 // stand is a server that answers fixed texts.

@@ -354,19 +354,15 @@ func TestSlowClient(t *testing.T) {
 	if _, err := bufio.NewReader(io.LimitReader(conn, 10)).ReadByte(); err != nil {
 		t.Fatal(err)
 	}
-	for last, still := int64(-1), 0; still < 20; { // until nothing moves any more
-		time.Sleep(10 * time.Millisecond)
-		if now := sent.Load(); now == last {
-			still++
-		} else {
-			last, still = now, 0
+	// Others are served meanwhile, many times over, and what the client does not
+	// take stays in the guest, but for what buffers of sockets hold.
+	for range 200 {
+		if _, body := w.do(t, w.request(t, "GET", "/", "3001-i1.x", nil)); body != "fine" {
+			t.Fatal(body)
 		}
 	}
-	if sent.Load() >= 1<<30 {
-		t.Error("a gigabyte went into somebody's memory")
-	}
-	if _, body := w.do(t, w.request(t, "GET", "/", "3001-i1.x", nil)); body != "fine" {
-		t.Error(body)
+	if n := sent.Load(); n >= 128<<20 {
+		t.Errorf("%d bytes went into somebody's memory", n)
 	}
 	conn.Close()
 	select {
