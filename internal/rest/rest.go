@@ -48,6 +48,8 @@ type Shells interface {
 	HostKey() string
 	// ServeTrusted serves a connection of a team's member to its end.
 	ServeTrusted(c net.Conn, team cay.TeamID)
+	// Review ends the connections of those whose keys the team has no more.
+	Review(team cay.TeamID)
 }
 
 // Links signs texts.

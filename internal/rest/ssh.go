@@ -37,10 +37,13 @@ func (o own) AddSSHKey(ctx context.Context, r cayv1.AddSSHKeyRequestObject) (cay
 	return cayv1.AddSSHKey201JSONResponse(wireSSHKey(k)), nil
 }
 
-// RemoveSSHKey has a key open nothing any more.
+// RemoveSSHKey has a key open nothing any more, and ends what it opened.
 func (o own) RemoveSSHKey(ctx context.Context, r cayv1.RemoveSSHKeyRequestObject) (cayv1.RemoveSSHKeyResponseObject, error) {
 	if err := o.auth.RemoveSSHKey(ctx, teamOf(ctx), cay.SSHKeyID(r.KeyID)); err != nil {
 		return nil, err
+	}
+	if o.ssh != nil {
+		o.ssh.Review(teamOf(ctx))
 	}
 	return cayv1.RemoveSSHKey204Response{}, nil
 }

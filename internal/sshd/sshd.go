@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -67,7 +69,8 @@ type Server struct {
 
 	mu    sync.Mutex
 	over  bool
-	teams map[cay.TeamID]int // connections
+	teams map[cay.TeamID]int  // connections
+	keyed map[*visit]struct{} // of those who came with a key
 }
 
 // New returns a server that serves nobody yet.
@@ -79,7 +82,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, cay.Wrap(cay.Internal, err, "the SSH host key is of no use")
 	}
-	s := &Server{cfg: cfg, signer: signer, greets: make(chan struct{}, greeting), teams: map[cay.TeamID]int{}}
+	s := &Server{cfg: cfg, signer: signer, greets: make(chan struct{}, greeting), teams: map[cay.TeamID]int{}, keyed: map[*visit]struct{}{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -184,7 +187,40 @@ func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, greeted func()) {
 		return
 	}
 	defer s.leaveTeam(who.team)
-	newVisit(s, conn, who).serve(channels, requests)
+	v := newVisit(s, conn, who)
+	if who.key != "" {
+		s.mu.Lock()
+		s.keyed[v] = struct{}{}
+		s.mu.Unlock()
+		defer func() {
+			s.mu.Lock()
+			delete(s.keyed, v)
+			s.mu.Unlock()
+		}()
+		s.review(v) // the key may have gone while its owner was greeted
+	}
+	v.serve(channels, requests)
+}
+
+// Review ends the connections of those whose keys their teams have no more.
+func (s *Server) Review(team cay.TeamID) {
+	s.mu.Lock()
+	keyed := slices.Collect(maps.Keys(s.keyed))
+	s.mu.Unlock()
+	for _, v := range keyed {
+		if v.who.team == team {
+			s.review(v)
+		}
+	}
+}
+
+// review ends a connection unless its key is known to be its team's still.
+func (s *Server) review(v *visit) {
+	ctx, cancel := context.WithTimeout(s.ctx, greetWithin)
+	defer cancel()
+	if ok, err := s.cfg.Opens(ctx, v.who.team, v.who.key); err != nil || !ok {
+		v.conn.Close()
+	}
 }
 
 // caller is who was let in.
@@ -192,6 +228,7 @@ type caller struct {
 	team    cay.TeamID
 	sandbox cay.SandboxID
 	user    string // inside; empty for the sandbox's usual one
+	key     string // the fingerprint of that which let it in; empty for others
 }
 
 // The names of what Permissions carry.
@@ -199,11 +236,13 @@ const (
 	extTeam    = "cay-team"
 	extSandbox = "cay-sandbox"
 	extUser    = "cay-user"
+	extKey     = "cay-key"
 )
 
 func callerOf(p *ssh.Permissions) caller {
 	return caller{
 		team: cay.TeamID(p.Extensions[extTeam]), sandbox: cay.SandboxID(p.Extensions[extSandbox]), user: p.Extensions[extUser],
+		key: p.Extensions[extKey],
 	}
 }
 
@@ -256,10 +295,15 @@ func (s *Server) stranger() *ssh.ServerConfig {
 		}
 		ctx, cancel := context.WithTimeout(s.ctx, greetWithin)
 		defer cancel()
-		if ok, err := s.cfg.Opens(ctx, team, ssh.FingerprintSHA256(key)); err != nil || !ok {
+		print := ssh.FingerprintSHA256(key)
+		if ok, err := s.cfg.Opens(ctx, team, print); err != nil || !ok {
 			return nil, errDenied
 		}
-		return s.letIn(m.User(), team)
+		in, err := s.letIn(m.User(), team)
+		if err == nil {
+			in.Extensions[extKey] = print
+		}
+		return in, err
 	}
 	cfg.PasswordCallback = func(m ssh.ConnMetadata, password []byte) (*ssh.Permissions, error) {
 		ctx, cancel := context.WithTimeout(s.ctx, greetWithin)

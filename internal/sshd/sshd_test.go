@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,7 +44,8 @@ type world struct {
 	t      *testing.T
 	server *Server
 	addr   string
-	signer ssh.Signer // registered by ours
+	signer ssh.Signer  // registered by ours
+	gone   atomic.Bool // or was
 }
 
 func must(t *testing.T, err error) {
@@ -92,7 +94,7 @@ func newWorld(t *testing.T) *world {
 			return "", cay.Errorf(cay.NotFound, "no sandbox %q", id)
 		},
 		Opens: func(_ context.Context, team cay.TeamID, fingerprint string) (bool, error) {
-			return team == ours && fingerprint == ssh.FingerprintSHA256(w.signer.PublicKey()), nil
+			return team == ours && !w.gone.Load() && fingerprint == ssh.FingerprintSHA256(w.signer.PublicKey()), nil
 		},
 		Enter: func(context.Context, cay.TeamID, cay.SandboxID) error { return nil },
 		Keep:  func(context.Context, cay.TeamID, cay.SandboxID) error { return nil },
@@ -175,6 +177,32 @@ func TestWhoIsLetIn(t *testing.T) {
 	if _, err := w.dial(box); err == nil {
 		t.Error("let in without anything")
 	}
+}
+
+// A key that is removed ends what it opened, and nothing else.
+func TestReview(t *testing.T) {
+	w := newWorld(t)
+	byPassword := w.enter()
+	byKey, err := w.dial(box, ssh.PublicKeys(w.signer))
+	must(t, err)
+	defer byKey.Close()
+	w.server.Review(ours)
+	_, err = open(t, byKey).Output("true") // it is still its team's
+	must(t, err)
+	w.gone.Store(true)
+	w.server.Review(theirs)
+	_, err = open(t, byKey).Output("true")
+	must(t, err)
+	w.server.Review(ours)
+	ended := make(chan error, 1)
+	go func() { ended <- byKey.Wait() }()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Error("a connection outlived its key")
+	}
+	_, err = open(t, byPassword).Output("true")
+	must(t, err)
 }
 
 // trusted dials the way of those whose team is known.
