@@ -2,7 +2,7 @@
 
     make bench            prints raw samples, medians and a table; build/bench.json
     BENCH_N=50 make bench more samples; agent.py and life.py have their own settings
-    BENCH_PARTS=life      only some: use, agent, interp, life, growth, edge; packages only if named
+    BENCH_PARTS=life      only some: use, agent, interp, life, growth, edge, builds; packages only if named
 
 Machines are shared and noisy: samples of a figure and of its counterpart are
 taken in turns, and ratios of medians are what counts. A bar that is missed is
@@ -20,6 +20,7 @@ import e2b
 import e2b_code_interpreter
 
 import agent
+import builds
 import edge
 import growth
 import interp
@@ -129,7 +130,7 @@ def machine():
 
 
 def figures(server):
-    parts = os.environ.get("BENCH_PARTS", "use agent interp life growth edge").split()
+    parts = os.environ.get("BENCH_PARTS", "use agent interp life growth edge builds").split()
     if "use" in parts:
         for measure in (create_to_first_result, command, memory, recovery):
             yield measure(server)
@@ -146,6 +147,8 @@ def figures(server):
         yield from edge.measure(server)
     if "packages" in parts:
         yield from packages.measure(server)
+    if "builds" in parts:
+        yield from builds.measure(server)
 
 
 def main():
