@@ -52,6 +52,7 @@ var examinations = []examination{
 	{"data directory", true, dataDirectory},
 	{"run directory", true, runDirectory},
 	{"port", true, port},
+	{"sharing", false, sharing},
 	{"memory", false, memory},
 	{"tasks", false, tasks},
 	{"neighbours", false, neighbours},
