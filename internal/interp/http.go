@@ -15,6 +15,8 @@ const (
 	maxBody = 64 << 20
 	// silence is how long a stream may say nothing.
 	silence = 5 * time.Second
+	// moment is how long what is to be sent waits for more.
+	moment = 3 * time.Millisecond
 )
 
 func (s *Server) routes() http.Handler {
@@ -109,9 +111,6 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Cache-Control", "no-cache")
 	rc := http.NewResponseController(w)
-	if rc.Flush() != nil {
-		return
-	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	// A client that is gone may leave a write blocked.
@@ -154,15 +153,26 @@ func (s *Server) target(in executeBody) (*session, string, error) {
 }
 
 // stream writes events as lines until the last, or until the client is gone.
+// What comes within a moment leaves together: each packet costs more, here and
+// on its way, than what is in it.
 func stream(ctx context.Context, w http.ResponseWriter, rc *http.ResponseController, events <-chan any) {
 	quiet := time.NewTimer(silence)
 	defer quiet.Stop()
+	leave := time.NewTimer(moment) // the headers wait at first
+	defer leave.Stop()
+	waiting := true // something does
 	for {
 		var ev any
 		select {
 		case ev = <-events:
 		case <-quiet.C:
 			ev = keepalive
+		case <-leave.C:
+			if rc.Flush() != nil {
+				return
+			}
+			waiting = false
+			continue
 		case <-ctx.Done():
 			return
 		}
@@ -170,11 +180,12 @@ func stream(ctx context.Context, w http.ResponseWriter, rc *http.ResponseControl
 		if err != nil {
 			continue
 		}
-		if _, err := w.Write(line); err != nil {
-			return
+		if _, err := w.Write(line); err != nil || ev == endOfExecution {
+			return // which sends what waits
 		}
-		if rc.Flush() != nil || ev == endOfExecution {
-			return
+		if !waiting {
+			leave.Reset(moment)
+			waiting = true
 		}
 		quiet.Reset(silence)
 	}
