@@ -119,5 +119,6 @@ def aside(name, port, network, network_name):
     server.log = server.data.parent / "server.log"
     server.env.update(
         CAY_DATA_DIR=str(server.data), CAY_RUN_DIR=f"/run/cay-{name}", CAY_LISTEN=f"127.0.0.1:{port}",
+        CAY_DOMAIN=f"cay.test:{port}", CAY_SSH_LISTEN=f"127.0.0.1:{port + 300}",
         CAY_NETWORK=network, CAY_NETWORK_NAME=network_name)
     return server
