@@ -63,16 +63,16 @@ def node_of_both_ages(env):
 
 def suites(server):
     env = {**server.env, **server.sdk_env(server.new_key()), "PYTHONPATH": str(HERE), "NO_COLOR": "1"}
-    # One after the other: what takes all of the machine that it can get, or
-    # counts what is on it, then what restarts and ends the server.
-    alone = ["test_hostile.py", "test_lives.py"]
+    # One after the other: what takes all of the machine that it can get, counts
+    # what is on it or harms it, then what restarts and ends the server.
+    alone = ["test_hostile.py", "test_lives.py", "test_host.py"]
     last = ["test_injection.py", "test_packages.py", "test_restart.py", "test_down.py", "test_build_limits.py"]
     yield "Python SDKs", lambda: pytest(
         env, ".", *[f"--ignore={name}" for name in alone + last],
         "-n", os.environ.get("CAY_E2E_WORKERS", "2"), "--dist", "loadfile")
     if not os.environ.get("CAY_E2E_RUN"):
         yield "JavaScript SDKs, newest and 2.45.0", lambda: node_of_both_ages(env)
-    yield "hostile guests, lives, crash, restart and down", lambda: pytest(env, *alone, *last)
+    yield "hostile guests, lives, hosts in trouble, crash, restart and down", lambda: pytest(env, *alone, *last)
 
 
 def templates(server):

@@ -1,9 +1,6 @@
 """Sandboxes that are saved without their memory, and boot from their files."""
 
-import json
 import os
-import pathlib
-import subprocess
 import urllib.error
 import urllib.request
 
@@ -11,7 +8,7 @@ import e2b
 import e2b_code_interpreter
 import pytest
 
-BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
+from saved import BOOT_ID, saved_as
 
 # One of everything that a file system may hold, made as root.
 SHAPE = r"""
@@ -144,13 +141,6 @@ def test_snapshot_of_files(create):
         e2b.Sandbox.delete_snapshot(snapshot.snapshot_id)
 
 
-def saved_as(box):
-    """Returns the directory of the newest snapshot of a sandbox."""
-    data = pathlib.Path(os.environ["CAY_DATA_DIR"])
-    records = [p for p in data.glob("snapshots/*/snapshot.json") if box.sandbox_id in p.read_text()]
-    return max(records, key=lambda p: p.stat().st_mtime).parent
-
-
 def flip(path):
     """Changes one byte in the middle of a file, and back."""
     with open(path, "r+b") as file:
@@ -180,48 +170,3 @@ def test_damage_is_named_and_never_resumed(create):
         e2b.Sandbox.connect(box.sandbox_id, timeout=300)
     e2b.Sandbox.connect(box.sandbox_id, timeout=300, on_resume="reboot")
     assert box.files.read("/home/user/note") == "kept"
-
-
-def test_full_disk(create):
-    box = create()
-    other = create()
-    box.files.write("/home/user/note", "kept")
-    box.commands.run("head -c 2000000 /dev/urandom > /home/user/more-than-fits")
-    process = box.commands.run("sleep 100000", background=True)
-    snapshots = pathlib.Path(os.environ["CAY_DATA_DIR"], "snapshots")
-    for call in (box.pause, lambda: box.pause(mode="filesystem"), box.create_snapshot, box.fork):
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "full", snapshots], check=True)
-        try:
-            with pytest.raises(e2b.SandboxException, match="507.*disk of the data directory is full"):
-                call()
-            assert list(snapshots.iterdir()) == []  # nothing half written
-        finally:
-            subprocess.run(["umount", "-l", snapshots], check=True)  # the engine may still let go of files
-        assert process.pid in [p.pid for p in box.commands.list()]  # it runs on
-        assert other.is_running()
-    box.pause()
-    e2b.Sandbox.connect(box.sandbox_id, timeout=300)
-    assert process.pid in [p.pid for p in box.commands.list()]
-    assert box.files.read("/home/user/note") == "kept"
-
-
-def test_withdrawn_engine(create):
-    """A memory that must not be restored any more is given up, and that is said."""
-    box = create()
-    box.files.write("/home/user/note", "kept")
-    boot = box.commands.run(BOOT_ID).stdout
-    box.pause()
-    build = json.loads((saved_as(box) / "snapshot.json").read_text())["engineHash"]
-    mark = pathlib.Path(os.environ["CAY_DATA_DIR"], "engines", build + ".withdrawn")
-    mark.write_text("a hole was found in it\n")
-    try:
-        request = urllib.request.Request(
-            f"{os.environ['E2B_API_URL']}/v2/sandboxes/{box.sandbox_id}/connect", data=b'{"timeout":300}',
-            headers={"X-API-Key": os.environ["E2B_API_KEY"], "Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=120) as reply:
-            notice = json.load(reply)["notice"]
-    finally:
-        mark.unlink()
-    assert "without its memory" in notice and f"{build} is withdrawn: a hole was found in it" in notice
-    assert box.files.read("/home/user/note") == "kept"
-    assert box.commands.run(BOOT_ID).stdout != boot
