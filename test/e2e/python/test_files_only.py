@@ -1,5 +1,6 @@
 """Sandboxes that are saved without their memory, and boot from their files."""
 
+import os
 import urllib.error
 import urllib.request
 
