@@ -64,8 +64,9 @@ def node_of_both_ages(env):
 def suites(server):
     env = {**server.env, **server.sdk_env(server.new_key()), "PYTHONPATH": str(HERE), "NO_COLOR": "1"}
     # One after the other: what takes all of the machine that it can get, counts
-    # what is on it or harms it, then what restarts and ends the server.
-    alone = ["test_hostile.py", "test_lives.py", "test_host.py"]
+    # what is on it, harms it or waits for it to be calm, as the warm pool does,
+    # then what restarts and ends the server.
+    alone = ["test_warm.py", "test_hostile.py", "test_lives.py", "test_host.py"]
     last = ["test_injection.py", "test_packages.py", "test_restart.py", "test_down.py", "test_build_limits.py"]
     yield "Python SDKs", lambda: pytest(
         env, ".", *[f"--ignore={name}" for name in alone + last],
