@@ -11,7 +11,6 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-import cayv1
 import e2b
 import pytest
 import world
@@ -40,20 +39,13 @@ def answers(sandbox):
         return False
 
 
-def test_fork_bomb(create, neighbour, eventually):
-    """The guard ends it before it has all the memory. Where others keep the
-    processors, the guard's turn can come too late: then the host's fuse ends the
-    sandbox and says why, and it is tried again (ADR 7)."""
+def test_fork_bomb(victim, eventually):
     bomb = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass\n"
-    for _ in range(3):
-        victim = create(timeout=900)
-        victim.files.write("/tmp/bomb.py", bomb)
-        victim.commands.run("python3 /tmp/bomb.py", background=True, timeout=0)
-        if eventually(lambda: outcome(victim), 300) == "defused":
-            assert answers(victim)
-            return
-        assert cayv1.call("GET", f"/sandboxes/{victim.sandbox_id}/end")["reason"] == "out_of_memory"
-    pytest.fail("the guard came too late three times")
+    victim.files.write("/tmp/bomb.py", bomb)
+    victim.commands.run("python3 /tmp/bomb.py", background=True, timeout=0)
+    # The guard ends it before it has all the memory.
+    assert eventually(lambda: outcome(victim), 300) == "defused"
+    eventually(lambda: answers(victim), 300)
 
 
 def outcome(sandbox):
