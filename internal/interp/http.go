@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 const (
@@ -191,13 +193,44 @@ func stream(ctx context.Context, w http.ResponseWriter, rc *http.ResponseControl
 	}
 }
 
-// marshal is JSON as it is, not made safe for HTML, and a line feed.
+// marshal is JSON in ASCII, not made safe for HTML, and a line feed. Clients
+// decode what they receive piece by piece, which may end amid a character, and
+// some take U+0085 for the end of a line.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	err := enc.Encode(v)
-	return b.Bytes(), err
+	return ascii(b.Bytes()), err
+}
+
+// ascii escapes what in JSON is not ASCII.
+func ascii(text []byte) []byte {
+	first := bytes.IndexFunc(text, func(r rune) bool { return r >= utf8.RuneSelf })
+	if first < 0 {
+		return text
+	}
+	out := append(make([]byte, 0, 2*len(text)), text[:first]...)
+	for text = text[first:]; len(text) > 0; {
+		r, size := utf8.DecodeRune(text)
+		text = text[size:]
+		switch {
+		case r < utf8.RuneSelf:
+			out = append(out, byte(r))
+		case r <= 0xffff:
+			out = escape(out, r)
+		default:
+			high, low := utf16.EncodeRune(r)
+			out = escape(escape(out, high), low)
+		}
+	}
+	return out
+}
+
+// escape adds a unit of UTF-16 as JSON escapes it.
+func escape(out []byte, unit rune) []byte {
+	const digits = "0123456789abcdef"
+	return append(out, '\\', 'u', digits[unit>>12&15], digits[unit>>8&15], digits[unit>>4&15], digits[unit&15])
 }
 
 func read(w http.ResponseWriter, r *http.Request, into any) bool {

@@ -2,6 +2,8 @@ package interp
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"reflect"
 	"testing"
 )
@@ -35,12 +37,42 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		tr := &translator{emit: func(ev any) {
-			if _, err := marshal(ev); err != nil {
+			line, err := marshal(ev)
+			if err != nil {
 				t.Fatal(err)
 			}
+			checkLine(t, line, ev)
 		}}
 		tr.message(m)
 	})
+}
+
+// checkLine fails unless line is one line of ASCII that says ev.
+func checkLine(t *testing.T, line []byte, ev any) {
+	t.Helper()
+	text, found := bytes.CutSuffix(line, []byte("\n"))
+	if !found || bytes.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > 0x7f }) {
+		t.Fatalf("%q is no line of ASCII", line)
+	}
+	plain, err := json.Marshal(ev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got, want any
+	if err := errors.Join(json.Unmarshal(text, &got), json.Unmarshal(plain, &want)); err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("%q says %v, not %v: %v", line, got, want, err)
+	}
+}
+
+func TestLinesAreASCII(t *testing.T) {
+	for _, text := range []string{"", "plain <b>&", "\u0080\u0085\u009f", "é\u2028\uffff", "\U00010000😀\U0010ffff", "\x7f", "cut \xf0\x9f"} {
+		ev := streamEvent{Type: "stdout", Text: text}
+		line, err := marshal(ev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkLine(t, line, ev)
+	}
 }
 
 // FuzzTellLines reads what a kernel of ours says, in pieces.

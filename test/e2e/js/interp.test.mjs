@@ -1,7 +1,7 @@
 // The code interpreter through the unmodified JavaScript SDK.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { NotFoundError, TimeoutError } from 'e2b'
+import { InvalidArgumentError, NotFoundError, TimeoutError } from 'e2b'
 import { interpreter } from './world.mjs'
 
 const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
@@ -117,4 +117,59 @@ test('R and Java', async () => {
   assert.equal((await ci.runCode('int x = 6; x * 7', { language: 'java' })).text, '42')
   const failed = await ci.runCode('int[] none = {}; none[1]', { language: 'java' })
   assert.equal(failed.error.name, 'java.lang.ArrayIndexOutOfBoundsException')
+})
+
+test("numpy's values and plotly", async () => {
+  const ci = await interpreter()
+  const mixed = await ci.runCode("import numpy as np\n{'a': np.float64(1.5), 'b': [np.int32(2), np.bool_(True)], 'c': np.arange(3)}")
+  assert.deepEqual(mixed.results[0].json, { a: 1.5, b: [2, true], c: [0, 1, 2] })
+  const shown = await ci.runCode('import plotly.graph_objects as go\ngo.Figure(go.Bar(x=[1], y=[2]))')
+  assert.equal(shown.error, undefined)
+  assert.match(shown.results[0].html, /plotly/)
+})
+
+test('bad input', async (t) => {
+  const ci = await interpreter()
+  const bad = (name, run) => t.test(name, async () => {
+    await run()
+    assert.equal((await ci.runCode('1 + 1')).text, '2', 'the sandbox lives on')
+  })
+  await bad('unknown language, context or directory', async () => {
+    await assert.rejects(ci.runCode('1', { language: 'cobol', requestTimeoutMs: 15_000 }), /400/)
+    const context = await ci.createCodeContext()
+    await ci.removeCodeContext(context)
+    await assert.rejects(ci.runCode('1', { context, requestTimeoutMs: 15_000 }), NotFoundError)
+    await assert.rejects(ci.createCodeContext({ cwd: '/no/such/directory' }), /400/)
+  })
+  await bad('language and context', async () => {
+    const [context] = await ci.listCodeContexts()
+    await assert.rejects(ci.runCode('1', { context, language: 'python' }), InvalidArgumentError)
+  })
+  await bad('ten megabytes of code', async () => {
+    const execution = await ci.runCode(`text = '${'x'.repeat(10_000_000)}'\nlen(text)`)
+    assert.equal(execution.text, '10000000')
+  })
+  await bad('output without end', async () => {
+    let seen = 0
+    const options = { timeoutMs: 1_500, onStdout: ({ line }) => { seen += line.length } }
+    await assert.rejects(ci.runCode("while True: print('x' * 100_000)", options), TimeoutError)
+    assert.ok(seen > 0)
+  })
+  await bad('output that is no text', async () => {
+    const execution = await ci.runCode("import sys\nsys.stdout.buffer.write(b'a\\xff\\xfeb\\n')\nsys.stdout.flush()")
+    assert.deepEqual(execution.logs.stdout, ['a\ufffd\ufffdb\n'])
+  })
+  await bad('characters over the borders of packets', async () => {
+    const execution = await ci.runCode("print('aé😀' * 100_000)")
+    assert.ok(execution.logs.stdout.join('') === 'aé😀'.repeat(100_000) + '\n', 'what was printed has come whole')
+  })
+  // The SDK looks through all that it has at each packet, so that it may not
+  // end in time.
+  await bad('a result of a hundred megabytes', async () => {
+    try {
+      assert.equal((await ci.runCode("'x' * 100_000_000", { timeoutMs: 2_000 })).text.length, 100_000_000)
+    } catch (error) {
+      assert.ok(error instanceof TimeoutError, error)
+    }
+  })
 })

@@ -214,6 +214,11 @@ class TestBadInput:
         assert out(execution) == "a\ufffdb\n"
         assert out(ci.run_code("console.log('\\ud800')", language="js")) == "\ufffd\n"
 
+    def test_characters_that_end_lines_elsewhere(self, ci):
+        """The SDK would take some of them for the end of an event."""
+        text = "a\u0085b\u2028c\x0bd\x1ce\u0301\U0001f600"
+        assert out(ci.run_code(f"print({text!a})")) == text + "\n"
+
     def test_result_of_a_hundred_megabytes(self, ci):
         execution = ci.run_code("'x' * 100_000_000")
         assert execution.error is not None or len(execution.text) == 100_000_000
