@@ -31,6 +31,10 @@ func packages(t *testing.T) []pkg {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-deps", "-json=ImportPath,Dir,Doc,Imports,Deps,GoFiles", "./...").Output()
 	if err != nil {
+		var failed *exec.ExitError
+		if errors.As(err, &failed) {
+			t.Fatalf("go list: %v\n%s", err, failed.Stderr)
+		}
 		t.Fatalf("go list: %v", err)
 	}
 	var all []pkg
@@ -61,7 +65,7 @@ var layers = [][]string{
 	{"internal/node", "internal/template", "internal/build", "internal/auth", "internal/doctor"},
 	{"internal/layer", "internal/compare"},
 	{"internal/engine", "internal/vnet", "internal/egress", "internal/certs", "internal/image", "internal/oci", "internal/snapshot", "internal/store", "internal/logbook", "internal/config", "internal/embedded"},
-	{"internal/guest", "internal/dockerfile", "internal/seal", "internal/authority", "internal/disk", "client"},
+	{"internal/guest", "internal/dockerfile", "internal/seal", "internal/authority", "internal/disk", "internal/conns", "client"},
 	{"api"},
 	{""},
 }

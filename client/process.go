@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"io"
 	"net/http"
@@ -10,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/api/calls"
 	"github.com/cay-run/cay/api/proto/process"
 	"github.com/cay-run/cay/api/proto/process/processconnect"
 )
@@ -85,7 +85,7 @@ func tee(b *buffer, w io.Writer) io.Writer {
 // process's life; cancelling ctx only stops following it.
 func (s *Sandbox) Start(ctx context.Context, cmd Command) (*Process, error) {
 	client := processconnect.NewProcessClient(s.client.cfg.HTTP, s.client.cfg.SandboxURL,
-		connect.WithInterceptors(identity{s, cmd.User}))
+		s.as(cmd.User))
 	request := &process.StartRequest{
 		Process: &process.ProcessConfig{Cmd: cmd.Path, Args: cmd.Args, Envs: cmd.Env},
 		Stdin:   &cmd.Stdin,
@@ -196,36 +196,12 @@ func (p *Process) signal(ctx context.Context, s process.Signal) error {
 	return p.box.rpcError(ctx, err)
 }
 
-// identity puts a sandbox's headers on every call.
-type identity struct {
-	box  *Sandbox
-	user string
-}
-
-func (i identity) set(h http.Header) {
-	i.box.header(h)
-	if i.user != "" {
-		h.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(i.user+":")))
-	}
-}
-
-func (i identity) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
-		i.set(r.Header())
-		return next(ctx, r)
-	}
-}
-
-func (i identity) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
-		conn := next(ctx, spec)
-		i.set(conn.RequestHeader())
-		return conn
-	}
-}
-
-func (i identity) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return next
+// as puts the sandbox's headers on every call, and whose it is.
+func (s *Sandbox) as(user string) connect.ClientOption {
+	return calls.WithHeader(func(h http.Header) {
+		s.header(h)
+		calls.As(h, user)
+	})
 }
 
 var kinds = map[connect.Code]cay.Kind{

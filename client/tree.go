@@ -41,7 +41,7 @@ type CopyOptions struct {
 // nothing.
 func (s *Sandbox) Stat(ctx context.Context, path, user string) (Entry, error) {
 	files := filesystemconnect.NewFilesystemClient(s.client.cfg.HTTP, s.client.cfg.SandboxURL,
-		connect.WithInterceptors(identity{s, user}))
+		s.as(user))
 	reply, err := files.Stat(ctx, connect.NewRequest(&filesystem.StatRequest{Path: path}))
 	if err != nil {
 		return Entry{}, s.rpcError(ctx, err)

@@ -3,17 +3,16 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
+	"github.com/cay-run/cay/internal/conns"
 )
 
 type forwardCmd struct {
@@ -103,15 +102,7 @@ func (a *app) tellPair(l net.Listener, p pair) error {
 
 // serve passes connections on until the sandbox is over.
 func (c *forwardCmd) serve(ctx context.Context, a *app, api *client.Client, l net.Listener, port int) error {
-	for {
-		here, err := l.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return nil
-		}
-		if err != nil {
-			time.Sleep(50 * time.Millisecond) // out of descriptors, say
-			continue
-		}
+	for here := range conns.Each(l) {
 		go func() {
 			defer here.Close()
 			there, err := api.Dial(ctx, c.ID, port)
@@ -126,6 +117,7 @@ func (c *forwardCmd) serve(ctx context.Context, a *app, api *client.Client, l ne
 			join(here, there)
 		}()
 	}
+	return nil
 }
 
 // join copies both ways until both directions ended. A break ends both.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/disk"
 )
 
 const (
@@ -260,25 +261,11 @@ func (c copying) entry(h *tar.Header) (*tar.Header, error) {
 
 // pour copies a content and tells whose fault it is that it ends.
 func pour(w io.Writer, r io.Reader) error {
-	in := &witness{Reader: r}
-	_, err := io.Copy(w, in)
-	if in.err != nil {
-		return badArchive(in.err)
+	_, read, err := disk.Copy(w, r)
+	if read != nil {
+		return badArchive(read)
 	}
 	return err
-}
-
-type witness struct {
-	io.Reader
-	err error
-}
-
-func (w *witness) Read(p []byte) (int, error) {
-	n, err := w.Reader.Read(p)
-	if err != nil && err != io.EOF {
-		w.err = err
-	}
-	return n, err
 }
 
 // resolveDir finds a directory, links followed as far as it is there. It

@@ -1,10 +1,11 @@
-// Package disk has what keepers of files share: locks between processes, and
-// how much room something takes.
+// Package disk has what keepers of files share: locks between processes, how
+// much room something takes, copies that say whose fault it is that they end.
 package disk
 
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -74,4 +75,26 @@ func Use(path string) int64 {
 		return nil
 	})
 	return total
+}
+
+// Copy is io.Copy that tells whose fault an error is: read is what the reader
+// said, err what the copying came to.
+func Copy(w io.Writer, r io.Reader) (n int64, read, err error) {
+	in := &witness{Reader: r}
+	n, err = io.Copy(w, in)
+	return n, in.err, err
+}
+
+// witness remembers the error of a reader.
+type witness struct {
+	io.Reader
+	err error
+}
+
+func (w *witness) Read(p []byte) (int, error) {
+	n, err := w.Reader.Read(p)
+	if err != nil && err != io.EOF {
+		w.err = err
+	}
+	return n, err
 }

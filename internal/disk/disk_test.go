@@ -2,8 +2,10 @@ package disk
 
 import (
 	"context"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cay-run/cay"
@@ -53,5 +55,23 @@ func TestUse(t *testing.T) {
 	}
 	if got := Use(filepath.Join(dir, "none")); got != 0 {
 		t.Errorf("nothing takes %d bytes", got)
+	}
+}
+
+type failing struct{ error }
+
+func (f failing) Read([]byte) (int, error)  { return 0, f.error }
+func (f failing) Write([]byte) (int, error) { return 0, f.error }
+
+func TestCopyTellsWhoseFaultItIs(t *testing.T) {
+	broken := failing{io.ErrUnexpectedEOF}
+	if n, read, err := Copy(io.Discard, strings.NewReader("four")); n != 4 || read != nil || err != nil {
+		t.Errorf("a whole copy: %d, %v, %v", n, read, err)
+	}
+	if _, read, err := Copy(io.Discard, io.MultiReader(strings.NewReader("x"), broken)); read == nil || err == nil {
+		t.Errorf("a reader that fails: %v, %v", read, err)
+	}
+	if _, read, err := Copy(broken, strings.NewReader("four")); read != nil || err == nil {
+		t.Errorf("a writer that fails: %v, %v", read, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/conns"
 )
 
 const (
@@ -64,15 +65,7 @@ func (p *Proxy) ServeUDP(c net.PacketConn) {
 // ServeTCP is ServeUDP for connections.
 func (p *Proxy) ServeTCP(l net.Listener) {
 	slots := make(chan struct{}, questionsTCP)
-	for {
-		c, err := l.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			time.Sleep(acceptPause)
-			continue
-		}
+	for c := range conns.Each(l) {
 		select {
 		case slots <- struct{}{}:
 		default:

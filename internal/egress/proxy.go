@@ -14,13 +14,13 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/conns"
 )
 
 const (
 	firstWord    = 5 * time.Second // for a client to say what it wants, where that decides
 	lastWord     = time.Second     // the same, where it only decides how to say no
 	dialWithin   = 10 * time.Second
-	acceptPause  = 50 * time.Millisecond
 	maxFlows     = 512 // connections of a guest at once; more are reset
 	peekSize     = maxHello + 8<<10
 	portWeb      = 80
@@ -271,15 +271,7 @@ func reset(c net.Conn) {
 
 // Serve takes diverted connections until the listener is closed.
 func (p *Proxy) Serve(l net.Listener) {
-	for {
-		c, err := l.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			time.Sleep(acceptPause) // out of descriptors, say
-			continue
-		}
+	for c := range conns.Each(l) {
 		g := p.guest(c.RemoteAddr())
 		dst, err := p.cfg.Original(c)
 		if g == nil || err != nil || dst.String() == c.LocalAddr().String() {

@@ -10,13 +10,13 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay/internal/certs"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/conns"
 )
 
 // openTLS finds the certificates that the configuration wants; nil is none.
@@ -95,7 +95,6 @@ type either struct {
 	ready chan net.Conn
 	done  chan struct{}
 	once  sync.Once
-	err   error // why no more are accepted; set before done is closed
 }
 
 func listenEither(l net.Listener, conf *tls.Config) net.Listener {
@@ -106,27 +105,13 @@ func listenEither(l net.Listener, conf *tls.Config) net.Listener {
 
 // take lets each connection think about its first byte by itself.
 func (e *either) take() {
-	for {
-		conn, err := e.Listener.Accept()
-		if err == nil {
-			go e.sort(conn)
-			continue
-		}
-		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ECONNABORTED) {
-			time.Sleep(5 * time.Millisecond) // as net/http does
-			continue
-		}
-		e.stop(err)
-		return
+	for conn := range conns.Each(e.Listener) {
+		go e.sort(conn)
 	}
+	e.stop()
 }
 
-func (e *either) stop(err error) {
-	e.once.Do(func() {
-		e.err = err
-		close(e.done)
-	})
-}
+func (e *either) stop() { e.once.Do(func() { close(e.done) }) }
 
 func (e *either) sort(conn net.Conn) {
 	first, err := peek(conn)
@@ -179,12 +164,12 @@ func (e *either) Accept() (net.Conn, error) {
 	case conn := <-e.ready:
 		return conn, nil
 	case <-e.done:
-		return nil, e.err
+		return nil, net.ErrClosed
 	}
 }
 
 // Close ends accepting.
 func (e *either) Close() error {
-	e.stop(net.ErrClosed)
+	e.stop()
 	return e.Listener.Close()
 }

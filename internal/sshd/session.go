@@ -2,7 +2,6 @@ package sshd
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/cay-run/cay/api/calls"
 	"github.com/cay-run/cay/api/proto/process"
 	"github.com/cay-run/cay/internal/guest"
 )
@@ -370,35 +370,11 @@ func selector(pid uint32) *process.ProcessSelector {
 
 // agentOptions put the sandbox's token and the user on every call.
 func agentOptions(v *visit) []connect.ClientOption {
-	return []connect.ClientOption{connect.WithInterceptors(identity{v}), connect.WithReadMaxBytes(maxMessage)}
-}
-
-type identity struct{ v *visit }
-
-func (i identity) set(h http.Header) {
-	if token := i.v.server.cfg.Token(i.v.who.sandbox); token != "" {
-		h.Set("X-Access-Token", token)
+	set := func(h http.Header) {
+		if token := v.server.cfg.Token(v.who.sandbox); token != "" {
+			h.Set("X-Access-Token", token)
+		}
+		calls.As(h, v.who.user)
 	}
-	if i.v.who.user != "" {
-		h.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(i.v.who.user+":")))
-	}
-}
-
-func (i identity) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
-		i.set(r.Header())
-		return next(ctx, r)
-	}
-}
-
-func (i identity) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
-		conn := next(ctx, spec)
-		i.set(conn.RequestHeader())
-		return conn
-	}
-}
-
-func (i identity) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return next
+	return []connect.ClientOption{calls.WithHeader(set), connect.WithReadMaxBytes(maxMessage)}
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/conns"
 )
 
 const (
@@ -26,7 +27,6 @@ const (
 	maxTries     = 6
 	maxHead      = 64 << 10 // of what an agent answers
 	maxMessage   = 8 << 20
-	acceptPause  = 50 * time.Millisecond
 	aliveEvery   = 30 * time.Second // the client is asked
 	aliveWithin  = 90 * time.Second // and answers, or is taken for gone
 	keepEvery    = time.Minute      // the sandbox's end is put off
@@ -103,15 +103,7 @@ func (s *Server) Close() {
 
 // Serve takes connections until the listener is closed.
 func (s *Server) Serve(l net.Listener) {
-	for {
-		c, err := l.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			time.Sleep(acceptPause) // out of descriptors, say
-			continue
-		}
+	for c := range conns.Each(l) {
 		select {
 		case s.greets <- struct{}{}:
 		default:

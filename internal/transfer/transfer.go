@@ -27,6 +27,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/disk"
 	"github.com/cay-run/cay/internal/image/erofs"
 )
 
@@ -237,23 +238,9 @@ func (r *Reader) Files(w io.Writer) error {
 
 // copyFrom is io.Copy that tells whose fault an error is.
 func copyFrom(w io.Writer, r io.Reader) (int64, error) {
-	in := &witness{Reader: r}
-	n, err := io.Copy(w, in)
-	if in.err != nil {
-		err = damaged(in.err)
-	}
-	return n, err
-}
-
-type witness struct {
-	io.Reader
-	err error
-}
-
-func (w *witness) Read(p []byte) (int, error) {
-	n, err := w.Reader.Read(p)
-	if err != nil && err != io.EOF {
-		w.err = err
+	n, read, err := disk.Copy(w, r)
+	if read != nil {
+		err = damaged(read)
 	}
 	return n, err
 }

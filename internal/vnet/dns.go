@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/conns"
 )
 
 // resolver chooses where the guests' questions go. The packet filter sends
@@ -154,19 +155,12 @@ func (r *relay) dial(network string, server netip.AddrPort) (net.Conn, error) {
 
 func (r *relay) serveTCP() {
 	slots := make(chan struct{}, relayTCP)
-	for {
+	for guest := range conns.Each(r.tcp) {
 		select {
 		case slots <- struct{}{}:
 		case <-r.ctx.Done():
+			guest.Close()
 			return
-		}
-		guest, err := r.tcp.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			<-slots
-			continue
 		}
 		r.done.Go(func() {
 			defer func() { <-slots }()

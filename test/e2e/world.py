@@ -5,6 +5,7 @@ this machine. Tests reach it through the official SDKs; the few that must kill
 or start it use Server.
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -107,6 +108,53 @@ class Server:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         except OSError:
             return ""
+
+
+class Adopted:
+    """A process that run.py started."""
+
+    def __init__(self, pid):
+        self.pid = pid
+
+    def send_signal(self, number):
+        assert b"cay" in pathlib.Path(f"/proc/{self.pid}/cmdline").read_bytes()
+        os.kill(self.pid, number)
+
+    def wait(self, timeout=60):
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                state = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+            except OSError:
+                return
+            if state == "Z":
+                return
+            assert time.monotonic() < deadline, f"process {self.pid} does not end"
+            time.sleep(0.02)
+
+
+def running():
+    """The server that runs already, found by the pid in its lock file."""
+    server = Server()
+    server.process = Adopted(int((server.data / "lock").read_text().split()[0]))
+    return server
+
+
+@contextlib.contextmanager
+def started_anew(**env):
+    """The running server, killed and started with other settings; as before after."""
+    server = running()
+    usual = dict(server.env)
+    server.kill9()
+    try:
+        server.env.update(env)
+        server.start()
+        yield server
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            server.kill9()
+        server.env = usual
+        server.start()
 
 
 def aside(name, port, network, network_name):

@@ -21,7 +21,6 @@ from e2b import ALL_TRAFFIC
 
 import world
 from internet import NAMES, Internet, Names, certificate
-from test_restart import Adopted
 
 API, OTHER = NAMES
 
@@ -36,20 +35,11 @@ def server(tmp_path_factory):
     with Internet(str(leaf)) as internet:
         first, second = internet.addresses
         names = Names({API: first, OTHER: second})
-        server = world.Server()
-        usual = dict(server.env)
-        server.process = Adopted(int((server.data / "lock").read_text().split()[0]))
-        server.kill9()
         try:
-            server.env.update(CAY_RESOLVERS=names.address, SSL_CERT_FILE=str(bundle))
-            server.start()
-            server.names, server.internet = names, internet
-            yield server
+            with world.started_anew(CAY_RESOLVERS=names.address, SSL_CERT_FILE=str(bundle)) as server:
+                server.names, server.internet = names, internet
+                yield server
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                server.kill9()
-            server.env = usual
-            server.start()
             names.close()
 
 

@@ -5,7 +5,6 @@ server is started anew with a cache in front of it.
 """
 
 import base64
-import contextlib
 import hashlib
 import http.server
 import io
@@ -20,7 +19,6 @@ import pytest
 from e2b import ALL_TRAFFIC, Template
 
 import world
-from test_restart import Adopted
 
 NAME = "cay-small"
 MODULE = "cay_small"
@@ -114,23 +112,13 @@ def server():
     """The server with a package cache in front of an index; as before after."""
     says = uuid.uuid4().hex
     index = Index(says)
-    server = world.Server()
-    usual = dict(server.env)
-    server.process = Adopted(int((server.data / "lock").read_text().split()[0]))
-    server.kill9()
+    hosts = ",".join(f"{host}={index.url}" for host in ("pypi.org", "files.pythonhosted.org", "registry.npmjs.org"))
     try:
-        server.env.update(
-            CAY_PACKAGE_CACHE="256MiB",
-            CAY_PACKAGE_HOSTS=",".join(f"{host}={index.url}" for host in ("pypi.org", "files.pythonhosted.org", "registry.npmjs.org")))
-        server.start()
-        server.cay("cache", "clear")
-        server.index, server.says = index, says
-        yield server
+        with world.started_anew(CAY_PACKAGE_CACHE="256MiB", CAY_PACKAGE_HOSTS=hosts) as server:
+            server.cay("cache", "clear")
+            server.index, server.says = index, says
+            yield server
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            server.kill9()
-        server.env = usual
-        server.start()
         index.close()
 
 

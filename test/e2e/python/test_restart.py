@@ -20,33 +20,7 @@ import world
 @pytest.fixture(scope="module")
 def server():
     """The running server, found by the pid in its lock file."""
-    server = world.Server()
-    server.process = Adopted(int((server.data / "lock").read_text().split()[0]))
-    return server
-
-
-class Adopted:
-    """A process that run.py started."""
-
-    def __init__(self, pid):
-        self.pid = pid
-
-    def send_signal(self, number):
-        assert b"cay" in pathlib.Path(f"/proc/{self.pid}/cmdline").read_bytes()
-        os.kill(self.pid, number)
-
-    def wait(self, timeout=60):
-        import time
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                state = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-            except OSError:
-                return
-            if state == "Z":
-                return
-            assert time.monotonic() < deadline, f"process {self.pid} does not end"
-            time.sleep(0.02)
+    return world.running()
 
 
 def test_sandboxes_outlive_a_crash(server):
