@@ -119,7 +119,7 @@ func (c *Cache) Serve(rw http.ResponseWriter, r *http.Request, scheme, name stri
 	for {
 		old, file := c.store.get(w.key())
 		var f *flight
-		if good := old != nil && c.store.isFresh(old); !good && (old != nil || r.Method == http.MethodGet) {
+		if good := old != nil && !w.anew && c.store.isFresh(old); !good && (old != nil || r.Method == http.MethodGet) {
 			if f = c.join(w, old); f == nil { // it is there by now
 				closeFile(file)
 				continue
@@ -222,7 +222,7 @@ func (c *Cache) ask(ctx context.Context, w wish, old *entry) (*http.Response, er
 	req.Header.Set("Accept", w.accept)
 	req.Header.Set("Accept-Encoding", w.encoding)
 	req.Header.Set("User-Agent", agent)
-	if old != nil {
+	if old != nil && !w.anew {
 		if tag := old.Header["Etag"]; tag != "" {
 			req.Header.Set("If-None-Match", tag)
 		} else if at := old.Header["Last-Modified"]; at != "" {

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/crypto/blake2b"
 )
@@ -150,7 +151,7 @@ func TestWhatWasInstalledOnceInstallsWithoutANetwork(t *testing.T) {
 		{"pypi.org", "/simple/small/", "links", "stale"},
 		{"files.pythonhosted.org", wheel, "a wheel", "hit"},
 		{"registry.npmjs.org", "/left-pad", "{}", "stale"},
-		{"registry.npmjs.org", "/left-pad/-/left-pad-1.3.0.tgz", "a tarball", "hit"},
+		{"registry.npmjs.org", "/left-pad/-/left-pad-1.3.0.tgz", "a tarball", "stale"},
 		{"deb.debian.org", "/debian/dists/stable/InRelease", "signed", "stale"},
 		{"deb.debian.org", deb, "an index", "hit"},
 	}
@@ -161,13 +162,17 @@ func TestWhatWasInstalledOnceInstallsWithoutANetwork(t *testing.T) {
 	for _, x := range all {
 		want(t, get(t, s, "GET", x.host, x.path), 200, "hit", x.body)
 	}
-	if n := u.asks.Load() - asked; n != 3 {
-		t.Errorf("the second time %d requests reached the upstream, want 3: pages are asked about, files are not", n)
+	if n := u.asks.Load() - asked; n != 4 {
+		t.Errorf("the second time %d requests reached the upstream, want 4: pages are asked about, and what has no digest and came in the clear", n)
 	}
 
 	u.lose(c)
 	for _, x := range all {
-		want(t, get(t, s, "GET", x.host, x.path), 200, x.later, x.body)
+		later := x.later
+		if strings.HasSuffix(x.path, ".tgz") {
+			later = "hit" // its host said a second time that it is right
+		}
+		want(t, get(t, s, "GET", x.host, x.path), 200, later, x.body)
 	}
 	if a := get(t, s, "GET", "pypi.org", "/simple/other/"); a.status != http.StatusGatewayTimeout {
 		t.Errorf("what was never fetched: %d, want 504", a.status)
@@ -264,6 +269,71 @@ func TestWhatIsNotWholeIsNotKept(t *testing.T) {
 	}
 }
 
+// What came in the clear and has no digest in its path may have been damaged on
+// its way, and only the client can tell.
+func TestAFileThatMayBeDamagedIsAskedAboutOnceMore(t *testing.T) {
+	u := newUpstream(t)
+	const host, deb = "deb.debian.org", "/debian/pool/a_1.0_amd64.deb"
+	content, status := "a portal's page", http.StatusOK
+	u.mux.HandleFunc("GET "+deb, func(w http.ResponseWriter, r *http.Request) {
+		tag := fmt.Sprintf(`"%x"`, sha256.Sum256([]byte(content)))
+		w.Header().Set("Etag", tag)
+		w.Header().Set("Cache-Control", "max-age=1000")
+		if r.Header.Get("If-None-Match") == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, content)
+	})
+	c := openCache(t, u, t.TempDir(), 1<<20)
+	s := front(t, c)
+	want(t, get(t, s, "GET", host, deb), 200, "miss", "a portal's page")
+	content = "the package"
+	want(t, get(t, s, "GET", host, deb), 200, "miss", "the package")
+	want(t, get(t, s, "GET", host, deb), 200, "hit", "the package")
+	asked := u.asks.Load()
+	content = "a portal's page" // again; what was asked about twice is safe from it
+	want(t, get(t, s, "GET", host, deb), 200, "hit", "the package")
+	if u.asks.Load() != asked {
+		t.Error("a file that is known to be right was asked about")
+	}
+
+	// Who knows that it is wrong says so, and all are served the new one.
+	content = "the very package"
+	want(t, get(t, s, "GET", host, deb, "Cache-Control", "no-cache"), 200, "miss", "the very package")
+	want(t, get(t, s, "GET", host, deb), 200, "hit", "the very package")
+	content, status = "gone", http.StatusNotFound
+	want(t, get(t, s, "GET", host, deb, "Cache-Control", "no-cache"), 200, "stale", "the very package")
+	u.lose(c)
+	want(t, get(t, s, "GET", host, deb, "Cache-Control", "no-cache"), 200, "stale", "the very package")
+}
+
+// A connection that breaks in the middle of an answer without a length looks
+// like its end.
+func TestWhatEndsAnywhereIsNotKept(t *testing.T) {
+	u := newUpstream(t)
+	for _, path := range []string{"/page", "/debian/pool/a_1.0_amd64.deb"} {
+		u.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nEtag: \"1\"\r\nConnection: close\r\n\r\nhalf")
+		})
+	}
+	c := openCache(t, u, t.TempDir(), 1<<20)
+	s := front(t, c)
+	for _, path := range []string{"/page", "/debian/pool/a_1.0_amd64.deb"} {
+		want(t, get(t, s, "GET", "deb.debian.org", path), 200, "", "half")
+	}
+	if st := c.Stats(); st.Files != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
 func TestOnlyWhatAnybodyGetsIsKept(t *testing.T) {
 	u := newUpstream(t)
 	u.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -319,6 +389,11 @@ func TestTheDiskIsBounded(t *testing.T) {
 	body := bytes.Repeat([]byte("x"), 10_000)
 	u.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		times := 1
+		w.Header().Set("Etag", `"e"`)
+		if r.Header.Get("If-None-Match") != "" {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
 		if r.URL.Path == "/large.deb" {
 			times = 6
 		}
@@ -386,5 +461,40 @@ func TestParseHosts(t *testing.T) {
 		if got, err := ParseHosts(bad); err == nil {
 			t.Errorf("ParseHosts(%q) = %v, want an error", bad, got)
 		}
+	}
+}
+
+func TestWhatNobodyUsedForAMonthGoes(t *testing.T) {
+	u := newUpstream(t)
+	dir := t.TempDir()
+	c := openCache(t, u, dir, 1<<20)
+	s := front(t, c)
+	for _, path := range []string{"/old", "/new"} {
+		u.text(path, `"1"`, "page")
+		want(t, get(t, s, "GET", "pypi.org", path), 200, "miss", "page")
+	}
+	c.Close()
+	long := time.Now().Add(-unusedFor - time.Hour)
+	files, _ := filepath.Glob(filepath.Join(dir, "*"))
+	for _, f := range files {
+		if text, err := os.ReadFile(f); err != nil || !strings.Contains(string(text), "/old") {
+			continue
+		}
+		if err := os.Chtimes(f, long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c = openCache(t, u, dir, 1<<20)
+	for _, dry := range []bool{true, false} {
+		gone, err := c.Collect(dry)
+		if err != nil || len(gone) != 1 || gone[0].Kind != "package" || gone[0].Name != "http://pypi.org/old" || gone[0].Bytes == 0 {
+			t.Fatalf("dry %t: %+v, %v", dry, gone, err)
+		}
+	}
+	u.lose(c)
+	s = front(t, c)
+	want(t, get(t, s, "GET", "pypi.org", "/new"), 200, "stale", "page")
+	if a := get(t, s, "GET", "pypi.org", "/old"); a.status != http.StatusGatewayTimeout {
+		t.Errorf("what was collected: %d, want 504", a.status)
 	}
 }

@@ -151,15 +151,23 @@ func (c *Cache) fly(ctx context.Context, f *flight, w wish, old *entry) {
 	}
 	defer resp.Body.Close()
 	fresh, final, keep := lasting(resp.Header)
+	// A file that came in the clear and is not checked may be anything: a
+	// portal's page, a mirror's half. Its host is asked once more before it is
+	// kept for good.
+	sure := isChecked(w.path) || resp.Request.URL.Scheme == "https"
+	if w.final && !sure {
+		fresh = 0
+	}
 	switch {
 	case resp.StatusCode == http.StatusNotModified && old != nil:
-		c.store.believe(old, fresh)
+		c.store.believe(old, fresh, w.final)
 		f.give(old, same)
 		return
-	case old != nil && (resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusTooManyRequests):
+	case old != nil && (w.final || resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusTooManyRequests) &&
+		resp.StatusCode != http.StatusOK: // nor has a host to have a file for ever
 		f.give(old, unreachable)
 		return
-	case resp.StatusCode != http.StatusOK || !keep:
+	case resp.StatusCode != http.StatusOK || !keep || endsAnywhere(resp):
 		f.give(nil, foreign)
 		return
 	}
@@ -172,7 +180,7 @@ func (c *Cache) fly(ctx context.Context, f *flight, w wish, old *entry) {
 		return
 	}
 	defer func() { c.store.release(f.room) }()
-	f.head = head{URL: w.scheme + "://" + w.host + w.path, Header: keptHeader(resp.Header), Final: w.final || final}
+	f.head = head{URL: w.scheme + "://" + w.host + w.path, Header: keptHeader(resp.Header), Final: (w.final || final) && sure}
 	if f.file, f.offset, err = c.store.create(f.head); err != nil {
 		c.cfg.Log.Warn("the package cache cannot write", "err", err)
 		f.give(nil, foreign)
@@ -191,6 +199,12 @@ func (c *Cache) fly(ctx context.Context, f *flight, w wish, old *entry) {
 	}
 	c.fetched.Add(f.got)
 	f.end(err)
+}
+
+// endsAnywhere reports whether nothing tells the end of a body from a
+// connection that broke.
+func endsAnywhere(resp *http.Response) bool {
+	return resp.ContentLength < 0 && len(resp.TransferEncoding) == 0 && resp.ProtoMajor < 2
 }
 
 // give ends a flight that brings nothing new.

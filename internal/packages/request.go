@@ -29,6 +29,7 @@ type wish struct {
 	accept       string
 	encoding     string
 	final        bool // the path names one content for ever
+	anew         bool // the client wants no answer that was kept
 }
 
 // readWish takes what may be answered from the cache out of a request.
@@ -44,6 +45,7 @@ func readWish(r *http.Request, scheme, host string) (wish, bool) {
 	if len(w.path) > maxPath || !strings.HasPrefix(w.path, "/") || climbs(r.URL.Path) {
 		return wish{}, false
 	}
+	w.anew = wantsAnew(r.Header) && !isChecked(w.path)
 	if w.final = isFinal(r.URL.Path); w.final {
 		return w, true
 	}
@@ -54,6 +56,12 @@ func readWish(r *http.Request, scheme, host string) (wish, bool) {
 		w.encoding = "gzip"
 	}
 	return w, len(w.accept) <= maxAccept
+}
+
+// wantsAnew reports whether a client says that what it got before was no good:
+// apt-get -o Acquire::http::No-Cache=true, npm --prefer-online.
+func wantsAnew(h http.Header) bool {
+	return strings.Contains(strings.ToLower(strings.Join(h.Values("Cache-Control"), ",")), "no-cache")
 }
 
 // climbs reports whether a path has a step that is not downwards.
@@ -121,6 +129,11 @@ func check(path string) (hash.Hash, string) {
 		return h, want
 	}
 	return nil, ""
+}
+
+func isChecked(path string) bool {
+	sum, _ := check(path)
+	return sum != nil
 }
 
 // lasting reads how long an answer may be believed. ok is false for what must

@@ -171,11 +171,12 @@ func (s *store) newer(key string, old *entry) bool {
 	return e != nil && e != old && (e.Final || time.Now().Before(e.fresh))
 }
 
-// believe has an answer be fresh for a while.
-func (s *store) believe(e *entry, d time.Duration) {
+// believe has an answer be fresh for a while, or for as long as the server runs.
+func (s *store) believe(e *entry, d time.Duration, forGood bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e.fresh = time.Now().Add(d)
+	e.Final = e.Final || forGood
 }
 
 // reserve makes room for n bytes that are to come. It fails when they would

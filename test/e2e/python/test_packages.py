@@ -10,7 +10,9 @@ import http.server
 import io
 import json
 import tarfile
+import re
 import threading
+import urllib.request
 import uuid
 import zipfile
 
@@ -114,7 +116,8 @@ def server():
     index = Index(says)
     hosts = ",".join(f"{host}={index.url}" for host in ("pypi.org", "files.pythonhosted.org", "registry.npmjs.org"))
     try:
-        with world.started_anew(CAY_PACKAGE_CACHE="256MiB", CAY_PACKAGE_HOSTS=hosts) as server:
+        metrics = f"127.0.0.1:{world.Server().port + 360}"
+        with world.started_anew(CAY_PACKAGE_CACHE="256MiB", CAY_PACKAGE_HOSTS=hosts, CAY_METRICS_LISTEN=metrics) as server:
             server.cay("cache", "clear")
             server.index, server.says = index, says
             yield server
@@ -167,5 +170,10 @@ def test_installs_and_builds_without_a_network_what_it_did_before(server, create
                    on_build_logs=lambda e: lines.append(e.message))
     assert any(server.says in line for line in lines), lines
     after = status(server)
-    assert after["misses"] == got["misses"] and after["stale"] - got["stale"] == 3, (got, after)
+    # Stale are the three pages, and the tarball: its digest is not in its path and it came without TLS.
+    assert after["misses"] == got["misses"] and after["stale"] - got["stale"] == 4, (got, after)
+    metrics = urllib.request.urlopen(f"http://{server.env['CAY_METRICS_LISTEN']}/metrics", timeout=60).read().decode()
+    told = dict(re.findall(r"^cay_package_cache_(\w+) (\d+)$", metrics, re.MULTILINE))
+    assert (int(told["files"]), int(told["misses_total"]), int(told["stale_total"])) == (4, after["misses"], after["stale"]), told
+    assert int(told["served_bytes_total"]) >= after["servedBytes"] > 0 and told["limit_bytes"] == str(256 << 20), told
     server.cay("template", "delete", alias)
