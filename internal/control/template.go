@@ -45,11 +45,7 @@ func (c *Control) tagged(ctx context.Context, t cay.Template, tag string) (cay.T
 
 func (c *Control) template(ctx context.Context, team cay.TeamID, space, name string) (cay.Template, error) {
 	if space == "" {
-		t, err := c.store.Template(ctx, team, cay.TemplateID(name))
-		if cay.KindOf(err) == cay.NotFound {
-			return c.store.TemplateByName(ctx, team, name)
-		}
-		return t, err
+		return c.store.FindTemplate(ctx, team, name)
 	}
 	owner, err := c.store.TeamByName(ctx, space)
 	if err != nil {

@@ -64,7 +64,7 @@ func (s *SQLite) UpdateSandbox(ctx context.Context, b cay.Sandbox, events ...cay
 		return addEvents(ctx, tx, events)
 	})
 	if err == nil && b.State == cay.Paused {
-		err = s.sync(ctx)
+		err = s.sync()
 	}
 	return err
 }
@@ -150,15 +150,16 @@ func (s *SQLite) PruneSandboxes(ctx context.Context, before time.Time) (int, err
 }
 
 // SnapshotUsed reports whether a sandbox that lives, or a template, needs a
-// snapshot.
+// snapshot. It says killed as the index does: a template that is in demand has
+// a week of those.
 func (s *SQLite) SnapshotUsed(ctx context.Context, id cay.SnapshotID) (bool, error) {
 	var n int
 	err := s.r.QueryRowContext(ctx, `
-SELECT EXISTS (SELECT 1 FROM sandboxes WHERE snapshot = $1 AND state <> $2)
+SELECT EXISTS (SELECT 1 FROM sandboxes WHERE snapshot = $1 AND state <> 'killed')
     OR EXISTS (SELECT 1 FROM checkpoints WHERE id = $1)
     OR EXISTS (SELECT 1 FROM builds b JOIN templates t ON t.build = b.id WHERE b.snapshot = $1)
     OR EXISTS (SELECT 1 FROM builds b JOIN template_tags t ON t.build = b.id WHERE b.snapshot = $1)`,
-		id, cay.Killed).Scan(&n)
+		id).Scan(&n)
 	return n != 0, dbError(err)
 }
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -27,8 +28,12 @@ var migrations embed.FS
 // never wait for each other inside SQLite; reads have a pool of their own and
 // never wait for a write.
 type SQLite struct {
+	path string
 	w, r *sql.DB
+	log  *checkpoints
 	seal Sealer // nil keeps everything in clear
+
+	commits atomic.Int64
 }
 
 // Sealer encrypts texts for a place in the records.
@@ -62,34 +67,40 @@ func OpenSealed(ctx context.Context, path string, seal Sealer) (*SQLite, error) 
 	}
 	f.Close()
 
-	s := &SQLite{seal: seal}
-	if s.w, err = open(path, "immediate", 1, "journal_mode(WAL)"); err != nil {
+	s := &SQLite{path: path, seal: seal}
+	if s.w, err = open(path, "immediate", 1, "journal_mode(WAL)", "wal_autocheckpoint(0)"); err != nil {
 		return nil, dbError(err)
 	}
 	if err := s.migrate(ctx); err != nil {
 		s.w.Close()
 		return nil, err
 	}
-	if s.r, err = open(path, "deferred", max(4, runtime.GOMAXPROCS(0)), "query_only(1)"); err != nil {
+	s.r, err = open(path, "deferred", max(4, runtime.GOMAXPROCS(0)), "query_only(1)")
+	if err == nil {
+		s.log, err = openCheckpoints(path)
+	}
+	if err != nil {
 		s.w.Close()
 		return nil, dbError(err)
 	}
+	s.log.start(s.w)
 	return s, nil
 }
 
 // open makes a pool. With synchronous NORMAL in WAL mode a killed process
 // loses nothing; a power cut may lose the last commits, and with them goes
 // everything that ran. What must outlive that, the saved, calls sync.
-func open(path, lock string, conns int, pragma string) (*sql.DB, error) {
+func open(path, lock string, conns int, pragmas ...string) (*sql.DB, error) {
 	q := url.Values{
-		"_pragma": {"busy_timeout(10000)", "synchronous(NORMAL)", "foreign_keys(1)", pragma},
+		"_pragma": append([]string{"busy_timeout(10000)", "synchronous(NORMAL)", "foreign_keys(1)"}, pragmas...),
 		"_txlock": {lock},
 	}
 	u := url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}
-	db, err := sql.Open("sqlite", u.String())
+	c, err := sqlite.NewConnector(u.String())
 	if err != nil {
 		return nil, err
 	}
+	db := sql.OpenDB(keeper{c})
 	db.SetMaxOpenConns(conns)
 	db.SetMaxIdleConns(conns)
 	return db, nil
@@ -115,7 +126,7 @@ func (s *SQLite) migrate(ctx context.Context) error {
 
 // Close lets go of the database.
 func (s *SQLite) Close() error {
-	return errors.Join(s.r.Close(), s.w.Close())
+	return errors.Join(s.log.close(), s.r.Close(), s.w.Close())
 }
 
 // tx runs f in one write transaction.
@@ -128,13 +139,10 @@ func (s *SQLite) tx(ctx context.Context, f func(*sql.Tx) error) error {
 	if err := f(tx); err != nil {
 		return dbError(err)
 	}
-	return dbError(tx.Commit())
-}
-
-// sync makes what is committed survive a power cut as well. It costs two or
-// three writes to the disk, which is why not every commit does it.
-func (s *SQLite) sync(ctx context.Context) error {
-	_, err := s.w.ExecContext(ctx, `PRAGMA wal_checkpoint(PASSIVE)`)
+	err = tx.Commit()
+	if s.commits.Add(1)%checkpointEvery == 0 {
+		s.log.ask()
+	}
 	return dbError(err)
 }
 

@@ -67,6 +67,8 @@ type Store interface {
 	// TemplateByName finds the team's template of that name, else a public
 	// one, the oldest if there are many.
 	TemplateByName(ctx context.Context, team cay.TeamID, name string) (cay.Template, error)
+	// FindTemplate is Template with what may be an id, else TemplateByName.
+	FindTemplate(ctx context.Context, team cay.TeamID, ref string) (cay.Template, error)
 	// Templates lists what is the team's own or public, newest first.
 	Templates(ctx context.Context, team cay.TeamID) ([]cay.Template, error)
 	// PutBuild records a build or replaces it, safe from power cuts. One that

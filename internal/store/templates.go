@@ -8,8 +8,8 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// templateQuery reads templates with their newest ready build. A template that
-// has none shows the state of its newest build.
+// templateQuery reads templates with their names and their newest ready build. A
+// template that has none shows the state of its newest build.
 const templateQuery = `
 SELECT t.id, t.team, t.public, t.created_at, t.updated_at, t.last_spawned_at, t.spawn_count,
        (SELECT COUNT(*) FROM builds c WHERE c.template = t.id),
@@ -19,7 +19,8 @@ SELECT t.id, t.team, t.public, t.created_at, t.updated_at, t.last_spawned_at, t.
            'waiting'),
        COALESCE(b.cpus, 0), COALESCE(b.memory_mb, 0), COALESCE(b.disk_mb, 0),
        COALESCE(b.envd_version, ''), COALESCE(b.recipe_digest, ''), t.source,
-       COALESCE(b.setup, '')
+       COALESCE(b.setup, ''),
+       (SELECT json_group_array(m.name ORDER BY m.position) FROM template_names m WHERE m.template = t.id)
 FROM templates t LEFT JOIN builds b ON b.id = t.build `
 
 // AddTemplate records a template with its names.
@@ -48,76 +49,44 @@ VALUES ($1, $2, $3, $4, $5, 0, 0, '', $6)`,
 func (s *SQLite) Template(ctx context.Context, team cay.TeamID, id cay.TemplateID) (cay.Template, error) {
 	row := s.r.QueryRowContext(ctx,
 		templateQuery+`WHERE t.id = $1 AND (t.team = $2 OR t.public = 1)`, id, team)
-	return s.named(ctx, row, id)
+	return one(row, scanTemplate, "template", id)
 }
 
 // TemplateByName finds the team's template of that name, else a public one.
 func (s *SQLite) TemplateByName(ctx context.Context, team cay.TeamID, name string) (cay.Template, error) {
 	row := s.r.QueryRowContext(ctx, templateQuery+`
-JOIN template_names m ON m.template = t.id
-WHERE m.name = $1 AND (t.team = $2 OR t.public = 1)
-ORDER BY CASE WHEN t.team = $2 THEN 0 ELSE 1 END, t.created_at, t.id LIMIT 1`, name, team)
-	return s.named(ctx, row, name)
+WHERE t.id IN (SELECT m.template FROM template_names m WHERE m.name = $1) AND (t.team = $2 OR t.public = 1)
+ORDER BY t.team = $2 DESC, t.created_at, t.id LIMIT 1`, name, team)
+	return one(row, scanTemplate, "template", name)
 }
 
-func (s *SQLite) named(ctx context.Context, row *sql.Row, ref any) (cay.Template, error) {
-	t, err := one(row, scanTemplate, "template", ref)
-	if err != nil {
-		return t, err
-	}
-	rows, err := s.r.QueryContext(ctx,
-		`SELECT template, name FROM template_names WHERE template = $1 ORDER BY position`, t.ID)
-	names, err := collect(rows, err, scanName)
-	for _, n := range names {
-		t.Names = append(t.Names, n.name)
-	}
-	return t, err
+// FindTemplate is Template, else TemplateByName.
+func (s *SQLite) FindTemplate(ctx context.Context, team cay.TeamID, ref string) (cay.Template, error) {
+	row := s.r.QueryRowContext(ctx, templateQuery+`
+WHERE (t.id = $1 OR t.id IN (SELECT m.template FROM template_names m WHERE m.name = $1)) AND (t.team = $2 OR t.public = 1)
+ORDER BY t.id = $1 DESC, t.team = $2 DESC, t.created_at, t.id LIMIT 1`, ref, team)
+	return one(row, scanTemplate, "template", ref)
 }
 
 // Templates lists what is the team's own or public, newest first.
 func (s *SQLite) Templates(ctx context.Context, team cay.TeamID) ([]cay.Template, error) {
 	rows, err := s.r.QueryContext(ctx, templateQuery+`
 WHERE t.team = $1 OR t.public = 1 ORDER BY t.created_at DESC, t.id`, team)
-	list, err := collect(rows, err, scanTemplate)
-	if err != nil {
-		return nil, err
-	}
-	rows, err = s.r.QueryContext(ctx, `
-SELECT m.template, m.name FROM template_names m JOIN templates t ON t.id = m.template
-WHERE t.team = $1 OR t.public = 1 ORDER BY m.template, m.position`, team)
-	names, err := collect(rows, err, scanName)
-	if err != nil {
-		return nil, err
-	}
-	byID := make(map[cay.TemplateID][]string)
-	for _, n := range names {
-		byID[n.template] = append(byID[n.template], n.name)
-	}
-	for i := range list {
-		list[i].Names = byID[list[i].ID]
-	}
-	return list, nil
-}
-
-type templateName struct {
-	template cay.TemplateID
-	name     string
-}
-
-func scanName(row scanner) (n templateName, err error) {
-	err = row.Scan(&n.template, &n.name)
-	return n, err
+	return collect(rows, err, scanTemplate)
 }
 
 func scanTemplate(row scanner) (cay.Template, error) {
 	var t cay.Template
 	var public, created, updated, spawned int64
-	var setup string
+	var setup, names string
 	err := row.Scan(&t.ID, &t.Team, &public, &created, &updated, &spawned, &t.SpawnCount,
 		&t.BuildCount, &t.Build, &t.Snapshot, &t.BuildState,
-		&t.Limits.CPUs, &t.Limits.MemoryMB, &t.Limits.DiskMB, &t.EnvdVersion, &t.RecipeDigest, &t.Source, &setup)
+		&t.Limits.CPUs, &t.Limits.MemoryMB, &t.Limits.DiskMB, &t.EnvdVersion, &t.RecipeDigest, &t.Source, &setup, &names)
 	if err == nil {
-		err = parseJSON(setup, &t.Setup)
+		err = errors.Join(parseJSON(setup, &t.Setup), parseJSON(names, &t.Names))
+	}
+	if len(t.Names) == 0 {
+		t.Names = nil
 	}
 	t.Public = public != 0
 	t.CreatedAt, t.UpdatedAt, t.LastSpawned = fromMillis(created), fromMillis(updated), fromMillis(spawned)
@@ -159,7 +128,7 @@ ON CONFLICT (id) DO UPDATE SET state = excluded.state, snapshot = excluded.snaps
 	if err != nil {
 		return err
 	}
-	return s.sync(ctx)
+	return s.sync()
 }
 
 // RemoveTemplate removes a team's own template with its names and builds.

@@ -39,7 +39,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 	if err != nil {
 		return c, err
 	}
-	return c, s.sync(ctx)
+	return c, s.sync()
 }
 
 // checkpointPlace is where a checkpoint's source is sealed for. It holds the
@@ -169,7 +169,7 @@ func (s *SQLite) MoveSandbox(ctx context.Context, b cay.Sandbox, to cay.Snapshot
 		return addEvents(ctx, tx, events)
 	})
 	if err == nil && b.State == cay.Paused {
-		err = s.sync(ctx)
+		err = s.sync()
 	}
 	return err
 }

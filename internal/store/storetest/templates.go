@@ -37,6 +37,18 @@ func testTemplates(t *testing.T, s store.Store) {
 	list, err := s.Templates(t.Context(), team.ID)
 	noError(t, err)
 	same(t, "the list", list, []cay.Template{two, one})
+	for _, ref := range []string{string(one.ID), "alias"} {
+		got, err = s.FindTemplate(t.Context(), team.ID, ref)
+		noError(t, err)
+		same(t, "by "+ref, got, one)
+	}
+	_, err = s.FindTemplate(t.Context(), team.ID, "none")
+	wantKind(t, err, cay.NotFound)
+	tricky := template(team.ID, 0, string(one.ID)) // a name that is another's id
+	noError(t, s.AddTemplate(t.Context(), tricky))
+	got, err = s.FindTemplate(t.Context(), team.ID, string(one.ID))
+	noError(t, err)
+	same(t, "what has the id", got, one)
 
 	_, err = s.TemplateByName(t.Context(), team.ID, "none")
 	wantKind(t, err, cay.NotFound)
@@ -72,10 +84,17 @@ func testVisibility(t *testing.T, s store.Store) {
 	wantKind(t, err, cay.NotFound)
 	_, err = s.TemplateByName(t.Context(), b.ID, "private")
 	wantKind(t, err, cay.NotFound)
+	for _, ref := range []string{"private", string(private.ID)} {
+		_, err = s.FindTemplate(t.Context(), b.ID, ref)
+		wantKind(t, err, cay.NotFound)
+	}
 	got, err := s.Template(t.Context(), b.ID, public.ID)
 	noError(t, err)
 	same(t, "the public one", got, public)
 	got, err = s.TemplateByName(t.Context(), b.ID, "base")
+	noError(t, err)
+	same(t, "the team's own", got, own)
+	got, err = s.FindTemplate(t.Context(), b.ID, "base")
 	noError(t, err)
 	same(t, "the team's own", got, own)
 	list, err := s.Templates(t.Context(), b.ID)

@@ -1,0 +1,101 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cay-run/cay"
+)
+
+const (
+	// checkpointEvery is after how many commits the log is copied back.
+	checkpointEvery = 64
+	// longLog is how many pages the log may have. SQLite starts it anew when all
+	// of it is copied back, which never is so while commits go on beside that.
+	longLog = 2048
+)
+
+// checkpoints copies the write-ahead log back into the database, beside the
+// commits. SQLite would do that within every so many, and wait for the disk
+// there: somebody waits for each commit.
+type checkpoints struct {
+	db   *sql.DB       // one connection of its own
+	due  chan struct{} // holds a value when there is something to do
+	stop context.CancelFunc
+	over chan struct{} // closed when it has stopped
+}
+
+func openCheckpoints(path string) (*checkpoints, error) {
+	db, err := open(path, "deferred", 1, "wal_autocheckpoint(0)")
+	if err != nil {
+		return nil, err
+	}
+	return &checkpoints{db: db, due: make(chan struct{}, 1), over: make(chan struct{})}, nil
+}
+
+// start begins, with what an earlier process may have left. Writer is the one
+// connection that commits.
+func (c *checkpoints) start(writer *sql.DB) {
+	var ctx context.Context
+	ctx, c.stop = context.WithCancel(context.Background())
+	c.ask()
+	go func() {
+		defer close(c.over)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-c.due:
+			}
+			// What fails here is done the next time; the records are safe in the log.
+			if pages, err := copyBack(ctx, c.db); err == nil && pages > longLog {
+				_, _ = copyBack(ctx, writer) // little is left of it, and no commit comes between
+			}
+		}
+	}()
+}
+
+func (c *checkpoints) ask() {
+	select {
+	case c.due <- struct{}{}:
+	default:
+	}
+}
+
+func (c *checkpoints) close() error {
+	c.stop()
+	<-c.over
+	return c.db.Close()
+}
+
+// copyBack copies what it can without making anybody wait, and tells how many
+// pages the log has.
+func copyBack(ctx context.Context, db *sql.DB) (pages int, err error) {
+	var busy, done int
+	err = db.QueryRowContext(ctx, `PRAGMA wal_checkpoint(PASSIVE)`).Scan(&busy, &pages, &done)
+	return pages, err
+}
+
+// sync makes what is committed survive a power cut as well, which is a write to
+// the disk that not every commit waits for. It is the log that is written, or
+// the log is gone because all of it is in the database, safely.
+func (s *SQLite) sync() error {
+	for _, name := range []string{s.path + "-wal", filepath.Dir(s.path)} {
+		if err := syncFile(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return cay.Wrap(cay.Unavailable, err, "the database's log cannot be written to the disk")
+		}
+	}
+	return nil
+}
+
+func syncFile(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
