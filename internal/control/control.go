@@ -226,7 +226,7 @@ func (c *Control) reconcile(ctx context.Context) error {
 			events = append(events, foundEvent(ctx, found))
 		}
 		if changed {
-			if err := c.store.UpdateSandbox(ctx, found, events...); err != nil {
+			if err := c.store.UpdateNetwork(ctx, found, events...); err != nil {
 				return err
 			}
 		}
@@ -324,11 +324,17 @@ func (c *Control) change(ctx context.Context, team cay.TeamID, id cay.SandboxID,
 
 // save records a sandbox and what happened to it. The caller holds its lock. A
 // caller that goes away must not leave memory and store apart, so this cannot
-// be cancelled.
+// be cancelled. The network stays as it is recorded: only changeNetwork changes
+// it.
 func (c *Control) save(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) error {
+	return c.record(ctx, c.store.UpdateSandbox, e, s, events)
+}
+
+// record is save with what the store is to replace.
+func (c *Control) record(ctx context.Context, update func(context.Context, cay.Sandbox, ...cay.Event) error, e *entry, s cay.Sandbox, events []cay.Event) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
 	defer cancel()
-	if err := c.store.UpdateSandbox(ctx, s, events...); err != nil {
+	if err := update(ctx, s, events...); err != nil {
 		return err
 	}
 	e.current.Store(&s)

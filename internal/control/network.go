@@ -62,7 +62,8 @@ func (c *Control) changeNetwork(ctx context.Context, team cay.TeamID, id cay.San
 		if err := c.node.SetNetwork(ctx, s.Instance, s.Network); err != nil {
 			return err
 		}
-		err := c.save(ctx, e, s, event(ctx, s, cay.SandboxNetworkChanged, cay.ReasonAsked))
+		changed := event(ctx, s, cay.SandboxNetworkChanged, cay.ReasonAsked)
+		err := c.record(ctx, c.store.UpdateNetwork, e, s, []cay.Event{changed})
 		if err != nil { // what is recorded is what is in force
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
 			defer cancel()

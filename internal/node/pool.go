@@ -184,10 +184,12 @@ func (n *Node) become(ctx context.Context, inst *instance, spec cay.InstanceSpec
 		return err
 	}
 	inst.spec, inst.started = spec, begun
-	n.cfg.Egress.Set(inst.slot.Addr, spec)
 	done := make(chan error, 2)
 	text := inst.record()
-	go func() { done <- n.cfg.Net.Apply(ctx, inst.slot, spec.Network) }()
+	go func() {
+		n.cfg.Egress.Set(inst.slot.Addr, spec)
+		done <- n.cfg.Net.Apply(ctx, inst.slot, spec.Network)
+	}()
 	go func() { done <- replaceJournal(dir, text) }()
 	err := n.introduce(ctx, inst, func(ctx context.Context) (guest.InitReply, error) {
 		return n.tell(ctx, inst, n.cfg.Token(spec.Sandbox), adoption(spec))

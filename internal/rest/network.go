@@ -60,8 +60,9 @@ func egressPolicy(n NetworkUpdate) (cay.NetworkPolicy, error) {
 		AllowInternet: value(n.AllowInternetAccess, true),
 		DenyOut:       value(n.DenyOut, nil),
 	}
-	for _, d := range value(n.AllowOut, nil) {
-		p.AllowOut = append(p.AllowOut, strings.ToLower(d))
+	p.AllowOut = value(n.AllowOut, nil) // this request's own
+	for i, d := range p.AllowOut {
+		p.AllowOut[i] = strings.ToLower(d)
 	}
 	p.DNSServers = value(n.DNSServers, nil)
 	if e := n.EgressProxy; e != nil {

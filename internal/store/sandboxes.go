@@ -19,18 +19,27 @@ const sandboxColumns = `id, team, template, build, snapshot, alias, node, instan
 state, cause, ended_at, cpus, memory_mb, disk_mb, metadata, env, network, secure,
 started_at, end_at, timeout_ms, on_timeout, auto_resume, saved, notice`
 
+// sandboxRead are the same with the network itself, wherever it lies.
+var sandboxRead = strings.Replace(sandboxColumns, "network", networkColumn, 1)
+
 // AddSandbox records a new sandbox and its first events, and counts it for its
 // template.
 func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Event) error {
-	metadata, env, network, err := s.encode(b)
-	if err != nil {
+	metadata, e1 := s.encode(b, b.Metadata, false)
+	env, e2 := s.encode(b, b.Env, len(b.Env) > 0)
+	network, e3 := s.encode(b, b.Network, isSecret(b.Network))
+	if err := errors.Join(e1, e2, e3); err != nil {
 		return err
 	}
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		if err := errors.Join(addEvents(ctx, tx, events), addOnce(ctx, tx, b)); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (`+sandboxColumns+`)
+		network, err := place(ctx, tx, b, network)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `INSERT INTO sandboxes (`+sandboxColumns+`)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)`,
 			b.ID, b.Team, b.Template, b.Build, b.Snapshot, b.Alias, b.Node, b.Instance,
 			b.State, b.Cause, millis(b.EndedAt), b.Limits.CPUs, b.Limits.MemoryMB, b.Limits.DiskMB,
@@ -54,8 +63,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 	})
 }
 
-// UpdateSandbox replaces a sandbox's record, all but its metadata, and records
-// what happened to it.
+// UpdateSandbox replaces a sandbox's record, all but its metadata and network,
+// and records what happened to it.
 func (s *SQLite) UpdateSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Event) error {
 	err := s.tx(ctx, func(tx *sql.Tx) error {
 		if err := s.updateSandbox(ctx, tx, b); err != nil {
@@ -69,20 +78,41 @@ func (s *SQLite) UpdateSandbox(ctx context.Context, b cay.Sandbox, events ...cay
 	return err
 }
 
+// UpdateNetwork is UpdateSandbox, and replaces the network as well.
+func (s *SQLite) UpdateNetwork(ctx context.Context, b cay.Sandbox, events ...cay.Event) error {
+	network, err := s.encode(b, b.Network, isSecret(b.Network))
+	if err != nil {
+		return err
+	}
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		if err := s.updateSandbox(ctx, tx, b); err != nil {
+			return err
+		}
+		network, err := place(ctx, tx, b, network)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `UPDATE sandboxes SET network = $1 WHERE id = $2`, network, b.ID); err != nil {
+			return err
+		}
+		return addEvents(ctx, tx, events)
+	})
+}
+
 func (s *SQLite) updateSandbox(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
-	_, env, network, err := s.encode(b)
+	env, err := s.encode(b, b.Env, len(b.Env) > 0)
 	if err != nil {
 		return err
 	}
 	res, err := tx.ExecContext(ctx, `
 UPDATE sandboxes SET template = $1, build = $2, snapshot = $3, alias = $4, node = $5, instance = $6,
     state = $7, cause = $8, ended_at = $9, cpus = $10, memory_mb = $11, disk_mb = $12,
-    env = $13, network = $14, secure = $15, started_at = $16, end_at = $17,
-    timeout_ms = $18, on_timeout = $19, auto_resume = $20, saved = $21, notice = $22
-WHERE team = $23 AND id = $24`,
+    env = $13, secure = $14, started_at = $15, end_at = $16,
+    timeout_ms = $17, on_timeout = $18, auto_resume = $19, saved = $20, notice = $21
+WHERE team = $22 AND id = $23`,
 		b.Template, b.Build, b.Snapshot, b.Alias, b.Node, b.Instance,
 		b.State, b.Cause, millis(b.EndedAt), b.Limits.CPUs, b.Limits.MemoryMB, b.Limits.DiskMB,
-		env, network, flag(b.Secure), millis(b.StartedAt), millis(b.EndAt),
+		env, flag(b.Secure), millis(b.StartedAt), millis(b.EndAt),
 		b.Timeout.Milliseconds(), b.OnTimeout, flag(b.AutoResume), b.Saved, b.Notice, b.Team, b.ID)
 	if err != nil {
 		return err
@@ -96,7 +126,7 @@ WHERE team = $23 AND id = $24`,
 // Sandbox finds a team's sandbox in any state.
 func (s *SQLite) Sandbox(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error) {
 	row := s.r.QueryRowContext(ctx,
-		`SELECT `+sandboxColumns+` FROM sandboxes WHERE team = $1 AND id = $2`, team, id)
+		`SELECT `+sandboxRead+` FROM sandboxes WHERE team = $1 AND id = $2`, team, id)
 	return one(row, s.scanSandbox, "sandbox", id)
 }
 
@@ -112,7 +142,7 @@ func (s *SQLite) Sandboxes(ctx context.Context, q SandboxQuery) ([]cay.Sandbox, 
 		c.where = append(c.where, fmt.Sprintf(
 			"(started_at %s %s OR (started_at = %s AND id > %s))", beyond, at, at, id))
 	}
-	text := `SELECT ` + sandboxColumns + ` FROM sandboxes WHERE ` + strings.Join(c.where, " AND ") +
+	text := `SELECT ` + sandboxRead + ` FROM sandboxes WHERE ` + strings.Join(c.where, " AND ") +
 		` ORDER BY started_at ` + order + `, id ASC`
 	if q.Limit > 0 {
 		text += ` LIMIT ` + c.arg(q.Limit)
@@ -133,20 +163,27 @@ func (s *SQLite) CountSandboxes(ctx context.Context, q SandboxQuery) (int, error
 // LiveSandboxes lists the sandboxes of all teams that are not killed.
 func (s *SQLite) LiveSandboxes(ctx context.Context) ([]cay.Sandbox, error) {
 	rows, err := s.r.QueryContext(ctx,
-		`SELECT `+sandboxColumns+` FROM sandboxes WHERE state IN ($1, $2, $3, $4, $5) ORDER BY started_at, id`,
+		`SELECT `+sandboxRead+` FROM sandboxes WHERE state IN ($1, $2, $3, $4, $5) ORDER BY started_at, id`,
 		cay.Creating, cay.Running, cay.Pausing, cay.Paused, cay.Resuming)
 	return collect(rows, err, s.scanSandbox)
 }
 
-// PruneSandboxes forgets sandboxes that were killed before a time.
+// PruneSandboxes forgets sandboxes that were killed before a time, and the
+// policies that were theirs alone.
 func (s *SQLite) PruneSandboxes(ctx context.Context, before time.Time) (int, error) {
-	res, err := s.w.ExecContext(ctx,
-		`DELETE FROM sandboxes WHERE state = $1 AND ended_at < $2`, cay.Killed, millis(before))
-	if err != nil {
-		return 0, dbError(err)
-	}
-	n, err := res.RowsAffected()
-	return int(n), dbError(err)
+	var n int64
+	err := s.tx(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx,
+			`DELETE FROM sandboxes WHERE state = $1 AND ended_at < $2`, cay.Killed, millis(before))
+		if err != nil {
+			return err
+		}
+		if n, err = res.RowsAffected(); err != nil {
+			return err
+		}
+		return prunePolicies(ctx, tx)
+	})
+	return int(n), err
 }
 
 // SnapshotUsed reports whether a sandbox that lives, or a template, needs a
@@ -209,23 +246,17 @@ func ceilMillis(t time.Time) int64 {
 	return ms
 }
 
-// encode makes the texts of a row. What may hold secrets is sealed: an
-// environment, a SOCKS password, headers.
-func (s *SQLite) encode(b cay.Sandbox) (metadata, env, network string, err error) {
-	var out [3]string
-	for i, f := range []struct {
-		v      any
-		secret bool
-	}{{b.Metadata, false}, {b.Env, len(b.Env) > 0}, {b.Network, b.Network.Proxy != nil || len(b.Network.Rules) > 0}} {
-		text, err := json.Marshal(f.v)
-		if err != nil {
-			return "", "", "", cay.Wrap(cay.Internal, err, "cannot record sandbox %s", b.ID)
-		}
-		if out[i] = string(text); f.secret {
-			out[i] = s.hide(text, placeOf(b.ID))
-		}
+// encode makes the text of a sandbox's column. What may hold secrets is sealed:
+// an environment, a SOCKS password, headers.
+func (s *SQLite) encode(b cay.Sandbox, v any, secret bool) (string, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return "", cay.Wrap(cay.Internal, err, "cannot record sandbox %s", b.ID)
 	}
-	return out[0], out[1], out[2], nil
+	if secret {
+		return s.hide(text, placeOf(b.ID)), nil
+	}
+	return string(text), nil
 }
 
 func placeOf(id cay.SandboxID) string { return "sandbox " + string(id) }

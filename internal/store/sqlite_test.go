@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -159,5 +160,61 @@ func TestMigrationsInAnyOrder(t *testing.T) {
 	}
 	if _, err := openAt(t, path).CountCheckpoints(t.Context(), "none"); err != nil {
 		t.Error(err)
+	}
+}
+
+// A long policy is in the database once for a team, until nobody has it, and
+// no change of a sandbox writes it again. One that holds secrets is sealed where
+// it was.
+func TestLongPoliciesLieOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cay.db")
+	s := openAt(t, path)
+	team := cay.Team{ID: cay.NewTeamID(), Name: "t", CreatedAt: time.Now()}
+	if err := s.AddTeam(t.Context(), team); err != nil {
+		t.Fatal(err)
+	}
+	var boxes []cay.Sandbox
+	for i := range 3 {
+		box := cay.Sandbox{ID: cay.NewSandboxID(), Team: team.ID, State: cay.Creating}
+		for n := range 100 {
+			box.Network.AllowOut = append(box.Network.AllowOut, fmt.Sprintf("name-%d.example", n))
+		}
+		if i == 2 {
+			box.Network.Proxy = &cay.EgressProxy{Address: "a:1", Username: "u", Password: "p"}
+		}
+		if err := s.AddSandbox(t.Context(), box); err != nil {
+			t.Fatal(err)
+		}
+		boxes = append(boxes, box)
+	}
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	count := func(query string) (n int) {
+		t.Helper()
+		if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := count(`SELECT COUNT(*) FROM policies`); n != 1 {
+		t.Errorf("the policy of two lies there %d times", n)
+	}
+	if n := count(`SELECT COUNT(*) FROM sandboxes WHERE length(network) > 100`); n != 1 {
+		t.Errorf("%d rows hold a long policy; only one holds a password", n)
+	}
+	for _, box := range boxes {
+		box.State, box.EndedAt = cay.Killed, time.UnixMilli(5).UTC()
+		if err := s.UpdateSandbox(t.Context(), box); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := s.PruneSandboxes(t.Context(), time.UnixMilli(9)); n != 3 || err != nil {
+		t.Errorf("%d were forgotten, %v", n, err)
+	}
+	if n := count(`SELECT COUNT(*) FROM policies`); n != 0 {
+		t.Errorf("%d policies are left that nobody has", n)
 	}
 }

@@ -106,10 +106,12 @@ type Store interface {
 	// AddSandbox records a new sandbox, its first events and its Once, and
 	// counts it for its template.
 	AddSandbox(ctx context.Context, s cay.Sandbox, events ...cay.Event) error
-	// UpdateSandbox replaces a sandbox's record, all but its metadata, and
-	// records what happened to it. The record of one that is paused is safe
-	// from power cuts.
+	// UpdateSandbox replaces a sandbox's record, all but its metadata and its
+	// network, and records what happened to it. The record of one that is
+	// paused is safe from power cuts.
 	UpdateSandbox(ctx context.Context, s cay.Sandbox, events ...cay.Event) error
+	// UpdateNetwork is UpdateSandbox, and replaces the network as well.
+	UpdateNetwork(ctx context.Context, s cay.Sandbox, events ...cay.Event) error
 	// Sandbox finds a team's sandbox in any state.
 	Sandbox(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error)
 	// Sandboxes lists a team's sandboxes.

@@ -134,7 +134,7 @@ def policies(server):
     put = Figure("PUT of a policy of 500 domains", "ms", lambda _: 20, "20 ms", digits=2)
     for turn in range(2 * TURNS + 2):
         for figure, policy in ((created.raw, NOTHING), (created.ours, DOMAINS)):
-            body = {"templateID": "base", "timeout": 600, "network": policy}
+            body = json.dumps({"templateID": "base", "timeout": 600, "network": policy})
             made = []
             took = ms(lambda: made.append(rest.call("POST", "/v2/sandboxes", body)["sandboxID"]))
             time.sleep(2 * life.REST)  # until the pool is full again

@@ -44,6 +44,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Once", testOnce},
 		{"Trees", testTrees},
 		{"TreesOfTeams", testTreesOfTeams},
+		{"LongPolicies", testLongPolicies},
 		{"Parallel", testParallel},
 	}
 	for _, tt := range tests {
@@ -170,11 +171,18 @@ func testSandbox(t *testing.T, s store.Store) {
 
 	want.State, want.Cause, want.EndedAt = cay.Killed, cay.CauseOutOfMemory, at(9)
 	want.Node, want.Instance, want.Env = "other", cay.NewInstanceID(), nil
-	want.EndAt, want.Network = at(77), cay.DefaultNetwork()
-	noError(t, s.UpdateSandbox(t.Context(), want))
+	want.EndAt = at(77)
+	other := want
+	other.Network = cay.DefaultNetwork() // is not UpdateSandbox's to change
+	noError(t, s.UpdateSandbox(t.Context(), other))
 	got, err = s.Sandbox(t.Context(), team.ID, want.ID)
 	noError(t, err)
 	same(t, "the sandbox", got, want)
+	other.EndAt = at(78)
+	noError(t, s.UpdateNetwork(t.Context(), other))
+	got, err = s.Sandbox(t.Context(), team.ID, want.ID)
+	noError(t, err)
+	same(t, "the sandbox", got, other)
 
 	bare := cay.Sandbox{ID: cay.NewSandboxID(), Team: team.ID, State: cay.Creating}
 	noError(t, s.AddSandbox(t.Context(), bare))
@@ -196,6 +204,7 @@ func testSandboxTeams(t *testing.T, s store.Store) {
 	stolen := box
 	stolen.Team = b.ID
 	wantKind(t, s.UpdateSandbox(t.Context(), stolen), cay.NotFound)
+	wantKind(t, s.UpdateNetwork(t.Context(), stolen), cay.NotFound)
 	list, err := s.Sandboxes(t.Context(), store.SandboxQuery{Team: b.ID})
 	noError(t, err)
 	if len(list) != 0 {

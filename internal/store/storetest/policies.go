@@ -1,0 +1,72 @@
+package storetest
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// longNetwork is a policy of 500 domains, which are others for each n.
+func longNetwork(n int) cay.NetworkPolicy {
+	p := cay.NetworkPolicy{AllowPublic: true, DenyOut: []string{cay.AllTraffic}}
+	for i := range 500 {
+		p.AllowOut = append(p.AllowOut, fmt.Sprintf("host-%d.example-%d.com", i, n))
+	}
+	return p
+}
+
+// testLongPolicies has sandboxes with long policies come back from every way to
+// read them, whoever else has the same one and whoever of those is gone.
+func testLongPolicies(t *testing.T, s store.Store) {
+	a, b := addTeam(t, s, "a"), addTeam(t, s, "b")
+	var want []cay.Sandbox
+	for i, team := range []cay.TeamID{a.ID, a.ID, a.ID, b.ID} {
+		box := sandbox(team, i)
+		box.Network = longNetwork(i / 2) // the first two have one, the others another
+		noError(t, s.AddSandbox(t.Context(), box))
+		want = append(want, box)
+	}
+	check := func() {
+		t.Helper()
+		for _, box := range want {
+			got, err := s.Sandbox(t.Context(), box.Team, box.ID)
+			noError(t, err)
+			same(t, "a sandbox", got, box)
+		}
+	}
+	check()
+	got, err := s.LiveSandboxes(t.Context())
+	noError(t, err)
+	same(t, "what lives", got, want)
+	got, err = s.Sandboxes(t.Context(), store.SandboxQuery{Team: a.ID, Ascending: true})
+	noError(t, err)
+	same(t, "the team's", got, want[:3])
+
+	want[0].Network = longNetwork(7)
+	want[2].Network = cay.DefaultNetwork()
+	want[3].State, want[3].EndedAt = cay.Killed, at(900)
+	for _, box := range want {
+		noError(t, s.UpdateNetwork(t.Context(), box))
+	}
+	_, err = s.PruneSandboxes(t.Context(), at(500))
+	noError(t, err)
+	check()
+
+	want[1].State, want[1].EndedAt = cay.Killed, at(100)
+	noError(t, s.UpdateSandbox(t.Context(), want[1]))
+	n, err := s.PruneSandboxes(t.Context(), at(500))
+	noError(t, err)
+	if n != 1 {
+		t.Errorf("%d were forgotten, want 1", n)
+	}
+	want = append(want[:1], want[2:]...)
+	check()
+
+	again := sandbox(a.ID, 9)
+	again.Network = longNetwork(0) // that was forgotten
+	noError(t, s.AddSandbox(t.Context(), again))
+	want = append(want, again)
+	check()
+}
