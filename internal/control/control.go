@@ -139,8 +139,9 @@ type entry struct {
 	current atomic.Pointer[cay.Sandbox]
 	metrics history
 	diary   diary
-	reports allowance // of events that the guest causes
-	toldEnd time.Time // the end that the last event told
+	reports allowance   // of events that the guest causes
+	toldEnd time.Time   // the end that the last event told
+	later   *unrecorded // nil once it is recorded
 
 	tree treeState
 
@@ -330,13 +331,18 @@ func (c *Control) save(ctx context.Context, e *entry, s cay.Sandbox, events ...c
 	return c.record(ctx, c.store.UpdateSandbox, e, s, events)
 }
 
-// record is save with what the store is to replace.
+// record is save with what the store is to replace, unless there is no record
+// yet.
 func (c *Control) record(ctx context.Context, update func(context.Context, cay.Sandbox, ...cay.Event) error, e *entry, s cay.Sandbox, events []cay.Event) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
 	defer cancel()
+	if e.later != nil {
+		update, events = c.store.AddSandbox, append(e.later.events, events...)
+	}
 	if err := update(ctx, s, events...); err != nil {
 		return err
 	}
+	e.forgetLater()
 	e.current.Store(&s)
 	if len(events) > 0 {
 		c.told.wake(s.Team)

@@ -42,9 +42,9 @@ func (c *Control) create(ctx context.Context, spec cay.CreateSpec, once cay.Once
 	return c.start(ctx, e, spec.Timeout)
 }
 
-// choose records a sandbox that is to start from the template's present
+// choose makes a sandbox known that is to start from the template's present
 // snapshot, and returns it locked.
-func (c *Control) choose(ctx context.Context, spec cay.CreateSpec, once cay.Once) (*entry, error) {
+func (c *Control) choose(ctx context.Context, spec cay.CreateSpec, once cay.Once) (e *entry, err error) {
 	t, err := c.Template(ctx, spec.Team, spec.Template)
 	if err != nil {
 		return nil, err
@@ -59,7 +59,12 @@ func (c *Control) choose(ctx context.Context, spec cay.CreateSpec, once cay.Once
 	if warm {
 		s.ID, s.Instance = id, instance
 	}
-	e, err := c.add(ctx, s, event(ctx, s, cay.SandboxCreated, cay.ReasonAsked, "template", string(t.ID), "alias", s.Alias))
+	created := event(ctx, s, cay.SandboxCreated, cay.ReasonAsked, "template", string(t.ID), "alias", s.Alias)
+	if warm && once.Key == "" && !spec.Auto.On() {
+		e, err = c.addLater(s, created)
+	} else {
+		e, err = c.add(ctx, s, created)
+	}
 	if err != nil && warm {
 		c.stop(ctx, instance, cay.CauseFailedStart)
 	}
@@ -83,6 +88,33 @@ func (c *Control) add(ctx context.Context, s cay.Sandbox, created cay.Event) (*e
 	return e, nil
 }
 
+// addLater is add for one that runs in a moment, or is ended if the server is
+// killed within that, as what no record wants: nobody was told of it. Its first
+// event is recorded with what comes of it.
+func (c *Control) addLater(s cay.Sandbox, created cay.Event) (*entry, error) {
+	s.Node = c.nodeID
+	e := newEntry(s)
+	e.lock <- struct{}{}
+	if err := c.enter(e); err != nil {
+		return nil, err
+	}
+	e.later = &unrecorded{[]cay.Event{created}, c.pin(s.Snapshot)}
+	return e, nil
+}
+
+// unrecorded is what a sandbox has that has no record yet.
+type unrecorded struct {
+	events []cay.Event // its first
+	unpin  func()      // of its snapshot
+}
+
+func (e *entry) forgetLater() {
+	if e.later != nil {
+		e.later.unpin()
+		e.later = nil
+	}
+}
+
 func newSandbox(spec cay.CreateSpec, t cay.Template) cay.Sandbox {
 	s := cay.Sandbox{
 		ID: cay.NewSandboxID(), Team: spec.Team, Template: t.ID, Build: t.Build, Snapshot: t.Snapshot,
@@ -100,8 +132,8 @@ func newSandbox(spec cay.CreateSpec, t cay.Template) cay.Sandbox {
 	return s
 }
 
-// start has the node run a sandbox that is recorded as creating. The caller
-// holds its lock.
+// start has the node run a sandbox that is known as creating. The caller holds
+// its lock.
 func (c *Control) start(ctx context.Context, e *entry, timeout time.Duration) (cay.Sandbox, error) {
 	s := e.sandbox()
 	within, cancel := context.WithTimeout(ctx, createWithin)
@@ -145,6 +177,7 @@ func (c *Control) fail(ctx context.Context, e *entry, why error) {
 		s := killed(e.sandbox(), cay.CauseFailedStart, now())
 		c.log.Error("cannot record a failed start", "sandbox", s.ID, "error", err)
 		e.current.Store(&s)
+		e.forgetLater()
 		c.drop(s.ID)
 		c.stop(ctx, s.Instance, cay.CauseFailedStart)
 		c.discard(ctx, s.Snapshot)
