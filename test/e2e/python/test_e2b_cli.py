@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import uuid
 
 import pytest
@@ -48,3 +49,37 @@ def test_templates_from_create_to_delete(e2b, tmp_path, create):
     assert "use it" in e2b("template", "delete", name, "--yes", code=1)
     sbx.kill()
     e2b("template", "delete", name, "--yes")
+
+
+def test_what_init_and_migrate_write_builds(e2b, tmp_path, create):
+    """The programs that it writes are run as they are, but for TypeScript's way to name a file."""
+    name = "m" + uuid.uuid4().hex[:12]
+    old, new = tmp_path / "old", tmp_path / f"{name}-new"
+    old.mkdir()
+    (old / "app.txt").write_text(name)
+    (old / "e2b.Dockerfile").write_text(f"FROM e2bdev/base\nENV A=1\nRUN echo {name} > /etc/made\nCOPY app.txt /srv/app/\nWORKDIR /srv/app\n")
+    (old / "e2b.toml").write_text(
+        f'template_id = "none"\ntemplate_name = "{name}"\ndockerfile = "e2b.Dockerfile"\n'
+        'start_cmd = "sh -c \'echo up > /tmp/up; exec sleep infinity\'"\nready_cmd = "test -f /tmp/up"\ncpu_count = 1\nmemory_mb = 512\n')
+    assert "Migration completed" in e2b("template", "migrate", "--path", str(old), "--language", "python-sync")
+    assert "initialized successfully" in e2b("template", "init", "--name", new.name, "--language", "typescript")
+    (new / "node_modules").symlink_to(world.ROOT / "build" / "sdk" / "js" / "node_modules")
+    for file in "template", "build.prod":
+        text = (new / f"{file}.ts").read_text()
+        (new / f"{file}.mjs").write_text(text.replace("from './template'", "from './template.mjs'"))
+    start = lambda where, *args: subprocess.Popen(args, cwd=where, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        for program in [start(old, sys.executable, "build_prod.py"), start(new, "node", "build.prod.mjs")]:
+            log, _ = program.communicate(timeout=300)
+            assert program.returncode == 0 and "Build finished" in log, log
+        sbx = create(name)
+        assert sbx.commands.run("cat /etc/made app.txt /tmp/up; echo $A; pwd").stdout == f"{name}\n{name}up\n1\n/srv/app\n"
+        info = sbx.get_info()
+        assert (info.cpu_count, info.memory_mb) == (1, 512)
+        sbx.kill()
+        sbx = create(new.name)
+        assert sbx.commands.run("id -un").stdout == "user\n"
+        sbx.kill()
+    finally:
+        for made in name, new.name:
+            subprocess.run([world.CAY, "template", "delete", made], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
