@@ -309,6 +309,28 @@ func TestAFileThatMayBeDamagedIsAskedAboutOnceMore(t *testing.T) {
 	want(t, get(t, s, "GET", host, deb, "Cache-Control", "no-cache"), 200, "stale", "the very package")
 }
 
+// Some hosts give neither ETag nor date: what they say twice is right.
+func TestAFileThatCameTwiceTheSameIsKept(t *testing.T) {
+	u := newUpstream(t)
+	const host = "deb.debian.org"
+	for _, size := range []int{0, 1, piece - 1, piece, piece + 1, 3 * piece} {
+		deb := fmt.Sprintf("/debian/pool/a_%d_amd64.deb", size)
+		content := strings.Repeat("x", size)
+		u.mux.HandleFunc("GET "+deb, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, content) })
+		c := openCache(t, u, t.TempDir(), 8<<20)
+		s := front(t, c)
+		if size > 0 {
+			good := content
+			content = good[:size-1] + "y"
+			want(t, get(t, s, "GET", host, deb), 200, "miss", content)
+			content = good
+		}
+		want(t, get(t, s, "GET", host, deb), 200, "miss", content)
+		want(t, get(t, s, "GET", host, deb), 200, "miss", content)
+		want(t, get(t, s, "GET", host, deb), 200, "hit", content)
+	}
+}
+
 // A connection that breaks in the middle of an answer without a length looks
 // like its end.
 func TestWhatEndsAnywhereIsNotKept(t *testing.T) {

@@ -191,6 +191,7 @@ func (c *Cache) fly(ctx context.Context, f *flight, w wish, old *entry) {
 	err = f.receive(resp, w.path, c.store)
 	if err == nil {
 		e := &entry{head: f.head, key: f.key, offset: f.offset, size: f.offset + f.got, fresh: time.Now().Add(fresh)}
+		e.Final = e.Final || w.final && old != nil && c.store.holds(old, e, f.file)
 		err = c.store.keep(name, e)
 	}
 	if err != nil {

@@ -222,6 +222,30 @@ func (s *store) create(h head) (*os.File, int64, error) {
 	return f, int64(len(line)), nil
 }
 
+// holds reports whether what is kept of an entry is what came for another.
+func (s *store) holds(e, came *entry, file *os.File) bool {
+	kept, err := os.Open(s.path(e.key))
+	if err != nil {
+		return false
+	}
+	defer kept.Close()
+	a, b := io.NewSectionReader(kept, e.offset, e.size-e.offset), io.NewSectionReader(file, came.offset, came.size-came.offset)
+	x, y := make([]byte, piece), make([]byte, piece)
+	if a.Size() != b.Size() {
+		return false
+	}
+	for {
+		n, err := io.ReadFull(a, x)
+		m, _ := io.ReadFull(b, y)
+		if !bytes.Equal(x[:n], y[:m]) {
+			return false
+		}
+		if err != nil {
+			return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		}
+	}
+}
+
 // keep puts a whole file in its place.
 func (s *store) keep(name string, e *entry) error {
 	s.mu.Lock()
