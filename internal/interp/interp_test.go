@@ -108,6 +108,7 @@ func TestPython(t *testing.T) {
 	})
 	t.Run("environment", func(t *testing.T) { testEnvironment(t, w) })
 	t.Run("reseed", func(t *testing.T) { testReseed(t, w) })
+	t.Run("an alarm amid results", func(t *testing.T) { testAlarm(t, w) })
 	t.Run("flood", func(t *testing.T) {
 		x := w.run(t, "for i in range(200): print('x' * 49999)\nfor i in range(3000): display(i)\nprint('end')")
 		if n := len(x.stdout); n != 200*50000+4 || !strings.HasSuffix(x.stdout, "end\n") {
@@ -282,6 +283,44 @@ func testReseed(t *testing.T, w *world) {
 	}
 	if got := w.get(t, "told"); got != "[32]" {
 		t.Fatalf("OpenSSL was told %s", got)
+	}
+}
+
+// testAlarm has a signal's handler raise wherever it comes while results are
+// sent: what was sent stays whole, and the kernel goes on. The handler raises
+// once for each time that it is armed, because IPython itself may catch the
+// error, as it does while it formats a value.
+func testAlarm(t *testing.T, w *world) {
+	x := w.run(t, `import signal
+class Late(TimeoutError): pass
+armed = False
+def late(*_):
+    global armed
+    if armed:
+        armed = False
+        raise Late
+signal.signal(signal.SIGALRM, late)
+signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+caught = 0
+for _ in range(60):
+    try:
+        armed = True
+        while armed: display("x" * 100_000)
+    except Late:
+        caught += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+caught > 0`)
+	// What IPython catches it shows, so that there may be an error as well.
+	if x.text() != "True" {
+		t.Fatalf("ended with %v and %q", x.err, x.text())
+	}
+	for _, r := range x.results[:len(x.results)-1] {
+		if len(r.text("text")) != 100_000 {
+			t.Fatalf("a result of %d", len(r.text("text")))
+		}
+	}
+	if got := w.get(t, "1 + 1"); got != "2" {
+		t.Fatalf("then the kernel gives %q", got)
 	}
 }
 

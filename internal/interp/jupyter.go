@@ -27,24 +27,15 @@ const (
 	drainLimit = 5 * time.Second
 )
 
-// The channels of a kernel as "ports": with the ipc transport they are
-// suffixes of socket paths.
-const (
-	portShell = 1 + iota
-	portIOPub
-	portStdin
-	portControl
-	portHeartbeat
-)
-
-// jupyter is a kernel that speaks Jupyter's protocol, and its channels.
+// jupyter is a kernel that speaks Jupyter's protocol over one line of its own:
+// kernel/_cay_line.py says why.
 type jupyter struct {
 	*process
 	key     []byte
 	session string
 	next    atomic.Uint64 // message ids
 
-	shell, iopub *zmtp.Conn
+	line *zmtp.Conn
 
 	mu  sync.Mutex
 	sub *subscription
@@ -52,7 +43,7 @@ type jupyter struct {
 
 // subscription receives what the kernel publishes about one request.
 type subscription struct {
-	id   string        // empty for all
+	id   string
 	msgs chan *message // closed when the kernel is gone
 	gone chan struct{} // closed when nobody receives any more
 }
@@ -73,8 +64,7 @@ func startJupyter(ctx context.Context, s spec) (kernel, error) {
 	defer cancel()
 	err = k.open(limited)
 	if err == nil {
-		go k.readShell()
-		go k.readIOPub()
+		go k.listenToAll()
 		err = k.greet(limited)
 	}
 	if err != nil {
@@ -107,20 +97,20 @@ func (k *jupyter) launch(s spec) error {
 
 // cleanup frees what a kernel had that is gone.
 func (k *jupyter) cleanup() {
-	for _, c := range []*zmtp.Conn{k.shell, k.iopub} {
-		if c != nil {
-			_ = c.Close()
-		}
+	if k.line != nil {
+		_ = k.line.Close()
 	}
 	_ = os.RemoveAll(k.dir)
 }
 
 func (k *jupyter) writeConnection(path string) error {
+	// Jupyter's own channels are there too, and nobody dials them. With the ipc
+	// transport their ports are suffixes of socket paths.
 	b, err := json.Marshal(map[string]any{
 		"transport": "ipc", "ip": filepath.Join(k.dir, "s"),
-		"shell_port": portShell, "iopub_port": portIOPub, "stdin_port": portStdin,
-		"control_port": portControl, "hb_port": portHeartbeat,
+		"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5,
 		"key": string(k.key), "signature_scheme": "hmac-sha256",
+		"line": k.linePath(),
 	})
 	if err != nil {
 		return err
@@ -128,58 +118,42 @@ func (k *jupyter) writeConnection(path string) error {
 	return os.WriteFile(path, b, 0o600)
 }
 
-// open dials the kernel's channels as they appear.
-func (k *jupyter) open(ctx context.Context) (err error) {
-	if k.shell, err = k.dial(ctx, portShell, zmtp.Dealer); err != nil {
-		return err
-	}
-	if k.iopub, err = k.dial(ctx, portIOPub, zmtp.Sub); err != nil {
-		return err
-	}
-	return k.iopub.Subscribe("")
-}
+func (k *jupyter) linePath() string { return filepath.Join(k.dir, "line") }
 
-// greet waits until the kernel both answers and is heard publishing.
-func (k *jupyter) greet(ctx context.Context) error {
-	sub := k.listen("")
-	defer k.unlisten(sub)
-	// The publisher learns of a subscription some time after it was sent and
-	// drops what it says until then, so the question is repeated.
-	retry := time.NewTicker(100 * time.Millisecond)
-	defer retry.Stop()
+// open dials the kernel's line when it appears.
+func (k *jupyter) open(ctx context.Context) error {
 	for {
-		if err := k.send(k.newID(), "kernel_info_request", struct{}{}); err != nil {
-			return err
-		}
-		select {
-		case m, ok := <-sub.msgs:
-			if !ok {
-				return errKernelGone
-			}
-			if m.parent != "" { // not the publisher's welcome
-				return nil
-			}
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-retry.C:
-		}
-	}
-}
-
-func (k *jupyter) dial(ctx context.Context, port int, typ zmtp.Type) (*zmtp.Conn, error) {
-	path := filepath.Join(k.dir, "s-"+strconv.Itoa(port))
-	for {
-		c, err := zmtp.Dial(ctx, "unix", path, typ)
+		c, err := zmtp.Dial(ctx, "unix", k.linePath(), zmtp.Dealer)
 		if err == nil {
-			return c, nil
+			k.line = c
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), err)
+			return errors.Join(ctx.Err(), err)
 		case <-k.exited:
-			return nil, errKernelGone
+			return errKernelGone
 		case <-time.After(10 * time.Millisecond):
 		}
+	}
+}
+
+// greet waits until the kernel answers.
+func (k *jupyter) greet(ctx context.Context) error {
+	id := k.newID()
+	sub := k.listen(id)
+	defer k.unlisten(sub)
+	if err := k.send(id, "kernel_info_request", struct{}{}); err != nil {
+		return err
+	}
+	select {
+	case _, ok := <-sub.msgs:
+		if !ok {
+			return errKernelGone
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -187,13 +161,13 @@ func (k *jupyter) newID() string {
 	return k.session + "_" + strconv.FormatUint(k.next.Add(1), 10)
 }
 
-// send puts a request on the shell channel.
+// send puts a request on the line.
 func (k *jupyter) send(id, typ string, content any) error {
 	frames, err := encode(k.key, header{ID: id, Type: typ, Session: k.session, Username: "cay"}, content)
 	if err != nil {
 		return err
 	}
-	return k.shell.Send(frames...)
+	return k.line.Send(frames...)
 }
 
 // executeRequest is the content of an execute_request.
@@ -279,15 +253,15 @@ func (k *jupyter) unlisten(s *subscription) {
 	}
 }
 
-// readIOPub hands on what the kernel publishes. A receiver that is slow holds
+// listenToAll hands on what the kernel publishes. A receiver that is slow holds
 // the kernel back, which keeps what is in memory small.
-func (k *jupyter) readIOPub() {
+func (k *jupyter) listenToAll() {
 	go func() {
 		<-k.exited
-		_ = k.iopub.SetReadDeadline(time.Now().Add(drainLimit))
+		_ = k.line.SetReadDeadline(time.Now().Add(drainLimit))
 	}()
 	for {
-		frames, err := k.iopub.Recv()
+		frames, err := k.line.Recv()
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
 				k.log.Warn("kernel's publications", "pid", k.pid, "error", err)
@@ -302,7 +276,7 @@ func (k *jupyter) readIOPub() {
 		k.mu.Lock()
 		s := k.sub
 		k.mu.Unlock()
-		if s == nil || (s.id != "" && s.id != m.parent) {
+		if s == nil || s.id != m.parent {
 			continue
 		}
 		select {
@@ -313,21 +287,12 @@ func (k *jupyter) readIOPub() {
 	// A kernel that cannot be heard is of no use.
 	k.kill()
 	<-k.exited
-	_ = k.iopub.Close()
+	_ = k.line.Close()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	close(k.done)
 	if k.sub != nil {
 		close(k.sub.msgs)
-	}
-}
-
-// readShell reads replies, which say nothing that was not published.
-func (k *jupyter) readShell() {
-	for {
-		if _, err := k.shell.Recv(); err != nil {
-			return
-		}
 	}
 }
 

@@ -4,20 +4,22 @@ import sys
 
 sys.path.pop(0)  # our own directory is not the user's business
 
+import contextvars
 import importlib.util
 import io
+import json
 import os
 import zlib
 
 import ipykernel.compiler
-import zmq
-from ipykernel.iostream import OutStream
+from ipykernel.iostream import IOPubThread, OutStream
+from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
+from tornado.ioloop import IOLoop
 
 # What may wait for a client that reads slowly. Beyond it the code that prints
 # waits too.
 MAX_BUFFERED = 256 << 10
-MAX_QUEUED = 64
 
 
 _forked = False  # this process is a copy of the kernel's
@@ -52,8 +54,24 @@ class BoundedStream(OutStream):
         """Waits until what was written is on its way, if anything was. The
         kernel flushes four times in each execution, each time a walk to another
         thread and back."""
-        if self._buffers:
-            super().flush()
+        line = getattr(self.pub_thread, "line", None)
+        if line is None or _forked:
+            if self._buffers:
+                super().flush()
+        elif line.mine():  # a signal's handler: waiting would be for ourselves
+            self.pub_thread.schedule(self._flush)
+        else:
+            with line.lock:  # what was taken to be sent is sent
+                written = self._buffers
+            if written:
+                super().flush()
+
+    def _flush(self):
+        line = getattr(self.pub_thread, "line", None)
+        if line is None or _forked:
+            return super()._flush()
+        with line.lock:
+            super()._flush()
 
     @property
     def buffer(self):
@@ -87,20 +105,90 @@ class Bytes(io.BufferedIOBase):
             self.stream.flush()
 
 
-class KernelApp(IPKernelApp):
-    """A kernel whose publisher waits where ZeroMQ's would lose messages."""
+class Publisher(IOPubThread):
+    """ipykernel's thread for what is published, which with a line to the agent
+    has only to flush printed text from time to time: the thread that publishes
+    writes to the line itself."""
 
-    def init_iopub(self, context):
-        context.setsockopt(zmq.SNDHWM, MAX_QUEUED)
-        context.setsockopt(zmq.XPUB_NODROP, 1)
+    line = None
+
+    def send_multipart(self, msg, *args, **kwargs):
+        if self.line is None or _forked:
+            return super().send_multipart(msg, *args, **kwargs)
         try:
-            super().init_iopub(context)
-        finally:
-            context.sockopts.clear()
+            self.line.send(msg)
+        except BaseException:  # of a signal's handler: the rest must not wait for more to say
+            self.schedule(self.line.drain)
+            raise
+
+
+class Held:
+    """Sends what something else is about to follow together with that."""
+
+    def __init__(self, line, shell):
+        self.line, self.shell = line, shell
+
+    def send_multipart(self, msg, *args, **kwargs):
+        # Otherwise a result is not the last thing that code does.
+        last = self.shell.ast_node_interactivity == "last_expr"
+        self.line.send(msg, hold=last)
+
+
+class Nowhere:
+    """Takes replies, for which nobody waits."""
+
+    def send_multipart(self, *args, **kwargs):
+        pass
+
+
+class Kernel(IPythonKernel):
+    """A kernel that says over the line only what the agent listens to."""
+
+    held = None
+
+    def take(self, line, loop):
+        """Has the kernel listen and speak over line."""
+        self.held = self.shell.displayhook.pub_socket = Held(line, self.shell)
+        context, tasks = contextvars.copy_context(), set()
+
+        def receive(frames):
+            task = loop.create_task(self.shell_main(None, frames), context=context)
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        line.listen(loop, receive)
+
+    def _publish_status(self, status, channel, parent=None):
+        if self.held is None or status == "idle":
+            super()._publish_status(status, channel, parent)
+
+    def _publish_execute_input(self, code, parent, execution_count):
+        if self.held is None:
+            return super()._publish_execute_input(code, parent, execution_count)
+        content = {"code": "", "execution_count": execution_count}  # the agent has the code
+        self.session.send(self.held, "execute_input", content, parent=parent)
+
+    async def execute_request(self, stream, ident, parent):
+        await super().execute_request(stream if self.held is None else Nowhere(), ident, parent)
+
+
+class KernelApp(IPKernelApp):
+    """A kernel with a line to the agent, where its connection file names one;
+    else one that any client of Jupyter's can talk to."""
 
     def init_shell(self):
         super().init_shell()
         sys.modules["_cay"].install(self.shell)
+
+    def start(self):
+        with open(self.abs_connection_file) as file:
+            path = json.load(file).get("line")
+        if path:
+            line = sys.modules["_cay_line"].Line(path)
+            self.iopub_thread.__class__ = Publisher
+            self.iopub_thread.line = line
+            self.kernel.take(line, IOLoop.current().asyncio_loop)
+        super().start()
 
 
 def load(name):
@@ -116,8 +204,10 @@ def main():
     sys.modules["_cay_launch"] = sys.modules["__main__"]
     load("_cay_chart")
     load("_cay")
+    load("_cay_line")
     ipykernel.compiler.murmur2_x86 = checksum
     app = KernelApp.instance()
+    app.kernel_class = Kernel
     app.outstream_class = "_cay_launch.BoundedStream"
     config = app.config
     config.InteractiveShell.colors = "NoColor"

@@ -21,11 +21,8 @@ import (
 // Type is a socket's type as the handshake names it.
 type Type string
 
-// The socket types that a Jupyter client needs.
-const (
-	Dealer Type = "DEALER"
-	Sub    Type = "SUB"
-)
+// Dealer is the type of a socket that sends and receives as it likes.
+const Dealer Type = "DEALER"
 
 const (
 	flagMore    = 1 << 0
@@ -136,12 +133,6 @@ func (c *Conn) Send(frames ...[]byte) error {
 	defer c.mu.Unlock()
 	_, err := c.nc.Write(b)
 	return err
-}
-
-// Subscribe asks a publisher for the messages whose first frame starts with
-// prefix.
-func (c *Conn) Subscribe(prefix string) error {
-	return c.Send(append([]byte{1}, prefix...))
 }
 
 // Recv reads one message. It returns io.EOF when the peer is gone and

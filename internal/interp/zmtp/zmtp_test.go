@@ -73,7 +73,7 @@ func TestTooLarge(t *testing.T) {
 		_, _ = c.nc.Write([]byte{flagLong, 0xff, 0, 0, 0, 0, 0, 0, 0})
 		_, _ = c.Recv()
 	})
-	c, err := Dial(context.Background(), "unix", path, Sub)
+	c, err := Dial(context.Background(), "unix", path, Dealer)
 	if err != nil {
 		t.Fatal(err)
 	}
