@@ -182,11 +182,13 @@ func (b *lineBody) pending() bool {
 	return bytes.IndexByte(bytes.TrimPrefix(here, []byte("\r\n")), '\n') >= 0
 }
 
-// wait returns when a read would, and holds nothing meanwhile.
-func (b *lineBody) wait() {
+// wait returns when a read would, or why there is nothing more to read, and
+// holds nothing meanwhile.
+func (b *lineBody) wait() error {
 	if b.line.quiet != nil && b.line.r.Buffered() == 0 {
-		_ = b.line.quiet() // the read will tell
+		return b.line.quiet()
 	}
+	return nil
 }
 
 // maxIdle bounds the lines that are kept to one port.

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"net/textproto"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -102,6 +104,58 @@ func TestLinesAreReused(t *testing.T) {
 	defer w.mu.Unlock()
 	if w.dials != 1 {
 		t.Errorf("%d connections to the guest, want 1", w.dials)
+	}
+}
+
+// A guest that breaks its connection has not ended its answer, or its websocket,
+// also where only the end of the connection says where they end.
+func TestBrokenIsNoEnd(t *testing.T) {
+	w := newWorld(t)
+	part := make(chan struct{})
+	for id, answer := range map[cay.SandboxID]string{
+		"ianswer": "HTTP/1.0 200 OK\r\n\r\npart",
+		"isocket": "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\npart",
+	} {
+		w.sandbox(t, id, nil, nil)
+		w.rawGuest(t, id, 3000, func(_ int, r *bufio.Reader, c net.Conn) {
+			_ = heard(r)
+			_, _ = io.WriteString(c, answer)
+			<-part
+			reset(c)
+		})
+	}
+	for _, tt := range []struct {
+		id      cay.SandboxID
+		headers string
+		want    error
+	}{
+		{"ianswer", "", io.ErrUnexpectedEOF}, // of the chunks that the proxy made of it
+		{"isocket", "Connection: Upgrade\r\nUpgrade: websocket\r\n", syscall.ECONNRESET},
+	} {
+		conn, err := net.Dial("tcp", w.front.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(deadline))
+		fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: 3000-%s.localhost\r\n%s\r\n", tt.id, tt.headers)
+		r := bufio.NewReader(conn)
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var body io.Reader = resp.Body
+		if tt.headers != "" {
+			body = r
+		}
+		var text [4]byte
+		if _, err := io.ReadFull(body, text[:]); err != nil {
+			t.Fatal(err)
+		}
+		part <- struct{}{}
+		if _, err := body.Read(text[:]); !errors.Is(err, tt.want) {
+			t.Errorf("%s: %q, then %v; want %v", tt.id, text, err, tt.want)
+		}
 	}
 }
 

@@ -103,7 +103,9 @@ func deliver(w http.ResponseWriter, resp *http.Response) error {
 				return err
 			}
 			if body != nil {
-				body.wait()
+				if err := body.wait(); err != nil {
+					return err
+				}
 			}
 		}
 		n, err := carry(w, resp.Body, full)

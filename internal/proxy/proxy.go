@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/conns"
 	"github.com/cay-run/cay/internal/guest"
 )
 
@@ -70,7 +71,7 @@ type Proxy struct {
 // New returns a proxy.
 func New(cfg Config) *Proxy {
 	if cfg.Dial == nil {
-		cfg.Dial = (&net.Dialer{}).DialContext
+		cfg.Dial = (&net.Dialer{KeepAliveConfig: conns.Patience}).DialContext
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -227,7 +226,9 @@ const smallSize = 16 << 10
 var small = sync.Pool{New: func() any { return new([smallSize]byte) }}
 
 // readiness returns what waits until a read would not, without a buffer; nil
-// where that cannot be known because bytes are read ahead, as TLS does.
+// where that cannot be known because bytes are read ahead, as TLS does. Its
+// error is how the connection broke: the kernel tells that once, and the next
+// read would take it for an end.
 func readiness(c net.Conn) func() error {
 	switch wrapped := c.(type) {
 	case *laneConn:
@@ -251,10 +252,17 @@ func readiness(c net.Conn) func() error {
 	}
 	return func() error {
 		var one [1]byte
-		return raw.Read(func(fd uintptr) bool {
-			_, _, err := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK)
-			return err != syscall.EAGAIN
+		var broken error
+		err := raw.Read(func(fd uintptr) bool {
+			for broken = unix.EINTR; broken == unix.EINTR; {
+				_, _, broken = unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK)
+			}
+			return broken != unix.EAGAIN
 		})
+		if err != nil {
+			return err
+		}
+		return broken
 	}
 }
 

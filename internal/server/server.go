@@ -21,6 +21,7 @@ import (
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/build"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/conns"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/doctor"
 	"github.com/cay-run/cay/internal/egress"
@@ -353,7 +354,8 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 
 // listen takes a port, or says how to get one.
 func listen(ctx context.Context, address string) (net.Listener, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	patient := net.ListenConfig{KeepAliveConfig: conns.Patience}
+	l, err := patient.Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, cay.Wrap(cay.Conflict, err, "cannot listen on %s", address).
 			WithHint("choose another address, or stop what uses it (`ss -ltnp` names it)")
