@@ -13,7 +13,7 @@ import (
 
 // The files of a journal directory.
 const (
-	specFile  = "spec.json" // written and synced before the engine is called
+	specFile  = "spec.json" // written before the engine is called
 	wholeFile = "whole"     // exists once the instance has its identity
 	heldFile  = "held"      // exists while the guest may be stopped in place
 	engineDir = "engine"    // the engine's own
@@ -34,8 +34,10 @@ type record struct {
 func (n *Node) journal(id cay.InstanceID) string  { return filepath.Join(n.cfg.Dir, string(id)) }
 func (n *Node) reserved(id cay.InstanceID) string { return filepath.Join(n.cfg.Reserved, string(id)) }
 
-// writeJournal makes a journal directory and returns when it is on disk. It
-// holds tokens: nobody else may read it.
+// writeJournal makes a journal directory. It holds tokens: nobody else may read
+// it. It is not waited for until it is on the disk: a crash of the server, or of
+// an engine, does not lose what is written, and one of the host, which could,
+// ends every instance and all that a journal names but its own directory.
 func writeJournal(dir string, r record) error {
 	if err := os.MkdirAll(filepath.Join(dir, engineDir), 0o700); err != nil {
 		return err
@@ -49,17 +51,11 @@ func writeJournal(dir string, r record) error {
 		return err
 	}
 	_, err = f.Write(text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := syncDir(dir); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(dir))
+	return errors.Join(err, f.Close())
 }
 
 // rewriteJournal replaces what a journal says: a crash leaves the old or the
-// new, whole. It needs no sync, as markAs does not.
+// new, whole.
 func rewriteJournal(dir string, r record) error {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -91,17 +87,7 @@ func replaceJournal(dir string, r record) error {
 	return nil
 }
 
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
 // markAs says that an instance may be adopted, as a sandbox's or as the pool's.
-// It needs no sync: a crash of the host, which could lose it, loses the
-// instance too.
 func markAs(dir, mark string) error {
 	f, err := os.OpenFile(filepath.Join(dir, mark), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {

@@ -168,8 +168,7 @@ var errLeft = errors.New("it is still being ended")
 
 // become gives a pooled instance its place in the world: its journal, its
 // network and its identity at once, because each waits for something else. Only
-// its owner calls it. The journal needs no sync: what could lose it loses the
-// instance too.
+// its owner calls it.
 func (n *Node) become(ctx context.Context, inst *instance, spec cay.InstanceSpec) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
