@@ -174,6 +174,8 @@ type run struct {
 	last  *layer.Layer // of what box has changed
 	made  []string     // files of images that only this build needs
 	holds []string     // images that must stay until the build is done
+
+	capable map[string]bool // files that a warning named
 }
 
 // Build carries a build out. Times of log lines are the caller's to set.
@@ -389,7 +391,7 @@ func (r *run) step(ctx context.Context, i int, s cay.BuildStep) error {
 	defer cancel()
 	changed, err := r.execute(ctx, i, s)
 	if err == nil && changed {
-		err = r.keep(ctx)
+		err = r.keep(ctx, strconv.Itoa(i+1))
 	}
 	if err == nil {
 		return r.layers.Remember(r.keys[i], r.state)
@@ -424,7 +426,7 @@ func (r *run) boot(ctx context.Context) error {
 }
 
 // keep stores what the sandbox has changed by now as a layer.
-func (r *run) keep(ctx context.Context) error {
+func (r *run) keep(ctx context.Context, step string) error {
 	changes, err := r.cfg.Engine.Changes(ctx, r.box.id)
 	if err != nil {
 		return err
@@ -435,5 +437,6 @@ func (r *run) keep(ctx context.Context) error {
 		return err
 	}
 	r.last, r.state.Layer = l, l.Digest
+	r.tellCapable(step, l.Capable)
 	return nil
 }

@@ -130,6 +130,7 @@ func (r *run) provision(ctx context.Context, images *oci.Store, img oci.Image, f
 	if err := errors.Join(err, changes.Close(), x.close()); err != nil {
 		return "", err
 	}
+	r.tellCapable(baseStep, l.Capable)
 	tmp, err := r.flattenOn(ctx, raw, l.Digest)
 	if err != nil {
 		return "", err
@@ -171,6 +172,11 @@ func (r *run) rawRoot(ctx context.Context, images *oci.Store, img oci.Image, fil
 	if err := image.FromTree(ctx, dir, plain); err != nil {
 		return "", "", err
 	}
+	capable, err := capableIn(dir)
+	if err != nil {
+		return "", "", err
+	}
+	r.tellCapable(baseStep, capable)
 	tree, err := erofs.Open(plain)
 	if err != nil {
 		return "", "", cay.Wrap(cay.Internal, err, "read the image's root")

@@ -24,6 +24,9 @@ const (
 	filesMost = 2_000_000
 	nameMost  = 4096
 	blockSize = 4096
+
+	paxCapability = "SCHILY.xattr.security.capability"
+	capableMost   = 1000
 )
 
 // modes are the types of files by tar's flag.
@@ -51,6 +54,8 @@ type writer struct {
 	end   int64
 	left  int64 // bytes of content that may still come
 	buf   []byte
+
+	capable []string
 }
 
 // Add stores what a tar in OCI's form says of changes to below, which is the
@@ -112,6 +117,9 @@ func (w *writer) read(ctx context.Context, in *tar.Reader) error {
 			}
 		}
 		w.out.Files = append(w.out.Files, f)
+		if h.PAXRecords[paxCapability] != "" && len(w.capable) < capableMost {
+			w.capable = append(w.capable, f.Name)
+		}
 	}
 }
 
@@ -207,7 +215,7 @@ func (s *Store) seal(w *writer) (*Layer, error) {
 		return nil, cay.Wrap(cay.Internal, err, "encode a layer")
 	}
 	sum := sha256.Sum256(text)
-	l := &Layer{Digest: hex.EncodeToString(sum[:]), Below: w.out.Below, packs: w.out.Packs, files: w.out.Files}
+	l := &Layer{Digest: hex.EncodeToString(sum[:]), Below: w.out.Below, Capable: w.capable, packs: w.out.Packs, files: w.out.Files}
 	if _, err := os.Lstat(s.path(l.Digest)); err == nil {
 		return l, nil
 	}

@@ -40,8 +40,11 @@ type Store struct{ dir string }
 type Layer struct {
 	Digest string
 	Below  string // digest of the layer that this one stands on; empty for a root image
-	packs  []string
-	files  []file
+	// Capable are files that had capabilities, which no layer keeps. Only who
+	// made a layer knows them.
+	Capable []string
+	packs   []string
+	files   []file
 }
 
 // index is a layer on disk.

@@ -224,6 +224,19 @@ func TestContentsAreStoredOnce(t *testing.T) {
 	}
 }
 
+func TestCapabilitiesThatAreLostAreKnown(t *testing.T) {
+	s := open(t)
+	records := map[string]string{paxCapability: "x"}
+	in := archive(t,
+		&tar.Header{Name: "plain", Typeflag: tar.TypeReg, Mode: 0o755},
+		&tar.Header{Name: "bin/ping", Typeflag: tar.TypeReg, Mode: 0o755, PAXRecords: records},
+		&tar.Header{Name: "dev/none", Typeflag: tar.TypeReg, Mode: 0o755, PAXRecords: records})
+	l, err := s.Add(t.Context(), "", nil, in, 1<<20)
+	if err != nil || !slices.Equal(l.Capable, []string{"bin/ping"}) {
+		t.Errorf("%+v, %v", l, err)
+	}
+}
+
 func TestWhatAGuestMakesIsBounded(t *testing.T) {
 	s := open(t)
 	for name, h := range map[string]*tar.Header{

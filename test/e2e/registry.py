@@ -15,7 +15,7 @@ import threading
 
 
 def layer(*entries):
-    """A layer of (name, content, mode) files, (name,) directories, (name, target, kind) links."""
+    """A layer of (name, content, mode) files, which may have attributes in a fourth place, (name,) directories, (name, target, kind) links."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name, *rest in entries:
@@ -25,7 +25,8 @@ def layer(*entries):
             if not rest:
                 info.type = tarfile.DIRTYPE
             elif isinstance(rest[1], int):
-                body, info.mode = rest
+                body, info.mode, *attributes = rest
+                info.pax_headers = dict(*attributes)
                 info.size = len(body)
             else:
                 info.linkname, info.type = rest
@@ -37,9 +38,11 @@ def tiny(busybox):
     """Two layers of a system with a layout of its own: busybox and nothing else."""
     names = """sh ls cat cp mv rm mkdir chmod chown id awk sed grep find ln echo env sleep test [ true false
         touch stat tr cut head sort uniq wc date readlink dirname basename whoami""".split()
+    # What Docker would let every program here bind low ports by.
+    capability = {"SCHILY.xattr.security.capability": "\1\0\0\2\0\4\0\0" + 12 * "\0"}
     one = layer(
         *[(d,) for d in "bin sbin etc usr usr/bin usr/local root home tmp var old".split()],
-        ("bin/busybox", pathlib.Path(busybox).read_bytes(), 0o755),
+        ("bin/busybox", pathlib.Path(busybox).read_bytes(), 0o755, capability),
         *[(f"bin/{name}", "/bin/busybox", tarfile.SYMTYPE) for name in names],
         ("etc/os-release", b'NAME="Tiny"\nID=tiny\nID_LIKE="alpine"\n', 0o644),
         ("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n", 0o644),

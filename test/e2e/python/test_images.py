@@ -48,7 +48,8 @@ def test_an_image_of_a_private_registry(server, name, create):
     e2b.Template.build(template, name, on_build_logs=log.append)
     box = create(name)
     assert box.commands.run(SHOW).stdout == "twokept\n4755:2\nsweet /opt/tiny:/usr/bin:/bin\nuser\n/home/user\n"
-    assert box.commands.run("cat made").stdout == "made\n"
+    assert box.commands.run("cat made; grep CapEff /proc/self/status").stdout == f"made\nCapEff:\t{0:016x}\n"
+    assert any('["bin/busybox"] lose theirs' in line.message for line in log), log
     assert not any("sesame" in line.message for line in log)
 
 
