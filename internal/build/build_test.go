@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -129,6 +130,56 @@ func TestCopyRefuses(t *testing.T) {
 		err := translate(io.Discard, in, copying{from: source{base: "."}, mode: -1}, 100)
 		if err == nil {
 			t.Errorf("%s was taken", name)
+		}
+	}
+}
+
+// zeros is a tar of one file of n bytes, which is made as it is read.
+func zeros(t *testing.T, n int64) io.Reader {
+	t.Helper()
+	r, w := io.Pipe()
+	go func() {
+		out := tar.NewWriter(w)
+		err := out.WriteHeader(&tar.Header{Name: "large", Typeflag: tar.TypeReg, Mode: 0o644, Size: n})
+		block := make([]byte, 1<<20)
+		for left := n; err == nil && left > 0; left -= int64(len(block)) {
+			_, err = out.Write(block[:min(left, int64(len(block)))])
+		}
+		w.CloseWithError(errors.Join(err, out.Close()))
+	}()
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+// Archives are streamed, on their way to the disk and from it.
+func TestArchivesAreNotHeldInMemory(t *testing.T) {
+	const size = 256 << 20
+	b := &Builder{contexts: t.TempDir()}
+	steps := map[string]func() error{
+		"a step": func() error {
+			return translate(io.Discard, zeros(t, 4*size), copying{from: source{base: "."}, mode: -1}, 8*size)
+		},
+		"an upload": func() error {
+			r, w := io.Pipe()
+			go func() {
+				z, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
+				if err == nil {
+					_, err = io.Copy(z, zeros(t, size))
+				}
+				w.CloseWithError(errors.Join(err, z.Close()))
+			}()
+			return b.Upload(t.Context(), "team", "hash", r)
+		},
+	}
+	for name, do := range steps {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if err := do(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		runtime.ReadMemStats(&after)
+		if used := after.TotalAlloc - before.TotalAlloc; used > 32<<20 {
+			t.Errorf("%s took %d MB of memory", name, used>>20)
 		}
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -182,6 +184,60 @@ func TestBuildsEndWithTheirTemplateAndTheServer(t *testing.T) {
 	stop() // and with it, the other
 	if got := w.await(two); got.State != cay.BuildError || got.Reason.Message == "" {
 		t.Errorf("recorded %+v", got)
+	}
+}
+
+func TestBuildsWaitForEachOther(t *testing.T) {
+	var now, most atomic.Int32
+	full, goOn := make(chan struct{}, 20), make(chan struct{})
+	b := &builder{build: func(context.Context, cay.BuildSpec, func(cay.BuildLog)) (cay.BuildResult, error) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for {
+			if seen := most.Load(); n <= seen || most.CompareAndSwap(seen, n) {
+				break
+			}
+		}
+		full <- struct{}{}
+		<-goOn
+		return cay.BuildResult{Snapshot: "s2", Digest: "d"}, nil
+	}}
+	w := withBuilder(t, b)
+	w.run()
+	var all []cay.Build
+	for i := range 20 {
+		_, build := w.request("app" + strconv.Itoa(i))
+		w.start(build)
+		all = append(all, build)
+	}
+	<-full
+	<-full // two at once
+	_, one := w.request("more")
+	start := control.BuildStart{FromTemplate: "base"}
+	if err := w.c.StartBuild(t.Context(), w.team.ID, string(one.Template), one.ID, start); cay.KindOf(err) != cay.Exhausted {
+		t.Errorf("one more than a team may have: %v", err)
+	}
+	close(goOn)
+	for _, build := range all {
+		if got := w.await(build); got.State != cay.BuildReady {
+			t.Errorf("recorded %+v", got)
+		}
+	}
+	if most.Load() != 2 {
+		t.Errorf("%d builds ran at once, want 2", most.Load())
+	}
+	// A build gives its place back a moment after its row says that it is done.
+	err := error(nil)
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if err = w.c.StartBuild(t.Context(), w.team.ID, string(one.Template), one.ID, start); cay.KindOf(err) != cay.Exhausted {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := w.await(one); got.State != cay.BuildReady {
+		t.Errorf("after the others: %+v", got)
 	}
 }
 

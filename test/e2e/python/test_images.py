@@ -116,6 +116,15 @@ def test_a_dockerfile_of_two_stages(tmp_path, name, create):
 
         again = cay("template", "build", str(context), "-t", name, "--build-arg", "WHO=me")
         assert "CACHED [finalize] snapshot" in again.stderr
+        cay("template", "tag", name, "v1", "v2")
+        cay("template", "tag", "-d", name, "v2")
+        assert create(f"{name}:v1").commands.run("cat arg").stdout == "me\n"
+        assert cay("sandbox", "create", f"{name}:v2", check=False).returncode != 0
+        for public, options in (True, []), (False, ["-d"]):
+            cay("template", "publish", name, *options)
+            told = json.loads(cay("--json", "template", "info", name).stdout)
+            assert told["public"] is public and told["diskUse"]["ownBytes"] > 0, told
+        assert "private\n" in cay("template", "info", name).stdout
         assert not [t for t in json.loads(cay("--json", "template", "list").stdout) if "-stage-" in str(t["names"])]
     finally:
         cay("image", "rm", "tiny-e2e:1")
