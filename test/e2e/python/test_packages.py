@@ -25,6 +25,10 @@ import world
 NAME = "cay-small"
 MODULE = "cay_small"
 PIP = f"pip install --disable-pip-version-check --no-cache-dir {NAME} && python3 -c 'import {MODULE}; print({MODULE}.SAYS)'"
+DEB = f"pool/{NAME}_1.0_all.deb"
+ONLY = "-o Dir::Etc::sourcelist=/tmp/own.list -o Dir::Etc::sourceparts=-"
+APT = (f"echo 'deb [trusted=yes] http://deb.debian.org/own flat/' > /tmp/own.list && "
+       f"apt-get {ONLY} update && apt-get {ONLY} install -y {NAME} && cat /opt/{NAME}")
 NPM = f"cd $(mktemp -d) && npm install --no-audit --no-fund --cache $(mktemp -d) {NAME} && node -p 'require(\"{NAME}\")'"
 
 
@@ -57,8 +61,25 @@ def tarball(says):
     return out.getvalue()
 
 
+def deb(says):
+    """A Debian package of one file, and its entry in an index."""
+    packed = []
+    control = f"Package: {NAME}\nVersion: 1.0\nArchitecture: all\nMaintainer: Nobody <nobody@localhost>\nDescription: small\n"
+    for name, text in ("./control", control), (f"./opt/{NAME}", says):
+        tar = io.BytesIO()
+        with tarfile.open(fileobj=tar, mode="w:gz") as archive:
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(text), 0o644
+            archive.addfile(info, io.BytesIO(text.encode()))
+        packed.append(tar.getvalue())
+    out = b"!<arch>\n"
+    for name, data in zip(("debian-binary", "control.tar.gz", "data.tar.gz"), (b"2.0\n", *packed)):
+        out += f"{name:16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(data):<10}`\n".encode() + data + b"\n" * (len(data) % 2)
+    return out, f"{control}Filename: {DEB}\nSize: {len(out)}\nSHA256: {hashlib.sha256(out).hexdigest()}\n"
+
+
 class Index(http.server.ThreadingHTTPServer):
-    """PyPI and npm with a package each, which counts what it is asked for."""
+    """PyPI, npm and Debian with a package each, which counts what it is asked for."""
 
     daemon_threads = True
 
@@ -66,6 +87,7 @@ class Index(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Answer)
         self.asked = []
         whl, tgz = wheel(says), tarball(says)
+        self.deb, listed = deb(says)
         digest = hashlib.blake2b(whl, digest_size=32).hexdigest()
         path = f"/packages/{digest[:2]}/{digest[2:4]}/{digest[4:]}/{MODULE}-1.0-py3-none-any.whl"
         page = f'<a href="https://files.pythonhosted.org{path}#sha256={hashlib.sha256(whl).hexdigest()}">{path.rsplit("/", 1)[1]}</a>'
@@ -78,6 +100,7 @@ class Index(http.server.ThreadingHTTPServer):
                 "name": NAME, "dist-tags": {"latest": "1.0.0"},
                 "versions": {"1.0.0": {"name": NAME, "version": "1.0.0", "main": "index.js", "dist": dist}}}).encode()),
             f"/{NAME}/-/{NAME}-1.0.0.tgz": ("application/octet-stream", tgz),
+            "/own/flat/Packages": ("text/plain", listed.encode()),
         }
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -114,7 +137,7 @@ def server():
     """The server with a package cache in front of an index; as before after."""
     says = uuid.uuid4().hex
     index = Index(says)
-    hosts = ",".join(f"{host}={index.url}" for host in ("pypi.org", "files.pythonhosted.org", "registry.npmjs.org"))
+    hosts = ",".join(f"{host}={index.url}" for host in ("pypi.org", "files.pythonhosted.org", "registry.npmjs.org", "deb.debian.org"))
     try:
         metrics = f"127.0.0.1:{world.Server().port + 360}"
         with world.started_anew(CAY_PACKAGE_CACHE="256MiB", CAY_PACKAGE_HOSTS=hosts, CAY_METRICS_LISTEN=metrics) as server:
@@ -150,6 +173,18 @@ def test_it_is_no_way_around_the_policy(server, create):
     for host in "localhost", "example.com", "127.0.0.1":
         assert code(free, f"curl -sS -m 20 -H 'Host: {host}' http://169.254.77.1/") == "403"
     assert code(free, f"curl -sS -m 20 --path-as-is https://pypi.org/../../etc/passwd").endswith(("400", "404", "502"))
+
+
+def test_a_damaged_package_is_replaced(server, create):
+    """One that came damaged at its full length without TLS is refused by apt, and the next try has it whole."""
+    path = f"/own/{DEB}"
+    server.index.pages[path] = ("application/octet-stream", server.index.deb[:-1] + b"?")
+    sandbox = create()
+    failed = sandbox.commands.run(APT + " 2>&1 || echo refused", user="root", timeout=120).stdout
+    assert "Hash Sum mismatch" in failed and failed.endswith("refused\n"), failed
+    server.index.pages[path] = ("application/octet-stream", server.index.deb)
+    assert sandbox.commands.run(APT, user="root", timeout=120).stdout.endswith(server.says)
+    assert server.index.asked.count(path) == 2
 
 
 def test_installs_and_builds_without_a_network_what_it_did_before(server, create):
