@@ -64,7 +64,7 @@ var layers = [][]string{
 	{"internal/control"},
 	{"internal/node", "internal/template", "internal/build", "internal/auth", "internal/doctor"},
 	{"internal/layer", "internal/compare"},
-	{"internal/engine", "internal/vnet", "internal/egress", "internal/certs", "internal/image", "internal/oci", "internal/snapshot", "internal/store", "internal/logbook", "internal/config", "internal/embedded"},
+	{"internal/engine", "internal/vnet", "internal/egress", "internal/certs", "internal/image", "internal/oci", "internal/snapshot", "internal/store", "internal/logbook", "internal/config", "internal/embedded", "internal/storage"},
 	{"internal/guest", "internal/dockerfile", "internal/seal", "internal/authority", "internal/disk", "internal/conns", "client"},
 	{"api"},
 	{""},

@@ -44,6 +44,7 @@ type commands struct {
 
 	Cache    cacheCmd     `cmd:"" help:"The cache of packages that sandboxes install."`
 	GC       gcCmd        `cmd:"" name:"gc" help:"Remove what nothing on this machine needs."`
+	Storage  storageCmd   `cmd:"" help:"Have templates share blocks of a disk whose file system cannot."`
 	Snapshot snapshotsCmd `cmd:"" help:"Look after the snapshots on this machine."`
 	Image    imageCmd     `cmd:"" help:"Keep images of registries to build templates from."`
 }

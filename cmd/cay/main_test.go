@@ -111,6 +111,7 @@ func TestErrorsAreOneLineAndAHint(t *testing.T) {
 		{env, []string{"sandbox", "exec", "inone", "--"}, "which command"},
 		{env, []string{"sandbox", "connect", "inone"}, "terminal"},
 		{env, []string{"sandbox", "cp", "a", "b"}, "ID:"},
+		{nil, []string{"storage", "create", "--size", "12"}, "100GiB"},
 		{[]string{"CAY_DATA_DIR=/nonexistent/cay"}, []string{"env", "--new-key", "x"}, "cay up"},
 	} {
 		code, _, errs := invoke(t, tc.env, tc.args...)

@@ -11,6 +11,7 @@ import (
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/doctor"
 	"github.com/cay-run/cay/internal/server"
+	"github.com/cay-run/cay/internal/storage"
 )
 
 type serverCmd struct{}
@@ -36,6 +37,9 @@ func (upCmd) Help() string { return settings() }
 func (upCmd) Run(a *app) error {
 	cfg, err := a.config()
 	if err != nil {
+		return err
+	}
+	if err := storage.Mount(a.ctx, cfg.Data); err != nil { // what is looked at below is in it
 		return err
 	}
 	checks := doctor.Run(a.ctx, cfg)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/snapshot"
+	"github.com/cay-run/cay/internal/storage"
 )
 
 // snapshotsCmd is about the snapshots on this machine's disk, whoever's they are.
@@ -38,6 +39,9 @@ func (c *verifyCmd) Run(a *app) error {
 	if _, err := os.Stat(cfg.Data); err != nil {
 		return cay.Wrap(cay.NotFound, err, "there is no data directory %s", cfg.Data).
 			WithHint("set CAY_DATA_DIR as it is set for the server")
+	}
+	if err := storage.Mount(a.ctx, cfg.Data); err != nil {
+		return err
 	}
 	dir, err := snapshot.Open(cfg.Data)
 	if err != nil {

@@ -22,16 +22,19 @@ func (c Config) PackageBytes() (int64, error) {
 	if c.PackageCache == "" || c.PackageCache == "0" {
 		return 0, nil
 	}
-	for _, u := range units {
-		digits, ok := strings.CutSuffix(c.PackageCache, u.name)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseUint(strings.TrimSpace(digits), 10, 20)
-		if bytes := int64(n) * u.bytes; err == nil && bytes >= minPackages {
-			return bytes, nil
-		}
-		break
+	if bytes, ok := Size(c.PackageCache); ok && bytes >= minPackages {
+		return bytes, nil
 	}
 	return 0, cay.Errorf(cay.Invalid, "package cache %q is not a size of at least 256MiB, such as 10GiB", c.PackageCache)
+}
+
+// Size is what a size means that a person wrote, such as 10GiB.
+func Size(text string) (bytes int64, ok bool) {
+	for _, u := range units {
+		if digits, found := strings.CutSuffix(text, u.name); found {
+			n, err := strconv.ParseUint(strings.TrimSpace(digits), 10, 20)
+			return int64(n) * u.bytes, err == nil
+		}
+	}
+	return 0, false
 }

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cay-run/cay/internal/storage"
 	"github.com/cay-run/cay/internal/vnet"
 )
 
@@ -118,6 +119,9 @@ func systemCalls(_ context.Context, h host) Check {
 }
 
 func dataDirectory(_ context.Context, h host) Check {
+	if storage.Waiting(h.cfg.Data) {
+		return ok(h.cfg.Data + " has storage of its own, which is mounted when the server starts")
+	}
 	dir := existing(h.cfg.Data)
 	if err := unix.Access(dir, unix.W_OK); err != nil {
 		return fail(fmt.Sprintf("%s cannot be written: %v", dir, err), "set CAY_DATA_DIR to a directory that can")

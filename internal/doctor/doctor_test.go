@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -117,6 +119,20 @@ func TestRunChecksEverything(t *testing.T) {
 		t.Logf("%-4s %-14s %s  %s", c.Status, c.Name, c.Detail, c.Hint)
 		if c.Name == "" || c.Detail == "" || (c.Status == OK) != (c.Hint == "") {
 			t.Errorf("incomplete: %+v", c)
+		}
+	}
+}
+
+// Storage that is not mounted yet is no lack of anything.
+func TestStorageThatWaits(t *testing.T) {
+	h := files()
+	h.cfg.Data = t.TempDir()
+	if err := os.WriteFile(filepath.Join(h.cfg.Data, "storage.xfs"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, look := range []func(host) Check{with(sharing), with(dataDirectory)} {
+		if c := look(h); c.Status != OK || !strings.Contains(c.Detail, "mounted when the server starts") {
+			t.Errorf("%+v", c)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/node"
+	"github.com/cay-run/cay/internal/storage"
 	"github.com/cay-run/cay/internal/store"
 )
 
@@ -29,13 +30,18 @@ func Down(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	if _, err := os.Stat(cfg.Data); errors.Is(err, os.ErrNotExist) {
 		return nil // nothing was ever started here
 	}
-	if err := stopHolder(ctx, cfg.Data); err != nil {
+	if err := errors.Join(storage.Mount(ctx, cfg.Data), stopHolder(ctx, cfg.Data)); err != nil {
 		return err
 	}
-	if err := makeDirs(cfg); err != nil {
+	if err := end(ctx, cfg, log); err != nil {
 		return err
 	}
-	lock, err := takeLock(cfg.Data)
+	return storage.Unmount(ctx, cfg.Data)
+}
+
+// end is Down of a machine whose server has ended.
+func end(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+	lock, err := takeData(ctx, cfg)
 	if err != nil {
 		return err
 	}

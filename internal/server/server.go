@@ -127,10 +127,7 @@ func (s *Server) open(ctx context.Context) error {
 // begin takes the directories, which only one server can have, and looks the
 // host over.
 func (s *Server) begin(ctx context.Context) error {
-	if err := makeDirs(s.cfg); err != nil {
-		return err
-	}
-	lock, err := takeLock(s.cfg.Data)
+	lock, err := takeData(ctx, s.cfg)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/server"
+	"github.com/cay-run/cay/internal/storage"
+)
+
+// storageCmd is about the file system that the data directory may have of its
+// own (docs/adr/0025).
+type storageCmd struct {
+	Status storageStatusCmd `cmd:"" default:"1" help:"Say whether templates share blocks, and how full the storage is."`
+	Create storageCreateCmd `cmd:"" help:"Give the data directory a file system of its own, whose files share blocks."`
+	Grow   storageGrowCmd   `cmd:"" help:"Make that file system larger."`
+}
+
+type storageStatusCmd struct{}
+
+func (storageStatusCmd) Run(a *app) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	s, err := storage.Look(cfg.Data)
+	if err != nil {
+		return err
+	}
+	switch {
+	case a.json:
+		return a.printJSON(s)
+	case !s.Exists:
+		fmt.Fprintf(a.err, "  %s has no file system of its own; cay doctor says whether that costs anything\n", cfg.Data)
+	case !s.Mounted:
+		fmt.Fprintf(a.err, "  %s in %s, mounted when the server starts\n", volume(s.Bytes), cfg.Data)
+	default:
+		t := table{header: []string{"DATA", "DEVICE", "SIZE", "FREE", "DIRECT"}}
+		direct := "yes"
+		if !s.Direct {
+			direct = "no: what is read is in memory twice"
+		}
+		t.add(cfg.Data, s.Device, volume(s.Bytes), volume(s.Free), direct)
+		t.print(a.out, width(a.out))
+	}
+	return nil
+}
+
+type storageCreateCmd struct {
+	Size string `placeholder:"SIZE" help:"What the disk gives it, e.g. 100GiB [what is there, and half of what is free]."`
+}
+
+// Help says what happens.
+func (storageCreateCmd) Help() string {
+	return "On ext4 every template takes its whole size. This makes an XFS in one file in the data directory, with all of its " +
+		"room taken from the disk, and moves what is there into it. `cay up` mounts it over the directory, `cay down` takes it away. " +
+		"Nothing of Cay may run meanwhile, and the disk must have room for both; an error, or a crash, leaves all as it was. " +
+		"It needs mkfs.xfs (Debian's package is xfsprogs)."
+}
+
+func (c *storageCreateCmd) Run(a *app) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	size, err := sizeOf(c.Size)
+	if err != nil {
+		return err
+	}
+	if err := a.wait("making a file system and moving "+cfg.Data+" into it", func() error {
+		return server.CreateStorage(a.ctx, cfg, size)
+	}); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.err, "  templates share blocks from now on, with those they are built from; cay up mounts what they are in")
+	return nil
+}
+
+type storageGrowCmd struct {
+	Size string `required:"" placeholder:"SIZE" help:"What it is to have in all, e.g. 200GiB."`
+}
+
+func (c *storageGrowCmd) Run(a *app) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	size, err := sizeOf(c.Size)
+	if err != nil {
+		return err
+	}
+	if err := storage.Grow(a.ctx, cfg.Data, size); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.err, "  %s in %s from now on\n", volume(size), cfg.Data)
+	return nil
+}
+
+// sizeOf reads a size; none is 0.
+func sizeOf(text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	size, ok := config.Size(text)
+	if !ok || size == 0 {
+		return 0, cay.Errorf(cay.Invalid, "--size %q is no size such as 100GiB", text)
+	}
+	return size, nil
+}
