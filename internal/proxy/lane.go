@@ -89,14 +89,20 @@ func (l *lane) transport(idle time.Duration) *http.Transport {
 
 // RoundTrip sends a request to the port that its URL names.
 func (l *lane) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.ProtoMajor == 2 && r.URL.Scheme == "http" && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
-		return l.grpc.RoundTrip(r) // it needs trailers, and both ways at once
+	if isGRPC(r) {
+		return l.grpc.RoundTrip(r)
 	}
 	switch r.URL.Port() {
 	case strconv.Itoa(guest.AgentPort), strconv.Itoa(guest.InterpPort):
 		return l.own.RoundTrip(r)
 	}
 	return l.foreign.RoundTrip(r)
+}
+
+// isGRPC reports whether a call needs HTTP/2 to the guest as well: trailers, and
+// both ways at once.
+func isGRPC(r *http.Request) bool {
+	return r.ProtoMajor == 2 && r.URL.Scheme == "http" && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
 // connect dials the guest, with patience for a port that is not open yet.

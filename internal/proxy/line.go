@@ -18,10 +18,10 @@ import (
 	"github.com/cay-run/cay/internal/guest"
 )
 
-// Most requests have no body and ask a guest that speaks HTTP/1. They need no
-// transport: whoever wants the answer writes the request and reads it. Between
-// net/http's transport and its caller are two other goroutines, and each
-// hand-over may wait for a processor.
+// Most requests have a short body or none and ask a guest that speaks HTTP/1.
+// They need no transport: whoever wants the answer writes the request and reads
+// it. Between net/http's transport and its caller are two other goroutines, and
+// each hand-over may wait for a processor.
 
 // line is a connection to a guest's port that serves one request at a time.
 type line struct {
@@ -34,18 +34,32 @@ type line struct {
 	quiet func() error  // waits for bytes; nil where nobody can tell
 }
 
-// isPlain reports whether a request can go by a line. It can be repeated if the
-// guest has dropped the line at that very moment.
-func (t *trip) isPlain(out *http.Request) bool {
-	if out.Body != nil || out.URL.Scheme != "http" || len(out.Header["Expect"]) > 0 {
+// shortBody is how long a body may be that a line's request carries: it is sent
+// when it is all here, in one packet with its head.
+const shortBody = 16 << 10
+
+// isPlain reports whether a request can go by a line.
+func isPlain(out *http.Request) bool {
+	if out.URL.Scheme != "http" || len(out.Header["Expect"]) > 0 || isGRPC(out) {
 		return false
 	}
-	return out.Method == http.MethodGet || out.Method == http.MethodHead || out.Method == http.MethodOptions
+	return out.Body == nil || out.ContentLength > 0 && out.ContentLength <= shortBody && len(out.Trailer) == 0
 }
 
-// plain sends a request without a body and reads the head of its answer, on a
-// line that is idle or else on a new one.
+// isRepeatable reports whether a request may reach a guest twice.
+func isRepeatable(out *http.Request) bool {
+	return out.Body == nil && (out.Method == http.MethodGet || out.Method == http.MethodHead || out.Method == http.MethodOptions)
+}
+
+// plain sends a request and reads the head of its answer, on a line that is idle
+// or else on a new one. If the guest has dropped the line at that very moment it
+// sends the request again, where it may.
 func (l *lane) plain(out *http.Request, early func(int, textproto.MIMEHeader) error) (*http.Response, error) {
+	var request bytes.Buffer
+	request.Grow(1<<10 + int(max(out.ContentLength, 0)))
+	if err := out.Write(&request); err != nil {
+		return nil, err
+	}
 	for {
 		n := l.idle(out.URL.Host)
 		reused := n != nil
@@ -56,13 +70,13 @@ func (l *lane) plain(out *http.Request, early func(int, textproto.MIMEHeader) er
 			}
 			n = &line{Conn: conn, addr: out.URL.Host, quiet: readiness(conn)}
 		}
-		resp, silent, err := n.exchange(out, early)
+		resp, unheard, err := n.exchange(out, request.Bytes(), early)
 		if err == nil {
 			resp.Body = newLineBody(resp, n, l)
 			return resp, nil
 		}
 		n.hangUp()
-		if !reused || !silent || out.Context().Err() != nil || l.isCut() {
+		if !reused || !unheard || out.Context().Err() != nil || l.isCut() {
 			return nil, err
 		}
 	}
@@ -71,24 +85,19 @@ func (l *lane) plain(out *http.Request, early func(int, textproto.MIMEHeader) er
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 32<<10) }}
 
 // exchange writes a request and reads the head of its answer. On failure it
-// tells whether the guest was silent.
-func (n *line) exchange(out *http.Request, early func(int, textproto.MIMEHeader) error) (*http.Response, bool, error) {
+// tells whether the guest heard nothing of it, as far as that matters.
+func (n *line) exchange(out *http.Request, request []byte, early func(int, textproto.MIMEHeader) error) (*http.Response, bool, error) {
 	n.until = context.AfterFunc(out.Context(), func() { n.Conn.SetDeadline(longAgo) })
 	n.limit = &limitedConn{Conn: n.Conn, left: maxHead}
 	n.r = readers.Get().(*bufio.Reader)
 	n.r.Reset(n.limit)
-	var head bytes.Buffer
-	head.Grow(1 << 10)
-	if err := out.Write(&head); err != nil {
-		return nil, false, err
-	}
-	if _, err := n.Conn.Write(head.Bytes()); err != nil {
-		return nil, true, err
+	if sent, err := n.Conn.Write(request); err != nil {
+		return nil, sent == 0 || isRepeatable(out), err
 	}
 	for {
 		resp, err := http.ReadResponse(n.r, out)
 		if err != nil {
-			return nil, n.limit.left == maxHead, err
+			return nil, n.limit.left == maxHead && isRepeatable(out), err
 		}
 		if resp.StatusCode >= 200 || resp.StatusCode == http.StatusSwitchingProtocols {
 			n.limit.left = -1

@@ -329,3 +329,57 @@ func TestGuestThatDoesNotRead(t *testing.T) {
 		t.Error("a gigabyte went into somebody's memory")
 	}
 }
+
+// A short body goes with its head, by a line like other requests; but nobody
+// hears it twice, as a guest does a GET when it drops the line.
+func TestShortBodiesByLine(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox(t, "i1", nil, nil)
+	var heardBodies atomic.Int32
+	w.rawGuest(t, "i1", 3000, func(_ int, r *bufio.Reader, c net.Conn) {
+		for i := 0; ; i++ {
+			req, err := http.ReadRequest(r)
+			if err != nil {
+				return
+			}
+			text, err := io.ReadAll(req.Body)
+			if err != nil {
+				return
+			}
+			heardBodies.Add(1)
+			switch {
+			case i == 3: // hears it, and hangs up
+				return
+			case req.ContentLength != int64(len(text)):
+				fmt.Fprint(c, "HTTP/1.1 500 Wrong\r\nContent-Length: 0\r\n\r\n")
+			default:
+				fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
+			}
+		}
+	})
+	post := func(body string) (int, string) {
+		resp, got := w.do(t, w.request(t, http.MethodPost, "/", "3000-i1.localhost", strings.NewReader(body)))
+		return resp.StatusCode, got
+	}
+	for _, size := range []int{1, 3000, shortBody} {
+		body := strings.Repeat("x", size)
+		if status, got := post(body); status != http.StatusOK || got != body {
+			t.Errorf("%d bytes: %d, %d bytes", size, status, len(got))
+		}
+	}
+	if status, got := post("once"); status != http.StatusBadGateway || !strings.Contains(got, "without an answer") {
+		t.Errorf("one that was heard and not answered: %d %q", status, got)
+	}
+	if n := heardBodies.Load(); n != 4 {
+		t.Errorf("%d bodies were heard, want 4", n)
+	}
+	w.mu.Lock()
+	dials := w.dials
+	w.mu.Unlock()
+	if dials != 1 {
+		t.Errorf("%d connections for them, want 1", dials)
+	}
+	if status, got := post("again"); status != http.StatusOK || got != "again" {
+		t.Errorf("the next one: %d %q", status, got)
+	}
+}

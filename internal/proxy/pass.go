@@ -77,7 +77,7 @@ func (t *trip) send(w http.ResponseWriter, out *http.Request) (*http.Response, e
 		clear(h)
 		return nil
 	}
-	if t.isPlain(out) {
+	if isPlain(out) {
 		return t.lane.plain(out, early)
 	}
 	out = out.WithContext(httptrace.WithClientTrace(out.Context(), &httptrace.ClientTrace{Got1xxResponse: early}))
