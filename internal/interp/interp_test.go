@@ -121,6 +121,7 @@ func TestPython(t *testing.T) {
 			t.Errorf("the kernel keeps the output of %s executions", kept)
 		}
 	})
+	t.Run("a child that stays", func(t *testing.T) { testFork(t, w) })
 	t.Run("a child's output", func(t *testing.T) {
 		x := w.run(t, "import os, sys\nprint('before')\nsys.stdout.flush()\nif os.fork() == 0:\n    print('child')\n"+
 			"    sys.stdout.flush()\n    os._exit(0)\n_ = os.wait()\nprint('after')")
@@ -321,6 +322,24 @@ caught > 0`)
 	}
 	if got := w.get(t, "1 + 1"); got != "2" {
 		t.Fatalf("then the kernel gives %q", got)
+	}
+}
+
+// testFork leaves copies of the kernel behind that go on as if they were it:
+// only the kernel itself is asked and heard from then on.
+func testFork(t *testing.T, w *world) {
+	x := w.run(t, "import os\nkernel, children = os.getpid(), []\nfor _ in range(3):\n"+
+		"    if os.getpid() == kernel: children.append(os.fork())\nlen(children)")
+	if x.err != nil || x.text() != "3" || len(x.results) != 1 {
+		t.Fatalf("got %v", x.events)
+	}
+	for range 20 {
+		if got := w.get(t, "os.getpid() == kernel"); got != "True" {
+			t.Fatalf("asked the kernel, got %q", got)
+		}
+	}
+	if got := w.get(t, "for child in children:\n    os.kill(child, 9)\n    os.waitpid(child, 0)\nlen(children)"); got != "3" {
+		t.Fatalf("got %q", got)
 	}
 }
 

@@ -33,6 +33,14 @@ class Line:
         self._sender = None  # the thread that is amid a message
         self._queue = collections.deque()  # messages, each in a list of its own
         self._batch = None  # those of them that are being sent
+        os.register_at_fork(after_in_child=self._leave)
+
+    def _leave(self):
+        """In a copy of the kernel: the line is the kernel's alone, and nobody is
+        there to give back a lock that another thread held."""
+        self._conn = self._sender = self._batch = None
+        self._queue.clear()
+        self.lock = threading.RLock()
 
     def listen(self, loop, receive):
         """Has loop call receive with the frames of each message that comes."""
@@ -48,10 +56,12 @@ class Line:
             conn.sendall(GREETING + _head(len(READY), COMMAND) + READY)
             feed = _parser(receive)
             next(feed)
-            loop.add_reader(conn, read, conn, feed)
             self._conn = conn
+            loop.add_reader(conn, read, conn, feed)
 
         def read(conn, feed):
+            if self._conn is not conn:
+                return  # in a copy that came back to its loop; the kernel reads
             try:
                 data = conn.recv(1 << 16, socket.MSG_DONTWAIT)
             except BlockingIOError:

@@ -159,7 +159,7 @@ class Kernel(IPythonKernel):
         line.listen(loop, receive)
 
     def _publish_status(self, status, channel, parent=None):
-        if self.held is None or status == "idle":
+        if self.held is None or status == "idle" and not _forked:
             super()._publish_status(status, channel, parent)
 
     def _publish_execute_input(self, code, parent, execution_count):
@@ -215,6 +215,7 @@ def main():
     config.HistoryManager.enabled = False
     config.InlineBackend.print_figure_kwargs = {"bbox_inches": "tight"}
     app.initialize()
+    app.log.setLevel(app.log_level)  # else records are made for nobody
     app.kernel._execute_sleep = 0  # before replies, which nobody here waits for
     app.start()
 
