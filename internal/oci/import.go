@@ -53,7 +53,11 @@ func (s *Store) Import(ctx context.Context, r io.Reader, as string, step func(st
 	if err != nil {
 		return Image{}, err
 	}
-	return s.add(ctx, img, ref, true, step)
+	done, err := s.add(ctx, img, ref, true, step)
+	if cay.KindOf(err) == cay.Unavailable && ctx.Err() == nil { // nobody was asked
+		err = cay.Wrap(cay.Invalid, err, "the archive's image is unusable: %v", errors.Unwrap(err))
+	}
+	return done, err
 }
 
 // spool writes an archive to disk, unzipped, within the limits.

@@ -2,6 +2,7 @@ package oci
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -92,10 +93,19 @@ func pullError(err error, what string) error {
 		return cay.Wrap(cay.Unavailable, err, "the registry of %s is not known: %v", what, dns)
 	case strings.Contains(err.Error(), "no child with platform"):
 		return cay.Wrap(cay.NotFound, err, "%s is not made for linux/%s", what, runtime.GOARCH)
+	case isMalformed(err):
+		return cay.Wrap(cay.Invalid, err, "the registry's answer for %s is no image: %v", what, err)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return cay.Wrap(cay.Unavailable, err, "the registry ended in the middle of %s", what)
 	}
 	return cay.Wrap(cay.Unavailable, err, "cannot pull %s: %v", what, err)
+}
+
+// isMalformed reports whether an answer came, and is not what it should be.
+func isMalformed(err error) bool {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	return errors.As(err, &syntax) || errors.As(err, &kind) || strings.Contains(err.Error(), "error verifying")
 }
 
 func (c Credentials) authenticator(ctx context.Context, client *http.Client) (authn.Authenticator, error) {
