@@ -48,6 +48,7 @@ type Agent struct {
 
 	initing sync.Mutex // one /init at a time
 	plainCA bool       // the certificates are known to be the image's own; guarded by initing
+	marked  bool       // the files are there that tell what every sandbox is; guarded by initing
 
 	mu          sync.RWMutex
 	token       string

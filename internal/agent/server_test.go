@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -130,6 +132,18 @@ func TestInit(t *testing.T) {
 	}
 	if got := w.read("etc/ssl/certs/ca-certificates.crt"); got != "the image's\n" {
 		t.Errorf("certificates after they went: %q", got)
+	}
+	// The files that every sandbox has are there for who brings no ids; a boot
+	// makes them again.
+	mark := filepath.Join(w.root, "run/e2b/.E2B_SANDBOX")
+	must(t, os.Remove(mark))
+	w.mustInit("", guest.Init{Mode: guest.ModeResume, Entropy: []byte("fresh!")})
+	if _, err := os.Stat(mark); err == nil || w.read("dev/urandom") != "fresh!" {
+		t.Errorf("an /init with nothing but entropy: %v, %q", err, w.read("dev/urandom"))
+	}
+	w.mustInit("", guest.Init{Mode: guest.ModeBuild})
+	if got := w.read("run/e2b/.E2B_SANDBOX"); got != "true" {
+		t.Errorf("the mark after a boot: %q", got)
 	}
 	w.mustInit("", guest.Init{Mode: guest.ModeCreate, SandboxID: "other"})
 	if _, _, again := w.call("GET", "/envs", ""); again != `{"E2B_SANDBOX":"true","E2B_SANDBOX_ID":"other"}` {
