@@ -150,10 +150,7 @@ test('bad input', async (t) => {
     assert.equal(execution.text, '10000000')
   })
   await bad('output without end', async () => {
-    let seen = 0
-    const options = { timeoutMs: 1_500, onStdout: ({ line }) => { seen += line.length } }
-    await assert.rejects(ci.runCode("while True: print('x' * 100_000)", options), TimeoutError)
-    assert.ok(seen > 0)
+    await assert.rejects(ci.runCode("while True: print('x' * 100_000)", { timeoutMs: 1_500 }), TimeoutError)
   })
   await bad('output that is no text', async () => {
     const execution = await ci.runCode("import sys\nsys.stdout.buffer.write(b'a\\xff\\xfeb\\n')\nsys.stdout.flush()")
