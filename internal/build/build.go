@@ -171,6 +171,7 @@ type run struct {
 	state state
 	box   *box         // booted at the first step that runs
 	base  string       // digest of the layer that box was booted from
+	own   string       // the image that it was booted from, if only this build needs it
 	last  *layer.Layer // of what box has changed
 	made  []string     // files of images that only this build needs
 	holds []string     // images that must stay until the build is done
@@ -409,7 +410,7 @@ func (r *run) boot(ctx context.Context) error {
 		return err
 	}
 	name := r.root
-	r.base = r.state.Layer
+	r.base, r.own = r.state.Layer, ""
 	if r.base != "" {
 		name = flatName(r.root, r.base)
 		r.hold(name, false)

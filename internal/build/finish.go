@@ -100,7 +100,10 @@ func (r *run) image(ctx context.Context) (rootImage, error) {
 	if out.file, err = r.cfg.Snapshots.Image(out.digest); err == nil || r.state.Layer == "" {
 		return out, err
 	}
-	made, err := r.flatten(ctx, r.state.Layer)
+	made, err := r.extended(ctx)
+	if err == nil && made == "" {
+		made, err = r.flatten(ctx, r.state.Layer)
+	}
 	if err != nil {
 		return out, err
 	}
@@ -131,8 +134,37 @@ func (r *run) passingImage(ctx context.Context, name, layer string) (string, err
 	tmp, err := r.flatten(ctx, layer)
 	if err == nil {
 		r.made = append(r.made, tmp)
+		r.own = tmp
 	}
 	return tmp, err
+}
+
+// extended makes the image that the last sandbox was booted from one that has
+// what its steps changed as well: most of an image need not be written twice
+// then. It returns "" where there is no such image.
+func (r *run) extended(ctx context.Context) (string, error) {
+	if r.own != "" && r.state.Layer == r.base {
+		return r.own, nil // they changed nothing
+	}
+	if r.own == "" || r.last == nil || r.last.Digest != r.state.Layer || r.last.Below != r.base {
+		return "", nil
+	}
+	tree, err := erofs.Open(r.own)
+	if err != nil {
+		return "", cay.Wrap(cay.Internal, err, "read the image of the steps")
+	}
+	defer tree.Close()
+	if err := errors.Join(r.layers.ApplyOne(tree, r.state.Layer), keepTmp(tree)); err != nil {
+		return "", err
+	}
+	f, err := os.OpenFile(r.own, os.O_RDWR, 0)
+	if err != nil {
+		return "", diskError(ctx, err, "open the image of the steps")
+	}
+	if err := errors.Join(tree.Extend(ctx, f), f.Close()); err != nil {
+		return "", diskError(ctx, err, "write a root image")
+	}
+	return r.own, nil
 }
 
 // flatten writes the base with a layer, and those that it stands on, as one
@@ -160,9 +192,8 @@ func (r *run) flattenOn(ctx context.Context, base, layer string) (string, error)
 
 // write writes a tree as an image that has no name yet.
 func (r *run) write(ctx context.Context, tree *erofs.Tree) (string, error) {
-	// An empty /tmp would become a RAM disk outside the overlay (ADR 1).
-	if err := tree.Put("tmp/.cay", erofs.Node{Mode: 0o100644, Mtime: time.Unix(1577836800, 0)}); err != nil {
-		return "", cay.Wrap(cay.Invalid, err, "/tmp must be a directory")
+	if err := keepTmp(tree); err != nil {
+		return "", err
 	}
 	f, err := os.CreateTemp(r.work, "image-")
 	if err != nil {
@@ -174,6 +205,15 @@ func (r *run) write(ctx context.Context, tree *erofs.Tree) (string, error) {
 		return "", diskError(ctx, err, "write a root image")
 	}
 	return f.Name(), nil
+}
+
+// keepTmp has /tmp be no RAM disk outside the overlay, as an empty one would
+// be (ADR 1).
+func keepTmp(tree *erofs.Tree) error {
+	if err := tree.Put("tmp/.cay", erofs.Node{Mode: 0o100644, Mtime: time.Unix(1577836800, 0)}); err != nil {
+		return cay.Wrap(cay.Invalid, err, "/tmp must be a directory")
+	}
+	return nil
 }
 
 // snapshot boots the new root, starts what is to run in it, and takes the

@@ -150,6 +150,18 @@ func (s *Store) Apply(tree *erofs.Tree, digest string) error {
 	return nil
 }
 
+// ApplyOne changes a tree by a layer whose lower ones are in it.
+func (s *Store) ApplyOne(tree *erofs.Tree, digest string) error {
+	l, err := s.Load(digest)
+	if err != nil {
+		return err
+	}
+	if err := s.apply(tree, l); err != nil {
+		return cay.Wrap(cay.Internal, err, "apply layer %s", digest)
+	}
+	return nil
+}
+
 func (s *Store) apply(tree *erofs.Tree, l *Layer) error {
 	packs := make([]*os.File, len(l.packs))
 	for i, digest := range l.packs {

@@ -3,6 +3,7 @@ package erofs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -164,6 +165,66 @@ func check(t *testing.T, image string) {
 	if out, err := exec.CommandContext(t.Context(), "fsck.erofs", image).CombinedOutput(); err != nil {
 		t.Fatalf("fsck.erofs: %v: %s", err, out)
 	}
+}
+
+// What an image becomes in its place is what a new one would be, whatever
+// changed, however often.
+func TestAnImageIsExtended(t *testing.T) {
+	tree := grow(t, 3)
+	image, content := write(t, tree), pool(t, 1<<20)
+	for turn := range uint64(2) {
+		extend(t, image, content, rand.New(rand.NewPCG(3, turn)))
+	}
+	same(t, listing(t, open(t, write(t, open(t, image)))), listing(t, open(t, image)))
+	other, err := os.OpenFile(write(t, tree), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if open(t, image).Extend(t.Context(), other) == nil || tree.Extend(t.Context(), other) == nil {
+		t.Error("a tree went into an image that it was not read from")
+	}
+}
+
+// extend changes files of an image, and compares what is read with what was
+// meant.
+func extend(t *testing.T, image string, content *os.File, r *rand.Rand) {
+	t.Helper()
+	tree := open(t, image)
+	var files []string
+	for name := range tree.Lookup("many").children {
+		files = append(files, "many/"+name)
+	}
+	for name, n := range tree.root.children {
+		if !n.IsDir() {
+			files = append(files, name)
+		}
+	}
+	slices.Sort(files)
+	for i := range 60 {
+		name := files[r.IntN(len(files))]
+		if i%2 == 0 {
+			tree.Remove(name)
+			continue
+		}
+		size := []int64{0, 1, 4096, 4097, int64(r.IntN(20000))}[r.IntN(5)]
+		if err := tree.Put(name, Node{Mode: typeRegular | 0o644, Mtime: day, Size: size, File: content, Offset: int64(r.IntN(1 << 19))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tree.Put(fmt.Sprintf("new/%d", r.Int()), Node{Mode: typeSymlink | 0o777, Target: "many"}); err != nil {
+		t.Fatal(err)
+	}
+	want := listing(t, tree)
+	f, err := os.OpenFile(image, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(tree.Extend(t.Context(), f), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	check(t, image)
+	same(t, listing(t, open(t, image)), want)
 }
 
 func TestEqualTreesMakeEqualImages(t *testing.T) {

@@ -47,7 +47,7 @@ func Open(path string) (*Tree, error) {
 		f.Close()
 		return nil, err
 	}
-	return &Tree{root: root, close: []func() error{f.Close}}, nil
+	return &Tree{root: root, image: f, close: []func() error{f.Close}}, nil
 }
 
 func load(f *os.File, data []byte) (*Node, error) {

@@ -61,6 +61,7 @@ func (n *Node) Content() io.Reader {
 // inside the tree, a link that is named itself is not.
 type Tree struct {
 	root  *Node
+	image *os.File // that it was read from; nil for none
 	close []func() error
 }
 

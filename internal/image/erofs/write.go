@@ -37,6 +37,7 @@ type entry struct {
 type layout struct {
 	all   []*placed // in the order of their inodes; the root first
 	files []*placed // with content, in the order in which that is copied
+	start int64     // block at which what is new begins: 0, or behind an image that stays
 	meta  int64     // bytes
 	total int64     // blocks
 }
@@ -44,29 +45,64 @@ type layout struct {
 // Write writes the tree as an image into an empty file. Contents are copied
 // inside the kernel, and shared where the file system can.
 func (t *Tree) Write(ctx context.Context, f *os.File) error {
-	l, err := plan(t.root)
+	l, err := plan(t.root, nil, 0)
 	if err != nil {
 		return err
 	}
+	return l.write(ctx, f)
+}
+
+// Extend writes the tree into the image that it was read from, which nothing
+// may use meanwhile, and which is none after an error. Contents that were
+// there stay where they are; what is new goes behind them, as do all
+// directories. What the tree has lost stays in the file, and nobody sees it.
+func (t *Tree) Extend(ctx context.Context, f *os.File) error {
+	if t.image == nil {
+		return errors.New("the tree was read from no image")
+	}
+	from, err := t.image.Stat()
+	if err != nil {
+		return err
+	}
+	if to, err := f.Stat(); err != nil || !os.SameFile(from, to) {
+		return errors.Join(err, errors.New("the tree was read from another image"))
+	}
+	l, err := plan(t.root, t.image, blocks(from.Size()))
+	if err != nil {
+		return err
+	}
+	return l.write(ctx, f)
+}
+
+func (l *layout) write(ctx context.Context, f *os.File) error {
 	if err := f.Truncate(l.total * blockSize); err != nil {
 		return err
 	}
 	head := make([]byte, blocks(l.meta)*blockSize)
-	l.super(head[superOffset:])
 	for _, p := range l.all {
 		if err := p.write(head, f); err != nil {
 			return err
 		}
 	}
-	if _, err := f.WriteAt(head, 0); err != nil {
+	if _, err := f.WriteAt(head, l.start*blockSize); err != nil {
 		return err
 	}
-	return l.copy(ctx, f)
+	if err := l.copy(ctx, f); err != nil {
+		return err
+	}
+	super := make([]byte, superSize)
+	l.super(super)
+	_, err := f.WriteAt(super, superOffset)
+	return err
 }
 
-// plan gives everything its place.
-func plan(root *Node) (*layout, error) {
-	l := &layout{meta: superOffset + superSize}
+// plan gives everything its place, from a block on. Contents in a file that is
+// kept have theirs.
+func plan(root *Node, kept *os.File, start int64) (*layout, error) {
+	l := &layout{start: start, meta: superOffset + superSize}
+	if start > 0 {
+		l.meta = extendedSize // no inode has the number 0
+	}
 	seen := map[*Node]*placed{}
 	l.add(root, nil, seen)
 	for _, p := range l.all {
@@ -81,10 +117,14 @@ func plan(root *Node) (*layout, error) {
 		p.offset = l.meta
 		l.meta += extendedSize + (tail+extendedSize-1)/extendedSize*extendedSize
 	}
-	next := blocks(l.meta)
+	next := start + blocks(l.meta)
 	for _, p := range l.all { // directories together: they are read first
 		if p.IsRegular() {
-			if p.Size > 0 {
+			switch {
+			case p.Size == 0:
+			case kept != nil && p.File == kept:
+				p.block = p.Offset / blockSize
+			default:
 				l.files = append(l.files, p)
 			}
 			continue
@@ -207,6 +247,7 @@ func (l *layout) super(b []byte) {
 	le.PutUint16(b[14:], uint16(l.all[0].offset/slot))
 	le.PutUint64(b[16:], uint64(len(l.all)))
 	le.PutUint32(b[36:], uint32(l.total))
+	le.PutUint32(b[40:], uint32(l.start))
 	copy(b[48:], uuid[:])
 }
 
