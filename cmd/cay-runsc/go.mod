@@ -2,7 +2,10 @@ module github.com/cay-run/cay/cmd/cay-runsc
 
 go 1.26.3
 
-require gvisor.dev/gvisor v0.0.0-20260905035102-160fafc42237
+require (
+	golang.org/x/sys v0.43.0
+	gvisor.dev/gvisor v0.0.0-20260905035102-160fafc42237
+)
 
 require (
 	github.com/cenkalti/backoff v2.2.1+incompatible // indirect
@@ -21,7 +24,6 @@ require (
 	golang.org/x/exp v0.0.0-20250711185948-6ae5c78190dc // indirect
 	golang.org/x/mod v0.34.0 // indirect
 	golang.org/x/sync v0.20.0 // indirect
-	golang.org/x/sys v0.43.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
 	google.golang.org/protobuf v1.36.11 // indirect
 	gopkg.in/check.v1 v1.0.0-20201130134442-10cb98267c6c // indirect

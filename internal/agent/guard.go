@@ -1,11 +1,12 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"os"
-	"path/filepath"
+	"os/signal"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -30,12 +31,16 @@ const (
 	// guardForesight is how far ahead the guard thinks when there are many
 	// tasks: its own turn comes that late.
 	guardForesight = time.Second
-	// guardStorm is how many processes a group must have, to be ended before
+	// guardStorm is how many processes must belong together to be ended before
 	// the memory is gone: a fork bomb on its way.
 	guardStorm = 100
 	// guardSettle is how long killed processes may take to give their memory
 	// back before others are killed.
 	guardSettle = time.Second
+	// guardSweep is how long the children of unfinished forks may take to come,
+	// and guardCalmRounds how often nobody must have come.
+	guardSweep      = 10 * time.Second
+	guardCalmRounds = 20
 	// guardPatience is how many kills in guardMemory may fail to help before
 	// everything goes: what forks faster than it is killed ends only at once.
 	guardPatience = 3
@@ -55,6 +60,7 @@ type guard struct {
 	told   func(v victim, reason string) // it was ended
 	kills  []time.Time                   // the latest, oldest first
 	last   spare                         // what the latest look saw
+	slots  int                           // how many processes there can be
 }
 
 // sample is what sysinfo(2) says. Unlike /proc/meminfo, whose figures gVisor
@@ -86,6 +92,7 @@ func (a *Agent) Guard(ctx context.Context) {
 		},
 		sample: takeSample,
 		freeze: freeze,
+		slots:  processLimit(),
 		kill:   func(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) },
 		blame: func(pids []int, reason string) {
 			a.cfg.Log.Warn("guard", "reason", reason)
@@ -96,19 +103,39 @@ func (a *Agent) Guard(ctx context.Context) {
 				"pid", strconv.Itoa(v.pid), "name", v.comm, "memoryMB", strconv.FormatUint(v.rss/mib, 10))
 		},
 	}
+	// The engine says so when it refuses a fork (cmd/cay-runsc/sentry).
+	refused := make(chan os.Signal, 1)
+	signal.Notify(refused, syscall.SIGUSR1)
+	defer signal.Stop(refused)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-refused:
+			g.act(ctx, true)
 		case <-timer.C:
 			timer.Reset(g.look(ctx))
 		}
 	}
 }
 
+// processLimit is how many processes one account may have, 0 for unknown.
+func processLimit() int {
+	var l unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NPROC, &l) != nil || l.Cur > math.MaxInt32 {
+		return 0
+	}
+	return int(l.Cur)
+}
+
 // freeze stops every process but this one, or lets them go on.
+//
+// Nothing of ours may be between fork and exec then: Go's thread that forked
+// waits for its child outside the runtime's control, so a child that stands
+// still would stop the whole agent at its next garbage collection, and nobody
+// would be left to let it go on. The lock keeps forks away until then.
 //
 // gVisor finishes a fork whose parent was stopped meanwhile, so one signal
 // leaves the children of a fork bomb at large, and it goes on with them. The
@@ -116,8 +143,10 @@ func (a *Agent) Guard(ctx context.Context) {
 func freeze(stop bool) {
 	if !stop {
 		_ = syscall.Kill(-1, syscall.SIGCONT) // fails where there is nobody
+		syscall.ForkLock.RUnlock()
 		return
 	}
+	syscall.ForkLock.RLock()
 	const rounds, calm = 200, 4
 	last, same := 0, 0
 	for range rounds {
@@ -152,11 +181,21 @@ func (g *guard) look(ctx context.Context) time.Duration {
 	}
 	before := g.last
 	g.last = now
-	if soon(before, now) > guardReserve {
-		return pause(before, now)
+	switch {
+	case soon(before, now) <= guardReserve:
+		g.act(ctx, false)
+		return guardBusy
+	case g.full(now):
+		g.act(ctx, true)
 	}
-	g.act(ctx)
-	return guardBusy
+	return pause(before, now)
+}
+
+// full says whether hardly a process more can be: nobody could start what would
+// end the others.
+func (g *guard) full(now spare) bool {
+	most := g.slots / 10 * 9
+	return g.slots > 0 && now.tasks >= most && len(pids(g.proc)) >= most
 }
 
 // pause is how long nothing can happen: until what is left could be filled, or
@@ -180,29 +219,75 @@ func soon(before, now spare) uint64 {
 	return now.left - min(now.left, uint64(loss))
 }
 
-// act ends what fills the memory. Nothing of the guest runs while it looks: a
-// fork bomb would fill what is left before two hundred processes are read.
-func (g *guard) act(ctx context.Context) {
+// act ends what fills the memory, or, where processes crowd, what is many.
+// Nothing of the guest runs while it looks: a fork bomb would fill what is left
+// before two hundred processes are read.
+func (g *guard) act(ctx context.Context, crowded bool) {
 	g.freeze(true)
 	defer g.freeze(false)
 	now, ok := g.spare()
 	if !ok {
 		return
 	}
-	v, ok := g.biggest()
+	all := takeCensus(g.proc, g.self)
+	v, ok := all.biggest()
 	if !ok {
 		return
 	}
-	reason := fmt.Sprintf("out of memory: process %d (%s) used %d MiB", v.pid, v.comm, v.rss/mib)
-	target := -v.pgrp
-	if now.left > guardReserve {
-		if len(v.group) < guardStorm || v.pgrp <= 1 {
-			return // there is time yet
-		}
-		reason = fmt.Sprintf("%s, and its group of %d forks on", reason, len(v.group))
-	} else {
-		target = g.choose(v)
+	crowd := all.crowd()
+	short, tight := now.left <= guardReserve, now.left <= 2*guardReserve
+	switch {
+	case crowded && crowd != nil && (!tight || all.cost(crowd) > v.rss):
+		g.disperse(ctx, all, crowd, now)
+	case short:
+		g.relieve(ctx, v, now)
+	case !crowded && len(v.group) >= guardStorm && v.pgrp > 1:
+		g.disperse(ctx, all, v.group, now)
 	}
+}
+
+// disperse ends processes that are too many.
+func (g *guard) disperse(ctx context.Context, all census, crowd []int, now spare) {
+	first := all[slices.Min(crowd)]
+	v := victim{pid: first.pid, pgrp: first.pgrp, comm: first.comm, rss: all.cost(crowd)}
+	reason := fmt.Sprintf("out of memory: %d processes that belong to process %d (%s) used %d MiB and forked on",
+		len(crowd), v.pid, v.comm, v.rss/mib)
+	g.blame(append(all.line(v.pid), crowd...), reason)
+	for _, pid := range crowd {
+		_ = g.kill(pid) // it may be gone
+	}
+	g.sweep(ctx, all)
+	g.told(v, reason)
+	g.settle(ctx, now.left)
+}
+
+// sweep ends who comes while everybody stands still: only the child of a fork
+// that was under way can, and it would begin anew.
+func (g *guard) sweep(ctx context.Context, known census) {
+	ctx, cancel := context.WithTimeout(ctx, guardSweep)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for calm := 0; calm < guardCalmRounds; calm++ {
+		for _, pid := range pids(g.proc) {
+			if _, ok := known[pid]; !ok && pid != 1 && pid != g.self {
+				known[pid] = member{pid: pid}
+				_ = g.kill(pid)
+				calm = 0
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// relieve ends what is biggest.
+func (g *guard) relieve(ctx context.Context, v victim, now spare) {
+	reason := fmt.Sprintf("out of memory: process %d (%s) used %d MiB", v.pid, v.comm, v.rss/mib)
+	target := g.choose(v)
 	switch {
 	case target == -1:
 		g.blame(pids(g.proc), reason+"; ending processes one by one did not help")
@@ -265,74 +350,4 @@ func (g *guard) settle(ctx context.Context, before uint64) {
 		case <-tick.C:
 		}
 	}
-}
-
-// victim is the biggest process, those it descends from (itself first), and
-// its process group.
-type victim struct {
-	pid, pgrp int
-	comm      string
-	rss       uint64
-	line      []int
-	group     []int
-	groupRSS  uint64
-}
-
-// biggest finds the process with the most memory. The agent is never one.
-func (g *guard) biggest() (victim, bool) {
-	type member struct {
-		stat
-		pid int
-		rss uint64
-	}
-	all := make(map[int]member)
-	var v victim
-	for _, pid := range pids(g.proc) {
-		if pid == g.self || pid == 1 {
-			continue
-		}
-		text, err := os.ReadFile(filepath.Join(g.proc, strconv.Itoa(pid), "stat"))
-		if err != nil {
-			continue // it is gone
-		}
-		rss, ok := g.resident(pid)
-		if !ok {
-			continue
-		}
-		all[pid] = member{parseStat(text), pid, rss}
-		if rss > v.rss {
-			v.pid, v.rss = pid, rss
-		}
-	}
-	if v.pid == 0 {
-		return victim{}, false
-	}
-	v.comm, v.pgrp = all[v.pid].comm, all[v.pid].pgrp
-	for m, ok := all[v.pid]; ok && len(v.line) < 64; m, ok = all[m.ppid] {
-		v.line = append(v.line, m.pid)
-	}
-	for pid, m := range all {
-		if m.pgrp == v.pgrp {
-			v.group = append(v.group, pid)
-			v.groupRSS += m.rss
-		}
-	}
-	return v, true
-}
-
-// resident returns the memory that a process occupies.
-func (g *guard) resident(pid int) (uint64, bool) {
-	text, err := os.ReadFile(filepath.Join(g.proc, strconv.Itoa(pid), "statm"))
-	if err != nil {
-		return 0, false
-	}
-	f := bytes.Fields(text)
-	if len(f) < 2 {
-		return 0, false
-	}
-	pages, err := strconv.ParseUint(string(f[1]), 10, 40)
-	if err != nil {
-		return 0, false
-	}
-	return pages * uint64(os.Getpagesize()), true
 }

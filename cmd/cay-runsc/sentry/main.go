@@ -6,6 +6,7 @@ package main
 import (
 	"os"
 	"strconv"
+	"strings"
 
 	"gvisor.dev/gvisor/runsc/cli"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
@@ -22,19 +23,31 @@ var _ = version.Version()
 // that it may use that too.
 const fuse = 512 << 20
 
-// promised takes the fuse off what the guest is told of its memory.
-func promised(args []string) []string {
-	for i := 1; i < len(args); i++ {
-		if n, err := strconv.ParseUint(args[i], 10, 64); err == nil && args[i-1] == "--total-memory" && n > fuse {
+// promise takes the fuse off what the guest is told of its memory, and returns
+// what is left of it in bytes, 0 where nothing is said. The program starts
+// itself again, with the smaller figure and in the form with "=".
+func promise(args []string) uint64 {
+	const flag = "--total-memory"
+	for i, arg := range args {
+		if text, ok := strings.CutPrefix(arg, flag+"="); ok {
+			n, _ := strconv.ParseUint(text, 10, 64) // what it makes of that is no worse than the flag's own error
+			return n
+		}
+		if i == 0 || args[i-1] != flag {
+			continue
+		}
+		if n, err := strconv.ParseUint(arg, 10, 64); err == nil && n > fuse {
 			args[i] = strconv.FormatUint(n-fuse, 10)
+			return n - fuse
 		}
 	}
-	return args
+	return 0
 }
 
 func main() {
 	const internal = "internal use only"
-	os.Args = promised(os.Args)
+	b := &brake{promised: promise(os.Args)}
+	b.install()
 	cli.Run(&gvisorbinaries.GvisorSentry, map[util.SubCommand]string{
 		new(sentrycmd.Boot):   internal,
 		new(sentrycmd.Umount): internal,

@@ -5,6 +5,7 @@ How fast it answers is a benchmark's matter (make bench); the waits here are
 long because test machines are slow and shared.
 """
 
+import concurrent.futures
 import io
 import tarfile
 import urllib.error
@@ -39,12 +40,25 @@ def answers(sandbox):
         return False
 
 
-def test_fork_bomb(victim, eventually):
-    bomb = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass\n"
-    victim.files.write("/tmp/bomb.py", bomb)
-    victim.commands.run("python3 /tmp/bomb.py", background=True, timeout=0)
-    # The guard ends it before it has all the memory.
-    assert eventually(lambda: outcome(victim), 300) == "defused"
+BOMBS = {
+    "one group": "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass\n",
+    "each a session": "import os\nwhile True:\n  try: os.fork() or os.setsid()\n  except OSError: pass\n",
+    "asleep when refused": "import os, time\nwhile True:\n  try: os.fork()\n  except OSError: time.sleep(1)\n",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_fork_bomb(victim, eventually, bomb):
+    victim.files.write("/tmp/bomb.py", BOMBS[bomb])
+    command = victim.commands.run("python3 /tmp/bomb.py", background=True, timeout=0)
+    # The guard ends it before it has all the memory, however many commands start meanwhile.
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        others = [pool.submit(answers, victim) for _ in range(2)]
+        assert eventually(lambda: outcome(victim), 300) == "defused"
+        concurrent.futures.wait(others)
+    with pytest.raises(e2b.CommandExitException) as ended:
+        command.wait()
+    assert "out of memory: " in ended.value.error
     eventually(lambda: answers(victim), 300)
 
 
