@@ -13,6 +13,7 @@ import urllib.parse
 import urllib.request
 
 import e2b
+import e2b_code_interpreter
 import pytest
 import world
 
@@ -80,6 +81,13 @@ def test_memory_hog_is_ended_and_the_sandbox_lives(victim, eventually):
     with pytest.raises(e2b.CommandExitException):
         victim.commands.run(hog, timeout=120)
     eventually(lambda: answers(victim), 120)
+
+
+@pytest.mark.parametrize("code", ["b = []\nwhile True: b.append(bytearray(16 << 20))", BOMBS["one group"]], ids=["memory", "forks"])
+def test_a_kernel_that_takes_all_is_replaced(create, neighbour, code):
+    sandbox = create(kind=e2b_code_interpreter.Sandbox, timeout=900)
+    assert sandbox.run_code(code, timeout=300).error.name == "UnexpectedEndOfExecution"
+    assert sandbox.run_code("1 + 1", timeout=120).text == "2"
 
 
 def test_shared_memory_is_bounded(victim):
