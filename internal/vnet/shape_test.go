@@ -67,12 +67,12 @@ func TestBandwidth(t *testing.T) {
 	s := acquire(t, m)
 	rates(t, m, s, 0, 0)
 	p := cay.DefaultNetwork()
-	p.Bandwidth = cay.Bandwidth{Up: 20 << 20, Down: 10 << 20}
+	p.Bandwidth = cay.Bandwidth{Up: 2 << 20, Down: 1 << 20}
 	apply(t, m, s, p)
-	rates(t, m, s, 10<<20, 20<<20)
-	// More than the buckets hold, so that some of it has to wait.
-	const amount = 2 << 20
-	guestEcho(t, s, amount)
+	rates(t, m, s, 1<<20, 2<<20)
+	// Far more than the buckets hold, so that most of it has to wait.
+	const amount = 1 << 20
+	exchange(t, s, amount)
 	if _, _, down, up := buckets(t, m, s); down == 0 || up == 0 {
 		t.Errorf("of %d bytes each way, %d packets waited down and %d up", amount, down, up)
 	}
@@ -92,8 +92,10 @@ func TestBandwidth(t *testing.T) {
 	t.Error("the slot never came again")
 }
 
-// guestEcho has the host send an amount to a guest, who sends it back.
-func guestEcho(t *testing.T, s Slot, amount int64) {
+// exchange has the host send an amount to a guest, and then the guest as much
+// to the host. One after the other: an echo would come no faster than what it
+// answers, and the bound of the way back would never be met.
+func exchange(t *testing.T, s Slot, amount int64) {
 	t.Helper()
 	var l net.Listener
 	err := inside(t, s.Namespace, func() (err error) {
@@ -107,7 +109,8 @@ func guestEcho(t *testing.T, s Slot, amount int64) {
 	go func() {
 		c, err := l.Accept()
 		if err == nil {
-			io.Copy(c, c)
+			io.CopyN(io.Discard, c, amount)
+			io.CopyN(c, zeros{}, amount)
 			c.Close()
 		}
 	}()
