@@ -190,9 +190,12 @@ func (n *Node) become(ctx context.Context, inst *instance, spec cay.InstanceSpec
 		done <- n.cfg.Net.Apply(ctx, inst.slot, spec.Network)
 	}()
 	go func() { done <- replaceJournal(dir, text) }()
-	err := n.introduce(ctx, inst, func(ctx context.Context) (guest.InitReply, error) {
-		return n.tell(ctx, inst, n.cfg.Token(spec.Sandbox), adoption(spec))
-	})
+	var err error
+	if n.hasNews(spec) {
+		err = n.introduce(ctx, inst, func(ctx context.Context) (guest.InitReply, error) {
+			return n.tell(ctx, inst, n.cfg.Token(spec.Sandbox), adoption(spec))
+		})
+	}
 	if err := errors.Join(err, <-done, <-done); err != nil {
 		return err
 	}
@@ -207,6 +210,14 @@ func (n *Node) become(ctx context.Context, inst *instance, spec cay.InstanceSpec
 	n.mu.Unlock()
 	n.cfg.Log.Debug("sandbox taken from the pool", "sandbox", spec.Sandbox, "took", time.Since(begun))
 	return context.Cause(ctx)
+}
+
+// hasNews reports whether a pooled instance that becomes a sandbox has anything
+// to be told: its ids, its token, its machine id and its seeds it has had since
+// it was made, and nobody has seen them. One that has nothing to be told is not
+// waited for either: it answered when it was frozen, and has done nothing since.
+func (n *Node) hasNews(spec cay.InstanceSpec) bool {
+	return len(spec.Env) > 0 || spec.AccessToken != n.cfg.Token(spec.Sandbox) || len(spec.Network.Rules) > 0
 }
 
 // adoption is what a pooled instance is told when it becomes a sandbox: all

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -117,6 +118,44 @@ func TestPoolHandsOver(t *testing.T) {
 			t.Errorf("two were asked for at once: %+v", p)
 		}
 	})
+}
+
+// What a pooled instance has known since it was made it is not told again, and
+// the create does not wait for its guest.
+func TestPoolTellsNewsOnly(t *testing.T) {
+	cases := map[string]struct {
+		ask  func(*cay.InstanceSpec)
+		told bool
+	}{
+		"nothing":       {func(*cay.InstanceSpec) {}, false},
+		"environment":   {func(s *cay.InstanceSpec) { s.Env = map[string]string{"A": "1"} }, true},
+		"without token": {func(s *cay.InstanceSpec) { s.AccessToken = "" }, true},
+		"authority":     {func(s *cay.InstanceSpec) { s.Network.Rules = map[string][]cay.HeaderRule{"a.example": nil} }, true},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			pooled(t, 1<<30, func(t *testing.T, m *machine, n *Node) {
+				fill(t, n, shape, 1)
+				want := claim(t, n)
+				want.Env, want.AccessToken = nil, "token of "+string(want.Sandbox)
+				c.ask(&want)
+				if _, err := n.Create(t.Context(), want); err != nil {
+					t.Fatal(err)
+				}
+				settled()
+				told := slices.ContainsFunc(m.inits, func(in guest.Init) bool { return in.Mode == guest.ModeResume })
+				if told != c.told {
+					t.Errorf("told %v", told)
+				}
+				if r, mark := readJournal(n.journal(want.Instance)); mark != wholeFile || r.Spec.Team != want.Team {
+					t.Errorf("journal: %q, %+v", mark, r)
+				}
+				if found, ok := n.Lookup(want.Sandbox); !ok || found.Spec.AccessToken != want.AccessToken {
+					t.Errorf("Lookup = %+v, %v", found, ok)
+				}
+			})
+		})
+	}
 }
 
 func listed(t *testing.T, m *machine) []cay.InstanceID {
