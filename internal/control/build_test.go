@@ -43,7 +43,7 @@ func TestExportKeepsTheSnapshot(t *testing.T) {
 	if _, _, err := w.c.ExportTemplate(t.Context(), w.team.ID, "app"); cay.KindOf(err) != cay.NotFound {
 		t.Errorf("one without a build: %v", err)
 	}
-	go w.c.Run(t.Context())
+	w.run()
 	w.start(b)
 	w.await(b)
 	file, name, err := w.c.ExportTemplate(t.Context(), w.team.ID, "app")
@@ -101,17 +101,25 @@ func (w *world) start(b cay.Build) {
 // await waits for the end of a build.
 func (w *world) await(b cay.Build) cay.Build {
 	w.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		row, err := w.store.Build(w.Context(), w.team.ID, b.ID)
-		if err != nil {
+	var row cay.Build
+	w.until("the build ends", func() bool {
+		var err error
+		if row, err = w.store.Build(w.Context(), w.team.ID, b.ID); err != nil {
 			w.Fatal(err)
 		}
-		if row.State != cay.BuildBuilding {
-			return row
+		return row.State != cay.BuildBuilding
+	})
+	return row
+}
+
+// until polls for what comes by itself and tells nobody.
+func (w *world) until(what string, holds func() bool) {
+	w.Helper()
+	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.Fatalf("never: %s", what)
 		}
 	}
-	w.Fatal("the build does not end")
-	return cay.Build{}
 }
 
 func TestBuildsAreRecorded(t *testing.T) {
@@ -228,11 +236,10 @@ func TestBuildsWaitForEachOther(t *testing.T) {
 	}
 	// A build gives its place back a moment after its row says that it is done.
 	err := error(nil)
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if err = w.c.StartBuild(t.Context(), w.team.ID, string(one.Template), one.ID, start); cay.KindOf(err) != cay.Exhausted {
-			break
-		}
-	}
+	w.until("there is room", func() bool {
+		err = w.c.StartBuild(t.Context(), w.team.ID, string(one.Template), one.ID, start)
+		return cay.KindOf(err) != cay.Exhausted
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -345,10 +345,12 @@ func (p *Proxy) drop(f *flow, protocol, name, rule string) {
 // alertDenied is the TLS alert access_denied, which clients show to people.
 var alertDenied = []byte{21, 3, 3, 0, 2, 2, 49}
 
+// dropTLS refuses a connection with an alert. It is recorded first: who was
+// refused may look at once.
 func (p *Proxy) dropTLS(f *flow, name, rule string) {
+	f.refused("tls", name, rule)
 	_ = f.conn.SetWriteDeadline(time.Now().Add(lastWord))
 	_, _ = f.conn.Write(alertDenied)
-	f.refused("tls", name, rule)
 	_ = f.conn.Close()
 	f.finish()
 }

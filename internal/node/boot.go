@@ -99,6 +99,7 @@ const (
 	readyTry      = 10 * time.Second // that one try of the ready command may take
 	readyPause    = 50 * time.Millisecond
 	readyMost     = time.Second
+	dialWithin    = 30 * time.Second // nobody tries again, and a host may stand still for seconds
 )
 
 // startAgain has a booted instance run the start command of its template, as
@@ -159,7 +160,7 @@ type Line struct {
 
 // shell runs a line in a real guest, as the build of a template does.
 func shell(ctx context.Context, slot vnet.Slot, l Line) error {
-	transport := &http.Transport{DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext, DisableCompression: true}
+	transport := &http.Transport{DialContext: (&net.Dialer{Timeout: dialWithin}).DialContext, DisableCompression: true}
 	defer transport.CloseIdleConnections()
 	agent := command.NewClient(&http.Client{Transport: transport},
 		"http://"+net.JoinHostPort(slot.Addr.String(), strconv.Itoa(guest.AgentPort)))

@@ -116,7 +116,8 @@ def test_a_guarded_process_is_an_event_and_a_log_line(eventually):
     assert event["data"]["name"].startswith("python3")
     assert int(event["data"]["pid"]) > 1
     assert sandbox.commands.run("echo alive").stdout == "alive\n"
-    warned = get(f"/v2/sandboxes/{sandbox.sandbox_id}/logs?level=warn")["logs"]
+    # The event may be a moment older than its line.
+    warned = eventually(lambda: get(f"/v2/sandboxes/{sandbox.sandbox_id}/logs?level=warn")["logs"])
     assert "out of memory" in warned[0]["message"]
 
     def ended():  # the log may be a second old

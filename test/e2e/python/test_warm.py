@@ -93,7 +93,7 @@ def test_a_removed_template_empties_its_pool(create, eventually):
     child.kill()
     again.kill()
     e2b.Sandbox.delete_snapshot(snapshot)
-    assert not pooled(of)
+    eventually(lambda: not pooled(of))  # one may have been on its way
 
 
 def test_doctor_counts_it(warm):
