@@ -142,7 +142,8 @@ func dress(t *trip, resp *http.Response) {
 		return
 	}
 	h := resp.Header
-	if set := h["Set-Cookie"]; len(set) > 0 {
+	set := h["Set-Cookie"]
+	if len(set) > 0 {
 		h.Del("Set-Cookie")
 		for _, line := range set {
 			if line = dressCookie(line, t.prefix); line != "" {
@@ -153,6 +154,10 @@ func dress(t *trip, resp *http.Response) {
 	if !t.shared() {
 		return
 	}
+	opened := opensDocument(t.in)
+	for _, line := range twins(set, t.in, t.place, opened) {
+		h.Add("Set-Cookie", line)
+	}
 	// A service worker beyond its prefix would answer for other sandboxes.
 	h.Del("Service-Worker-Allowed")
 	for _, name := range []string{"Location", "Content-Location"} {
@@ -160,7 +165,7 @@ func dress(t *trip, resp *http.Response) {
 			h.Set(name, relocate(v, t.in.Host, t.place))
 		}
 	}
-	if opensDocument(t.in) {
+	if opened {
 		remember(h, t.in, t)
 	}
 }

@@ -224,7 +224,11 @@ func (t *trip) headers() http.Header {
 	}
 	if cookies := h["Cookie"]; len(cookies) > 0 {
 		delete(h, "Cookie")
-		if own := withoutOwn(strings.Join(cookies, "; ")); own != "" {
+		own := withoutOwn(strings.Join(cookies, "; "))
+		if t.way == byPage && isUpgrade(in) {
+			own = withTwins(own, in, t.place)
+		}
+		if own != "" {
 			h.Set("Cookie", own)
 		}
 	}

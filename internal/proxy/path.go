@@ -108,10 +108,10 @@ func (p *Proxy) byPathForm(r *http.Request) place {
 //
 // The referrer says whose page it is. Where there is none (websockets, strict
 // pages), the last page that was opened is meant; not so for navigations, or
-// nobody would ever reach the server's own pages again. Programs with an API
-// key mean the API.
+// nobody would ever reach the server's own pages again: those are for [lost].
+// Programs with an API key mean the API.
 func (p *Proxy) astray(r *http.Request) place {
-	if !p.cfg.Paths || r.Header.Get("X-Api-Key") != "" {
+	if !p.takesStrays(r) {
 		return place{}
 	}
 	at := referrer(r)
@@ -128,6 +128,10 @@ func (p *Proxy) astray(r *http.Request) place {
 	return at
 }
 
+func (p *Proxy) takesStrays(r *http.Request) bool {
+	return p.cfg.Paths && r.Header.Get("X-Api-Key") == ""
+}
+
 // referrer is the path form of the page that made a request, if it says so.
 func referrer(r *http.Request) place {
 	from, err := url.Parse(r.Referer())
@@ -139,11 +143,13 @@ func referrer(r *http.Request) place {
 	return at
 }
 
-// opensDocument reports whether a browser is about to show the answer. Browsers
-// say so to addresses that they trust; to others there is only what they accept.
+// opensDocument reports whether a browser is about to show the answer, as a page
+// and not as a part of one. Browsers say so to addresses that they trust; to
+// others there is only what they accept.
 func opensDocument(r *http.Request) bool {
 	if mode := r.Header.Get("Sec-Fetch-Mode"); mode != "" {
-		return mode == "navigate"
+		dest := r.Header.Get("Sec-Fetch-Dest")
+		return mode == "navigate" && (dest == "" || dest == "document")
 	}
 	return strings.Contains(r.Header.Get("Accept"), "text/html")
 }

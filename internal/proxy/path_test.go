@@ -67,6 +67,7 @@ func TestPathForm(t *testing.T) {
 		{"person means the server", "GET", "/", map[string]string{"Cookie": opened, "Accept": "text/html"}, 200, "rest"},
 		{"person, where browsers say so", "GET", "/", map[string]string{"Cookie": opened, "Sec-Fetch-Mode": "navigate"}, 200, "rest"},
 		{"another address's page", "GET", "/a.js", map[string]string{"Referer": "http://192.0.2.1/s/i1/3000/"}, 200, "rest"},
+		{"frame of a page that says nothing", "GET", "/f", map[string]string{"Cookie": opened, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}, 307, "/s/i2/3000/f"},
 		{"own referrer", "GET", "/s/i1/3000/b", map[string]string{"Referer": page}, 200, "one /b referer=" + w.front.URL + "/deep/page?x=1 cookie="},
 		{"another sandbox's referrer", "GET", "/s/i2/3000/b", map[string]string{"Referer": page}, 200, "two /b referer= cookie="},
 		{"own cookies stay", "GET", "/s/i1/3000/", map[string]string{"Cookie": "a=1; " + openedCookie + "=3000-i1-" + teamTag("") + "; b=2"}, 200, "one / referer= cookie=a=1; b=2"},
@@ -131,6 +132,7 @@ func TestPathFormAnswers(t *testing.T) {
 		}
 		cookies := strings.Join(resp.Header["Set-Cookie"], "\n")
 		want := "a=1; Path=/s/i1/3000/\nb=2; HttpOnly; Path=/s/i1/3000/app\nc=3; Path=/s/i1/3000/x\n" +
+			"cay_twin_3000-i1_a=1; Path=/; HttpOnly; SameSite=Strict\n" +
 			openedCookie + "=3000-i1-" + teamTag("") + "; Path=/; Max-Age=34560000; HttpOnly; SameSite=Lax"
 		if cookies != want || resp.Header.Get("Service-Worker-Allowed") != "" {
 			t.Errorf("headers %v", resp.Header)

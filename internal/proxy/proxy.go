@@ -85,7 +85,7 @@ func (p *Proxy) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch at := p.find(r); {
 		case at.verdict == notOurs:
-			next.ServeHTTP(w, r)
+			next.ServeHTTP(p.orLost(w, r), r)
 		case at.verdict == broken:
 			badRoute(w, r, at)
 		case at.moved != "":
