@@ -10,6 +10,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/storage"
 	"github.com/cay-run/cay/internal/store"
 )
 
@@ -76,6 +77,9 @@ func (a *app) variables(cfg config.Config) ([][2]string, error) {
 // newKey makes a key of the default team, in the records of this machine's
 // server, which may be running.
 func newKey(a *app, cfg config.Config, name string) (string, error) {
+	if err := storage.Down(cfg.Data); err != nil {
+		return "", err
+	}
 	path := filepath.Join(cfg.Data, "cay.db")
 	if _, err := os.Stat(path); err != nil {
 		hint := "start one with `cay up`, or set CAY_DATA_DIR to the server's"

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/cay-run/cay"
@@ -28,9 +29,12 @@ func (storageStatusCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	down := storage.Down(cfg.Data)
 	switch {
 	case a.json:
-		return a.printJSON(s)
+		return errors.Join(a.printJSON(s), down)
+	case down != nil:
+		return down
 	case !s.Exists:
 		fmt.Fprintf(a.err, "  %s has no file system of its own; cay doctor says whether that costs anything\n", cfg.Data)
 	case !s.Mounted:
@@ -60,11 +64,7 @@ func (storageCreateCmd) Help() string {
 }
 
 func (c *storageCreateCmd) Run(a *app) error {
-	cfg, err := a.config()
-	if err != nil {
-		return err
-	}
-	size, err := sizeOf(c.Size)
+	cfg, size, err := a.storageOf(c.Size)
 	if err != nil {
 		return err
 	}
@@ -82,11 +82,7 @@ type storageGrowCmd struct {
 }
 
 func (c *storageGrowCmd) Run(a *app) error {
-	cfg, err := a.config()
-	if err != nil {
-		return err
-	}
-	size, err := sizeOf(c.Size)
+	cfg, size, err := a.storageOf(c.Size)
 	if err != nil {
 		return err
 	}
@@ -97,14 +93,15 @@ func (c *storageGrowCmd) Run(a *app) error {
 	return nil
 }
 
-// sizeOf reads a size; none is 0.
-func sizeOf(text string) (int64, error) {
-	if text == "" {
-		return 0, nil
+// storageOf reads the settings and a size; no size is 0.
+func (a *app) storageOf(text string) (config.Config, int64, error) {
+	cfg, err := a.config()
+	if err != nil || text == "" {
+		return cfg, 0, err
 	}
 	size, ok := config.Size(text)
 	if !ok || size == 0 {
-		return 0, cay.Errorf(cay.Invalid, "--size %q is no size such as 100GiB", text)
+		return cfg, 0, cay.Errorf(cay.Invalid, "--size %q is no size such as 100GiB", text)
 	}
-	return size, nil
+	return cfg, size, nil
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -180,6 +181,42 @@ func TestArchivesAreNotHeldInMemory(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		if used := after.TotalAlloc - before.TotalAlloc; used > 32<<20 {
 			t.Errorf("%s took %d MB of memory", name, used>>20)
+		}
+	}
+}
+
+// What would be written twice inside, and read again by every step after it,
+// becomes a layer on the host, however few files it is.
+func TestMuchAndLittle(t *testing.T) {
+	b := &Builder{contexts: t.TempDir()}
+	r := &run{Builder: b, spec: cay.BuildSpec{Team: "team"}}
+	must(t, os.Mkdir(filepath.Join(b.contexts, "team"), 0o700))
+	for name, tc := range map[string]struct {
+		sizes        []int64
+		much, single bool
+	}{
+		"one file":          {[]int64{1}, false, true},
+		"two":               {[]int64{1, 1}, false, false},
+		"a large one":       {[]int64{graftBytes + 1}, true, true},
+		"a large one later": {[]int64{scanMost, 1, graftBytes}, true, false},
+		"as much as little": {[]int64{scanMost, scanMost, 1}, false, false},
+		"many":              {make([]int64, graftAbove+1), true, false},
+	} {
+		var heads bytes.Buffer
+		f, err := os.Create(b.upload("team", "hash"))
+		must(t, err)
+		var end int64
+		for i, size := range tc.sizes { // contents are holes
+			heads.Reset()
+			must(t, tar.NewWriter(&heads).WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: strconv.Itoa(i), Size: size}))
+			_, err := f.WriteAt(heads.Bytes(), end)
+			must(t, err)
+			end += int64(heads.Len()) + (size+511)/512*512
+		}
+		must(t, errors.Join(f.Truncate(end+1024), f.Close()))
+		much, single, err := r.firstNames(cay.BuildStep{FilesHash: "hash"})
+		if err != nil || much != tc.much || single != tc.single {
+			t.Errorf("%s: much %v, single %v: %v", name, much, single, err)
 		}
 	}
 }

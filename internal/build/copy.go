@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"path"
 	"strconv"
 	"strings"
@@ -62,22 +63,22 @@ func (s source) rename(name string) (string, bool) {
 }
 
 // firstNames reads the archive's first names, at most as many as tell a COPY
-// of many files from one of few; dir says that a directory is among the first
-// two.
-func (r *run) firstNames(s cay.BuildStep) (files int, dir bool, err error) {
+// of much from one of little. single says that it is one file and nothing else.
+func (r *run) firstNames(s cay.BuildStep) (much, single bool, err error) {
 	in, done, err := r.openUpload(r.spec.Team, s.FilesHash)
 	if err != nil {
-		return 0, false, err
+		return false, false, err
 	}
 	defer done()
+	files, dir := 0, false
 	t, read := tar.NewReader(in), int64(0)
-	for files <= graftAbove && read < scanMost {
+	for files <= graftAbove && (files < 2 || read < scanMost) {
 		h, err := t.Next()
 		if err == io.EOF {
 			break
 		}
 		if err != nil {
-			return 0, false, badArchive(err)
+			return false, false, badArchive(err)
 		}
 		if files++; files <= 2 {
 			dir = dir || h.Typeflag == tar.TypeDir
@@ -85,12 +86,16 @@ func (r *run) firstNames(s cay.BuildStep) (files int, dir bool, err error) {
 		read += h.Size
 	}
 	if files == 0 {
-		return 0, false, cay.Errorf(cay.Invalid, "the archive of the step's files is empty")
+		return false, false, cay.Errorf(cay.Invalid, "the archive of the step's files is empty")
 	}
-	return files, dir, nil
+	if st, err := os.Stat(r.upload(r.spec.Team, s.FilesHash)); err == nil {
+		read = max(read, st.Size())
+	}
+	return files > graftAbove || read > graftBytes, files == 1 && !dir, nil
 }
 
-// scanMost is how many bytes of an archive are read to count its files.
+// scanMost is how many bytes of an archive are read to count its files, when
+// it is known whether it is one.
 const scanMost = 32 << 20
 
 // copying is a COPY that is under way.
@@ -116,9 +121,9 @@ func (c copying) target(dir string, there bool) (string, string) {
 }
 
 // copyPlan reads a step's arguments and what its archive begins with.
-func (r *run) copyPlan(s cay.BuildStep) (c copying, files int, err error) {
+func (r *run) copyPlan(s cay.BuildStep) (c copying, much bool, err error) {
 	if c.from, err = newSource(s.Args[0]); err != nil {
-		return c, 0, err
+		return c, false, err
 	}
 	dest := expand(s.Args[1], r.lookup)
 	c.into = dest == "" || strings.HasSuffix(dest, "/") || path.Base(dest) == "." || path.Base(dest) == ".."
@@ -131,12 +136,11 @@ func (r *run) copyPlan(s cay.BuildStep) (c copying, files int, err error) {
 	}
 	if len(s.Args) > 3 && s.Args[3] != "" {
 		if c.mode, err = strconv.ParseInt(s.Args[3], 8, 32); err != nil || c.mode < 0 || c.mode > 0o7777 {
-			return c, 0, cay.Errorf(cay.Invalid, "COPY: %.40q is no mode", s.Args[3])
+			return c, false, cay.Errorf(cay.Invalid, "COPY: %.40q is no mode", s.Args[3])
 		}
 	}
-	files, dir, err := r.firstNames(s)
-	c.from.single = files == 1 && !dir
-	return c, files, err
+	much, c.from.single, err = r.firstNames(s)
+	return c, much, err
 }
 
 // copyStep streams the archive into the sandbox, every name where it belongs.

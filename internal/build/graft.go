@@ -21,6 +21,11 @@ import (
 // less than a thousand times that.
 const graftAbove = 1000
 
+// graftBytes is what an archive has that becomes a layer so as well: inside,
+// its contents would be written twice, and every later step would read them
+// again to see that they are known.
+const graftBytes = 256 << 20
+
 const passwdMost = 1 << 20
 
 // tree reads the root as the steps so far have left it.
@@ -104,12 +109,12 @@ func placeIn(tree *erofs.Tree, dest string) (dir string, there bool) {
 }
 
 // onHost carries a step out that needs no program, where the sandbox would
-// take longer: a COPY of many files, and what needs no sandbox while there is
+// take longer: a COPY of much, and what needs no sandbox while there is
 // none. It reports whether it did.
 func (r *run) onHost(ctx context.Context, s cay.BuildStep) (bool, error) {
 	if s.Type == "COPY" {
-		c, files, err := r.copyPlan(s)
-		if err != nil || files <= graftAbove {
+		c, much, err := r.copyPlan(s)
+		if err != nil || !much {
 			return false, err
 		}
 		return r.graft(ctx, s, c)

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/storage"
 	"github.com/cay-run/cay/internal/vnet"
 )
@@ -121,6 +122,10 @@ func systemCalls(_ context.Context, h host) Check {
 func dataDirectory(_ context.Context, h host) Check {
 	if storage.Waiting(h.cfg.Data) {
 		return ok(h.cfg.Data + " has storage of its own, which is mounted when the server starts")
+	}
+	var down *cay.Error
+	if errors.As(storage.Down(h.cfg.Data), &down) {
+		return fail(down.Msg, down.Hint)
 	}
 	dir := existing(h.cfg.Data)
 	if err := unix.Access(dir, unix.W_OK); err != nil {

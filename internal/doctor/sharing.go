@@ -14,6 +14,9 @@ func sharing(_ context.Context, h host) Check {
 	if storage.Waiting(h.cfg.Data) {
 		return ok("templates share blocks, in storage that is mounted when the server starts")
 	}
+	if storage.Down(h.cfg.Data) != nil {
+		return warn("whether files can share blocks is not known: their file system is down", "see the data directory")
+	}
 	err := storage.Shares(existing(h.cfg.Data))
 	switch {
 	case err == nil:

@@ -122,6 +122,7 @@ func (p *imageProgress) VisitPullImageResponse(w http.ResponseWriter) error {
 	}
 	img, err := p.do(func(step string) { tell(cayv1.ImageProgress{Step: &step}) })
 	if err != nil {
+		err = p.explain(err)
 		if cay.KindOf(err) == cay.Internal {
 			p.log.Error("an image could not be taken", "error", err)
 		}

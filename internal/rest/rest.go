@@ -39,7 +39,10 @@ type Config struct {
 	SSH  Shells // nil offers none
 	// SSHListen is where the SSH server listens itself, if it does.
 	SSHListen string
-	Log       *slog.Logger
+	// Explain is given every error before it is told, and may know a better
+	// one; nil knows none.
+	Explain func(error) error
+	Log     *slog.Logger
 }
 
 // Shells is the SSH server.
@@ -68,6 +71,7 @@ type server struct {
 	dial    func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
 	ssh     Shells
 	sshAt   string
+	explain func(error) error
 	log     *slog.Logger
 	streams atomic.Int32 // of events, that are open
 }
@@ -77,7 +81,10 @@ var _ StrictServerInterface = (*server)(nil)
 // New returns the handler of the whole REST surface.
 func New(cfg Config) http.Handler {
 	s := &server{control: cfg.Control, auth: cfg.Auth, domain: cfg.Domain, images: cfg.Images, links: cfg.Links, log: cfg.Log}
-	s.dial, s.ssh, s.sshAt = cfg.Dial, cfg.SSH, cfg.SSHListen
+	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
+	if s.explain == nil {
+		s.explain = func(err error) error { return err }
+	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -182,6 +189,7 @@ var statuses = map[cay.Kind]int{
 
 // fail answers with an error. Causes go to the log, not to the caller.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	err = s.explain(err)
 	status, e := wireError(err)
 	if status >= 500 && status != http.StatusNotImplemented && r.Context().Err() == nil {
 		s.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "status", status, "error", err)

@@ -30,6 +30,12 @@ func Down(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	if _, err := os.Stat(cfg.Data); errors.Is(err, os.ErrNotExist) {
 		return nil // nothing was ever started here
 	}
+	if down := storage.Down(cfg.Data); down != nil {
+		log.Error(down.Error())
+		if err := letGo(ctx, cfg); err != nil {
+			return err
+		}
+	}
 	if err := errors.Join(storage.Mount(ctx, cfg.Data), stopHolder(ctx, cfg.Data)); err != nil {
 		return err
 	}

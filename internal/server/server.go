@@ -36,6 +36,7 @@ import (
 	"github.com/cay-run/cay/internal/seal"
 	"github.com/cay-run/cay/internal/snapshot"
 	"github.com/cay-run/cay/internal/sshd"
+	"github.com/cay-run/cay/internal/storage"
 	"github.com/cay-run/cay/internal/store"
 	"github.com/cay-run/cay/internal/template"
 	"github.com/cay-run/cay/internal/vnet"
@@ -75,6 +76,7 @@ type Server struct {
 	listener  net.Listener // from Run on
 
 	ready   chan struct{}
+	down    sync.Once // that the data directory's file system is
 	running sync.WaitGroup
 	closers []func() error // in the order of opening
 	once    sync.Once
@@ -235,7 +237,7 @@ func (s *Server) openControl(ctx context.Context, m *machine) error {
 	}
 	face := rest.New(rest.Config{
 		Control: s.control, Auth: auth.New(db), Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
-		Images: s.images, Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen,
+		Images: s.images, Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
 	})
 	s.http = &http.Server{
 		Handler:           s.proxy.Wrap(face),
@@ -361,6 +363,9 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 }
 
 func makeDirs(cfg config.Config) error {
+	if err := storage.Down(cfg.Data); err != nil {
+		return err
+	}
 	for _, dir := range []string{cfg.Data, cfg.Run} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return cay.Wrap(cay.Unavailable, err, "cannot make the directory %s", dir).

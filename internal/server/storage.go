@@ -4,11 +4,17 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/embedded"
+	"github.com/cay-run/cay/internal/engine/runsc"
 	"github.com/cay-run/cay/internal/storage"
 )
 
@@ -49,4 +55,98 @@ func CreateStorage(ctx context.Context, cfg config.Config, size int64) error {
 		}
 	}
 	return storage.Create(ctx, cfg.Data, size)
+}
+
+// explain puts that the data directory's file system is down in the place of
+// what an operation makes of it, and tells the log once.
+func (s *Server) explain(err error) error {
+	down := storage.Down(s.cfg.Data)
+	if down == nil {
+		return err
+	}
+	s.down.Do(func() {
+		var told *cay.Error
+		if errors.As(down, &told) {
+			s.log.Error(told.Error(), "hint", told.Hint)
+		}
+	})
+	return down
+}
+
+// letGo ends whatever uses a data directory whose file system is down, and
+// unmounts that. Nothing in the directory can be read, so the server is found
+// by its socket, and sandboxes by their cgroups, with a copy of the engine.
+func letGo(ctx context.Context, cfg config.Config) error {
+	if err := stopServing(ctx, cfg); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(cfg.Run, "down-")
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "make a directory in %s", cfg.Run)
+	}
+	defer os.RemoveAll(tmp)
+	binaries, err := embedded.Unpack(tmp)
+	if err != nil {
+		return err
+	}
+	e, err := runsc.Open(runsc.Config{Engines: binaries.EngineDir, Hash: binaries.EngineHash, Run: cfg.Run, Cgroup: cfg.NetworkName})
+	if err != nil {
+		return err
+	}
+	if err := endAll(ctx, &machine{engine: e}); err != nil {
+		return err
+	}
+	return storage.Unmount(ctx, cfg.Data)
+}
+
+// stopServing asks the server that answers in the run directory to end, and
+// waits until it has.
+func stopServing(ctx context.Context, cfg config.Config) error {
+	c, err := new(net.Dialer).DialContext(ctx, "unix", filepath.Join(cfg.Run, operatorSocket))
+	if err != nil {
+		return nil // nobody answers
+	}
+	pid, err := peer(c.(*net.UnixConn))
+	c.Close()
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "cannot look for a running server")
+	}
+	handle, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "cannot look at the server (process %d)", pid)
+	}
+	defer unix.Close(handle)
+	if err := unix.PidfdSendSignal(handle, unix.SIGTERM, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return cay.Wrap(cay.Denied, err, "cannot stop the server (process %d)", pid)
+	}
+	for {
+		ended := []unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}
+		if n, err := unix.Poll(ended, int(100*time.Millisecond/time.Millisecond)); n > 0 {
+			return nil
+		} else if err != nil && !errors.Is(err, unix.EINTR) {
+			return cay.Wrap(cay.Internal, err, "wait for the server (process %d)", pid)
+		}
+		if err := ctx.Err(); err != nil {
+			return cay.Wrap(cay.Unavailable, err, "the server (process %d) has not ended yet", pid)
+		}
+	}
+}
+
+// peer says which process listens on a socket.
+func peer(c *net.UnixConn) (pid int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var who *unix.Ucred
+	if cerr := raw.Control(func(fd uintptr) { who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return 0, err
+	}
+	return int(who.Pid), nil
 }

@@ -103,39 +103,45 @@ func makeFile(ctx context.Context, dir string, size int64) (*os.File, error) {
 }
 
 // fill copies what is in the directory into the file system in a file.
-func fill(ctx context.Context, file, dir string) (err error) {
+func fill(ctx context.Context, file, dir string) error {
+	return aside(file, dir, func(work string) error {
+		info, err := os.Stat(dir)
+		if err != nil {
+			return failed(err, "look at %s", dir)
+		}
+		owner := info.Sys().(*syscall.Stat_t)
+		if err := errors.Join(os.Chown(work, int(owner.Uid), int(owner.Gid)), os.Chmod(work, info.Mode().Perm())); err != nil {
+			return failed(err, "make the storage of %s", dir)
+		}
+		names, err := data(dir)
+		if err != nil {
+			return failed(err, "list %s", dir)
+		}
+		if len(names) > 0 {
+			args := append([]string{"--archive", "--target-directory=" + work, "--"}, names...)
+			if err := tool(ctx, dir, "cp", args...); err != nil {
+				return err
+			}
+		}
+		d, err := os.Open(work)
+		if err != nil {
+			return failed(err, "sync the storage of %s", dir)
+		}
+		defer d.Close()
+		if err := unix.Syncfs(int(d.Fd())); err != nil {
+			return failed(err, "sync the storage of %s", dir)
+		}
+		return nil
+	})
+}
+
+// aside does something with the file system in a file where nobody else looks.
+func aside(file, dir string, do func(work string) error) error {
 	work, release, err := mountAside(file, dir)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, release()) }()
-	info, err := os.Stat(dir)
-	if err != nil {
-		return failed(err, "look at %s", dir)
-	}
-	owner := info.Sys().(*syscall.Stat_t)
-	if err := errors.Join(os.Chown(work, int(owner.Uid), int(owner.Gid)), os.Chmod(work, info.Mode().Perm())); err != nil {
-		return failed(err, "make the storage of %s", dir)
-	}
-	names, err := data(dir)
-	if err != nil {
-		return failed(err, "list %s", dir)
-	}
-	if len(names) > 0 {
-		args := append([]string{"--archive", "--target-directory=" + work, "--"}, names...)
-		if err := tool(ctx, dir, "cp", args...); err != nil {
-			return err
-		}
-	}
-	d, err := os.Open(work)
-	if err != nil {
-		return failed(err, "sync the storage of %s", dir)
-	}
-	defer d.Close()
-	if err := unix.Syncfs(int(d.Fd())); err != nil {
-		return failed(err, "sync the storage of %s", dir)
-	}
-	return nil
+	return errors.Join(do(work), release())
 }
 
 // mountAside mounts the file system in a file where only its maker looks.
@@ -263,29 +269,23 @@ func Grow(ctx context.Context, dir string, size int64) error {
 	if err := needs("xfs_growfs"); err != nil {
 		return err
 	}
-	f, err := locked(ctx, filepath.Join(dir, fileName))
-	if errors.Is(err, os.ErrNotExist) {
-		return cay.Errorf(cay.NotFound, "%s has no storage of its own", dir).WithHint("`cay storage create` makes one")
-	}
-	if err != nil {
-		return failed(err, "open the storage of %s", dir)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return failed(err, "look at the storage of %s", dir)
-	}
-	size = size / (1 << 20) << 20
-	if size <= info.Size() {
-		return cay.Errorf(cay.Invalid, "the storage of %s has %d MB; it can only become larger", dir, info.Size()>>20)
-	}
-	if err := allocate(f, size); err != nil {
-		// What came of it is given back: the file must not be in the way.
-		return errors.Join(failed(err, "make the storage of %s larger", dir), f.Truncate(info.Size()))
-	}
-	work, release, err := mountAside(f.Name(), dir)
+	f, has, err := open(ctx, dir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(tool(ctx, "/", "xfs_growfs", work), release())
+	if f == nil {
+		return cay.Errorf(cay.NotFound, "%s has no storage of its own", dir).WithHint("`cay storage create` makes one")
+	}
+	defer f.Close()
+	size = size / (1 << 20) << 20
+	if size <= has {
+		return cay.Errorf(cay.Invalid, "the storage of %s has %d MB; it can only become larger", dir, has>>20)
+	}
+	if err := allocate(f, size); err != nil {
+		// What came of it is given back: the file must not be in the way.
+		return errors.Join(failed(err, "make the storage of %s larger", dir), f.Truncate(has))
+	}
+	return aside(f.Name(), dir, func(work string) error {
+		return tool(ctx, "/", "xfs_growfs", work)
+	})
 }

@@ -38,6 +38,12 @@ func attach(file, dir string) error {
 	switch {
 	case errors.Is(err, unix.ENODEV):
 		return cay.Wrap(cay.Unsupported, err, "this kernel has no XFS").WithHint("modprobe xfs, or use a kernel with CONFIG_XFS_FS")
+	case errors.Is(err, unix.EUCLEAN), errors.Is(err, unix.EBADMSG):
+		return cay.Wrap(cay.Internal, err, "the file system in %s is damaged", file).WithCode(CodeDown).
+			WithHint("copy the file, if there is room, then: xfs_repair %s", file)
+	case errors.Is(err, unix.EIO):
+		return cay.Wrap(cay.Internal, err, "the file system in %s cannot be read or written", file).WithCode(CodeDown).
+			WithHint("see what the kernel says of the disk (dmesg), and copy the file to a sound one")
 	case err != nil:
 		return failed(err, "mount %s at %s", file, dir)
 	}

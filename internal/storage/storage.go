@@ -79,15 +79,15 @@ func unnamed(dir string) (*os.File, error) {
 }
 
 // Mount mounts the storage of a data directory, if there is any and it is not
-// mounted yet.
+// mounted yet. It fails where the directory's file system is down.
 func Mount(ctx context.Context, dir string) error {
-	removeUnfinished(dir)
-	f, err := locked(ctx, filepath.Join(dir, fileName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if err := Down(dir); err != nil {
+		return err
 	}
-	if err != nil {
-		return failed(err, "open the storage of %s", dir)
+	removeUnfinished(dir)
+	f, size, err := open(ctx, dir)
+	if f == nil {
+		return err
 	}
 	defer f.Close()
 	if !Waiting(dir) { // another was quicker
@@ -103,14 +103,10 @@ func Mount(ctx context.Context, dir string) error {
 		return cay.Errorf(cay.Conflict, "%s has the data of a server beside its storage, %s", dir, fileName).
 			WithHint("move one of them to another directory: a server can use one only")
 	}
-	info, err := f.Stat()
-	if err != nil {
-		return failed(err, "look at the storage of %s", dir)
-	}
-	if err := allocate(f, info.Size()); err != nil {
+	if err := allocate(f, size); err != nil {
 		return failed(err, "keep room on the disk for all of the storage of %s", dir)
 	}
-	return attach(f.Name(), dir)
+	return attachNew(ctx, f.Name(), dir)
 }
 
 // Unmount takes the storage of a data directory away, if it is mounted there.
@@ -149,6 +145,7 @@ func unmount(ctx context.Context, dir string) error {
 type Status struct {
 	Exists  bool   `json:"exists"`  // the directory has storage
 	Mounted bool   `json:"mounted"` // and it is mounted
+	Down    bool   `json:"down"`    // and has shut itself down
 	Device  string `json:"device,omitempty"`
 	Direct  bool   `json:"direct"` // the disk's pages are not kept in memory a second time
 	Bytes   int64  `json:"bytes"`  // all that it can hold
@@ -170,9 +167,27 @@ func Look(dir string) (Status, error) {
 	}
 	direct, _ := os.ReadFile(filepath.Join(sysBlock, name, "loop", "dio"))
 	return Status{
-		Exists: true, Mounted: true, Device: "/dev/" + name, Direct: strings.TrimSpace(string(direct)) == "1",
+		Exists: true, Mounted: true, Down: Down(dir) != nil, Device: "/dev/" + name, Direct: strings.TrimSpace(string(direct)) == "1",
 		Bytes: int64(st.Blocks) * st.Bsize, Free: int64(st.Bavail) * st.Bsize,
 	}, nil
+}
+
+// open opens the storage of a data directory when nobody else is at it, and
+// says how large it is; nil where there is none.
+func open(ctx context.Context, dir string) (f *os.File, size int64, err error) {
+	f, err = locked(ctx, filepath.Join(dir, fileName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, failed(err, "open the storage of %s", dir)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, 0, failed(err, "look at the storage of %s", dir)
+	}
+	return f, info.Size(), nil
 }
 
 // locked opens a file of ours when nobody else is at it.

@@ -229,20 +229,88 @@ func TestAFullDiskAroundBreaksNothing(t *testing.T) {
 	}
 }
 
+// shutDown has the file system of a directory do what it does when the disk
+// below loses a write of its log, as it would without power.
+func shutDown(t *testing.T, dir string) {
+	t.Helper()
+	d, err := os.Open(dir)
+	must(t, err)
+	defer d.Close()
+	const goingDown, withoutLog = 0x8004587d, 2 // XFS_IOC_GOINGDOWN
+	how := uint32(withoutLog)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, d.Fd(), goingDown, uintptr(unsafe.Pointer(&how))); errno != 0 {
+		t.Fatal(errno)
+	}
+}
+
+// A file system that has shut itself down says so, whoever asks, and is as it
+// was once it is mounted anew. So does one that is damaged.
+func TestItShutsItselfDown(t *testing.T) {
+	dir := stored(t)
+	must(t, noise(filepath.Join(dir, "synced"), 1<<20))
+	must(t, Down(dir))
+	must(t, Down(filepath.Join(dir, "none")))
+	// A process with mounts of its own, as a sandbox of another server has them.
+	keeper := exec.Command("sleep", "600")
+	keeper.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	must(t, keeper.Start())
+	t.Cleanup(func() { _ = keeper.Process.Kill() })
+	shutDown(t, dir)
+	told := func(err error) {
+		t.Helper()
+		var ours *cay.Error
+		if !errors.As(err, &ours) || ours.Kind != cay.Internal || ours.Code != CodeDown {
+			t.Fatalf("it says %v", err)
+		}
+		for _, say := range []string{"cay down", "cay up", "xfs_repair " + filepath.Join(dir, fileName)} {
+			if !strings.Contains(ours.Hint, say) {
+				t.Errorf("the hint does not say %q: %s", say, ours.Hint)
+			}
+		}
+	}
+	told(Down(dir))
+	told(Mount(t.Context(), dir))
+	if s, err := Look(dir); err != nil || !s.Mounted || !s.Down {
+		t.Errorf("it is %+v: %v", s, err)
+	}
+	must(t, Unmount(t.Context(), dir))
+	ended, end := context.WithCancel(t.Context())
+	end() // nobody waits for the one who keeps it
+	if err := Mount(ended, dir); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("process %d (sleep)", keeper.Process.Pid)) {
+		t.Errorf("kept by another, it says %v", err)
+	}
+	must(t, keeper.Process.Kill())
+	_ = keeper.Wait()
+	must(t, Mount(t.Context(), dir))
+	must(t, Down(dir))
+	if s, err := Look(dir); err != nil || s.Down {
+		t.Errorf("mounted anew it is %+v: %v", s, err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "synced")); err != nil || info.Size() != 1<<20 {
+		t.Errorf("what was synced is %v: %v", info, err)
+	}
+
+	// One that is damaged is no riddle either.
+	must(t, Unmount(t.Context(), dir))
+	f, err := os.OpenFile(filepath.Join(dir, fileName), os.O_WRONLY, 0)
+	must(t, err)
+	_, err = f.WriteAt(make([]byte, 64), 128) // of the superblock, behind its magic number
+	must(t, errors.Join(err, f.Close()))
+	var ours *cay.Error
+	if err := Mount(t.Context(), dir); !errors.As(err, &ours) || ours.Code != CodeDown || !strings.Contains(ours.Hint, "xfs_repair") {
+		t.Fatalf("it says %v", err)
+	}
+	if !Waiting(dir) {
+		t.Error("it is gone")
+	}
+}
+
 // A machine that loses its power keeps what was synced.
 func TestPowerIsLost(t *testing.T) {
 	dir := stored(t)
 	must(t, noise(filepath.Join(dir, "synced"), 1<<20))
 	must(t, os.WriteFile(filepath.Join(dir, "passing"), make([]byte, 1<<20), 0o600))
-	d, err := os.Open(dir)
-	must(t, err)
-	const goingDown, withoutLog = 0x8004587d, 2 // XFS_IOC_GOINGDOWN, as the power would
-	how := uint32(withoutLog)
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, d.Fd(), goingDown, uintptr(unsafe.Pointer(&how)))
-	must(t, d.Close())
-	if errno != 0 {
-		t.Fatal(errno)
-	}
+	shutDown(t, dir)
 	if _, err := os.ReadFile(filepath.Join(dir, "synced")); err == nil {
 		t.Fatal("it has not gone down")
 	}
