@@ -29,6 +29,7 @@ func interpreter(ctx context.Context, g *errgroup.Group, o options, a *agent.Age
 		Env:        a.Env,
 		Languages:  strings.FieldsFunc(o.languages, func(r rune) bool { return r == ',' }),
 		Spawn:      reaper.Spawn,
+		Why:        a.Why,
 		Log:        log,
 	})
 	if err != nil {

@@ -44,6 +44,7 @@ type Agent struct {
 	files   *fs.Service
 	handler http.Handler
 	cpu     cpuMeter
+	ended   ended
 	diary   diary
 
 	initing sync.Mutex // one /init at a time

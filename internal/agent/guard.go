@@ -57,10 +57,12 @@ type guard struct {
 	freeze func(bool)          // stops all processes but this one, or lets them go on
 	kill   func(pid int) error // as kill(2): a group when negative, all when -1
 	blame  func(pids []int, reason string)
-	told   func(v victim, reason string) // it was ended
-	kills  []time.Time                   // the latest, oldest first
-	last   spare                         // what the latest look saw
-	slots  int                           // how many processes there can be
+	// told: a process, or one and those that belong to it, was ended with so
+	// many bytes.
+	told  func(pid int, comm string, used uint64, reason string)
+	kills []time.Time // the latest, oldest first
+	last  spare       // what the latest look saw
+	slots int         // how many processes there can be
 }
 
 // sample is what sysinfo(2) says. Unlike /proc/meminfo, whose figures gVisor
@@ -97,10 +99,11 @@ func (a *Agent) Guard(ctx context.Context) {
 		blame: func(pids []int, reason string) {
 			a.cfg.Log.Warn("guard", "reason", reason)
 			a.procs.Blame(pids, reason)
+			a.ended.note(pids, reason)
 		},
-		told: func(v victim, reason string) {
+		told: func(pid int, comm string, used uint64, reason string) {
 			a.diary.note("process.killed", "warn", "guard", reason,
-				"pid", strconv.Itoa(v.pid), "name", v.comm, "memoryMB", strconv.FormatUint(v.rss/mib, 10))
+				"pid", strconv.Itoa(pid), "name", comm, "memoryMB", strconv.FormatUint(used/mib, 10))
 		},
 	}
 	// The engine says so when it refuses a fork (cmd/cay-runsc/sentry).
@@ -249,15 +252,15 @@ func (g *guard) act(ctx context.Context, crowded bool) {
 // disperse ends processes that are too many.
 func (g *guard) disperse(ctx context.Context, all census, crowd []int, now spare) {
 	first := all[slices.Min(crowd)]
-	v := victim{pid: first.pid, pgrp: first.pgrp, comm: first.comm, rss: all.cost(crowd)}
+	cost := all.cost(crowd)
 	reason := fmt.Sprintf("out of memory: %d processes that belong to process %d (%s) used %d MiB and forked on",
-		len(crowd), v.pid, v.comm, v.rss/mib)
-	g.blame(append(all.line(v.pid), crowd...), reason)
+		len(crowd), first.pid, first.comm, cost/mib)
+	g.blame(append(all.line(first.pid), crowd...), reason)
 	for _, pid := range crowd {
 		_ = g.kill(pid) // it may be gone
 	}
 	g.sweep(ctx, all)
-	g.told(v, reason)
+	g.told(first.pid, first.comm, cost, reason)
 	g.settle(ctx, now.left)
 }
 
@@ -297,7 +300,7 @@ func (g *guard) relieve(ctx context.Context, v victim, now spare) {
 		g.blame(v.line, reason)
 	}
 	if g.kill(target) == nil {
-		g.told(v, reason)
+		g.told(v.pid, v.comm, v.rss, reason)
 		g.settle(ctx, now.left)
 	}
 }

@@ -141,7 +141,7 @@ func TestGuard(t *testing.T) {
 					}
 				},
 			}
-			g.told = func(victim, string) { told++ }
+			g.told = func(int, string, uint64, string) { told++ }
 			for look := range c.looks {
 				if look == 1 && c.looks == 2 {
 					now.free -= 100 * mib
@@ -230,7 +230,7 @@ func TestCrowd(t *testing.T) {
 					return nil
 				},
 				blame: func(pids []int, _ string) { blamed = append(blamed, pids...) },
-				told:  func(victim, string) {},
+				told:  func(int, string, uint64, string) {},
 			}
 			if c.slots > 0 {
 				g.look(t.Context())

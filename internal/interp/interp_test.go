@@ -463,7 +463,7 @@ var lastLine = []byte("{\"type\":\"end_of_execution\"}\n")
 func quote(s string) string { b, _ := json.Marshal(s); return string(b) }
 
 func TestKernelDeath(t *testing.T) {
-	w := newWorld(t, false)
+	w := openWorld(t, Config{Python: python(t), Why: func(int) string { return "the reason" }})
 	// What was still inside the kernel is lost with it, so it waits until its
 	// words have arrived.
 	flag := filepath.Join(t.TempDir(), "flag")
@@ -474,7 +474,7 @@ func TestKernelDeath(t *testing.T) {
 		t.Fatal(err)
 	}
 	rest, err := io.ReadAll(resp.Body)
-	if err != nil || !bytes.Contains(rest, []byte(errUnexpectedEnd)) || !bytes.HasSuffix(rest, lastLine) {
+	if err != nil || !bytes.Contains(rest, []byte(errUnexpectedEnd)) || !bytes.Contains(rest, []byte("(exit status 3: the reason)")) || !bytes.HasSuffix(rest, lastLine) {
 		t.Fatalf("%v: %s", err, rest)
 	}
 	if got := w.get(t, "1 + 1"); got != "2" {
@@ -482,7 +482,7 @@ func TestKernelDeath(t *testing.T) {
 	}
 	// A child holds what it inherited from the kernel.
 	x := w.run(t, "import os, time\nif os.fork() == 0:\n    time.sleep(3600)\nos.kill(os.getpid(), 9)")
-	if x.err.text("name") != errUnexpectedEnd {
+	if x.err.text("name") != errUnexpectedEnd || !strings.Contains(x.err.text("value"), "(signal: killed: the reason)") {
 		t.Fatalf("got %v", x.events)
 	}
 	if got := w.get(t, "2 + 2"); got != "4" {

@@ -2,19 +2,23 @@ package interp
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // errKernelGone says that the kernel ended while something waited for it.
 var errKernelGone = errors.New("the kernel ended")
+
+// reapWithin is how long it takes at most to know how a process ended that has
+// closed its connection.
+const reapWithin = 5 * time.Second
 
 // spec is what starts a kernel.
 type spec struct {
@@ -23,7 +27,8 @@ type spec struct {
 	env   []string
 	cred  *syscall.Credential
 	start func(*exec.Cmd) (wait func() error, err error)
-	dir   string // of all kernels
+	why   func(pid int) string // it was killed, if somebody knows
+	dir   string               // of all kernels
 	log   *slog.Logger
 }
 
@@ -35,6 +40,7 @@ type process struct {
 
 	restarting atomic.Bool   // it was ended in order to be replaced
 	exited     chan struct{} // closed when the process is gone
+	status     string        // how it ended, once exited is closed
 	done       chan struct{} // closed when also everything it said was read
 }
 
@@ -78,15 +84,32 @@ func (p *process) spawn(s spec, stdout, stderr *os.File, args ...string) error {
 	}
 	p.pid = cmd.Process.Pid
 	go func() {
-		err := wait()
+		p.status = "exit status 0"
+		if err := wait(); err != nil {
+			p.status = err.Error()
+		}
 		p.kill() // what is left of its group, which may hold its sockets
-		p.log.Info("kernel ended", "pid", p.pid, "status", fmt.Sprint(err))
+		if reason := s.why(p.pid); reason != "" {
+			p.status += ": " + reason
+		}
+		p.log.Info("kernel ended", "pid", p.pid, "status", p.status)
 		close(p.exited)
 	}()
 	return nil
 }
 
 func (p *process) proc() *process { return p }
+
+// ending says how the process ended. Its connection breaks a moment before
+// somebody has waited for it.
+func (p *process) ending() string {
+	select {
+	case <-p.exited:
+		return p.status
+	case <-time.After(reapWithin):
+		return "its connection broke"
+	}
+}
 
 func (p *process) kill() { p.signal(syscall.SIGKILL) }
 

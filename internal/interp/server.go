@@ -62,6 +62,8 @@ type Config struct {
 	// Spawn starts a command and returns how to wait for its end, for a
 	// process that also reaps orphans; nil uses cmd.Start and cmd.Wait.
 	Spawn func(*exec.Cmd) (wait func() error, err error)
+	// Why says why a process was killed, as far as it is known; nil for never.
+	Why func(pid int) string
 	// Log is where kernels' starts and ends are reported; nil for nowhere.
 	Log *slog.Logger
 }
@@ -137,6 +139,9 @@ func withDefaults(cfg Config) Config {
 	}
 	if cfg.Env == nil {
 		cfg.Env = func() map[string]string { return nil }
+	}
+	if cfg.Why == nil {
+		cfg.Why = func(int) string { return "" }
 	}
 	if cfg.Spawn == nil {
 		cfg.Spawn = func(cmd *exec.Cmd) (func() error, error) { return cmd.Wait, cmd.Start() }
@@ -290,7 +295,7 @@ func (s *Server) newSession(lang, cwd string) (*session, error) {
 		env := s.cfg.Env()
 		k, err := s.startKernel(ctx, lang, spec{
 			cwd: cwd, env: s.environment(env), cred: s.cfg.Credential,
-			start: s.cfg.Spawn, dir: s.cfg.Dir, log: s.cfg.Log.With("context", sess.ID, "language", lang),
+			start: s.cfg.Spawn, why: s.cfg.Why, dir: s.cfg.Dir, log: s.cfg.Log.With("context", sess.ID, "language", lang),
 		})
 		if err != nil {
 			s.cfg.Log.Warn("kernel start", "context", sess.ID, "language", lang, "error", err)

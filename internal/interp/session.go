@@ -207,7 +207,11 @@ func (s *session) fail(t *translator, k kernel, err error) {
 	case errors.Is(err, errStuck):
 		t.error(errUnexpectedEnd, "the code could not be interrupted: the kernel was ended, a new one takes its place and variables are lost", "")
 	case errors.Is(err, errKernelGone):
-		t.error(errUnexpectedEnd, "the kernel ended before the execution was finished; a new one takes its place and variables are lost", "")
+		how := ""
+		if k != nil {
+			how = " (" + k.proc().ending() + ")"
+		}
+		t.error(errUnexpectedEnd, "the kernel ended"+how+" before the execution was finished; a new one takes its place and variables are lost", "")
 	default:
 		t.error(errUnexpectedEnd, err.Error(), "")
 	}

@@ -1,0 +1,51 @@
+package agent
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// endedKept is how many acts of the guard are remembered.
+	endedKept = 8
+	// endedFresh is how long one explains the end of a process: its id may be
+	// another's later, and who outlived a child did not die with it.
+	endedFresh = 10 * time.Second
+)
+
+// ended remembers whom the guard ended of late, and why.
+type ended struct {
+	mu   sync.Mutex
+	acts []endedAct // the latest last
+}
+
+type endedAct struct {
+	at     time.Time
+	pids   []int // the victims and those they descend from
+	reason string
+}
+
+func (e *ended) note(pids []int, reason string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.acts) == endedKept {
+		e.acts = e.acts[1:]
+	}
+	e.acts = append(e.acts, endedAct{time.Now(), slices.Clone(pids), reason})
+}
+
+func (e *ended) why(pid int) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, act := range slices.Backward(e.acts) {
+		if slices.Contains(act.pids, pid) && time.Since(act.at) < endedFresh {
+			return act.reason
+		}
+	}
+	return ""
+}
+
+// Why says why the guard has just ended a process or one of its children, if it
+// has.
+func (a *Agent) Why(pid int) string { return a.ended.why(pid) }
