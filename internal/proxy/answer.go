@@ -120,9 +120,11 @@ const page = `<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
 <title>%s</title>
 <style>
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 36rem; margin: 20vh auto; padding: 0 1rem; color: #1d2733; background: #fbfaf6 }
+body { overflow-wrap: break-word; font: 16px/1.5 system-ui, sans-serif; max-width: 36rem; margin: 20vh auto; padding: 0 1rem; color: #1d2733; background: #fbfaf6 }
 h1 { font-size: 1.5rem }
 @media (prefers-color-scheme: dark) { body { color: #e6e4dc; background: #16191d } }
 </style>
