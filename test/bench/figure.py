@@ -1,5 +1,6 @@
 """What a measurement is."""
 
+import math
 import statistics
 import time
 
@@ -25,7 +26,7 @@ class Figure:
     def pick(self, samples):
         if self.at == 0.5:
             return statistics.median(samples)
-        return sorted(samples)[min(len(samples) - 1, int(self.at * len(samples)))]
+        return sorted(samples)[math.ceil(self.at * len(samples)) - 1]  # the nearest rank
 
 
 def ms(work):

@@ -85,7 +85,8 @@ def restart(server, pool):
 def warm_create(server):
     """Of creates that find a filled pool and a machine at rest the median and
     the slowest in a hundred; and of those that come while the sandbox before is
-    being ended and the pool fills up, which has no bar."""
+    being ended and the pool fills up, which has no bar. Beside it, as what the
+    machine and HTTP take alone, a request that only reads, after such a rest."""
     middle = Figure("warm create, REST part, p50", "ms", lambda _: 10, "10 ms")
     slow = Figure("warm create, REST part, p99", "ms", lambda _: 30, "30 ms", at=0.99)
     busy = Figure("warm create while the pool fills up, p50", "ms", None, "–")
@@ -101,9 +102,13 @@ def warm_create(server):
 
     for _ in range(3):  # the first ones fill the pool
         one(0, CALM)
+    reads = rest.create("base")
     for _ in range(10 * LIFE):
         middle.ours.append(one(0, CALM))
-    slow.ours = middle.ours
+        middle.raw.append(ms(lambda: rest.call("GET", f"/sandboxes/{reads}")))
+        time.sleep(CALM / 2)
+    rest.kill(reads)
+    slow.ours, slow.raw = middle.ours, middle.raw
     one(REST, 0)
     busy.ours = [one(REST, 0) for _ in range(3 * LIFE)]
     return [middle, slow, busy]
