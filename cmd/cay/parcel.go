@@ -11,23 +11,24 @@ import (
 	"hash"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/moby/patternmatcher"
 	"github.com/moby/patternmatcher/ignorefile"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/disk"
 	"github.com/cay-run/cay/internal/dockerfile"
 )
 
 // parcel is the archive of one COPY, laid out as it is to lie below its
-// destination, in a temporary file.
+// destination, in a temporary file without a name: it goes with the process.
 type parcel struct {
 	file   *os.File
 	out    *bufio.Writer
@@ -40,20 +41,36 @@ type parcel struct {
 }
 
 func newParcel() (*parcel, error) {
-	f, err := os.CreateTemp("", "cay-copy-")
+	f, err := tempFile()
 	if err != nil {
-		return nil, cay.Wrap(cay.Internal, err, "make a temporary file")
+		return nil, err
 	}
 	out := bufio.NewWriterSize(f, 1<<18)
 	return &parcel{file: f, out: out, tar: tar.NewWriter(out), sum: sha256.New()}, nil
 }
 
-func (p *parcel) remove() {
-	p.file.Close()
-	os.Remove(p.file.Name())
+func (p *parcel) remove() { p.file.Close() }
+
+func (p *parcel) open() (io.ReadCloser, error) {
+	return io.NopCloser(io.NewSectionReader(p.file, 0, p.size)), nil
 }
 
-func (p *parcel) open() (io.ReadCloser, error) { return os.Open(p.file.Name()) }
+// tempFile makes a file that goes when it is closed.
+func tempFile() (*os.File, error) {
+	f, err := os.CreateTemp("", "cay-")
+	if err != nil {
+		return nil, tempError(err)
+	}
+	return f, os.Remove(f.Name())
+}
+
+// tempError is a failure of a temporary file.
+func tempError(err error) error {
+	if errors.Is(err, syscall.ENOSPC) {
+		return cay.Wrap(cay.NoSpace, err, "no room for a temporary file in %s", os.TempDir()).WithHint("set TMPDIR to a directory that has some")
+	}
+	return cay.Wrap(cay.Internal, err, "write a temporary file")
+}
 
 // add adds an entry. Its content, if it has one, is read from r.
 func (p *parcel) add(h *tar.Header, r io.Reader) error {
@@ -74,8 +91,16 @@ func (p *parcel) add(h *tar.Header, r io.Reader) error {
 	if h.Typeflag != tar.TypeReg {
 		return nil
 	}
-	_, err := io.Copy(io.MultiWriter(p.tar, p.sum), r)
-	if err != nil {
+	_, read, err := disk.Copy(io.MultiWriter(p.tar, p.sum), r)
+	var ours *cay.Error
+	switch {
+	case errors.As(read, &ours):
+		return read
+	case errors.Is(err, syscall.ENOSPC):
+		return tempError(err)
+	case read != nil:
+		return cay.Wrap(cay.Invalid, read, "cannot pack %s: %v", h.Name, read)
+	case err != nil:
 		return cay.Wrap(cay.Invalid, err, "cannot pack %s: %v", h.Name, err)
 	}
 	return nil
@@ -106,7 +131,7 @@ func (p *parcel) seal() error {
 		p.single = p.names[0]
 	}
 	if err := errors.Join(p.tar.Close(), p.out.Flush()); err != nil {
-		return cay.Wrap(cay.Internal, err, "write a temporary file")
+		return tempError(err)
 	}
 	info, err := p.file.Stat()
 	if err != nil {
@@ -320,45 +345,4 @@ func addAll(p *parcel, in *tar.Reader, keep func(name string, dir bool) (string,
 			return err
 		}
 	}
-}
-
-// fetchMost bounds what an ADD fetches, in bytes.
-const fetchMost = 4 << 30
-
-// fetch adds what a URL leads to, under the last part of its path.
-func fetch(ctx context.Context, p *parcel, url, checksum string) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return cay.Wrap(cay.Invalid, err, "%q is no good URL", url)
-	}
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return cay.Wrap(cay.Unavailable, err, "cannot fetch %s: %v", url, err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return cay.Errorf(cay.NotFound, "cannot fetch %s: %s", url, resp.Status)
-	}
-	tmp, err := os.CreateTemp("", "cay-add-")
-	if err != nil {
-		return cay.Wrap(cay.Internal, err, "make a temporary file")
-	}
-	defer os.Remove(tmp.Name())
-	defer tmp.Close()
-	sum := sha256.New()
-	n, err := io.Copy(io.MultiWriter(tmp, sum), io.LimitReader(resp.Body, fetchMost+1))
-	if err != nil || n > fetchMost {
-		return cay.Wrap(cay.Unavailable, err, "cannot fetch all of %s", url)
-	}
-	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); checksum != "" && checksum != got {
-		return cay.Errorf(cay.Invalid, "%s has the checksum %s, not %s", url, got, checksum)
-	}
-	if _, err := tmp.Seek(0, io.SeekStart); err != nil {
-		return cay.Wrap(cay.Internal, err, "read a temporary file")
-	}
-	name := path.Base(r.URL.Path)
-	if name == "/" || name == "." {
-		return cay.Errorf(cay.Invalid, "%s names no file", url)
-	}
-	return p.add(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: n, ModTime: time.Unix(0, 0)}, tmp)
 }

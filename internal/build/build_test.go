@@ -169,7 +169,7 @@ func TestArchivesAreNotHeldInMemory(t *testing.T) {
 				}
 				w.CloseWithError(errors.Join(err, z.Close()))
 			}()
-			return b.Upload(t.Context(), "team", "hash", r)
+			return b.Upload(t.Context(), "team", "hash", r, -1)
 		},
 	}
 	for name, do := range steps {
@@ -267,12 +267,15 @@ func TestUploads(t *testing.T) {
 	if b.Uploaded(team, hash) {
 		t.Error("it is there already")
 	}
-	if err := b.Upload(t.Context(), team, hash, io.MultiReader(strings.NewReader("half"), broken{})); cay.KindOf(err) != cay.Invalid {
+	if err := b.Upload(t.Context(), team, hash, broken{}, 1<<60); cay.KindOf(err) != cay.NoSpace || b.Uploaded(team, hash) {
+		t.Errorf("more than the disk has: %v", err)
+	}
+	if err := b.Upload(t.Context(), team, hash, io.MultiReader(strings.NewReader("half"), broken{}), 10); cay.KindOf(err) != cay.Invalid {
 		t.Errorf("half an archive: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := b.Upload(ctx, team, hash, strings.NewReader("x")); err == nil || b.Uploaded(team, hash) {
+	if err := b.Upload(ctx, team, hash, strings.NewReader("x"), 1); err == nil || b.Uploaded(team, hash) {
 		t.Errorf("a client that went away: %v", err)
 	}
 	var zipped bytes.Buffer
@@ -284,7 +287,7 @@ func TestUploads(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string][]byte{"plain": pack(t, "f").Bytes(), "compressed": zipped.Bytes()} {
-		if err := b.Upload(t.Context(), team, hash, bytes.NewReader(text)); err != nil {
+		if err := b.Upload(t.Context(), team, hash, bytes.NewReader(text), int64(len(text))); err != nil {
 			t.Fatal(err)
 		}
 		in, done, err := b.openUpload(team, hash)

@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/disk"
 )
 
 // tempPrefix begins the names of archives that are on their way.
@@ -32,12 +33,15 @@ func (b *Builder) Uploaded(team cay.TeamID, hash string) bool {
 	return os.Chtimes(b.upload(team, hash), now, now) == nil
 }
 
-// Upload takes an archive: all of it, or nothing. One that is there is
-// replaced.
-func (b *Builder) Upload(ctx context.Context, team cay.TeamID, hash string, archive io.Reader) error {
+// Upload takes an archive of so many bytes, or -1 for unknown: all of it, or
+// nothing. One that is there is replaced.
+func (b *Builder) Upload(ctx context.Context, team cay.TeamID, hash string, archive io.Reader, size int64) error {
 	dir := filepath.Join(b.contexts, string(team))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return uploadError(err)
+	}
+	if err := disk.Room(dir, "the archive", size); err != nil {
+		return err
 	}
 	f, err := os.CreateTemp(dir, tempPrefix)
 	if err != nil {

@@ -28,7 +28,7 @@ type Builder interface {
 	// Uploaded reports whether a team's archive for COPY is there; Upload
 	// takes one, as a stream.
 	Uploaded(team cay.TeamID, hash string) bool
-	Upload(ctx context.Context, team cay.TeamID, hash string, archive io.Reader) error
+	Upload(ctx context.Context, team cay.TeamID, hash string, archive io.Reader, size int64) error
 }
 
 const (
@@ -380,10 +380,11 @@ func (c *Control) Uploaded(ctx context.Context, team cay.TeamID, template, hash 
 	return c.builds.builder.Uploaded(team, hash), nil
 }
 
-// Upload takes the archive of a COPY. The caller has checked that it may.
-func (c *Control) Upload(ctx context.Context, team cay.TeamID, hash string, archive io.Reader) error {
+// Upload takes the archive of a COPY, of so many bytes, or -1 where that is not
+// known. The caller has checked that it may.
+func (c *Control) Upload(ctx context.Context, team cay.TeamID, hash string, archive io.Reader, size int64) error {
 	if c.builds.builder == nil || !filesHash.MatchString(hash) {
 		return cay.Errorf(cay.Invalid, "hash: must be 64 hexadecimal digits")
 	}
-	return c.builds.builder.Upload(ctx, team, hash, archive)
+	return c.builds.builder.Upload(ctx, team, hash, archive, size)
 }

@@ -26,10 +26,10 @@ func (b *builder) Build(ctx context.Context, spec cay.BuildSpec, log func(cay.Bu
 	return b.build(ctx, spec, log)
 }
 
-func (*builder) Has(cay.SnapshotID) bool                                     { return true }
-func (*builder) Tidy() error                                                 { return nil }
-func (*builder) Uploaded(cay.TeamID, string) bool                            { return false }
-func (*builder) Upload(context.Context, cay.TeamID, string, io.Reader) error { return nil }
+func (*builder) Has(cay.SnapshotID) bool                                            { return true }
+func (*builder) Tidy() error                                                        { return nil }
+func (*builder) Uploaded(cay.TeamID, string) bool                                   { return false }
+func (*builder) Upload(context.Context, cay.TeamID, string, io.Reader, int64) error { return nil }
 
 func (*builder) Export(_ context.Context, name string, _ cay.Limits, _ cay.Setup, id cay.SnapshotID) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(name + " " + string(id))), nil

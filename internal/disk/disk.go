@@ -77,6 +77,20 @@ func Use(path string) int64 {
 	return total
 }
 
+// Room fails where the disk of a directory has less free than so many bytes:
+// what would fill it up is better not begun.
+func Room(dir, what string, bytes int64) error {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		return nil // who writes there will know
+	}
+	if free := int64(st.Bavail) * st.Bsize; bytes > free {
+		return cay.Errorf(cay.NoSpace, "%s has %d MB, and the disk has %d MB free", what, bytes>>20, free>>20).
+			WithHint("free space on the server's disk, or remove what is not needed (cay gc)")
+	}
+	return nil
+}
+
 // Copy is io.Copy that tells whose fault an error is: read is what the reader
 // said, err what the copying came to.
 func Copy(w io.Writer, r io.Reader) (n int64, read, err error) {

@@ -58,6 +58,19 @@ func TestUse(t *testing.T) {
 	}
 }
 
+func TestRoom(t *testing.T) {
+	dir := t.TempDir()
+	if err := Room(dir, "it", 1); err != nil {
+		t.Error(err)
+	}
+	if err := Room(dir, "it", 1<<60); cay.KindOf(err) != cay.NoSpace {
+		t.Errorf("an exabyte: %v", err)
+	}
+	if err := Room(filepath.Join(dir, "none"), "it", 1<<60); err != nil {
+		t.Errorf("what is not there: %v", err)
+	}
+}
+
 type failing struct{ error }
 
 func (f failing) Read([]byte) (int, error)  { return 0, f.error }

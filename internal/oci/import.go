@@ -111,9 +111,19 @@ func readArchive(ctx context.Context, archive, dir string) (img v1.Image, has st
 		return nil, "", err
 	}
 	if isLayout {
+		if err := os.Remove(archive); err != nil { // all of it is below dir
+			return nil, "", diskError(err, "remove the archive")
+		}
 		return readLayout(dir)
 	}
-	open := func() (io.ReadCloser, error) { return os.Open(archive) }
+	left := int64(metaMost)
+	open := func() (io.ReadCloser, error) {
+		f, err := os.Open(archive)
+		if err != nil || left == unbounded {
+			return f, err
+		}
+		return &frugal{f, &left}, nil
+	}
 	m, err := tarball.LoadManifest(open)
 	if err != nil {
 		return nil, "", cay.Wrap(cay.Invalid, err, "the archive holds no image: neither what docker save writes nor an OCI layout")
@@ -128,8 +138,35 @@ func readArchive(ctx context.Context, archive, dir string) (img v1.Image, has st
 	if err != nil {
 		return nil, "", cay.Wrap(cay.Invalid, err, "the archive's image is unusable: %v", err)
 	}
+	left = unbounded // what is opened from now on are layers
 	return img, has, nil
 }
+
+// metaMost bounds what of an archive is read into memory: what describes its
+// image, and headers.
+const (
+	metaMost  = 8 << 20
+	unbounded = -1
+)
+
+// frugal is a file of which only so much is read; what is passed over costs
+// nothing.
+type frugal struct {
+	f    *os.File
+	left *int64
+}
+
+func (f *frugal) Read(p []byte) (int, error) {
+	n, err := f.f.Read(p[:min(int64(len(p)), *f.left)])
+	if *f.left -= int64(n); *f.left == 0 {
+		return n, errors.New("what describes the image is too large")
+	}
+	return n, err
+}
+
+func (f *frugal) Seek(to int64, from int) (int64, error) { return f.f.Seek(to, from) }
+
+func (f *frugal) Close() error { return f.f.Close() }
 
 // layoutFile are the only files of an OCI layout that matter.
 var layoutFile = regexp.MustCompile(`^(oci-layout|index\.json|blobs/sha256/[0-9a-f]{64})$`)
@@ -190,11 +227,14 @@ const (
 
 func readLayout(dir string) (v1.Image, string, error) {
 	bad := func(err error) error { return cay.Wrap(cay.Invalid, err, "the OCI layout is unusable: %v", err) }
+	if err := small(filepath.Join(dir, "index.json")); err != nil {
+		return nil, "", bad(err)
+	}
 	index, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
 		return nil, "", bad(err)
 	}
-	img, has, err := pick(index, 0)
+	img, has, err := pick(dir, index, 0)
 	if err != nil {
 		return nil, "", bad(err)
 	}
@@ -202,14 +242,27 @@ func readLayout(dir string) (v1.Image, string, error) {
 	if err != nil {
 		return nil, "", bad(err)
 	}
-	if m.Config.Size > configMost {
-		return nil, "", bad(errors.New("its configuration is too large"))
+	if err := small(blobOf(dir, m.Config.Digest)); err != nil {
+		return nil, "", bad(err)
 	}
 	return img, has, nil
 }
 
+func blobOf(dir string, digest v1.Hash) string {
+	return filepath.Join(dir, "blobs", digest.Algorithm, digest.Hex)
+}
+
+// small fails for a file that is too large to be read into memory. One that
+// lacks is for its reader to say.
+func small(name string) error {
+	if st, err := os.Stat(name); err == nil && st.Size() > configMost {
+		return errors.New("what describes its image is too large")
+	}
+	return nil
+}
+
 // pick finds the image for this machine in an index, which may hold others.
-func pick(index v1.ImageIndex, depth int) (v1.Image, string, error) {
+func pick(dir string, index v1.ImageIndex, depth int) (v1.Image, string, error) {
 	m, err := index.IndexManifest()
 	if err != nil {
 		return nil, "", err
@@ -221,13 +274,16 @@ func pick(index v1.ImageIndex, depth int) (v1.Image, string, error) {
 				has = ref
 			}
 		}
+		if err := small(blobOf(dir, d.Digest)); err != nil {
+			return nil, "", err
+		}
 		switch {
 		case d.MediaType.IsIndex() && depth < 3:
 			inner, err := index.ImageIndex(d.Digest)
 			if err != nil {
 				return nil, "", err
 			}
-			img, innerHas, err := pick(inner, depth+1)
+			img, innerHas, err := pick(dir, inner, depth+1)
 			if err != nil {
 				continue
 			}

@@ -183,7 +183,7 @@ func (s *Store) add(ctx context.Context, img v1.Image, ref name.Reference, impor
 	have := s.images[digest]
 	s.mu.Unlock()
 	if have == nil {
-		if err := s.unpack(ctx, img, config, digest, step); err != nil {
+		if err := s.unpack(ctx, img, config, digest, !imported, step); err != nil {
 			return Image{}, err
 		}
 	}
@@ -215,7 +215,7 @@ func (s *Store) claim(ctx context.Context, digest string) (done func(), err erro
 	}
 }
 
-func (s *Store) unpack(ctx context.Context, img v1.Image, config *v1.ConfigFile, digest string, step func(string)) error {
+func (s *Store) unpack(ctx context.Context, img v1.Image, config *v1.ConfigFile, digest string, pulled bool, step func(string)) error {
 	tmp, err := os.MkdirTemp(s.dir, tempPrefix)
 	if err != nil {
 		return diskError(err, "make a directory in %s", s.dir)
@@ -225,7 +225,7 @@ func (s *Store) unpack(ctx context.Context, img v1.Image, config *v1.ConfigFile,
 	if err := os.Mkdir(tree, 0o755); err != nil {
 		return diskError(err, "make %s", tree)
 	}
-	took, err := unpack(ctx, img, config, tree, s.opts.Limits, step)
+	took, err := unpack(ctx, img, config, tree, s.opts.Limits, pulled, step)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -340,6 +342,105 @@ func TestImport(t *testing.T) {
 	if entries, _ := os.ReadDir(w.dir); len(entries) != 1 {
 		t.Errorf("the failed imports left something: %v", entries)
 	}
+}
+
+// hole is an endless run of zeros.
+type hole struct{}
+
+func (hole) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// An archive of any size passes the disk only, whatever in it says that it is
+// a description.
+func TestImportsAreNotHeldInMemory(t *testing.T) {
+	needRoot(t)
+	const large = 64 << 20
+	layer := func(w io.Writer) { // one large file
+		out := tar.NewWriter(w)
+		out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "large", Mode: 0o644, Size: large})
+		io.CopyN(out, hole{}, large)
+		out.Close()
+	}
+	sum, size := sha256.New(), &counter{}
+	layer(io.MultiWriter(sum, size))
+	config := fmt.Sprintf(`{"os":"linux","architecture":%q,"rootfs":{"type":"layers","diff_ids":["sha256:%x"]}}`, runtime.GOARCH, sum.Sum(nil))
+	saved := `[{"Config":"config.json","RepoTags":["a:1"],"Layers":["layer.tar"]}]`
+	index := `{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","size":9,"digest":"sha256:` + strings.Repeat("a", 64) + `"}]}`
+	type entry struct {
+		name string
+		text string // empty for a large one
+	}
+	for name, test := range map[string]struct {
+		entries []entry
+		kind    cay.Kind
+	}{
+		"a large layer":         {[]entry{{"layer.tar", ""}, {"config.json", config}, {"manifest.json", saved}}, ""},
+		"a large configuration": {[]entry{{"manifest.json", saved}, {"config.json", ""}}, cay.Invalid},
+		"a large list":          {[]entry{{"manifest.json", ""}}, cay.Invalid},
+		"a large index":         {[]entry{{"oci-layout", "{}"}, {"index.json", ""}}, cay.Invalid},
+		"a large manifest":      {[]entry{{"oci-layout", "{}"}, {"index.json", index}, {"blobs/sha256/" + strings.Repeat("a", 64), ""}}, cay.Invalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			s, err := Open(dir, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, w := io.Pipe()
+			go func() {
+				out := tar.NewWriter(w)
+				for _, e := range test.entries {
+					h := &tar.Header{Typeflag: tar.TypeReg, Name: e.name, Mode: 0o600, Size: int64(len(e.text))}
+					switch {
+					case e.text != "":
+						out.WriteHeader(h)
+						io.WriteString(out, e.text)
+					case e.name == "layer.tar":
+						h.Size = size.n
+						out.WriteHeader(h)
+						layer(out)
+					default: // white space, as JSON may begin with
+						h.Size = large
+						out.WriteHeader(h)
+						io.CopyN(out, blanks{}, large)
+					}
+				}
+				w.CloseWithError(out.Close())
+			}()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err = s.Import(t.Context(), r, "", nil)
+			r.CloseWithError(io.ErrClosedPipe)
+			runtime.ReadMemStats(&after)
+			if cay.KindOf(err) != test.kind {
+				t.Errorf("got %v, want %q", err, test.kind)
+			}
+			if used := after.TotalAlloc - before.TotalAlloc; used > large*3/4 {
+				t.Errorf("it took %d MB of memory", used>>20)
+			}
+			if left, _ := filepath.Glob(filepath.Join(dir, tempPrefix+"*")); len(left) > 0 {
+				t.Errorf("%v is left", left)
+			}
+		})
+	}
+}
+
+type counter struct{ n int64 }
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.n += int64(len(p))
+	return len(p), nil
+}
+
+type blanks struct{}
+
+func (blanks) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
 }
 
 // layoutOf packs an OCI layout of an image.

@@ -28,8 +28,10 @@ type used struct {
 }
 
 // unpack applies an image's layers to an empty directory, each checked against
-// the digest that the image's configuration has of it. step is told which.
-func unpack(ctx context.Context, img v1.Image, config *v1.ConfigFile, dir string, limits Limits, step func(string)) (used, error) {
+// the digest that the image's configuration has of it. step is told which, and
+// how large it is where a registry said so: to know the size of one that is in
+// an archive, it would be compressed.
+func unpack(ctx context.Context, img v1.Image, config *v1.ConfigFile, dir string, limits Limits, pulled bool, step func(string)) (used, error) {
 	layers, err := img.Layers()
 	if err != nil {
 		return used{}, cay.Wrap(cay.Invalid, err, "the image's list of layers is unusable: %v", err)
@@ -45,8 +47,12 @@ func unpack(ctx context.Context, img v1.Image, config *v1.ConfigFile, dir string
 	defer t.close()
 	u := &unpacker{tree: t, left: limits}
 	for i, l := range layers {
-		size, _ := l.Size()
-		step(fmt.Sprintf("layer %d of %d (%.1f MB)", i+1, len(layers), float64(size)/1e6))
+		which := fmt.Sprintf("layer %d of %d", i+1, len(layers))
+		if pulled {
+			size, _ := l.Size()
+			which += fmt.Sprintf(" (%.1f MB)", float64(size)/1e6)
+		}
+		step(which)
 		if err := u.applyLayer(ctx, l, config.RootFS.DiffIDs[i]); err != nil {
 			return used{}, err
 		}

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -64,7 +65,12 @@ func (s *server) upload(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body := http.MaxBytesReader(w, r.Body, uploadMost)
-	if err := s.control.Upload(r.Context(), cay.TeamID(team), hash, body); err != nil {
+	err = s.control.Upload(r.Context(), cay.TeamID(team), hash, body, r.ContentLength)
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		err = cay.Errorf(cay.Invalid, "the archive has more than %d GB", uploadMost>>30)
+	}
+	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
