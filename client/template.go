@@ -65,7 +65,8 @@ func (c *Client) PublishTemplate(ctx context.Context, ref string, public bool) e
 }
 
 // DiskUse is what a template takes on the server's disk, in bytes: Own is what
-// its removal would give back, Shared what other templates have too.
+// no other template has, which its removal gives back, at once or with the
+// layers of its builds; Shared is what other templates have too.
 type DiskUse struct {
 	TemplateID string `json:"templateID"`
 	Own        int64  `json:"ownBytes"`

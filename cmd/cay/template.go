@@ -162,11 +162,11 @@ func (templateListCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	t := table{header: []string{"ID", "NAMES", "STATUS", "CPUS", "MEMORY", "DISK", "ON DISK", "SANDBOXES", "UPDATED"}}
+	t := table{header: []string{"ID", "NAMES", "STATUS", "CPUS", "MEMORY", "DISK", "ON DISK", "OWN", "SANDBOXES", "UPDATED"}}
 	now := time.Now()
 	for _, one := range list {
 		t.add(clean(one.ID), clean(strings.Join(one.Names, " ")), clean(one.BuildStatus), fmt.Sprint(one.CPUs),
-			size(one.MemoryMB), size(one.DiskMB), volume(use[one.ID].Own+use[one.ID].Shared), fmt.Sprint(one.SpawnCount), ago(one.UpdatedAt, now))
+			size(one.MemoryMB), size(one.DiskMB), volume(use[one.ID].Own+use[one.ID].Shared), volume(use[one.ID].Own), fmt.Sprint(one.SpawnCount), ago(one.UpdatedAt, now))
 	}
 	t.print(a.out, width(a.out))
 	return nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/disk"
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/logbook"
 	"github.com/cay-run/cay/internal/store"
@@ -45,6 +46,9 @@ type Node interface {
 	// Compare tells which files differ between two moments.
 	Compare(ctx context.Context, before, after cay.Moment) (cay.Comparison, error)
 
+	// ImageExtents says where on the disk a root image is; nil where that is
+	// not known.
+	ImageExtents(digest string) []disk.Extent
 	// ImageSize is how many bytes a root image takes on the disk.
 	ImageSize(digest string) int64
 	Kill(ctx context.Context, id cay.InstanceID, cause cay.Cause) error

@@ -55,6 +55,20 @@ func (n *Node) Snapshot(id cay.SnapshotID) (cay.Snapshot, error) {
 	return s, err
 }
 
+// ImageExtents says where on the disk a root image is; nil where that is not
+// known.
+func (n *Node) ImageExtents(digest string) []disk.Extent {
+	path, err := n.cfg.Snapshots.Image(digest)
+	if err != nil {
+		return nil
+	}
+	extents, err := disk.Extents(path)
+	if err != nil {
+		return nil
+	}
+	return extents
+}
+
 // ImageSize is how many bytes a root image takes on the disk; one that is not
 // there takes none.
 func (n *Node) ImageSize(digest string) int64 {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/disk"
 	"github.com/cay-run/cay/internal/guest"
 )
 
@@ -30,6 +31,8 @@ type Node struct {
 	OnUsage func(cay.InstanceID) time.Duration
 	// OnDiary answers for the guest; nil is one that keeps no diary.
 	OnDiary func(id cay.InstanceID, after int64) (guest.Diary, error)
+	// Places is where root images are on the disk, as far as that is known.
+	Places map[string][]disk.Extent
 
 	mu        sync.Mutex
 	instances map[cay.InstanceID]cay.Instance
@@ -132,6 +135,16 @@ func (n *Node) Compare(_ context.Context, before, after cay.Moment) (cay.Compari
 	}
 	return n.OnCompare(before, after)
 }
+
+// Keep has a snapshot be there.
+func (n *Node) Keep(s cay.Snapshot) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.snapshots[s.ID] = s
+}
+
+// ImageExtents is what Places has.
+func (n *Node) ImageExtents(root string) []disk.Extent { return n.Places[root] }
 
 // ImageSize is the same for all images.
 func (n *Node) ImageSize(string) int64 { return 1 << 20 }

@@ -3,6 +3,7 @@ package erofs
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cay-run/cay/internal/disk"
 )
 
 // xfs mounts a file system that can share blocks, or skips the test.
@@ -22,11 +25,11 @@ func xfs(t *testing.T) string {
 	if err != nil {
 		t.Skip("there is no mkfs.xfs (Debian's package is xfsprogs)")
 	}
-	disk, dir := filepath.Join(t.TempDir(), "disk"), t.TempDir()
+	file, dir := filepath.Join(t.TempDir(), "disk"), t.TempDir()
 	for _, args := range [][]string{
-		{"truncate", "-s", "400M", disk},
-		{mkfs, "-q", "-m", "reflink=1", disk},
-		{"mount", "-o", "loop", disk, dir},
+		{"truncate", "-s", "400M", file},
+		{mkfs, "-q", "-m", "reflink=1", file},
+		{"mount", "-o", "loop", file, dir},
 	} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Skipf("%s: %v: %s", args[0], err, out)
@@ -74,7 +77,7 @@ func TestAChildSharesItsBase(t *testing.T) {
 		f, err := os.Create(name)
 		must(t, err)
 		must(t, tree.Write(context.Background(), f))
-		must(t, f.Close())
+		must(t, errors.Join(f.Sync(), f.Close()))
 		return name
 	}
 	base := New()
@@ -89,8 +92,17 @@ func TestAChildSharesItsBase(t *testing.T) {
 	before := taken(t, dir)
 	tree.Remove("usr/b")
 	must(t, tree.Put("opt/package", added))
-	write(tree, "child.erofs")
+	child := write(tree, "child.erofs")
 	if cost := taken(t, dir) - before; cost > 1<<20 {
 		t.Errorf("the child takes %d bytes of 42 MB, though all of it was on the disk", cost)
+	}
+	// And that can be told of the two files: the package is the child's own.
+	var places [2][]disk.Extent
+	for i, name := range []string{first, child} {
+		places[i], err = disk.Extents(name)
+		must(t, err)
+	}
+	if own, shared := disk.Shares(places[:]); own[1] < 2<<20 || own[1] > 4<<20 || shared[1] < 36<<20 || shared[0] != shared[1] {
+		t.Errorf("of base and child, own are %v and shared %v", own, shared)
 	}
 }

@@ -136,10 +136,10 @@ type CreatedWith struct {
 
 // DiskUse defines model for DiskUse.
 type DiskUse struct {
-	// OwnBytes What its removal would give back.
+	// OwnBytes Snapshots, and blocks of root images that no other template has: what its removal gives back, at once or, as far as layers for later builds share them, with these.
 	OwnBytes int64 `json:"ownBytes"`
 
-	// SharedBytes Root images that other templates have too.
+	// SharedBytes Blocks of root images that other templates have too. With its own, the template's full size.
 	SharedBytes int64  `json:"sharedBytes"`
 	TemplateID  string `json:"templateID"`
 }
