@@ -117,6 +117,14 @@ func (c Credentials) authenticator(ctx context.Context, client *http.Client) (au
 		}
 		return authn.FromConfig(authn.AuthConfig{Username: "AWS", Password: password}), nil
 	case c.GCP != "":
+		// The key itself is a password for Google's registries, under this name.
+		var key struct {
+			Type string `json:"type"`
+		}
+		if err := json.Unmarshal([]byte(c.GCP), &key); err != nil || key.Type != "service_account" {
+			return nil, cay.Errorf(cay.Invalid, "the key for Google's registry is not the JSON of a service account").
+				WithHint("gcloud iam service-accounts keys create writes one")
+		}
 		return authn.FromConfig(authn.AuthConfig{Username: "_json_key", Password: c.GCP}), nil
 	case c.Username != "" || c.Password != "":
 		return authn.FromConfig(authn.AuthConfig{Username: c.Username, Password: c.Password}), nil
