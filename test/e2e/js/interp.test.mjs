@@ -63,7 +63,7 @@ test('contexts', async () => {
   assert.equal((await ci.runCode('mine', { context })).error.name, 'NameError')
   await ci.removeCodeContext(context)
   // The SDK leaves the timer of a refused request running, which holds the process.
-  await assert.rejects(ci.runCode('1', { context, requestTimeoutMs: 15_000 }), NotFoundError)
+  await assert.rejects(ci.runCode('1', { context, requestTimeoutMs: 60_000 }), NotFoundError)
 })
 
 test('environment', async () => {
@@ -135,10 +135,10 @@ test('bad input', async (t) => {
     assert.equal((await ci.runCode('1 + 1')).text, '2', 'the sandbox lives on')
   })
   await bad('unknown language, context or directory', async () => {
-    await assert.rejects(ci.runCode('1', { language: 'cobol', requestTimeoutMs: 15_000 }), /400/)
+    await assert.rejects(ci.runCode('1', { language: 'cobol', requestTimeoutMs: 60_000 }), /400/)
     const context = await ci.createCodeContext()
     await ci.removeCodeContext(context)
-    await assert.rejects(ci.runCode('1', { context, requestTimeoutMs: 15_000 }), NotFoundError)
+    await assert.rejects(ci.runCode('1', { context, requestTimeoutMs: 60_000 }), NotFoundError)
     await assert.rejects(ci.createCodeContext({ cwd: '/no/such/directory' }), /400/)
   })
   await bad('language and context', async () => {

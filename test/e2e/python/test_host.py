@@ -9,6 +9,7 @@ import urllib.request
 import e2b
 import pytest
 
+import world
 from saved import BOOT_ID, saved_as
 
 
@@ -33,6 +34,15 @@ def test_full_disk(create):
     e2b.Sandbox.connect(box.sandbox_id, timeout=300)
     assert process.pid in [p.pid for p in box.commands.list()]
     assert box.files.read("/home/user/note") == "kept"
+
+
+def test_collecting_removes_what_it_said(eventually):
+    """Nobody makes or leaves anything meanwhile."""
+    server = world.Server()
+    # A build that an earlier test ended may still be at work for a moment.
+    would = eventually(lambda: (done := server.cay("gc", "--dry-run", "--json", check=False)).returncode == 0 and done.stdout)
+    did = server.cay("gc", "--json").stdout
+    assert all(one in json.loads(would) for one in json.loads(did))  # the server may have come first
 
 
 def test_withdrawn_engine(create):

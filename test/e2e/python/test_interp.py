@@ -137,7 +137,7 @@ def test_dead_kernel_is_replaced(ci):
 
 
 def test_pip_install_then_import(ci):
-    assert ci.commands.run("pip install cowsay", timeout=120).exit_code == 0
+    assert ci.commands.run("pip install cowsay", timeout=300).exit_code == 0
     execution = ci.run_code("import cowsay\ncowsay.cow('moo')")
     assert execution.error is None
     assert "moo" in "".join(execution.logs.stdout)
@@ -172,7 +172,7 @@ def test_typescript_shares_the_javascript_context(ci):
 
 
 def test_npm_install_then_import(ci):
-    assert ci.commands.run("npm install is-odd", timeout=120).exit_code == 0
+    assert ci.commands.run("npm install is-odd", timeout=300).exit_code == 0
     assert ci.run_code("require('is-odd')(3)", language="js").text == "true"
     assert ci.run_code("import isOdd from 'is-odd'\nisOdd(4)", language="js").text == "false"
 

@@ -106,7 +106,7 @@ def test_neighbour_is_closed(sbx, create):
 
 def test_internet_works(sbx):
     """The package registries are the internet that every test machine has."""
-    out = sbx.commands.run("pip download --no-deps --dest /tmp/dl cowsay 2>&1", timeout=180)
+    out = sbx.commands.run("pip download --no-deps --dest /tmp/dl cowsay 2>&1", timeout=300)
     assert "Saved" in out.stdout or "Successfully" in out.stdout
 
 

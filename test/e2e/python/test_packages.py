@@ -153,26 +153,26 @@ def status(server):
 
 
 def test_it_is_no_way_around_the_policy(server, create):
-    page = f"curl -sS -m 20 https://pypi.org/simple/{NAME}/"
+    page = f"curl -sS -m 60 https://pypi.org/simple/{NAME}/"
     past = "--resolve pypi.org:443:169.254.77.1"
-    code = lambda sandbox, line: sandbox.commands.run(f"{line} -o /tmp/page -w '%{{http_code}}' 2>&1 || true", timeout=60).stdout
+    code = lambda sandbox, line: sandbox.commands.run(f"{line} -o /tmp/page -w '%{{http_code}}' 2>&1 || true", timeout=90).stdout
 
     shut = create(allow_internet_access=False)
     assert code(shut, page).endswith("000")
     assert code(shut, f"{page} {past}").endswith("000")
-    assert code(shut, f"curl -sS -m 20 -H 'Host: pypi.org' http://169.254.77.1/simple/{NAME}/").endswith("403")
+    assert code(shut, f"curl -sS -m 60 -H 'Host: pypi.org' http://169.254.77.1/simple/{NAME}/").endswith("403")
 
     named = create(network={"allow_out": ["pypi.org"], "deny_out": [ALL_TRAFFIC]})
     assert code(named, page) == "200"
-    assert code(named, f"curl -sS -m 20 --resolve registry.npmjs.org:443:169.254.77.1 https://registry.npmjs.org/{NAME}").endswith("000")
+    assert code(named, f"curl -sS -m 60 --resolve registry.npmjs.org:443:169.254.77.1 https://registry.npmjs.org/{NAME}").endswith("000")
 
     # And it leads nowhere but to its hosts.
     free = create()
     assert code(free, page) == "200"
-    assert code(free, "curl -sSk -m 20 --resolve example.com:443:169.254.77.1 https://example.com/").endswith("000")
+    assert code(free, "curl -sSk -m 60 --resolve example.com:443:169.254.77.1 https://example.com/").endswith("000")
     for host in "localhost", "example.com", "127.0.0.1":
-        assert code(free, f"curl -sS -m 20 -H 'Host: {host}' http://169.254.77.1/") == "403"
-    assert code(free, f"curl -sS -m 20 --path-as-is https://pypi.org/../../etc/passwd").endswith(("400", "404", "502"))
+        assert code(free, f"curl -sS -m 60 -H 'Host: {host}' http://169.254.77.1/") == "403"
+    assert code(free, f"curl -sS -m 60 --path-as-is https://pypi.org/../../etc/passwd").endswith(("400", "404", "502"))
 
 
 def test_a_damaged_package_is_replaced(server, create):
@@ -180,10 +180,10 @@ def test_a_damaged_package_is_replaced(server, create):
     path = f"/own/{DEB}"
     server.index.pages[path] = ("application/octet-stream", server.index.deb[:-1] + b"?")
     sandbox = create()
-    failed = sandbox.commands.run(APT + " 2>&1 || echo refused", user="root", timeout=120).stdout
+    failed = sandbox.commands.run(APT + " 2>&1 || echo refused", user="root", timeout=300).stdout
     assert "Hash Sum mismatch" in failed and failed.endswith("refused\n"), failed
     server.index.pages[path] = ("application/octet-stream", server.index.deb)
-    assert sandbox.commands.run(APT, user="root", timeout=120).stdout.endswith(server.says)
+    assert sandbox.commands.run(APT, user="root", timeout=300).stdout.endswith(server.says)
     assert server.index.asked.count(path) == 2
 
 
@@ -192,14 +192,14 @@ def test_installs_and_builds_without_a_network_what_it_did_before(server, create
     before = status(server)
     first = create()
     for line in PIP, NPM:
-        assert server.says in first.commands.run(line, timeout=120).stdout
+        assert server.says in first.commands.run(line, timeout=300).stdout
     got = status(server)
     assert got["files"] == 4 and got["misses"] - before["misses"] == 4, (before, got)
 
     server.index.close()
     second = create()
     for line in PIP, NPM:
-        assert server.says in second.commands.run(line, timeout=120).stdout
+        assert server.says in second.commands.run(line, timeout=300).stdout
     lines, alias = [], f"packages-{uuid.uuid4().hex[:8]}"
     Template.build(Template().from_template("base").run_cmd(f": {alias}; {PIP}"), alias, cpu_count=1, memory_mb=512,
                    on_build_logs=lambda e: lines.append(e.message))
