@@ -55,13 +55,12 @@ const notCached = "the package cache is not for it"
 // may try, so policy is asked again.
 func (p *Proxy) handlePackages(f *flow, r *rules) {
 	br := bufio.NewReaderSize(f.conn, peekSize)
-	_ = f.conn.SetReadDeadline(time.Now().Add(firstWord))
-	first, err := br.Peek(1)
+	first, err := f.first(br, firstWord)
 	switch {
 	case err != nil:
 		p.drop(f, "tcp", "", notCached)
 		return
-	case first[0] == recordHandshake:
+	case first == recordHandshake:
 		hello, err := readHello(br)
 		if err != nil || !p.cached(r, hello.name) || p.cfg.Authority == nil {
 			p.dropTLS(f, hello.name, notCached)

@@ -311,14 +311,13 @@ func (p *Proxy) handle(f *flow) {
 		patience = firstWord
 	}
 	br := bufio.NewReaderSize(f.conn, peekSize)
-	_ = f.conn.SetReadDeadline(time.Now().Add(patience))
-	head, err := br.Peek(1)
+	head, err := f.first(br, patience)
 	switch {
 	case err != nil && (!byAddress.allow || !isTimeout(err)):
 		p.drop(f, "tcp", "", byAddress.rule)
 	case err != nil: // a server that speaks first
 		p.pass(f, br, "tcp", "", byAddress)
-	case head[0] == recordHandshake:
+	case head == recordHandshake:
 		p.handleTLS(f, br, r, byAddress)
 	case isHTTP(br):
 		_ = f.conn.SetReadDeadline(time.Time{})
@@ -328,6 +327,23 @@ func (p *Proxy) handle(f *flow) {
 	default:
 		p.drop(f, "tcp", "", byAddress.rule)
 	}
+}
+
+// first waits for a client's first byte, which stays to be read. When this host
+// stands still, its clock does not, and what came meanwhile seems too late: so
+// there is a second look. What follows the byte has a time of its own.
+func (f *flow) first(br *bufio.Reader, patience time.Duration) (byte, error) {
+	_ = f.conn.SetReadDeadline(time.Now().Add(patience))
+	head, err := br.Peek(1)
+	if isTimeout(err) {
+		_ = f.conn.SetReadDeadline(time.Now().Add(lastWord))
+		head, err = br.Peek(1)
+	}
+	if err != nil {
+		return 0, err
+	}
+	_ = f.conn.SetReadDeadline(time.Now().Add(patience))
+	return head[0], nil
 }
 
 func isTimeout(err error) bool {

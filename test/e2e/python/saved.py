@@ -9,5 +9,18 @@ BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 def saved_as(box):
     """Returns the directory of the newest snapshot of a sandbox."""
     data = pathlib.Path(os.environ["CAY_DATA_DIR"])
-    records = [p for p in data.glob("snapshots/*/snapshot.json") if box.sandbox_id in p.read_text()]
-    return max(records, key=lambda p: p.stat().st_mtime).parent
+    records = [(text(p), p) for p in data.glob("snapshots/*/snapshot.json")]
+    return max((p for found, p in records if box.sandbox_id in found), key=lambda p: p.stat().st_mtime).parent
+
+
+def text(path):
+    """What is in a file; nothing when it goes this moment, as others' snapshots do."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def files_of(top):
+    """Every file below a directory, as far as it stays."""
+    return [pathlib.Path(at, name) for at, _, names in os.walk(top) for name in names]

@@ -220,7 +220,7 @@ def test_archives_that_are_wrong(name, eventually):
             assert call("PUT", link["url"] + "0", data=data)[0] == 403
         step = {"type": "COPY", "args": [".", "/opt/", "", ""], "filesHash": digest}
         assert call("POST", f"/v2/templates/{template}/builds/{build_id}", {"fromTemplate": "base", "steps": [step]})[0] == 202
-        state = eventually(lambda: (s := call("GET", f"/templates/{template}/builds/{build_id}/status")[1])["status"] != "building" and s)
+        state = eventually(lambda: (s := call("GET", f"/templates/{template}/builds/{build_id}/status")[1])["status"] != "building" and s, 300)
         assert state["status"] == "error" and state["reason"]["step"] == "1", (what, state)
         assert call("DELETE", f"/templates/{template}")[0] == 204
 
@@ -271,7 +271,7 @@ def test_exists_and_background(name, eventually):
     alias = name()
     assert not Template.exists(alias)
     info = Template.build_in_background(Template().from_template("base").run_cmd("echo background"), alias)
-    status = eventually(lambda: (s := Template.get_build_status(info)).status.value != "building" and s)
+    status = eventually(lambda: (s := Template.get_build_status(info)).status.value != "building" and s, 300)
     assert status.status.value == "ready"
     assert any("background" in entry.message for entry in status.log_entries)
     assert Template.exists(alias)

@@ -10,10 +10,10 @@ import world
 
 @pytest.fixture(scope="module")
 def server():
-    """The server, which test_down ended, once more and with short limits."""
+    """The server, which test_down ended, once more and with short limits: longer than a machine stands still."""
     server = world.Server()
     server.cay("down")
-    server.env.update(CAY_BUILD_STEP_TIMEOUT="3s", CAY_BUILD_READY_TIMEOUT="3s")
+    server.env.update(CAY_BUILD_STEP_TIMEOUT="7s", CAY_BUILD_READY_TIMEOUT="6s")
     server.start()
     yield server
     server.cay("down")
@@ -30,9 +30,9 @@ def test_limits_of_builds(server, create):
     snapshots = lambda: sorted(p.name for p in (server.data / "snapshots").iterdir())
     before = images(), snapshots()
     for template, says in [
-        (base().run_cmd("true").run_cmd("echo begun; sleep 100000"), "the step took longer than 3s"),
+        (base().run_cmd("true").run_cmd("echo begun; sleep 100000"), "the step took longer than 7s"),
         (base().run_cmd("true").run_cmd("echo begun; fallocate -l 11G ~/big"), "No space left on device"),
-        (base().set_start_cmd("echo begun; sleep 100000", "false"), "the ready command did not succeed within 3s"),
+        (base().set_start_cmd("echo begun; sleep 100000", "false"), "the ready command did not succeed within 6s"),
     ]:
         log.clear()
         with pytest.raises(e2b.BuildException) as failure:
