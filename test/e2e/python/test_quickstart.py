@@ -14,7 +14,7 @@ sbx.kill()
 
 def test_quickstart():
     out = subprocess.run([sys.executable, "-c", QUICKSTART], check=True, text=True,
-                         capture_output=True, timeout=120).stdout
+                         capture_output=True, timeout=300).stdout
     logs, listing = out.splitlines()
     assert logs == "Logs(stdout: ['hello world\\n'], stderr: [])"
     for name in ("'etc'", "'home'", "'usr'"):

@@ -106,7 +106,7 @@ finally:
 
 
 def test_python(resolver, env):
-    run = subprocess.run([*resolver, sys.executable, "-c", PYTHON], env=env, text=True, capture_output=True, timeout=180)
+    run = subprocess.run([*resolver, sys.executable, "-c", PYTHON], env=env, text=True, capture_output=True, timeout=300)
     assert (run.stdout, run.returncode) == ("all of it\n", 0), run.stderr
 
 
@@ -136,7 +136,7 @@ def test_javascript(resolver, env):
     tests.mkdir(exist_ok=True)
     script = tests / "tls.mjs"
     script.write_text(JAVASCRIPT)
-    run = subprocess.run([*resolver, "node", str(script)], env=env, text=True, capture_output=True, timeout=180)
+    run = subprocess.run([*resolver, "node", str(script)], env=env, text=True, capture_output=True, timeout=300)
     assert (run.stdout, run.returncode) == ("all of it\n", 0), run.stderr
 
 
