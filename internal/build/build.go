@@ -21,6 +21,8 @@ import (
 	"sync"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/engine"
 	"github.com/cay-run/cay/internal/layer"
@@ -397,10 +399,22 @@ func (r *run) step(ctx context.Context, i int, s cay.BuildStep) error {
 	if err == nil {
 		return r.layers.Remember(r.keys[i], r.state)
 	}
+	if late := overtime(ctx, err); late != nil {
+		return late
+	}
+	return r.box.explain(err)
+}
+
+// overtime is what a step is told whose time was over when it failed, or nil.
+// The agent counts the same time, and may be a moment ahead.
+func overtime(ctx context.Context, err error) error {
+	if connect.CodeOf(err) == connect.CodeDeadlineExceeded {
+		<-ctx.Done()
+	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
-	return r.box.explain(err)
+	return nil
 }
 
 // boot starts the sandbox that steps run in, from the base and what is known.
