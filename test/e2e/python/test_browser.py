@@ -93,10 +93,10 @@ def vite(create, eventually):
     def serve(name):
         box = create()
         box.files.write("/home/user/app.tar", tar)
-        box.commands.run("tar -C /home/user --no-same-owner -xf /home/user/app.tar", timeout=60)
+        box.commands.run("tar -C /home/user --no-same-owner -xf /home/user/app.tar", timeout=300)
         box.commands.run(f"cd app && NAME={name} node node_modules/vite/bin/vite.js --host 127.0.0.1 --strictPort",
                          background=True, timeout=0)
-        box.commands.run("for i in $(seq 300); do ss -Htln sport = :5173 | grep -q . && exit 0; sleep 0.2; done; exit 1", timeout=90)
+        box.commands.run("for i in $(seq 1200); do ss -Htln sport = :5173 | grep -q . && exit 0; sleep 0.2; done; exit 1", timeout=300)
         return box
 
     return serve
