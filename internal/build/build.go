@@ -353,6 +353,7 @@ func (r *run) steps(ctx context.Context) error {
 		}
 		r.say(number, "%s", title)
 		if err := r.step(ctx, i, s); err != nil {
+			r.forget(r.spec.Team, s.FilesHash, err)
 			return &cay.StepError{Step: number, Err: err}
 		}
 	}

@@ -286,6 +286,17 @@ func TestUploads(t *testing.T) {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
+	if err := b.Upload(t.Context(), team, hash, bytes.NewReader(zipped.Bytes()[:zipped.Len()/2]), -1); err != nil {
+		t.Fatal(err)
+	}
+	r := &run{Builder: b, spec: cay.BuildSpec{Team: team}}
+	_, _, err := r.firstNames(cay.BuildStep{FilesHash: hash})
+	if b.forget(team, hash, context.Canceled); !b.Uploaded(team, hash) {
+		t.Error("an archive went that is good, as far as anybody knows")
+	}
+	if b.forget(team, hash, err); cay.KindOf(err) != cay.Invalid || b.Uploaded(team, hash) {
+		t.Errorf("a damaged archive stays: %v", err)
+	}
 	for name, text := range map[string][]byte{"plain": pack(t, "f").Bytes(), "compressed": zipped.Bytes()} {
 		if err := b.Upload(t.Context(), team, hash, bytes.NewReader(text), int64(len(text))); err != nil {
 			t.Fatal(err)

@@ -116,7 +116,18 @@ func (b *Builder) openUpload(team cay.TeamID, hash string) (io.Reader, func() er
 	return z, f.Close, nil
 }
 
+// errDamaged is in errors that are an archive's own fault.
+var errDamaged = errors.New("the archive is damaged")
+
 func badArchive(err error) error {
-	return cay.Wrap(cay.Invalid, err, "the archive of the step's files is damaged: %v", err).
-		WithHint("build again with forceUpload")
+	return cay.Wrap(cay.Invalid, errors.Join(err, errDamaged), "the archive of the step's files is damaged: %v", err).
+		WithHint("build again; it is uploaded anew")
+}
+
+// forget removes an archive that turned out to be damaged: nobody needs it, and
+// clients do not send one again that is there.
+func (b *Builder) forget(team cay.TeamID, hash string, err error) {
+	if hash != "" && errors.Is(err, errDamaged) {
+		_ = os.Remove(b.upload(team, hash)) // else it goes with time
+	}
 }

@@ -63,19 +63,28 @@ func (r *run) imported(ctx context.Context) (cay.Setup, error) {
 		return cay.Setup{}, cay.Wrap(cay.Invalid, err, "the template's file was never uploaded")
 	}
 	defer in.Close()
-	file, err := transfer.Open(in)
-	if err != nil {
-		return cay.Setup{}, err
-	}
-	defer file.Close()
-	if done.Setup, err = importedSetup(file.Manifest.Setup); err != nil {
-		return cay.Setup{}, err
-	}
-	if done.Root, err = r.importRoot(ctx, file, files); err != nil {
+	if done, err = r.importFile(ctx, in, files); err != nil {
+		if cay.KindOf(err) == cay.Invalid { // the same file will never do
+			_ = os.Remove(in.Name()) // else it goes with time
+		}
 		return cay.Setup{}, err
 	}
 	r.root = done.Root
 	return done.Setup, r.layers.Remember(key, done)
+}
+
+// importFile makes a root image of a template's file, and says how it starts.
+func (r *run) importFile(ctx context.Context, in io.Reader, files []image.File) (done provisioned, err error) {
+	file, err := transfer.Open(in)
+	if err != nil {
+		return done, err
+	}
+	defer file.Close()
+	if done.Setup, err = importedSetup(file.Manifest.Setup); err != nil {
+		return done, err
+	}
+	done.Root, err = r.importRoot(ctx, file, files)
+	return done, err
 }
 
 // importRoot makes a root image of the files in a template's file. They pass a

@@ -222,6 +222,8 @@ def test_archives_that_are_wrong(name, eventually):
         assert call("POST", f"/v2/templates/{template}/builds/{build_id}", {"fromTemplate": "base", "steps": [step]})[0] == 202
         state = eventually(lambda: (s := call("GET", f"/templates/{template}/builds/{build_id}/status")[1])["status"] != "building" and s, 300)
         assert state["status"] == "error" and state["reason"]["step"] == "1", (what, state)
+        # What is damaged is not taken for the archive again.
+        assert call("GET", f"/templates/{template}/files/{digest}")[1]["present"] is (what == "outside"), what
         assert call("DELETE", f"/templates/{template}")[0] == 204
 
 
