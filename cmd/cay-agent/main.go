@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cay-run/cay/internal/agent"
+	"github.com/cay-run/cay/internal/agent/join"
 	"github.com/cay-run/cay/internal/agent/reap"
 	"github.com/cay-run/cay/internal/agent/sftp"
 	"github.com/cay-run/cay/internal/guest"
@@ -32,6 +33,7 @@ type options struct {
 	interp     bool
 	languages  string
 	sftp       bool
+	join       string
 }
 
 func main() {
@@ -41,11 +43,18 @@ func main() {
 	flag.StringVar(&o.languages, "languages", "", "languages of the code interpreter, with commas; all if empty")
 	flag.IntVar(&o.interpPort, "interp-port", guest.InterpPort, "port of the code interpreter")
 	flag.BoolVar(&o.sftp, guest.SFTPFlag[1:], false, "serve files in SSH's protocol on standard input and output")
+	flag.StringVar(&o.join, guest.JoinFlag[1:], "", "join standard input and output with a Unix socket")
 	flag.Parse()
 	if o.sftp {
-		if err := sftp.Serve(stdio{os.Stdin, os.Stdout}, workDir()); err != nil {
+		if err := sftp.Serve(stdio{os.Stdin, os.Stdout}); err != nil {
 			fmt.Fprintln(os.Stderr, "cay-agent:", err)
 			os.Exit(1)
+		}
+		return
+	}
+	if o.join != "" {
+		if join.Socket(o.join, os.Stdin, os.Stdout) != nil {
+			os.Exit(1) // without a word: nobody but the socket speaks here
 		}
 		return
 	}
@@ -66,15 +75,6 @@ func main() {
 type stdio struct {
 	io.Reader
 	io.WriteCloser
-}
-
-// workDir is where the program was started.
-func workDir() string {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "/"
-	}
-	return dir
 }
 
 // run serves until ctx ends.

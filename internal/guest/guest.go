@@ -24,6 +24,9 @@ const (
 	// SFTPFlag has AgentPath serve files on its standard input and output, as
 	// whoever starts it. Agents that are older do not know it.
 	SFTPFlag = "-sftp"
+	// JoinFlag, with a path, has AgentPath join them with a Unix socket. Agents
+	// that are older do not know it either.
+	JoinFlag = "-join"
 	// JavaClasses are Java's console and compiler as its virtual machine maps
 	// them, in root images that have Java: its kernel starts sooner.
 	JavaClasses = "/usr/lib/cay/java.jsa"

@@ -317,6 +317,11 @@ func TestWhatIsNotOffered(t *testing.T) {
 			t.Errorf("forwarded: %q", payload)
 		}
 	}
+	for _, path := range []string{"", "relative", "@abstract", "/" + strings.Repeat("x", maxSocketPath), "/a\x00b"} {
+		if _, _, err := c.OpenChannel("direct-streamlocal@openssh.com", ssh.Marshal(socketed{Path: path})); err == nil {
+			t.Errorf("socket: %q", path)
+		}
+	}
 	for _, request := range []string{"tcpip-forward", "streamlocal-forward@openssh.com", "no-more-sessions@openssh.com"} {
 		if ok, _, err := c.SendRequest(request, true, []byte("junk")); ok || err != nil {
 			t.Errorf("%s: %t, %v", request, ok, err)

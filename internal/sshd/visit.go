@@ -5,7 +5,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"path"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -113,8 +115,10 @@ func (v *visit) open(c ssh.NewChannel) {
 		v.session(c)
 	case "direct-tcpip":
 		v.forward(c)
+	case "direct-streamlocal@openssh.com":
+		v.socket(c)
 	default:
-		_ = c.Reject(ssh.UnknownChannelType, "sessions and ports are offered")
+		_ = c.Reject(ssh.UnknownChannelType, "sessions, ports and sockets are offered")
 	}
 }
 
@@ -166,6 +170,46 @@ func (v *visit) forward(c ssh.NewChannel) {
 	v.work.Go(func() { ssh.DiscardRequests(requests) })
 	defer context.AfterFunc(v.ctx, func() { conn.Close() })()
 	join(ch, &half{Conn: conn})
+}
+
+// socketed is what a client says of a socket that it wants to reach.
+type socketed struct {
+	Path         string
+	Reserved     string
+	ReservedPort uint32
+}
+
+// maxSocketPath is the kernel's bound for a socket's path.
+const maxSocketPath = 107
+
+// socket joins a channel to a Unix socket inside, through a program there: it is
+// reached as the user, and nothing of the host's can be meant.
+func (v *visit) socket(c ssh.NewChannel) {
+	var to socketed
+	if ssh.Unmarshal(c.ExtraData(), &to) != nil || !path.IsAbs(to.Path) || len(to.Path) > maxSocketPath || strings.ContainsRune(to.Path, 0) {
+		_ = c.Reject(ssh.ConnectionFailed, "there is no such socket")
+		return
+	}
+	if err := v.server.cfg.Enter(v.ctx, v.who.team, v.who.sandbox); err != nil {
+		_ = c.Reject(ssh.ConnectionFailed, told(err))
+		return
+	}
+	ch, requests, err := c.Accept()
+	if err != nil {
+		return
+	}
+	defer ch.Close()
+	s := &session{v: v, ch: ch, started: true}
+	s.ends.Go(func() {
+		if v.server.cfg.Used != nil {
+			v.server.cfg.Used(v.ctx, v.who.sandbox)
+		}
+		_, _ = s.follow(program{guest.AgentPath, []string{guest.JoinFlag, to.Path}}) // who called sees the end
+		ch.Close()
+	})
+	ssh.DiscardRequests(requests)
+	s.hangUp()
+	s.ends.Wait()
 }
 
 // dial connects to a port, and wakes the sandbox if that is what it takes.

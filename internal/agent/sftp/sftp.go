@@ -10,10 +10,11 @@ import (
 	"github.com/pkg/sftp"
 )
 
-// Serve answers requests until the other side has no more. Relative paths
-// begin at home.
-func Serve(rw io.ReadWriteCloser, home string) error {
-	server, err := sftp.NewServer(rw, sftp.WithServerWorkingDirectory(home))
+// Serve answers requests until the other side has no more. Relative paths begin
+// where the process does; links keep the target that they are given, which is
+// why the server is not told of a directory of its own.
+func Serve(rw io.ReadWriteCloser) error {
+	server, err := sftp.NewServer(rw)
 	if err != nil {
 		return err
 	}

@@ -69,6 +69,8 @@ def test_files(host, sbx, tmp_path):
     assert (tmp_path / "down").read_bytes() == data
     listed = sbx.commands.run(f"stat -c '%a %U %s' {directory}/moved; ls {directory}").stdout.split("\n")
     assert listed[:2] == [f"600 user {len(data)}", "moved"], (listed, out)
+    run("sftp", *config, "-b", "-", name, input=f"ln -s moved {directory}/beside\n".encode())
+    assert sbx.commands.run(f"readlink {directory}/beside").stdout == "moved\n"
     run("scp", *config, str(tmp_path / "up"), f"{name}:{directory}/by scp")
     assert sbx.files.read(f"{directory}/by scp", format="bytes") == data
     # The user inside decides what may be read.
@@ -100,7 +102,13 @@ def service(sbx, eventually):
 
 
 def ask(address, data):
-    with socket.create_connection(address, timeout=PATIENCE) as c:
+    if isinstance(address, tuple):
+        c = socket.create_connection(address, timeout=PATIENCE)
+    else:
+        c = socket.socket(socket.AF_UNIX)
+        c.settimeout(PATIENCE)
+        c.connect(address)
+    with c:
         c.sendall(data)
         c.shutdown(socket.SHUT_WR)
         answer = b""
@@ -117,6 +125,38 @@ def test_ports_over_ssh(host, service):
     for to in ("169.254.169.254:80", "10.0.0.1:22", "localhost:49983"):
         assert b"prohibited" in run("ssh", *config, "-o", "LogLevel=INFO", "-W", to, name, code=255).stderr
     assert run("ssh", *config, "-W", "localhost:9", name, code=255).stdout == b""
+
+
+SOCKET = """
+import socket
+s = socket.socket(socket.AF_UNIX)
+s.bind("/tmp/there.sock")
+s.listen()
+while True:
+    c, _ = s.accept()
+    data = b""
+    while piece := c.recv(65536):
+        data += piece
+    c.sendall(b"got %d bytes" % len(data))
+    c.close()
+"""
+
+
+def test_sockets_over_ssh(host, sbx, eventually, tmp_path):
+    """What editors' remote modes use where they can, in place of a port."""
+    config, name = host
+    sbx.files.write("socket_service.py", SOCKET)
+    sbx.commands.run("python3 socket_service.py", background=True)
+    eventually(lambda: sbx.commands.run("test -S /tmp/there.sock && echo yes || true").stdout)
+    here = tmp_path / "s"
+    process = subprocess.Popen(["ssh", *config, "-N", "-L", f"{here}:/tmp/there.sock", name], stdin=subprocess.DEVNULL)
+    try:
+        eventually(here.exists)
+        for size in (0, 300_000):
+            assert ask(str(here), b"x" * size) == b"got %d bytes" % size
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
 
 
 @pytest.fixture
