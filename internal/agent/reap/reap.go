@@ -60,11 +60,14 @@ func New(all bool) *Reaper {
 	return r
 }
 
-// Close stops collecting. Processes go on. With all, a goroutine that waits
-// for children which still run ends with the next exit.
+// Close stops collecting: no exit after it is taken. Processes go on. With all,
+// a goroutine that waits for children which still run ends with the next exit,
+// and leaves that to whoever collects then.
 func (r *Reaper) Close() {
 	signal.Stop(r.exits)
+	r.mu.Lock()
 	close(r.closing)
+	r.mu.Unlock()
 	if !r.all {
 		<-r.stopped
 	}
@@ -146,6 +149,11 @@ func (r *Reaper) add(c *Child) {
 func (r *Reaper) collect() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	select {
+	case <-r.closing:
+		return
+	default:
+	}
 	if r.all {
 		for r.collectOne(-1) {
 		}
