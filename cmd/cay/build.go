@@ -32,7 +32,7 @@ type buildCmd struct {
 
 func (buildCmd) Help() string {
 	return "Builds a template of a Dockerfile, stage by stage, as docker build would. FROM names an image of a registry, " +
-		"one of `cay image`, or e2bdev/base and e2bdev/code-interpreter for the templates that Cay brings."
+		"one of `cay image`, or e2bdev/base, e2bdev/code-interpreter and e2bdev/desktop for the templates that Cay brings."
 }
 
 func (c *buildCmd) Run(a *app) error {

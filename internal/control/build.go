@@ -45,6 +45,7 @@ const (
 var familiar = map[string]string{
 	"e2bdev/base":             "base",
 	"e2bdev/code-interpreter": "code-interpreter-v1",
+	"e2bdev/desktop":          "desktop",
 }
 
 // fallback is the template that stands for an image when no registry can be
@@ -55,6 +56,7 @@ const fallback = "base"
 type builds struct {
 	builder  Builder
 	reserved []string
+	extras   []string
 	queue    chan job
 
 	mu    sync.Mutex
@@ -69,7 +71,8 @@ type job struct {
 }
 
 func (b *builds) open(cfg Config) {
-	b.builder, b.reserved = cfg.Builder, cfg.Reserved
+	b.builder, b.extras = cfg.Builder, cfg.Extras
+	b.reserved = slices.Concat(cfg.Reserved, cfg.Extras)
 	b.queue = make(chan job, buildsWaiting)
 	b.jobs = make(map[cay.BuildID]context.CancelFunc)
 	b.teams = make(map[cay.TeamID]int)

@@ -73,7 +73,7 @@ func withBuilder(t *testing.T, b *builder) *world {
 		t.Fatal(err)
 	}
 	w.c, err = control.Open(t.Context(), control.Config{
-		Store: w.store, Node: w.node, NodeID: "n", Tokens: tokens, Logs: w.logs, Builder: b, Reserved: []string{"base"},
+		Store: w.store, Node: w.node, NodeID: "n", Tokens: tokens, Logs: w.logs, Builder: b, Reserved: []string{"base"}, Extras: []string{"desktop"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -289,5 +289,43 @@ func TestWhatCannotBeBuilt(t *testing.T) {
 	}
 	if err := w.c.RemoveTags(t.Context(), w.team.ID, "app", []string{"default"}); cay.KindOf(err) != cay.Invalid {
 		t.Errorf("the default tag was removed: %v", err)
+	}
+}
+
+// A template that Cay brings only when it is asked for says so, whatever asks
+// for it.
+func TestExtrasSayHowTheyCome(t *testing.T) {
+	b := &builder{build: func(context.Context, cay.BuildSpec, func(cay.BuildLog)) (cay.BuildResult, error) {
+		return cay.BuildResult{Snapshot: "s2", Digest: "d"}, nil
+	}}
+	w := withBuilder(t, b)
+	go w.c.Run(t.Context())
+	for _, ref := range []string{"desktop", "Desktop", "desktop:default"} {
+		_, err := w.c.Template(t.Context(), w.team.ID, ref)
+		var ours *cay.Error
+		if !errors.As(err, &ours) || ours.Kind != cay.NotFound || !strings.Contains(ours.Hint, "cay template add desktop") {
+			t.Errorf("%s: %v", ref, err)
+		}
+	}
+	if _, _, err := w.c.RequestBuild(t.Context(), control.BuildRequest{Team: w.team.ID, Name: "desktop"}); cay.KindOf(err) != cay.Denied {
+		t.Errorf("a build takes its name: %v", err)
+	}
+	build := func(image string) cay.Build {
+		_, b := w.request("app")
+		if err := w.c.StartBuild(t.Context(), w.team.ID, string(b.Template), b.ID, control.BuildStart{FromImage: image}); err != nil {
+			t.Fatal(err)
+		}
+		return w.await(b)
+	}
+	for _, image := range []string{"e2bdev/desktop", "docker.io/e2bdev/desktop:latest"} {
+		if got := build(image); got.State != cay.BuildError || !strings.Contains(got.Reason.Message, "cay template add desktop") {
+			t.Errorf("FROM %s: %+v", image, got)
+		}
+	}
+	if _, err := w.c.Publish(t.Context(), control.Publication{Team: w.team.ID, Names: []string{"desktop"}, Public: true, Snapshot: "s1"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := build("e2bdev/desktop"); got.State != cay.BuildReady {
+		t.Errorf("when it is there: %+v", got)
 	}
 }

@@ -98,9 +98,11 @@ type Config struct {
 	// once, in number and in what their templates promise; 0 is no bound.
 	TeamSandboxes, TeamMemoryMB int
 	// Builder builds templates; nil for a server that builds none. Reserved
-	// are the names of templates that Cay brings.
+	// are the names of templates that Cay brings, Extras those of them that are
+	// there only when an operator asked for them.
 	Builder  Builder
 	Reserved []string
+	Extras   []string
 }
 
 // Control carries the use cases out.

@@ -28,7 +28,11 @@ func (c *Control) Template(ctx context.Context, team cay.TeamID, ref string) (ca
 	if err == nil && tag != "" && tag != defaultTag {
 		t, err = c.tagged(ctx, t, tag)
 	}
-	if cay.KindOf(err) == cay.NotFound {
+	switch {
+	case cay.KindOf(err) == cay.NotFound && space == "" && slices.Contains(c.builds.extras, name):
+		return cay.Template{}, cay.Errorf(cay.NotFound, "template %q is not built on this server", ref).
+			WithHint("on its machine, as root: cay template add %s", name)
+	case cay.KindOf(err) == cay.NotFound:
 		return cay.Template{}, cay.Errorf(cay.NotFound, "template %q not found", ref).
 			WithHint("`cay template list` shows what there is")
 	}

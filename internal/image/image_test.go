@@ -1,7 +1,10 @@
 package image
 
 import (
+	"encoding/json"
+	"encoding/xml"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,7 +22,7 @@ func TestDigestNamesTheRecipe(t *testing.T) {
 	}
 	seen := map[string]string{small.Digest(): "small"}
 	for name, r := range map[string]Recipe{
-		"base": Base(), "interpreter": CodeInterpreter(),
+		"base": Base(), "interpreter": CodeInterpreter(), "desktop": Desktop(),
 		"more packages": {Name: "small", Suite: "bookworm", Packages: []string{"bash", "git"}},
 		"on another":    {Name: "small", From: &small},
 		"step":          {Name: "small", Suite: "bookworm", Packages: []string{"bash"}, Steps: []Step{{Script: "true"}}},
@@ -33,6 +36,37 @@ func TestDigestNamesTheRecipe(t *testing.T) {
 	for range 20 { // no map's order goes in
 		if Base().Digest() != Base().Digest() || CodeInterpreter().Digest() != CodeInterpreter().Digest() {
 			t.Fatal("the same recipe has two digests")
+		}
+	}
+}
+
+// What a desktop is set up with must be readable, or Xfce and the browser
+// silently have settings of their own.
+func TestDesktopSettingsAreReadable(t *testing.T) {
+	for _, f := range Desktop().Files {
+		var err error
+		switch filepath.Ext(f.Path) {
+		case ".xml":
+			err = xml.Unmarshal(f.Data, new(struct{}))
+		case ".json":
+			err = json.Unmarshal(f.Data, new(map[string]any))
+		}
+		if err != nil {
+			t.Errorf("%s: %v", f.Path, err)
+		}
+	}
+	for _, step := range Desktop().Steps {
+		if out, err := exec.CommandContext(t.Context(), "sh", "-n", "-c", step.Script).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", step.Name, err, out)
+		}
+		for document := range strings.SplitSeq(step.Script, "<<'EOF'\n") {
+			text, _, _ := strings.Cut(document, "\nEOF\n")
+			if !strings.HasPrefix(text, "<?xml") {
+				continue
+			}
+			if err := xml.Unmarshal([]byte(text), new(struct{})); err != nil {
+				t.Errorf("%s: %v", step.Name, err)
+			}
 		}
 	}
 }

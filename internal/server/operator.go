@@ -54,6 +54,7 @@ func (s *Server) serveOperator(ctx context.Context) error {
 		_ = json.NewEncoder(w).Encode(out) // who asked may be gone
 	})
 	s.packageRoutes(routes)
+	s.extraRoutes(routes)
 	face := &http.Server{Handler: routes, ReadHeaderTimeout: time.Minute}
 	s.running.Go(func() {
 		<-ctx.Done()
@@ -82,6 +83,11 @@ func Collect(ctx context.Context, cfg config.Config, dry bool) ([]cay.Garbage, e
 
 // askOperator calls a route of the operator's, and decodes its answer.
 func askOperator(ctx context.Context, cfg config.Config, method, route string, out any) error {
+	return callOperator(ctx, cfg, method, route, func(answer *json.Decoder) error { return answer.Decode(out) })
+}
+
+// callOperator calls a route of the operator's, and has its answer read.
+func callOperator(ctx context.Context, cfg config.Config, method, route string, read func(*json.Decoder) error) error {
 	path := filepath.Join(cfg.Run, operatorSocket)
 	req, err := http.NewRequestWithContext(ctx, method, "http://server"+route, nil)
 	if err != nil {
@@ -100,7 +106,7 @@ func askOperator(ctx context.Context, cfg config.Config, method, route string, o
 			WithHint("start one with `cay up`, or set CAY_RUN_DIR to the server's")
 	}
 	defer resp.Body.Close()
-	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+	if err := read(json.NewDecoder(resp.Body)); err != nil {
 		return cay.Wrap(cay.Unavailable, err, "the server's answer is unusable")
 	}
 	return nil

@@ -116,7 +116,7 @@ func (s *Server) open(ctx context.Context) error {
 	if err := s.openControl(ctx, m); err != nil {
 		return err
 	}
-	for _, name := range template.Names() {
+	for _, name := range s.templates.Wanted() {
 		if built, err := s.templates.Current(name); err == nil {
 			if err := s.publish(ctx, built); err != nil {
 				return err
@@ -227,7 +227,7 @@ func (s *Server) openControl(ctx context.Context, m *machine) error {
 	s.control, err = control.Open(ctx, control.Config{
 		Store: db, Node: s.node, NodeID: nodeID, Tokens: s.tokensOf, Sealer: key, Logs: logs, Log: s.log,
 		TeamSandboxes: s.cfg.TeamSandboxes, TeamMemoryMB: s.cfg.TeamMemoryMB,
-		Builder: s.builds, Reserved: template.Names(),
+		Builder: s.builds, Reserved: template.Names(), Extras: template.Extras(),
 	})
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"iter"
+	"slices"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control"
@@ -16,11 +17,16 @@ import (
 // missing or were made from something else than this build would make them
 // from, and offers them. The first time takes minutes, later ones
 // milliseconds. It may run beside Run: what is built already serves meanwhile.
-// progress may be nil.
+// An extra that an operator asked for and that cannot be built is told to the
+// log: the others serve without it. progress may be nil.
 func (s *Server) EnsureTemplates(ctx context.Context, progress image.Progress) error {
 	built := false
-	for _, name := range template.Names() {
+	for _, name := range s.templates.Wanted() {
 		result, err := s.templates.Build(ctx, name, progress)
+		if err != nil && ctx.Err() == nil && slices.Contains(template.Extras(), name) {
+			s.log.Warn("template cannot be built again; `cay template add` tries anew", "template", name, "err", err)
+			continue
+		}
 		if err != nil {
 			return err
 		}

@@ -15,11 +15,15 @@ const (
 	Base                  = "base"
 	CodeInterpreterPython = "code-interpreter-python"
 	CodeInterpreter       = "code-interpreter-v1"
+	Desktop               = "desktop"
 )
 
-// Names lists them in the order in which to build them: the later ones begin
-// with the trees of the earlier ones.
+// Names lists those that every server has, in the order in which to build
+// them: the later ones begin with the trees of the earlier ones.
 func Names() []string { return []string{Base, CodeInterpreterPython, CodeInterpreter} }
+
+// Extras lists those that are built when an operator asks for them.
+func Extras() []string { return []string{Desktop} }
 
 // definition is one template.
 type definition struct {
@@ -49,6 +53,12 @@ func lookup(name string) (definition, error) {
 			recipe: image.CodeInterpreter(),
 			args:   []string{guest.AgentPath, "-interp"},
 			ports:  []int{guest.InterpPort},
+			limits: cay.Limits{CPUs: 2, MemoryMB: 2048, DiskMB: 10240},
+		}, nil
+	case Desktop:
+		return definition{
+			recipe: image.Desktop(),
+			args:   []string{guest.AgentPath},
 			limits: cay.Limits{CPUs: 2, MemoryMB: 2048, DiskMB: 10240},
 		}, nil
 	}

@@ -210,7 +210,7 @@ func (b *Builder) collectRecords(current map[string]bool, needs Needs, dry bool)
 func (b *Builder) currentBuilds() (map[string]bool, []image.Recipe, error) {
 	keys := map[string]bool{}
 	var recipes []image.Recipe
-	for _, name := range Names() {
+	for _, name := range b.Wanted() {
 		def, files, err := b.plan(name)
 		if err != nil {
 			return nil, nil, err

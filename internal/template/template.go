@@ -83,17 +83,22 @@ func (b *Builder) Current(name string) (Result, error) {
 	return b.find(name, def, b.key(def, files))
 }
 
-// Build makes a template, or finds that it is made already. Builds of several
-// processes wait for each other. progress may be nil.
+// Build makes a template, or finds that it is made already. An extra is wanted
+// from then on. Builds of several processes wait for each other. progress may
+// be nil.
 func (b *Builder) Build(ctx context.Context, name string, progress image.Progress) (Result, error) {
 	if progress == nil {
 		progress = func(string, int) {}
 	}
-	if found, err := b.Current(name); err == nil || cay.KindOf(err) != cay.NotFound {
-		return found, err
-	}
 	def, files, err := b.plan(name)
 	if err != nil {
+		return Result{}, err
+	}
+	found, err := b.find(name, def, b.key(def, files))
+	switch {
+	case err == nil:
+		return found, b.want(name)
+	case cay.KindOf(err) != cay.NotFound:
 		return Result{}, err
 	}
 	unlock, err := b.lock(ctx, progress)
@@ -103,7 +108,7 @@ func (b *Builder) Build(ctx context.Context, name string, progress image.Progres
 	defer unlock()
 	key := b.key(def, files)
 	if found, err := b.find(name, def, key); err == nil { // built while we waited
-		return found, nil
+		return found, b.want(name)
 	}
 	started := time.Now()
 	root, err := b.root(ctx, def, files, func(step string, percent int) {
@@ -120,6 +125,9 @@ func (b *Builder) Build(ctx context.Context, name string, progress image.Progres
 		return Result{}, err
 	}
 	if err := b.record(key, s.ID); err != nil {
+		return Result{}, err
+	}
+	if err := b.want(name); err != nil {
 		return Result{}, err
 	}
 	b.cfg.Log.Info("template built", "template", name, "snapshot", s.ID, "root", root,

@@ -163,8 +163,40 @@ func TestBuildFindsWhatIsBuilt(t *testing.T) {
 	if err != nil || !r.Cached || r.Snapshot.ID != id || r.Limits.MemoryMB != 1024 || r.RecipeDigest == "" {
 		t.Fatalf("got %+v, %v", r, err)
 	}
-	_, err = w.Build(t.Context(), "desktop", nil)
+	_, err = w.Build(t.Context(), "none", nil)
 	wantKind(t, err, cay.NotFound)
+}
+
+// An extra is built when it is asked for, and kept until it is not any more.
+func TestExtras(t *testing.T) {
+	w := newWorld(t)
+	if got := w.Wanted(); !slices.Equal(got, Names()) {
+		t.Errorf("a new server wants %v", got)
+	}
+	id, root := w.built(Desktop)
+	nobody := Needs{Snapshot: func(cay.SnapshotID) bool { return false }}
+	for range 2 { // asked for again, nothing happens
+		if r, err := w.Build(t.Context(), Desktop, nil); err != nil || r.Snapshot.ID != id {
+			t.Fatalf("got %+v, %v", r, err)
+		}
+	}
+	if got := w.Wanted(); !slices.Equal(got, append(Names(), Desktop)) {
+		t.Errorf("then it wants %v", got)
+	}
+	if found, err := w.Collect(t.Context(), nobody, false); err != nil || len(found) > 0 {
+		t.Errorf("removed %v, %v", found, err)
+	}
+	for range 2 {
+		if err := w.Forget(Desktop); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.Collect(t.Context(), nobody, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.dir.Image(root); err == nil || !slices.Equal(w.Wanted(), Names()) {
+		t.Errorf("its image is kept: %v; wanted %v", err == nil, w.Wanted())
+	}
 }
 
 func TestWhatIsBuiltMustStillServe(t *testing.T) {

@@ -3,10 +3,13 @@
 import http.client
 import json
 import os
+import subprocess
 import urllib.parse
 
 import e2b
 import pytest
+
+import world
 
 SERVER = urllib.parse.urlparse(os.environ["E2B_API_URL"])
 
@@ -134,6 +137,17 @@ def test_errors_are_json(method, path, status):
 def test_wrong_key():
     with pytest.raises(e2b.AuthenticationException):
         e2b.Sandbox.create(api_key="e2b_" + "0" * 40)
+
+
+def test_a_template_that_must_be_asked_for():
+    """`desktop` is Cay's own, but costs minutes and a gigabyte: what lacks it says which command brings it."""
+    if any("desktop" in one["names"] for one in json.loads(subprocess.run(
+            [str(world.CAY), "--json", "template", "list"], check=True, timeout=300, text=True, capture_output=True).stdout)):
+        pytest.skip("this server has it")
+    with pytest.raises(e2b.SandboxException, match="cay template add desktop"):
+        e2b.Sandbox.create("desktop")
+    refused = subprocess.run([str(world.CAY), "template", "add", "none"], timeout=300, text=True, capture_output=True)
+    assert refused.returncode == 1 and "there is: desktop" in refused.stderr, refused
 
 
 def test_unknown_template():
