@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test unit e2e build setup bench chaos soak egress fuzz soak-agent density fmt clean soak-interp
+.PHONY: demo test unit e2e build setup bench chaos soak egress fuzz soak-agent density fmt clean soak-interp test-desktop
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -29,6 +29,9 @@ chaos: ## kill the server CHAOS_KILLS (200) times, and its engines, while client
 
 soak: ## pause and resume SOAK_CYCLES (1000) times; nothing differs
 	@scripts/long life/soak.py
+
+test-desktop: ## E2B's Desktop SDKs against the template desktop, which it builds: minutes, and 5 GB of disk
+	@scripts/long desktop/run.py
 
 egress: ## what a guest cannot reach, attempt by attempt
 	go test -count=1 -v -run 'TestEgress$$' ./test/egress | grep -vE '^ *(=== |--- PASS)'
