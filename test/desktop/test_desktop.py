@@ -114,24 +114,26 @@ def test_mouse(desktop):
         eventually(lambda: buttons("ButtonPress", number) == times and buttons("ButtonRelease", number) == times)
 
     # Until the window takes the first click it may have none of them.
+    desktop.move_mouse(x, y)  # once: moving to where it is takes xdotool 16 s
+
     def first():
-        desktop.left_click(x, y)
+        desktop.left_click()
         return buttons("ButtonPress", 1)
 
     eventually(first)
     desktop.wait(500)
     before = buttons("ButtonPress", 1)
-    desktop.double_click(x, y)
+    desktop.double_click()
     pressed(1, before + 2)
-    desktop.right_click(x, y)
+    desktop.right_click()
     pressed(3, 1)
-    desktop.middle_click(x, y)
+    desktop.middle_click()
     pressed(2, 1)
     desktop.scroll("up", 3)
     pressed(4, 3)
     desktop.scroll("down", 2)
     pressed(5, 2)
-    desktop.drag((x, y), (x + 60, y + 40))
+    desktop.drag((x + 1, y), (x + 60, y + 40))
     pressed(1, before + 3)
     assert desktop.get_cursor_position() == (x + 60, y + 40)
     desktop.mouse_press("right")
