@@ -326,19 +326,23 @@ func TestPoolSurvivesCrashes(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		memory  int64
-		prepare func(t *testing.T, n *Node, id cay.InstanceID)
+		prepare func(t *testing.T, m *machine, n *Node, id cay.InstanceID)
 		pool    int // what is in it afterwards
 		running int
 	}{
-		{"nothing happened", 1 << 30, func(*testing.T, *Node, cay.InstanceID) {}, 1, 0},
-		{"the next one has no pool", 0, func(*testing.T, *Node, cay.InstanceID) {}, 0, 0},
-		{"claimed and awake", 1 << 30, func(t *testing.T, n *Node, _ cay.InstanceID) { claim(t, n) }, 1, 0},
-		{"in mid hand-over", 1 << 30, func(t *testing.T, n *Node, id cay.InstanceID) {
+		{"nothing happened", 1 << 30, func(*testing.T, *machine, *Node, cay.InstanceID) {}, 1, 0},
+		{"the next one has no pool", 0, func(*testing.T, *machine, *Node, cay.InstanceID) {}, 0, 0},
+		{"claimed and awake", 1 << 30, func(t *testing.T, m *machine, n *Node, _ cay.InstanceID) {
+			// The pool would fill up again, or not, before the server is killed.
+			m.on("restore", func() error { return errors.New("too late") })
+			claim(t, n)
+		}, 1, 0},
+		{"in mid hand-over", 1 << 30, func(t *testing.T, _ *machine, n *Node, id cay.InstanceID) {
 			if err := os.Remove(filepath.Join(n.journal(id), pooledFile)); err != nil {
 				t.Error(err)
 			}
 		}, 0, 0},
-		{"after the hand-over", 1 << 30, func(t *testing.T, n *Node, _ cay.InstanceID) {
+		{"after the hand-over", 1 << 30, func(t *testing.T, _ *machine, n *Node, _ cay.InstanceID) {
 			if _, err := n.Create(t.Context(), claim(t, n)); err != nil {
 				t.Error(err)
 			}
@@ -356,10 +360,11 @@ func TestPoolSurvivesCrashes(t *testing.T) {
 				}
 				fill(t, n, shape, 1)
 				for _, id := range listed(t, m) {
-					tc.prepare(t, n, id)
+					tc.prepare(t, m, n, id)
 				}
 				n.Close()
 				m.crash()
+				m.on("restore", nil)
 				cfg.PoolMemory = tc.memory
 				if n, err = Open(context.Background(), cfg); err != nil {
 					t.Fatal(err)
