@@ -50,10 +50,11 @@ func showStep(s Step) string {
 		if c.Stage >= 0 {
 			text += fmt.Sprintf(" stage=%d", c.Stage)
 		}
-		for name, v := range map[string]string{" owner=": c.Owner, " mode=": c.Mode} {
-			if v != "" {
-				text += name + v
-			}
+		if c.Owner != "" {
+			text += " owner=" + c.Owner
+		}
+		if c.Mode != "" {
+			text += " mode=" + c.Mode
 		}
 		if c.Add {
 			text += " add"
