@@ -1,13 +1,24 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test unit e2e build setup bench chaos soak egress fuzz soak-agent density fmt clean soak-interp test-desktop
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos soak egress fuzz soak-agent density fmt clean soak-interp soak-creates test-desktop release
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
 
 test: ## every test: unit, engine conformance, end to end with the real SDKs
 	@scripts/test all
+
+test-quick: ## Go tests without root, in seconds once compiled; says what it skipped
+	@scripts/test quick
+
+test-fast: ## the engine, the node, the server and the SDKs' first steps, in minutes
+	@scripts/test fast
+
+compat: ## the end-to-end tests with released SDKs of several ages; writes docs/use/compatibility.md
+	@scripts/setup test-host
+	@scripts/build
+	python3 test/compat/run.py
 
 unit: ## Go tests with the race detector
 	@scripts/test unit
@@ -24,11 +35,17 @@ setup: ## Debian packages, SDKs and Python environments
 bench: ## the speed bars, each beside its raw counterpart
 	@scripts/bench
 
+bench-go: ## Go benchmarks of the hot packages; BASE=REVISION compares with that one
+	@scripts/bench-go
+
 chaos: ## kill the server CHAOS_KILLS (200) times, and its engines, while clients work; nothing lost, nothing left
 	@scripts/long life/chaos.py
 
 soak: ## pause and resume SOAK_CYCLES (1000) times; nothing differs
 	@scripts/long life/soak.py
+
+soak-creates: ## SOAK_CREATES (5000) lives of create, run_code, command, kill, two at a time; none fails
+	@scripts/long life/creates.py
 
 test-desktop: ## E2B's Desktop SDKs against the template desktop, which it builds: minutes, and 5 GB of disk
 	@scripts/long desktop/run.py
@@ -47,6 +64,9 @@ soak-agent: ## CAY_SOAK_COMMANDS (1000) processes, 100 at a time: the agent keep
 
 soak-interp: ## the code interpreter for CAY_SOAK_INTERP (1m; 1h is the long run), every language: it keeps nothing
 	CAY_SOAK_INTERP=$${CAY_SOAK_INTERP:-1m} go test -count=1 -v -timeout 25h -run Interpreter ./test/soak
+
+release: ## binaries, bills of materials, Debian packages and checksums, in build/release
+	@scripts/release
 
 fmt:
 	gofmt -w $$(git ls-files '*.go')

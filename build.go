@@ -34,12 +34,26 @@ type Setup struct {
 	Dir      string            `json:"dir,omitempty"`
 	StartCmd string            `json:"startCmd,omitempty"` // was running when the snapshot was taken
 	ReadyCmd string            `json:"readyCmd,omitempty"` // succeeds when StartCmd is up
+	// StartIn is the context of StartCmd and ReadyCmd where it is not that of
+	// the other processes: a template inherits them with the context of the
+	// template that brought them.
+	StartIn *CommandContext `json:"startIn,omitempty"`
+}
+
+// CommandContext is the user, the directory and the variables of a command.
+type CommandContext struct {
+	Env  map[string]string `json:"env,omitempty"`
+	User string            `json:"user,omitempty"`
+	Dir  string            `json:"dir,omitempty"`
 }
 
 // Boot returns what a sandbox of it needs that starts from files.
 func (s Setup) Boot() Boot {
-	return Boot{Env: s.Env, User: s.User, Dir: s.Dir, Ports: s.Ports, Start: s.StartCmd, Ready: s.ReadyCmd}
+	return Boot{Env: s.Env, User: s.User, Dir: s.Dir, Ports: s.Ports, Start: s.StartCmd, Ready: s.ReadyCmd, StartIn: s.StartIn}
 }
+
+// StartContext is the context of the start and the ready command.
+func (s Setup) StartContext() CommandContext { return s.Boot().StartContext() }
 
 // BuildReason is why a build failed.
 type BuildReason struct {
@@ -63,7 +77,7 @@ type BuildSpec struct {
 	Template TemplateID
 	Team     TeamID
 	Limits   Limits
-	// What it begins with: the snapshot of a template, or a registry's image.
+	// Its beginning: the snapshot of a template, or a registry's image.
 	From     SnapshotID
 	Setup    Setup // of From
 	Image    string
@@ -153,6 +167,16 @@ func ParseLogLevel(s string) (LogLevel, bool) {
 		}
 	}
 	return 0, false
+}
+
+// TagAssignment is one time that a tag was pointed to a build.
+type TagAssignment struct {
+	ID            string // a UUID
+	Tag           string
+	Build         BuildID
+	At            time.Time
+	BuildCreated  time.Time
+	BuildFinished time.Time
 }
 
 // Tag is a name for one build of a template.

@@ -12,7 +12,7 @@ type Checkpoint struct {
 	Parent    SnapshotID // empty for a root
 	Kind      SnapshotKind
 	Label     string
-	Auto      bool  // nobody asked for this one, an AutoCheckpoint did
+	Auto      bool  // taken by an AutoCheckpoint
 	Size      int64 // bytes on disk
 	CreatedAt time.Time
 	// Source is the sandbox's record of that moment: forks start as it was.
@@ -28,9 +28,12 @@ type Branch struct {
 	// before there is one.
 	Checkpoint SnapshotID
 	Auto       AutoCheckpoint
+	// Rewound is true from a rollback to the checkpoint until the sandbox is
+	// used.
+	Rewound bool
 }
 
-// AutoCheckpoint says when checkpoints are taken that nobody asks for. The
+// AutoCheckpoint says when checkpoints are taken by themselves. The
 // zero value is never.
 type AutoCheckpoint struct {
 	Every  time.Duration `json:"every,omitempty"`  // zero for not by time

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Kind says what went wrong in words that every face can translate: to an
@@ -24,15 +25,12 @@ const (
 	NoSpace         Kind = "no_space"        // a disk is full: 507
 )
 
-// CodeCapacity is the Code of an error that says that the machine is full.
-const CodeCapacity = "sandbox_capacity_unavailable"
-
 // Error is the one error type of Cay. Msg is for the caller and names the
 // field or thing at fault; Hint says what to do next; Err is the cause, for
 // logs only.
 type Error struct {
 	Kind Kind
-	Code string // machine-readable detail, e.g. "sandbox_create_failed"; may be empty
+	Code string // one of the Code constants, or empty
 	Msg  string
 	Hint string
 	Err  error
@@ -43,7 +41,7 @@ func (e *Error) Error() string {
 	if s == "" {
 		s = string(e.Kind)
 	}
-	if e.Err != nil {
+	if e.Err != nil && !strings.HasSuffix(s, e.Err.Error()) {
 		s += ": " + e.Err.Error()
 	}
 	return s
@@ -52,10 +50,10 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // Errorf makes an error of a kind. A %w in the format becomes its cause as
-// usual; the text then holds the cause too, so use Wrap where it must not.
+// usual; callers see its text then, so use Wrap where they must not.
 func Errorf(kind Kind, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Kind: kind, Msg: err.Error(), Err: nil}
+	return &Error{Kind: kind, Msg: err.Error(), Err: errors.Unwrap(err)}
 }
 
 // Wrap makes an error of a kind around a cause that callers do not see.
@@ -70,14 +68,20 @@ func (e *Error) WithHint(format string, args ...any) *Error {
 	return &c
 }
 
-// CodeDamaged is the code of an error that names a damaged snapshot.
-const CodeDamaged = "snapshot_damaged"
-
 // WithCode returns a copy that carries a machine-readable code.
 func (e *Error) WithCode(code string) *Error {
 	c := *e
 	c.Code = code
 	return &c
+}
+
+// CodeOf returns the code of any error; empty when it has none.
+func CodeOf(err error) string {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
 }
 
 // KindOf finds the kind of any error. Nil has none; a cancelled or late

@@ -2,40 +2,107 @@ package cay
 
 import "time"
 
-// EventType says what happened. The first word says to what.
+// EventType says what happened. The first word names the thing that changed.
 type EventType string
 
-// The types of a sandbox's events. Other parts add their own.
+// The types of a sandbox's events. Each has an entry in Events, which
+// docs/use/events.md is rendered from.
 const (
-	SandboxCreated        EventType = "sandbox.created"         // recorded, not running yet
-	SandboxRunning        EventType = "sandbox.running"         // for the first time, or still because a pause failed
-	SandboxPausing        EventType = "sandbox.pausing"         // it is being saved
-	SandboxPaused         EventType = "sandbox.paused"          // saved and stopped
-	SandboxResuming       EventType = "sandbox.resuming"        // it is being restored
-	SandboxResumed        EventType = "sandbox.resumed"         // runs again
-	SandboxForked         EventType = "sandbox.forked"          // told of the source
-	SandboxCheckpointed   EventType = "sandbox.checkpointed"    // saved, and runs on
-	SandboxRolledBack     EventType = "sandbox.rolled_back"     // it is as it was at a checkpoint
-	SandboxPromoted       EventType = "sandbox.promoted"        // it goes on as one of its forks, which is over
-	SandboxTimeoutChanged EventType = "sandbox.timeout_changed" // it ends at another time
-	SandboxNetworkChanged EventType = "sandbox.network_changed" // it may reach other things
-	SandboxKilled         EventType = "sandbox.killed"          // over; the reason is the Cause
-	EgressDenied          EventType = "egress.denied"           // it tried to reach what its policy does not allow
-	ProcessKilled         EventType = "process.killed"          // a process of the guest was ended for it
+	SandboxCreated        EventType = "sandbox.created"
+	SandboxRunning        EventType = "sandbox.running"
+	SandboxPausing        EventType = "sandbox.pausing"
+	SandboxPaused         EventType = "sandbox.paused"
+	SandboxResuming       EventType = "sandbox.resuming"
+	SandboxResumed        EventType = "sandbox.resumed"
+	SandboxForked         EventType = "sandbox.forked"
+	SandboxCheckpointed   EventType = "sandbox.checkpointed"
+	SandboxRolledBack     EventType = "sandbox.rolled_back"
+	SandboxPromoted       EventType = "sandbox.promoted"
+	SandboxTimeoutChanged EventType = "sandbox.timeout_changed"
+	SandboxNetworkChanged EventType = "sandbox.network_changed"
+	SandboxKilled         EventType = "sandbox.killed"
+	EgressDenied          EventType = "egress.denied"
+	ProcessKilled         EventType = "process.killed"
+)
+
+// Events of the machine, told to every team; they name no sandbox.
+const (
+	MachineDiskLow   EventType = "machine.disk_low"   // the reason is near, or low when new work is refused
+	MachineDiskFreed EventType = "machine.disk_freed" // it has room again
 )
 
 // Reasons of events besides the causes of an end.
 const (
-	ReasonAsked   = string(CauseAsked)       // through the API; data "by" names the key
-	ReasonTimeout = string(CauseTimeout)     // its time was over
-	ReasonMemory  = string(CauseOutOfMemory) // its memory was
-	ReasonTraffic = "traffic"                // a request woke it
-	ReasonAuto    = "auto"                   // nobody asked for this checkpoint
-	ReasonUndo    = "undo"                   // back by one checkpoint
-	ReasonFork    = "fork"                   // it is a fork; data "source" names of what
-	ReasonFailed  = "failed"                 // what was tried did not work, and it is what it was
-	ReasonRestart = "server_restart"         // the server found it so when it started
+	ReasonAsked     = string(CauseAsked)
+	ReasonTimeout   = string(CauseTimeout)
+	ReasonMemory    = string(CauseOutOfMemory)
+	ReasonTraffic   = "traffic"
+	ReasonAuto      = "auto"
+	ReasonUndo      = "undo"
+	ReasonFork      = "fork"
+	ReasonFailed    = "failed"
+	ReasonRestart   = "server_restart"
+	ReasonDiskNear  = "near"
+	ReasonDiskLow   = "low"
+	ReasonDiskFreed = "freed"
+	ReasonPolicy    = "policy"
 )
+
+// EventInfo describes the events of a type. Data names the keys that they may
+// have besides "by", the API key that asked.
+type EventInfo struct {
+	Type    EventType
+	Meaning string
+	Data    []string
+}
+
+// Events lists all types.
+func Events() []EventInfo {
+	return []EventInfo{
+		{SandboxCreated, "A sandbox is recorded and does not run yet.", []string{"template", "alias", "source", "checkpoint"}},
+		{SandboxRunning, "It runs for the first time, or still because a pause or a rollback failed.", []string{"endAt", "notice", "error"}},
+		{SandboxPausing, "It is being saved.", nil},
+		{SandboxPaused, "It is saved and does not run; or a resume failed and it stays so.", []string{"snapshot", "kind", "error"}},
+		{SandboxResuming, "It is being restored.", nil},
+		{SandboxResumed, "It runs again.", []string{"endAt", "notice"}},
+		{SandboxForked, "Copies of it were asked for; told of the source.", []string{"count", "snapshot"}},
+		{SandboxCheckpointed, "It was saved as a checkpoint or a snapshot, and runs on.", []string{"checkpoint", "label", "template", "name", "tag"}},
+		{SandboxRolledBack, "It is as it was at a checkpoint.", []string{"checkpoint", "label"}},
+		{SandboxPromoted, "It goes on as one of its forks, which is over.", []string{"branch", "checkpoint"}},
+		{SandboxTimeoutChanged, "It ends at another time.", []string{"endAt"}},
+		{SandboxNetworkChanged, "Its network policy was replaced.", nil},
+		{SandboxKilled, "It is over; the reason is the cause of its end.", []string{"evidence"}},
+		{EgressDenied, "It tried to reach an address or a name that its policy does not allow. Told once a minute for each.", []string{"rule", "protocol", "name", "address"}},
+		{ProcessKilled, "The memory guard inside ended one of its processes. The values are the guest's word.", []string{"pid", "name", "memoryMB", "detail"}},
+		{MachineDiskLow, "The disk of the server nears its reserve, or has come to it. It is of no sandbox, and every team is told.", []string{"freeMB", "reserveMB"}},
+		{MachineDiskFreed, "The disk of the server has room again.", []string{"freeMB", "reserveMB"}},
+	}
+}
+
+// ReasonInfo describes a reason of an event.
+type ReasonInfo struct{ Reason, Meaning string }
+
+// Reasons lists the reasons of events; those of sandbox.killed are causes.
+func Reasons() []ReasonInfo {
+	return []ReasonInfo{
+		{ReasonAsked, "A client asked for it; `by` names its API key."},
+		{ReasonTimeout, "The sandbox's time was over."},
+		{ReasonMemory, "Its memory was used up."},
+		{ReasonTraffic, "A request woke it."},
+		{ReasonAuto, "An automatic checkpoint was due."},
+		{ReasonUndo, "A client asked to go back by one checkpoint."},
+		{ReasonFork, "It is a fork; `source` names the sandbox that it was made of."},
+		{ReasonFailed, "The change was tried and failed; the sandbox is as it was."},
+		{ReasonRestart, "The server found it so when it started."},
+		{ReasonPolicy, "The sandbox's network policy forbids it."},
+		{ReasonDiskNear, "New work is refused soon."},
+		{ReasonDiskLow, "New work is refused."},
+		{ReasonDiskFreed, "New work is accepted."},
+		{string(CauseEngine), "The sandbox's kernel crashed."},
+		{string(CauseHostLost), "The machine lost the sandbox, by a reboot or a crash."},
+		{string(CauseFailedStart), "It could not be started."},
+	}
+}
 
 // Event is something that happened to a sandbox. Events are kept for a week
 // at least.

@@ -54,6 +54,23 @@ func NewKeyID() KeyID { return KeyID(uuid()) }
 // NewBuildID returns a fresh UUID.
 func NewBuildID() BuildID { return BuildID(uuid()) }
 
+// NewAssignmentID returns a fresh UUID.
+func NewAssignmentID() string { return uuid() }
+
+// ValidUUID reports whether s is a UUID in lower case.
+func ValidUUID(s string) bool {
+	if len(s) != 36 {
+		return false
+	}
+	for i, c := range []byte(s) {
+		dash := i == 8 || i == 13 || i == 18 || i == 23
+		if dash != (c == '-') || !dash && !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
+			return false
+		}
+	}
+	return true
+}
+
 // ValidID reports whether s could be the id of a sandbox, an instance, a
 // template or a snapshot: lower-case letters and digits, at most 64 of them.
 func ValidID(s string) bool {

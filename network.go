@@ -36,7 +36,7 @@ type HeaderRule struct {
 }
 
 // PrivateNetwork is a network that sandboxes of one team share. Its members
-// reach each other, under <Member>.cay.internal, and nobody else does.
+// reach each other, under <Member>.cay.internal, and no other sandbox does.
 type PrivateNetwork struct {
 	Team   TeamID `json:"team"` // two teams' networks of one name are two
 	Name   string `json:"name"`
@@ -306,6 +306,25 @@ func Placeholders(value string) []string {
 func SecretPlaceholder(ref string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(ref, "secrets.")
 	return strings.ToLower(name), ok && secretName.MatchString(name)
+}
+
+// SecretNames are the secrets that a policy's rules name, sorted.
+func (p NetworkPolicy) SecretNames() []string {
+	var out []string
+	for _, rules := range p.Rules {
+		for _, rule := range rules {
+			for _, value := range rule.Headers {
+				_, _ = Expand(value, func(ref string) (string, error) {
+					if name, ok := SecretPlaceholder(ref); ok {
+						out = append(out, name)
+					}
+					return "", nil
+				})
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // Expand fills the placeholders of a header's value in.

@@ -55,69 +55,55 @@ func packages(t *testing.T) []pkg {
 	return all
 }
 
-// layers lists the host's packages from the top down. A package may import
-// those of lower layers only, and none of its own unless it is its child.
-var layers = [][]string{
-	{"cmd/cay"},
-	{"internal/server"},
-	{"internal/rest", "internal/proxy", "internal/sshd"},
-	{"internal/control"},
-	{"internal/node", "internal/template", "internal/build", "internal/auth", "internal/doctor"},
-	{"internal/layer", "internal/compare"},
-	{"internal/engine", "internal/vnet", "internal/egress", "internal/certs", "internal/image", "internal/oci", "internal/snapshot", "internal/store", "internal/logbook", "internal/config", "internal/embedded", "internal/storage"},
-	{"internal/guest", "internal/dockerfile", "internal/seal", "internal/authority", "internal/disk", "internal/conns", "client"},
-	{"api"},
-	{""},
+// groups are the doors of the house, named by where their code runs, and say
+// which others each may import. An entry names a group or one package of it.
+// Packages of one group are free among themselves. Every package stands in
+// exactly one group.
+var groups = map[string][]string{
+	"":                  {}, // the domain
+	"api":               {},
+	"client":            {"", "api", "internal/guest"},
+	"cmd/cay-agent":     {"internal/inside", "internal/guest"},
+	"cmd/cay":           everything,
+	"internal/guest":    {"", "api"},
+	"internal/inside":   {"internal/guest", "api"},
+	"internal/keys":     {""},
+	"internal/conns":    {""},
+	"internal/config":   {""},
+	"internal/machine":  {"", "api", "internal/guest", "internal/keys", "internal/conns"},
+	"internal/template": {"", "api", "internal/guest", "internal/conns", "internal/machine/node", "internal/machine/snapshot", "internal/machine/erofs", "internal/machine/disk"},
+	"internal/store":    {"", "internal/keys"},
+	"internal/auth":     {"", "internal/keys"},
+	"internal/control":  {"", "internal/guest", "internal/store"},
+	"internal/edge":     {"", "api", "internal/guest", "internal/keys", "internal/conns", "internal/auth", "internal/control", "internal/store", "internal/template/oci"},
+	"internal/operator": everything,
+	"internal/server":   everything,
+	"test":              everything,
 }
 
-// forbidden are single edges that the layers would allow.
-var forbidden = map[string][]string{
-	"internal/control": {"internal/engine", "internal/node", "internal/vnet", "internal/build"},
-	"internal/node":    {"internal/store", "internal/template", "internal/build"},
-	"internal/build":   {"internal/store"},
-	"internal/proxy":   {"internal/control"},
-	"internal/sshd":    {"internal/control"},
-	"internal/doctor":  {"internal/store"},
-}
+var everything = []string{"", "api", "client", "internal"}
 
-// guestSide packages run inside a sandbox and import nothing of the host.
-var guestSide = []string{"cmd/cay-agent", "internal/agent", "internal/interp"}
-
-func TestImportsPointDown(t *testing.T) {
+func TestImportsFollowGroups(t *testing.T) {
 	for _, p := range packages(t) {
 		from := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
+		group, ok := groupOf(from)
+		if !ok {
+			t.Errorf("%s stands in no group", from)
+			continue
+		}
 		for _, imported := range p.Imports {
 			if imported != module && !strings.HasPrefix(imported, module+"/") {
 				continue
 			}
 			to := strings.TrimPrefix(strings.TrimPrefix(imported, module), "/")
-			if why := edge(from, to); why != "" {
-				t.Errorf("%s imports %s: %s", from, to, why)
+			if within(to, group) && group != "" {
+				continue
+			}
+			if !slices.ContainsFunc(groups[group], func(g string) bool { return within(to, g) }) {
+				t.Errorf("%s imports %s: group %q may import %q", from, to, group, groups[group])
 			}
 		}
 	}
-}
-
-func edge(from, to string) string {
-	if within(from, to) || within(to, from) || strings.HasSuffix(from, "test") {
-		return ""
-	}
-	for _, f := range forbidden[root(from)] {
-		if within(to, f) && !(root(from) == "internal/node" && to == "internal/engine") {
-			return "this edge is forbidden (see design: what each part may know)"
-		}
-	}
-	if slices.ContainsFunc(guestSide, func(g string) bool { return within(from, g) }) {
-		inside := slices.ContainsFunc(guestSide, func(g string) bool { return within(to, g) })
-		if !inside && !within(to, "internal/guest") && !within(to, "api") {
-			return "what runs inside a sandbox imports nothing of the host"
-		}
-		return ""
-	}
-	if f, l := layer(from), layer(to); f >= 0 && l >= 0 && f >= l {
-		return "imports point down"
-	}
-	return ""
 }
 
 // within reports whether path is dir or below it. The root holds only itself.
@@ -125,25 +111,14 @@ func within(path, dir string) bool {
 	return path == dir || dir != "" && strings.HasPrefix(path, dir+"/")
 }
 
-func root(path string) string {
-	for _, l := range layers {
-		for _, r := range l {
-			if r != "" && within(path, r) {
-				return r
-			}
+// groupOf returns the group that a package stands in.
+func groupOf(path string) (string, bool) {
+	for group := range groups {
+		if within(path, group) {
+			return group, true
 		}
 	}
-	return path
-}
-
-// layer returns a package's layer, or -1 for one that has no place in them.
-func layer(path string) int {
-	for i, l := range layers {
-		if slices.Contains(l, root(path)) {
-			return i
-		}
-	}
-	return -1
+	return "", false
 }
 
 // TestOneImporter keeps each heavy library behind one door.
@@ -151,14 +126,15 @@ func TestOneImporter(t *testing.T) {
 	doors := map[string]string{
 		"modernc.org/sqlite":             "internal/store",
 		"github.com/pressly/goose/v3":    "internal/store",
-		"github.com/google/nftables":     "internal/vnet",
-		"github.com/vishvananda/netlink": "internal/vnet",
+		"github.com/google/nftables":     "internal/machine/vnet",
+		"github.com/vishvananda/netlink": "internal/machine/vnet",
 		"github.com/alecthomas/kong":     "cmd/cay",
-		"github.com/go-chi/chi/v5":       "internal/rest",
+		"github.com/go-chi/chi/v5":       "internal/edge/rest",
 
-		"github.com/google/go-containerregistry": "internal/oci",
-		"github.com/caddyserver/certmagic":       "internal/certs",
-		"github.com/moby/buildkit":               "internal/dockerfile",
+		"github.com/google/go-containerregistry": "internal/template/oci",
+		"github.com/prometheus/client_golang":    "internal/server",
+		"github.com/caddyserver/certmagic":       "internal/edge/certs",
+		"github.com/moby/buildkit":               "internal/template/dockerfile",
 	}
 	for _, p := range packages(t) {
 		from := strings.TrimPrefix(p.ImportPath, module+"/")
@@ -215,9 +191,9 @@ func TestFilesAreRooms(t *testing.T) {
 	}
 }
 
-// TestDirectDependenciesAreExplained holds docs/dependencies.md to go.mod.
+// TestDirectDependenciesAreExplained holds docs/develop/dependencies.md to go.mod.
 func TestDirectDependenciesAreExplained(t *testing.T) {
-	doc, err := os.ReadFile("docs/dependencies.md")
+	doc, err := os.ReadFile("docs/develop/dependencies.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +219,7 @@ func TestDirectDependenciesAreExplained(t *testing.T) {
 			direct = direct || imported == path || strings.HasPrefix(imported, path+"/")
 		}
 		if direct && !bytes.Contains(doc, []byte("`"+path+"`")) {
-			t.Errorf("docs/dependencies.md does not name %s", path)
+			t.Errorf("docs/develop/dependencies.md does not name %s", path)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package cay
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -89,10 +90,17 @@ type Sandbox struct {
 	Build    BuildID
 	Snapshot SnapshotID   // what it was last restored from, or is being saved to; what it is, when paused
 	Saved    SnapshotKind // of Snapshot, when paused
-	Notice   string       // what its last start could not keep, and why; empty when nothing was lost
-	Alias    string       // the template's name at creation, for people
-	Node     NodeID
-	Instance InstanceID
+	// Unresponsive says that the agent inside did not answer when it was
+	// paused: its memory is not restored.
+	Unresponsive bool
+	Notice       string // what its last start could not keep, and why; empty when nothing was lost
+	Alias        string // the template's name at creation, for people
+	Node         NodeID
+	Instance     InstanceID
+
+	// Version is raised by one with each change of the record: a change of
+	// another version than the recorded one is refused.
+	Version int64
 
 	State   State
 	Cause   Cause     // set when killed
@@ -126,10 +134,37 @@ type Once struct {
 	Digest string
 }
 
+// The bounds of a sandbox's metadata: all of a team's is read for each list.
+const (
+	maxMetadata      = 64
+	maxMetadataKey   = 256
+	maxMetadataBytes = 16 << 10 // keys and values
+)
+
+// CheckMetadata reports, as an error, metadata that a sandbox cannot have.
+func CheckMetadata(m map[string]string) error {
+	if len(m) > maxMetadata {
+		return Errorf(Invalid, "metadata: has more than %d entries", maxMetadata)
+	}
+	total := 0
+	for k, v := range m {
+		total += len(k) + len(v)
+		switch {
+		case len(k) > maxMetadataKey:
+			return Errorf(Invalid, "metadata: the key %.80q has more than %d bytes", k, maxMetadataKey)
+		case strings.ContainsRune(k, 0) || strings.ContainsRune(v, 0):
+			return Errorf(Invalid, "metadata: %.80q holds a zero byte", k)
+		}
+	}
+	if total > maxMetadataBytes {
+		return Errorf(Invalid, "metadata: has more than %d bytes", maxMetadataBytes)
+	}
+	return nil
+}
+
 // CreateSpec is what a caller asks of a new sandbox. It travels rest → control
 // unchanged.
 type CreateSpec struct {
-	Team       TeamID
 	Template   string // id, name, or name:tag
 	Timeout    time.Duration
 	OnTimeout  TimeoutAction
@@ -155,6 +190,7 @@ type InstanceSpec struct {
 	Snapshot     SnapshotID        `json:"snapshot"`
 	Resume       bool              `json:"resume,omitempty"`    // the same sandbox goes on; else it is a fresh clone
 	FilesOnly    bool              `json:"filesOnly,omitempty"` // boot from the snapshot's files, whatever else it holds
+	Warm         bool              `json:"warm,omitempty"`      // an instance made beforehand is welcome; it brings its own ids and tokens
 	Limits       Limits            `json:"limits"`
 	Env          map[string]string `json:"env,omitempty"`
 	AccessToken  string            `json:"accessToken,omitempty"` // empty when not secure
@@ -164,8 +200,8 @@ type InstanceSpec struct {
 
 // Instance is a running incarnation, as its node sees it.
 type Instance struct {
-	Spec    InstanceSpec
-	Addr    netip.Addr // where the host reaches its ports
+	Spec    InstanceSpec // with the ids that it has
+	Addr    netip.Addr   // where the host reaches its ports
 	Started time.Time
 	// Notice says what of its snapshot could not be restored, and why, in a
 	// sentence for people; empty when all was, or when only files were asked for.
@@ -179,6 +215,18 @@ type Death struct {
 	Cause    Cause
 	Detail   string // evidence for logs, e.g. "oom_kill 3"
 	At       time.Time
+}
+
+// Cursor is a place in what a node tells in order. The zero value is its start.
+type Cursor struct {
+	Epoch string // of the node's log, which begins anew with the node
+	Seq   int64
+}
+
+// DiskUse is what something takes on a disk, in bytes.
+type DiskUse struct {
+	Own    int64 // what nothing else has
+	Shared int64
 }
 
 // Usage is what an instance uses now.

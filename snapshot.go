@@ -49,6 +49,16 @@ type Boot struct {
 	Ports []int             `json:"ports,omitempty"` // that must answer GET /health
 	Start string            `json:"start,omitempty"` // the template's start command, for a shell
 	Ready string            `json:"ready,omitempty"` // the command that says when it is up
+	// StartIn is the context of Start and Ready; nil where it is the above.
+	StartIn *CommandContext `json:"startIn,omitempty"`
+}
+
+// StartContext is the context of the start and the ready command.
+func (b Boot) StartContext() CommandContext {
+	if b.StartIn != nil {
+		return *b.StartIn
+	}
+	return CommandContext{Env: b.Env, User: b.User, Dir: b.Dir}
 }
 
 // SnapFile is one file of a snapshot.

@@ -1,6 +1,9 @@
 package cay
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Team owns everything that has a row.
 type Team struct {
@@ -19,6 +22,9 @@ type APIKey struct {
 	Mask      string // the first and last characters, for people
 	CreatedAt time.Time
 }
+
+// Caller is what a request with the key is made by. Every key has all scopes.
+func (k APIKey) Caller() Caller { return Caller{Team: k.Team, Key: k.ID, Scopes: AllScopes} }
 
 // BuildState is where a build is.
 type BuildState string
@@ -51,4 +57,19 @@ type Template struct {
 	Source       SandboxID // set for snapshots that a user took: of this sandbox
 	RecipeDigest string    // of what it was built from; equal digests need no rebuild
 	Setup        Setup     // of the newest ready build
+}
+
+// Shown is the template as lists show it. One whose builds have named tags only
+// starts no sandbox by its bare name, but it has a size and a state: those of
+// its newest ready build, else of its newest. builds are its own, newest first.
+func (t Template) Shown(builds []Build) Template {
+	if t.Build != "" || len(builds) == 0 {
+		return t
+	}
+	b := builds[0]
+	if i := slices.IndexFunc(builds, func(b Build) bool { return b.State == BuildReady }); i >= 0 {
+		b = builds[i]
+	}
+	t.Build, t.BuildState, t.Limits, t.EnvdVersion = b.ID, b.State, b.Limits, b.EnvdVersion
+	return t
 }

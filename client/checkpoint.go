@@ -14,7 +14,7 @@ type Checkpoint struct {
 	Parent    string    `json:"parentID,omitempty"`
 	Kind      string    `json:"kind"`
 	Label     string    `json:"label,omitempty"`
-	Auto      bool      `json:"auto"` // nobody asked for it
+	Auto      bool      `json:"auto"` // taken by itself
 	Size      int64     `json:"sizeBytes"`
 	CreatedAt time.Time `json:"createdAt"`
 }
@@ -40,7 +40,7 @@ type Moved struct {
 	Checkpoint Checkpoint `json:"checkpoint"`
 }
 
-// AutoCheckpoints says when checkpoints are taken that nobody asks for. The
+// AutoCheckpoints says when checkpoints are taken by themselves. The
 // zero value is never.
 type AutoCheckpoints struct {
 	EverySeconds   int64  `json:"everySeconds,omitempty"`

@@ -30,21 +30,27 @@ const DefaultURL = "http://localhost:7070"
 // Config says which server to talk to, and as whom.
 type Config struct {
 	APIKey string
-	// APIURL is where the server answers; empty means DefaultURL.
+	// Domain is the server's, with a port where it is not 443: requests go to
+	// https://api.<domain> where there is no APIURL.
+	Domain string
+	// APIURL is where the server answers; empty means that of Domain, else
+	// DefaultURL.
 	APIURL string
 	// SandboxURL is where requests for sandboxes go, told apart by headers;
-	// empty means APIURL, because both are one port of one server.
+	// empty means https://sandbox.<domain>, or APIURL where there is no Domain:
+	// both are one port of one server.
 	SandboxURL string
 	// HTTP makes the requests; nil means one without a time limit, because
 	// commands may run for days.
 	HTTP *http.Client
 }
 
-// FromEnv reads the variables that E2B's SDKs read: E2B_API_KEY, E2B_API_URL
-// and E2B_SANDBOX_URL.
+// FromEnv reads the variables that E2B's SDKs read: E2B_API_KEY, E2B_DOMAIN,
+// E2B_API_URL and E2B_SANDBOX_URL.
 func FromEnv() Config {
 	return Config{
 		APIKey:     os.Getenv("E2B_API_KEY"),
+		Domain:     os.Getenv("E2B_DOMAIN"),
 		APIURL:     os.Getenv("E2B_API_URL"),
 		SandboxURL: os.Getenv("E2B_SANDBOX_URL"),
 	}
@@ -59,10 +65,18 @@ func New(cfg Config) (*Client, error) {
 		return nil, cay.Errorf(cay.Unauthenticated, "there is no API key").
 			WithHint(`set E2B_API_KEY; on the server's machine: eval "$(cay env --new-key me)"`)
 	}
-	if cfg.APIURL == "" {
+	switch {
+	case cfg.APIURL != "":
+	case cfg.Domain != "":
+		cfg.APIURL = "https://api." + cfg.Domain
+	default:
 		cfg.APIURL = DefaultURL
 	}
-	if cfg.SandboxURL == "" {
+	switch {
+	case cfg.SandboxURL != "":
+	case cfg.Domain != "":
+		cfg.SandboxURL = "https://sandbox." + cfg.Domain
+	default:
 		cfg.SandboxURL = cfg.APIURL
 	}
 	for name, s := range map[string]*string{"API": &cfg.APIURL, "sandbox": &cfg.SandboxURL} {
@@ -73,7 +87,7 @@ func New(cfg Config) (*Client, error) {
 		*s = strings.TrimRight(*s, "/")
 	}
 	if cfg.HTTP == nil {
-		cfg.HTTP = &http.Client{}
+		cfg.HTTP = &http.Client{Transport: transport()}
 	}
 	return &Client{cfg}, nil
 }
@@ -152,7 +166,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 		err = u.Err
 	}
 	return cay.Wrap(cay.Unavailable, err, "the server at %s does not answer", c.cfg.APIURL).
-		WithHint("start it with `cay up`, or set E2B_API_URL to where it listens")
+		WithHint("start it with `cay up`, or set E2B_DOMAIN or E2B_API_URL to where it is")
 }
 
 // failure makes an error of an answer.
@@ -179,11 +193,11 @@ func kindOf(status int) cay.Kind {
 		return cay.Denied
 	case http.StatusNotFound:
 		return cay.NotFound
-	case http.StatusConflict:
+	case http.StatusConflict, http.StatusUnprocessableEntity:
 		return cay.Conflict
 	case http.StatusTooManyRequests:
 		return cay.Exhausted
-	case http.StatusNotImplemented:
+	case http.StatusNotImplemented, http.StatusGone:
 		return cay.Unsupported
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return cay.Unavailable

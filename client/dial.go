@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -111,6 +112,22 @@ func (c *Client) upgrade(ctx context.Context, path, protocol string) (net.Conn, 
 	return nil, err
 }
 
+// transport is the standard one, for which names below localhost are this
+// machine, whatever the system's resolver says.
+func transport() *http.Transport {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.DialContext = dial
+	return t
+}
+
+// dial connects. Names below localhost are this machine (RFC 6761).
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if host, port, err := net.SplitHostPort(address); err == nil && strings.HasSuffix(strings.ToLower(host), ".localhost") {
+		address = net.JoinHostPort("localhost", port)
+	}
+	return new(net.Dialer).DialContext(ctx, network, address)
+}
+
 // connectTo connects to where a URL says.
 func (c *Client) connectTo(ctx context.Context, u *url.URL) (net.Conn, error) {
 	port := u.Port()
@@ -119,14 +136,26 @@ func (c *Client) connectTo(ctx context.Context, u *url.URL) (net.Conn, error) {
 	}
 	address := net.JoinHostPort(u.Hostname(), port)
 	if u.Scheme != "https" {
-		return new(net.Dialer).DialContext(ctx, "tcp", address)
+		return dial(ctx, "tcp", address)
 	}
 	cfg := &tls.Config{}
 	if t, ok := c.cfg.HTTP.Transport.(*http.Transport); ok && t.TLSClientConfig != nil {
 		cfg = t.TLSClientConfig.Clone()
 	}
 	cfg.NextProtos = []string{"http/1.1"}
-	return (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", address)
+	if cfg.ServerName == "" {
+		cfg.ServerName = u.Hostname()
+	}
+	raw, err := dial(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	conn := tls.Client(raw, cfg)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		raw.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 // upgraded reads on where the answer's header ended.

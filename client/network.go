@@ -22,7 +22,7 @@ func (c *Client) Members(ctx context.Context) ([]Member, error) {
 }
 
 // Join has a running sandbox share a network of the team's: its members reach
-// each other as <name>.cay.internal, and nobody else does. Without a name it
+// each other as <name>.cay.internal, and no other sandbox does. Without a name it
 // has its id. It leaves the network that it was in.
 func (c *Client) Join(ctx context.Context, id, network, name string) error {
 	in := map[string]string{"network": network}

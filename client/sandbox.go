@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -26,7 +27,7 @@ type CreateOptions struct {
 	AutoPause bool
 	// AutoResume has requests to it wake it when it is paused.
 	AutoResume bool
-	// AutoCheckpoints says when checkpoints are taken that nobody asks for.
+	// AutoCheckpoints says when checkpoints are taken by themselves.
 	AutoCheckpoints AutoCheckpoints
 	// IdempotencyKey makes it safe to ask again within a day: the same key
 	// and options give the same sandbox, also when the first answer was lost.
@@ -197,6 +198,7 @@ func (s *Sandbox) Host(port int) string {
 	if s.Domain != nil {
 		domain = *s.Domain
 	}
+	domain = cmp.Or(domain, s.client.cfg.Domain)
 	if domain == "" {
 		if u, err := url.Parse(s.client.cfg.SandboxURL); err == nil {
 			domain = u.Host

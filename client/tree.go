@@ -14,7 +14,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/proto/filesystem"
 	"github.com/cay-run/cay/api/proto/filesystem/filesystemconnect"
-	"github.com/cay-run/cay/internal/agent/fs/archive"
+	"github.com/cay-run/cay/internal/guest/archive"
 )
 
 // Entry is something in the sandbox's file system.
@@ -86,7 +86,7 @@ func (s *Sandbox) CopyIn(ctx context.Context, from, to string, o CopyOptions) (C
 		packed <- err
 	}()
 	out, err := s.WriteTar(ctx, to, o.User, &counter{Reader: r, tell: o.Progress})
-	// Also ends a packer that nobody reads any more.
+	// Also ends a packer without a reader.
 	_ = r.CloseWithError(errStopped)
 	if e := <-packed; e != nil && !errors.Is(e, errStopped) && !errors.Is(e, io.ErrClosedPipe) && ctx.Err() == nil {
 		return out, local(e, "cannot read")

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/agent/fs"
-	"github.com/cay-run/cay/internal/agent/user"
+	"github.com/cay-run/cay/internal/inside/agent/fs"
+	"github.com/cay-run/cay/internal/inside/agent/user"
 )
 
 // files is a sandbox whose files an agent's real handler serves, and its home.

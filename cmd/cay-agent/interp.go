@@ -8,11 +8,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cay-run/cay/internal/agent"
-	"github.com/cay-run/cay/internal/agent/reap"
-	"github.com/cay-run/cay/internal/agent/user"
 	"github.com/cay-run/cay/internal/guest"
-	"github.com/cay-run/cay/internal/interp"
+	"github.com/cay-run/cay/internal/inside/agent"
+	"github.com/cay-run/cay/internal/inside/agent/reap"
+	"github.com/cay-run/cay/internal/inside/agent/user"
+	"github.com/cay-run/cay/internal/inside/interp"
 )
 
 // interpreter serves code contexts on a port of their own, as the default
@@ -30,7 +30,7 @@ func interpreter(ctx context.Context, g *errgroup.Group, o options, a *agent.Age
 		Languages:  strings.FieldsFunc(o.languages, func(r rune) bool { return r == ',' }),
 		Spawn:      reaper.Spawn,
 		Why:        a.Why,
-		Log:        log,
+		Log:        a.Log(),
 	})
 	if err != nil {
 		return err

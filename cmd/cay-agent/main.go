@@ -1,5 +1,5 @@
 // Command cay-agent is PID 1 of a sandbox: it buries orphans, runs processes
-// and moves files for whoever holds the sandbox's token, and with -interp
+// and moves files for clients that hold the sandbox's token, and with -interp
 // serves the code interpreter. It mounts nothing; the bundle did. With -sftp it
 // is another program: the file server of one SSH session, on standard input
 // and output.
@@ -19,11 +19,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cay-run/cay/internal/agent"
-	"github.com/cay-run/cay/internal/agent/join"
-	"github.com/cay-run/cay/internal/agent/reap"
-	"github.com/cay-run/cay/internal/agent/sftp"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/inside/agent"
+	"github.com/cay-run/cay/internal/inside/agent/join"
+	"github.com/cay-run/cay/internal/inside/agent/reap"
+	"github.com/cay-run/cay/internal/inside/agent/sftp"
 )
 
 // options are the command line.
@@ -54,7 +54,7 @@ func main() {
 	}
 	if o.join != "" {
 		if join.Socket(o.join, os.Stdin, os.Stdout) != nil {
-			os.Exit(1) // without a word: nobody but the socket speaks here
+			os.Exit(1) // without a word: only the socket speaks here
 		}
 		return
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
-	"github.com/cay-run/cay/internal/dockerfile"
+	"github.com/cay-run/cay/internal/template/dockerfile"
 )
 
 type buildCmd struct {
@@ -79,7 +79,6 @@ type dockerBuild struct {
 	stages  []client.Build          // done
 	boxes   map[int]*client.Sandbox // of stages, to copy from
 	begun   time.Time
-	cached  int
 }
 
 func (b *dockerBuild) registry() *client.Registry {
@@ -223,7 +222,7 @@ func (b *dockerBuild) copy(build client.Build, s dockerfile.Step) (client.BuildS
 		}
 		return client.BuildStep{}, err
 	}
-	owner := or(c.Owner, "root") // Docker's rule, whoever USER is
+	owner := or(c.Owner, "root") // Docker's rule, for every USER
 	args := []string{".", c.Dest, owner, c.Mode}
 	if p.single != "" {
 		args[0] = p.single

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/server"
+	"github.com/cay-run/cay/internal/operator"
 )
 
 type cacheCmd struct {
@@ -49,10 +49,10 @@ func (cacheClearCmd) Run(a *app) error {
 	return nil
 }
 
-func (a *app) packages(clear bool) (server.PackageReport, error) {
+func (a *app) packages(clear bool) (operator.PackageReport, error) {
 	cfg, err := a.config()
 	if err != nil {
-		return server.PackageReport{}, err
+		return operator.PackageReport{}, err
 	}
-	return server.Packages(a.ctx, cfg, clear)
+	return operator.Ask(cfg).Packages(a.ctx, clear)
 }

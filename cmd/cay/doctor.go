@@ -5,8 +5,9 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
-	"github.com/cay-run/cay/internal/doctor"
+	"github.com/cay-run/cay/internal/operator/doctor"
 )
 
 type doctorCmd struct{}
@@ -53,28 +54,25 @@ func (versionCmd) Run(a *app) error {
 	return err
 }
 
-// version is that of the module, or of the commit it was built from.
+// version is the release, and the commit where the build knows it.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "unknown"
-	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
+		return cay.Version
 	}
 	commit, dirty := "", ""
 	for _, s := range info.Settings {
 		switch {
 		case s.Key == "vcs.revision" && len(s.Value) >= 12:
-			commit = s.Value[:12]
+			commit = "+" + s.Value[:12]
 		case s.Key == "vcs.modified" && s.Value == "true":
-			dirty = "+changes"
+			dirty = ".changed"
 		}
 	}
 	if commit == "" {
-		return "unknown"
+		return cay.Version
 	}
-	return commit + dirty
+	return cay.Version + commit + dirty
 }
 
 // settings describes the environment variables of the server.

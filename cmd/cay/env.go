@@ -1,26 +1,26 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 
-	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/config"
-	"github.com/cay-run/cay/internal/storage"
-	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/operator"
 )
 
 type envCmd struct {
-	NewKey string `placeholder:"NAME" help:"Make an API key of that name and print it too. It is shown this once."`
+	NewKey       string `placeholder:"NAME" help:"Make an API key of that name and print it too. It is shown this once."`
+	InstallTrust bool   `help:"First have this machine's programs and Chromium trust the server's certificates."`
+	InstallNames bool   `help:"First have this machine resolve names below localhost (Debian, Ubuntu)."`
 }
 
 // Help says how to use it.
 func (envCmd) Help() string {
-	return `In a shell on the server's machine: eval "$(cay env --new-key me)"`
+	return `In a shell on the server's machine: eval "$(cay env --new-key me)"
+
+E2B_DOMAIN is what SDKs, browsers and getHost() use. A server without a domain is cay.localhost on its own machine,
+with certificates of its own, which the other lines have programs trust. Where names below localhost do not resolve,
+E2B_API_URL and E2B_SANDBOX_URL are printed too; --install-names cures that.`
 }
 
 func (c *envCmd) Run(a *app) error {
@@ -28,81 +28,75 @@ func (c *envCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	key := a.getenv("E2B_API_KEY")
-	if c.NewKey != "" {
-		if key, err = newKey(a, cfg, c.NewKey); err != nil {
+	if c.InstallNames {
+		if err := a.installNames(cfg); err != nil {
 			return err
 		}
 	}
-	lines, err := a.variables(cfg)
+	if c.InstallTrust {
+		if err := a.installTrust(cfg); err != nil {
+			return err
+		}
+	}
+	key := a.getenv("E2B_API_KEY")
+	if c.NewKey != "" {
+		if key, err = operator.Ask(cfg).NewKey(a.ctx, c.NewKey); err != nil {
+			return err
+		}
+	}
+	lines, note, err := a.variables(cfg)
 	if err != nil {
 		return err
+	}
+	if key != "" {
+		lines = append([][2]string{{"E2B_API_KEY", clean(key)}}, lines...)
 	}
 	if a.json {
 		out := map[string]string{}
 		for _, l := range lines {
 			out[l[0]] = l[1]
 		}
-		if key != "" {
-			out["E2B_API_KEY"] = key
-		}
 		return a.printJSON(out)
 	}
 	if key == "" {
 		fmt.Fprintln(a.out, "# for a key: cay env --new-key NAME")
-	} else {
-		fmt.Fprintf(a.out, "export E2B_API_KEY=%s\n", clean(key))
 	}
-	for _, l := range lines {
-		fmt.Fprintf(a.out, "export %s=%s\n", l[0], l[1])
+	if note != "" {
+		fmt.Fprintln(a.out, "# "+note)
 	}
+	a.printExports(lines)
 	return nil
 }
 
-// variables are what points an SDK at a server: its domain, where its hosts
-// have certificates, else one address for everything.
-func (a *app) variables(cfg config.Config) ([][2]string, error) {
-	if cfg.Domain == "" || cfg.TLSMode() == config.TLSOff {
-		url := localURL(cfg.Listen)
-		return [][2]string{{"E2B_API_URL", url}, {"E2B_SANDBOX_URL", url}}, nil
+func (a *app) printExports(lines [][2]string) {
+	for _, l := range lines {
+		fmt.Fprintf(a.out, "export %s=%s\n", l[0], l[1])
 	}
-	lines := [][2]string{{"E2B_DOMAIN", cfg.Domain}}
-	if cfg.TLSMode() != config.TLSLocal {
-		return lines, nil
-	}
-	trust, err := trustIn(cfg)
-	return append(lines, trust...), err
 }
 
-// newKey makes a key of the default team, in the records of this machine's
-// server, which may be running.
-func newKey(a *app, cfg config.Config, name string) (string, error) {
-	if err := storage.Down(cfg.Data); err != nil {
-		return "", err
+// variables are what points an SDK at a server, and what there is to say about
+// them. E2B_DOMAIN alone does where the server speaks TLS and its names
+// resolve; elsewhere requests go to one address, and the domain is what
+// getHost makes names from.
+func (a *app) variables(cfg config.Config) (lines [][2]string, note string, err error) {
+	mode, domain := cfg.TLSMode(), cfg.ClientDomain()
+	if _, none := authorityOf(cfg); none != nil && cfg.TLS == "" && mode == config.TLSLocal {
+		mode = config.TLSOff // it has not started yet
 	}
-	path := filepath.Join(cfg.Data, "cay.db")
-	if _, err := os.Stat(path); err != nil {
-		hint := "start one with `cay up`, or set CAY_DATA_DIR to the server's"
-		if errors.Is(err, os.ErrPermission) {
-			hint = "run it as root, on the server's machine"
-		}
-		return "", cay.Wrap(cay.NotFound, err, "there are no records of a server in %s", cfg.Data).WithHint("%s", hint)
+	unnamed := cfg.Domain == "" && !resolves(a.ctx, "api."+config.LocalName)
+	lines = [][2]string{{"E2B_DOMAIN", domain}}
+	if mode == config.TLSOff || mode == config.TLSFiles && cfg.Domain == "" || unnamed {
+		url := localURL(cfg.Listen)
+		lines = append(lines, [2]string{"E2B_API_URL", url}, [2]string{"E2B_SANDBOX_URL", url})
 	}
-	records, err := store.Open(a.ctx, path)
-	if err != nil {
-		return "", err
+	if unnamed {
+		note = "only browsers and curl resolve names below localhost here; for all programs: cay env --install-names"
 	}
-	defer records.Close()
-	teams, err := records.Teams(a.ctx)
-	if err != nil {
-		return "", err
+	if mode == config.TLSLocal {
+		trust, err := a.trustIn(cfg)
+		return append(lines, trust...), note, err
 	}
-	if len(teams) == 0 {
-		return "", cay.Errorf(cay.NotFound, "the server in %s has not finished its first start", cfg.Data).
-			WithHint("wait for it, or start it with `cay up`")
-	}
-	key, _, err := auth.Issue(a.ctx, records, teams[0].ID, name)
-	return key, err
+	return lines, note, nil
 }
 
 // localURL is where this machine reaches a server that listens there.

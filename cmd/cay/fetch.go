@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/disk"
+	"github.com/cay-run/cay/internal/machine/disk"
 )
 
 // fetchMost bounds what an ADD fetches, in bytes.

@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/dockerfile"
+	"github.com/cay-run/cay/internal/template/dockerfile"
 )
 
-// What an ADD fetches passes the disk only, whether the server says how much
+// A file that ADD fetches passes the disk only, whether the server says how much
 // it is or not, and nothing of it is ever seen there.
 func TestFetching(t *testing.T) {
 	const size, once = 64 << 20, 1 << 20

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/server"
+	"github.com/cay-run/cay/internal/operator"
 )
 
 type gcCmd struct {
@@ -24,7 +24,7 @@ func (c *gcCmd) Run(a *app) error {
 	}
 	var found []cay.Garbage
 	err = a.wait("looking for what nothing needs", func() error {
-		found, err = server.Collect(a.ctx, cfg, c.DryRun)
+		found, err = operator.Ask(cfg).Collect(a.ctx, c.DryRun)
 		return err
 	})
 	if a.json {

@@ -1,6 +1,6 @@
 // Command cay is all of Cay: the server, and the tool that talks to one.
 //
-// What people read goes to standard error, what programs read to standard
+// Text for people goes to standard error, text for programs to standard
 // output. An error is one line and, where there is something to do about it, a
 // hint. The exit status is 1 after an error, 80 for wrong usage, and that of
 // the command for `run`, `sandbox exec` and `sandbox connect`.
@@ -39,12 +39,14 @@ type commands struct {
 	Sandbox  sandboxCmd  `cmd:"" aliases:"sbx" help:"Make and use sandboxes."`
 	Undo     undoCmd     `cmd:"" help:"Bring a sandbox back to its newest checkpoint; again, further back."`
 	Template templateCmd `cmd:"" aliases:"tpl" help:"Build and keep templates."`
-	Network  networkCmd  `cmd:"" help:"Have sandboxes reach each other, and nobody else, by name."`
+	Network  networkCmd  `cmd:"" help:"Have sandboxes reach each other, and no others, by name."`
 	SSHKey   sshKeyCmd   `cmd:"" name:"ssh-key" help:"Keep the public keys that open sandboxes over SSH."`
 
 	Cache    cacheCmd     `cmd:"" help:"The cache of packages that sandboxes install."`
 	GC       gcCmd        `cmd:"" name:"gc" help:"Remove what nothing on this machine needs."`
 	Storage  storageCmd   `cmd:"" help:"Have templates share blocks of a disk whose file system cannot."`
+	Backup   backupCmd    `cmd:"" help:"Copy the records and keys of the server into one file, while it runs."`
+	Restore  restoreCmd   `cmd:"" help:"Put the records and keys of a backup into an empty data directory."`
 	Snapshot snapshotsCmd `cmd:"" help:"Look after the snapshots on this machine."`
 	Image    imageCmd     `cmd:"" help:"Keep images of registries to build templates from."`
 }
@@ -73,8 +75,8 @@ func main() {
 	os.Exit(code)
 }
 
-// endings are the signals that end the program in good order. One that whoever
-// started it told it to ignore (nohup, a script's background) stays ignored.
+// endings are the signals that end the program in good order. A signal that its
+// starter told it to ignore (nohup, a script's background) stays ignored.
 func endings() []os.Signal {
 	out := []os.Signal{syscall.SIGTERM}
 	for _, s := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
@@ -160,13 +162,17 @@ func (a *app) client() (*client.Client, error) {
 		APIKey:     a.getenv("E2B_API_KEY"),
 		APIURL:     a.getenv("E2B_API_URL"),
 		SandboxURL: a.getenv("E2B_SANDBOX_URL"),
+		Domain:     a.getenv("E2B_DOMAIN"),
 	}
-	if c.APIURL == "" {
-		cfg, err := a.config()
-		if err != nil {
-			return nil, err
-		}
-		c.APIURL = localURL(cfg.Listen)
+	if c.APIURL != "" {
+		return client.New(c)
+	}
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	if c.Domain == "" || c.Domain == cfg.ClientDomain() { // this machine's server needs no name
+		c.Domain, c.APIURL = "", localURL(cfg.Listen)
 	}
 	return client.New(c)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -17,7 +19,9 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/cay-run/cay/internal/auth"
-	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/machine/host"
+	"github.com/cay-run/cay/internal/operator"
+	"github.com/cay-run/cay/internal/store/storetest"
 )
 
 // invoke runs the program and returns what it printed.
@@ -39,7 +43,7 @@ func TestDocsListEveryCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile("../../docs/cli.md")
+	text, err := os.ReadFile("../../docs/use/cli.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,12 +56,12 @@ func TestDocsListEveryCommand(t *testing.T) {
 		row := fmt.Sprintf("| `%s` | %s |", strings.Join(words, " "), leaf.Help)
 		want[row] = true
 		if !strings.Contains(string(text), "\n"+row+"\n") {
-			t.Errorf("docs/cli.md lacks: %s", row)
+			t.Errorf("docs/use/cli.md lacks: %s", row)
 		}
 	}
 	for line := range strings.Lines(string(text)) {
 		if row := strings.TrimSpace(line); strings.HasPrefix(row, "| `cay ") && !want[row] {
-			t.Errorf("docs/cli.md has what the program lacks: %s", row)
+			t.Errorf("docs/use/cli.md has what the program lacks: %s", row)
 		}
 	}
 }
@@ -161,32 +165,41 @@ func TestSandboxCommands(t *testing.T) {
 }
 
 func TestEnvMakesKeys(t *testing.T) {
-	data := t.TempDir()
-	env := []string{"CAY_DATA_DIR=" + data, "CAY_LISTEN=0.0.0.0:7777"}
+	data, run := t.TempDir(), t.TempDir()
+	env := []string{"CAY_DATA_DIR=" + data, "CAY_RUN_DIR=" + run, "CAY_LISTEN=0.0.0.0:7777"}
 	code, out, _ := invoke(t, env, "env")
 	if code != 0 || !strings.Contains(out, "export E2B_SANDBOX_URL=http://localhost:7777\n") || strings.Contains(out, "export E2B_API_KEY") {
 		t.Errorf("env: %d, %q", code, out)
 	}
-	db, err := store.Open(t.Context(), filepath.Join(data, "cay.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if code, _, errs := invoke(t, env, "env", "--new-key", "me"); code != 1 || !strings.Contains(errs, "first start") {
-		t.Errorf("env before the first start: %d, %q", code, errs)
-	}
+	db := storetest.Open(t, filepath.Join(data, "cay.db"))
 	team, first, err := auth.FirstStart(t.Context(), db)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The database is open here too, as it is while a server runs.
-	code, out, errs := invoke(t, env, "env", "--new-key", "me")
+	// The command line never opens the records by itself: a newer program would
+	// bring their schema up to date under a server that runs.
+	if code, _, errs := invoke(t, env, "env", "--new-key", "me"); code != 1 || !strings.Contains(errs, "no server answers") {
+		t.Errorf("env without a server: %d, %q", code, errs)
+	}
+	if keys, err := db.Keys(t.Context(), team.ID); err != nil || len(keys) != 1 {
+		t.Errorf("without a server a key was made: %v, %v", keys, err)
+	}
+	desk := operator.New(operator.Config{Host: host.Config{Data: data, Run: run}, Team: team, Store: db})
+	l, err := desk.Listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var served sync.WaitGroup
+	served.Go(func() { desk.Serve(ctx, l) })
+	defer func() { stop(); served.Wait() }()
+	code, out, errs := invoke(t, env, "env", "--new-key", "me/ö %")
 	key := regexp.MustCompile(`e2b_[0-9a-f]{40}`).FindString(out)
 	if code != 0 || key == "" || key == first {
 		t.Fatalf("env --new-key: %d, %q, %q", code, out, errs)
 	}
 	record, err := auth.New(db).Verify(t.Context(), key)
-	if err != nil || record.Team != team.ID || record.Name != "me" {
+	if err != nil || record.Team != team.ID || record.Name != "me/ö %" {
 		t.Errorf("the new key's record = %+v, %v", record, err)
 	}
 }

@@ -147,7 +147,7 @@ func volume(n int64) string {
 	return fmt.Sprintf("%.1f %cB", value, units[unit])
 }
 
-// wait shows that work goes on, where somebody is looking.
+// wait shows that work goes on, on a terminal.
 func (a *app) wait(what string, work func() error) error {
 	return a.watch(func() string { return what }, work)
 }

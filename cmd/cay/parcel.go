@@ -23,8 +23,8 @@ import (
 	"github.com/moby/patternmatcher/ignorefile"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/disk"
-	"github.com/cay-run/cay/internal/dockerfile"
+	"github.com/cay-run/cay/internal/machine/disk"
+	"github.com/cay-run/cay/internal/template/dockerfile"
 )
 
 // parcel is the archive of one COPY, laid out as it is to lie below its

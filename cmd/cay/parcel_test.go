@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/dockerfile"
+	"github.com/cay-run/cay/internal/template/dockerfile"
 )
 
 // write makes files; a name that ends in "/" is a directory.

@@ -163,7 +163,7 @@ func outcome(a *app, failed *client.CodeError) error {
 	case "SystemExit", "ExitCode", "ProcessExit": // Python's; bash's and R's; JavaScript's
 		text := failed.Value
 		if failed.Name == "ProcessExit" {
-			text = strings.Trim(text, "process.exit()")
+			text = strings.TrimSuffix(strings.TrimPrefix(text, "process.exit("), ")")
 		}
 		if text == "" || text == "None" {
 			return nil

@@ -206,7 +206,7 @@ func (c *killCmd) Run(a *app) error {
 	return errors.Join(errs...)
 }
 
-// enough is how long a sandbox lives on at least when somebody uses it.
+// enough is how long a sandbox lives on at least when a user is in it.
 const enough = 5 * time.Minute
 
 type execCmd struct {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
-	"github.com/cay-run/cay/internal/dockerfile"
+	"github.com/cay-run/cay/internal/template/dockerfile"
 )
 
 // secretMost is the size of a secret, as with Docker.

@@ -9,9 +9,10 @@ import (
 	"time"
 
 	"github.com/cay-run/cay/internal/config"
-	"github.com/cay-run/cay/internal/doctor"
+	"github.com/cay-run/cay/internal/machine/loopfs"
+	"github.com/cay-run/cay/internal/operator"
+	"github.com/cay-run/cay/internal/operator/doctor"
 	"github.com/cay-run/cay/internal/server"
-	"github.com/cay-run/cay/internal/storage"
 )
 
 type serverCmd struct{}
@@ -39,7 +40,7 @@ func (upCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if err := storage.Mount(a.ctx, cfg.Data); err != nil { // what is looked at below is in it
+	if err := loopfs.Mount(a.ctx, cfg.Data); err != nil { // what is looked at below is in it
 		return err
 	}
 	checks := doctor.Run(a.ctx, cfg)
@@ -57,8 +58,8 @@ func (upCmd) Run(a *app) error {
 	return a.serve(cfg)
 }
 
-// serve builds what templates are missing and serves until it is told to end.
-// Nobody is answered before the templates are there.
+// serve builds a first template, where there is none, and serves until it is
+// told to end. The server builds the others meanwhile.
 func (a *app) serve(cfg config.Config) error {
 	s, err := server.New(a.ctx, cfg, a.logger())
 	if err != nil {
@@ -66,7 +67,7 @@ func (a *app) serve(cfg config.Config) error {
 	}
 	defer s.Close()
 	p := newProgress(a.err)
-	err = s.EnsureTemplates(a.ctx, p.update)
+	err = s.FirstTemplate(a.ctx, p.update)
 	p.end()
 	if err != nil {
 		return err
@@ -75,6 +76,7 @@ func (a *app) serve(cfg config.Config) error {
 		select {
 		case <-s.Ready():
 			a.welcome(cfg, s.FirstKey())
+			a.tellBuilding(s.Building())
 		case <-a.ctx.Done():
 		}
 	}()
@@ -101,8 +103,29 @@ func (a *app) welcome(cfg config.Config, key string) {
 		fmt.Fprintln(a.err, `Point an SDK here: eval "$(cay env --new-key me)"`)
 		return
 	}
-	fmt.Fprintf(a.err, "Point an SDK here (the key is shown this once; cay env makes others):\n\n"+
-		"  export E2B_API_KEY=%s\n  export E2B_API_URL=%s\n  export E2B_SANDBOX_URL=%s\n\n", key, url, url)
+	told := *a
+	told.out = a.err
+	lines, note, err := a.variables(cfg)
+	if err != nil {
+		a.logger().Warn("how to point an SDK here cannot be told", "err", err)
+	}
+	fmt.Fprintln(a.err, "Point an SDK here (the key is shown this once; cay env makes others):")
+	if note != "" {
+		fmt.Fprintln(a.err, "# "+note)
+	}
+	told.printExports(append([][2]string{{"E2B_API_KEY", key}}, lines...))
+}
+
+// tellBuilding says which templates are still being built.
+func (a *app) tellBuilding(names []string) {
+	if len(names) == 0 {
+		return
+	}
+	if a.json {
+		a.logger().Info("building templates", "templates", names)
+		return
+	}
+	fmt.Fprintf(a.err, "Building meanwhile: %s (`cay template wait` shows how far)\n", strings.Join(names, ", "))
 }
 
 type downCmd struct{}
@@ -113,7 +136,7 @@ func (downCmd) Run(a *app) error {
 		return err
 	}
 	err = a.wait("ending the server and its sandboxes", func() error {
-		return server.Down(a.ctx, cfg, a.logger())
+		return operator.Down(a.ctx, cfg, a.logger())
 	})
 	if err != nil {
 		return err
@@ -140,7 +163,7 @@ func newProgress(w io.Writer) *progress {
 	return &progress{w: w, live: isTerminal(w), begun: time.Now(), percent: -1, stop: make(chan struct{})}
 }
 
-// update is told what is being done; percent is negative when nobody knows.
+// update is told what is being done; percent is negative when it is unknown.
 func (p *progress) update(step string, percent int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -111,7 +111,7 @@ func (a *app) shell(ctx context.Context, box *client.Sandbox, user string) error
 	return nil
 }
 
-// endShell ends a shell that nobody looks at any more, if its server answers.
+// endShell ends a shell without a terminal, if its server answers.
 func endShell(ctx context.Context, p *client.Process) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -123,7 +123,7 @@ func terminalSize(f *os.File) (client.Size, error) {
 	return client.Size{Columns: uint32(columns), Rows: uint32(rows)}, err
 }
 
-// keepAlive puts a sandbox's end off while somebody uses it.
+// keepAlive puts a sandbox's end off while a user is in it.
 func keepAlive(ctx context.Context, api *client.Client, id string) {
 	tick := time.NewTicker(enough / 5)
 	defer tick.Stop()

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/snapshot"
+	"github.com/cay-run/cay/internal/machine/snapshot"
 )
 
 func TestSnapshotVerify(t *testing.T) {

@@ -6,8 +6,9 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
-	"github.com/cay-run/cay/internal/server"
-	"github.com/cay-run/cay/internal/storage"
+	"github.com/cay-run/cay/internal/machine/host"
+	"github.com/cay-run/cay/internal/machine/loopfs"
+	"github.com/cay-run/cay/internal/operator"
 )
 
 // storageCmd is about the file system that the data directory may have of its
@@ -25,11 +26,11 @@ func (storageStatusCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	s, err := storage.Look(cfg.Data)
+	s, err := loopfs.Look(cfg.Data)
 	if err != nil {
 		return err
 	}
-	down := storage.Down(cfg.Data)
+	down := loopfs.Down(cfg.Data)
 	switch {
 	case a.json:
 		return errors.Join(a.printJSON(s), down)
@@ -69,7 +70,7 @@ func (c *storageCreateCmd) Run(a *app) error {
 		return err
 	}
 	if err := a.wait("making a file system and moving "+cfg.Data+" into it", func() error {
-		return server.CreateStorage(a.ctx, cfg, size)
+		return host.CreateStorage(a.ctx, operator.Host(cfg), size)
 	}); err != nil {
 		return err
 	}
@@ -86,7 +87,7 @@ func (c *storageGrowCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if err := storage.Grow(a.ctx, cfg.Data, size); err != nil {
+	if err := loopfs.Grow(a.ctx, cfg.Data, size); err != nil {
 		return err
 	}
 	fmt.Fprintf(a.err, "  %s in %s from now on\n", volume(size), cfg.Data)

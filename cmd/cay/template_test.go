@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cay-run/cay/internal/dockerfile"
+	"github.com/cay-run/cay/internal/template/dockerfile"
 )
 
 func TestTemplateInit(t *testing.T) {
@@ -31,7 +31,7 @@ func TestTemplateInit(t *testing.T) {
 		}
 	}
 
-	// What is there stays.
+	// A file that is there stays.
 	if err := os.WriteFile(files[1], []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}

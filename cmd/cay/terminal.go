@@ -9,7 +9,7 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// rawTerminal is a terminal whose every key goes to somebody else.
+// rawTerminal is a terminal whose every key goes to a sandbox.
 type rawTerminal struct {
 	// restore gives it its old ways back, once.
 	restore func()

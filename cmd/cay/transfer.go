@@ -14,7 +14,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
-	"github.com/cay-run/cay/internal/transfer"
+	"github.com/cay-run/cay/internal/template/bundle"
 )
 
 type templateExportCmd struct {
@@ -114,13 +114,13 @@ func (c *templateImportCmd) Run(a *app) error {
 }
 
 // readTemplateFile reads what the file of a template says of itself.
-func readTemplateFile(name string) (m transfer.Manifest, hash string, size int64, err error) {
+func readTemplateFile(name string) (m bundle.Manifest, hash string, size int64, err error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return m, "", 0, cay.Wrap(cay.NotFound, err, "cannot read %s", name)
 	}
 	defer f.Close()
-	in, err := transfer.Open(f)
+	in, err := bundle.Open(f)
 	if err != nil {
 		return m, "", 0, err
 	}

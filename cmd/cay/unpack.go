@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/dockerfile"
+	"github.com/cay-run/cay/internal/template/dockerfile"
 )
 
 // unpackInto adds what a local archive of an ADD holds, and reports whether

@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from e2b_code_interpreter import Sandbox
 
 BRANCHES = int(os.environ.get("BRANCHES", "8"))
+API = os.environ.get("E2B_API_URL") or "https://api." + os.environ["E2B_DOMAIN"]
 
 
 def cay(method, path, body=None):
     request = urllib.request.Request(
-        os.environ["E2B_API_URL"] + "/cay/v1" + path, method=method,
+        API + "/cay/v1" + path, method=method,
         data=json.dumps(body or {}).encode() if method != "GET" else None,
         headers={"X-API-Key": os.environ["E2B_API_KEY"], "Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=300) as reply:

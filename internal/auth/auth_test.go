@@ -13,16 +13,12 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/store/storetest"
 )
 
 func openStore(t *testing.T) *store.SQLite {
 	t.Helper()
-	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	return s
+	return storetest.Open(t, filepath.Join(t.TempDir(), "cay.db"))
 }
 
 func TestFirstStartMakesOneKey(t *testing.T) {
@@ -78,6 +74,20 @@ type broken struct{ auth.Store }
 
 func (broken) KeyByHash(context.Context, [32]byte) (cay.APIKey, error) {
 	return cay.APIKey{}, cay.Wrap(cay.Unavailable, errors.New("disk"), "the database is busy")
+}
+
+func TestIsKey(t *testing.T) {
+	_, key, err := auth.FirstStart(t.Context(), openStore(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s, want := range map[string]bool{
+		key: true, "": false, "e2b_": false, key[4:]: false, key + "0": false, key[:len(key)-1] + "g": false,
+	} {
+		if auth.IsKey(s) != want {
+			t.Errorf("IsKey(%q) = %v", s, !want)
+		}
+	}
 }
 
 func TestABrokenStoreIsNoWrongKey(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"strings"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -53,6 +54,16 @@ func Issue(ctx context.Context, store Store, team cay.TeamID, name string) (stri
 	return key, record, nil
 }
 
+// IsKey reports whether a text has the form of an API key.
+func IsKey(s string) bool {
+	digits, ok := strings.CutPrefix(s, keyPrefix)
+	if !ok || len(digits) != hex.EncodedLen(keyBytes) {
+		return false
+	}
+	_, err := hex.DecodeString(digits)
+	return err == nil
+}
+
 // FirstStart makes the default team and a key of it when there is no team yet,
 // and returns the key. Otherwise it returns the oldest team and no key.
 func FirstStart(ctx context.Context, store Store) (team cay.Team, key string, err error) {
@@ -75,7 +86,10 @@ func FirstStart(ctx context.Context, store Store) (team cay.Team, key string, er
 }
 
 // Auth checks keys.
-type Auth struct{ store Store }
+type Auth struct {
+	store Store
+	uses  uses
+}
 
 // New returns an Auth over the records.
 func New(store Store) *Auth { return &Auth{store: store} }
@@ -90,7 +104,7 @@ func (a *Auth) Verify(ctx context.Context, key string) (cay.APIKey, error) {
 		return cay.APIKey{}, errKey
 	}
 	// The look-up's time may depend on the hash, which says nothing about a
-	// key: nobody can choose keys by their hashes.
+	// key: no caller can choose keys by their hashes.
 	hash := sha256.Sum256([]byte(key))
 	record, err := a.store.KeyByHash(ctx, hash)
 	switch {
@@ -127,7 +141,12 @@ func (a *Auth) Rename(ctx context.Context, team cay.TeamID, id cay.KeyID, name s
 	return a.store.RenameKey(ctx, team, id, name)
 }
 
-// Remove removes a team's key: it opens nothing from now on.
+// Remove removes a team's key: it opens nothing from now on, and what it opened
+// with While is ended.
 func (a *Auth) Remove(ctx context.Context, team cay.TeamID, id cay.KeyID) error {
-	return a.store.RemoveKey(ctx, team, id)
+	if err := a.store.RemoveKey(ctx, team, id); err != nil {
+		return err
+	}
+	a.uses.end(id)
+	return nil
 }

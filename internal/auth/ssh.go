@@ -38,7 +38,8 @@ func (a *Auth) AddSSHKey(ctx context.Context, team cay.TeamID, name, public stri
 		return cay.SSHKey{}, err
 	}
 	if len(list) >= maxSSHKeys {
-		return cay.SSHKey{}, cay.Errorf(cay.Exhausted, "a team has at most %d SSH keys", maxSSHKeys)
+		return cay.SSHKey{}, cay.Errorf(cay.Exhausted, "a team has at most %d SSH keys", maxSSHKeys).
+			WithCode(cay.CodeTeamLimit).WithHint("remove one")
 	}
 	record := cay.SSHKey{
 		ID: cay.NewSSHKeyID(), Team: team, Name: name, Fingerprint: ssh.FingerprintSHA256(key),

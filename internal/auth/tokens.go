@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/seal"
+	"github.com/cay-run/cay/internal/keys/seal"
 )
 
 const (

@@ -49,6 +49,9 @@ type Config struct {
 	// NetworkOpen are ranges that sandboxes may reach like the internet, though
 	// they are private; everything private is closed otherwise.
 	NetworkOpen []netip.Prefix `yaml:"networkOpen"`
+	// NetworkClosed are ranges that neither sandboxes nor pulls of images may
+	// reach, though they are public.
+	NetworkClosed []netip.Prefix `yaml:"networkClosed"`
 	// NetworkName prefixes everything that is named on the host: network
 	// namespaces, interfaces, the nftables table and cgroups. Two servers on
 	// one machine need two.
@@ -67,6 +70,9 @@ type Config struct {
 	// are made before anybody asks: "512" for megabytes, "5%" of all, "0" for
 	// none.
 	PoolMemory string `yaml:"poolMemory"`
+	// DiskReserve is how much of the data directory's disk is kept for records
+	// and for ending what runs, e.g. "2GiB"; empty chooses by the disk's size.
+	DiskReserve string `yaml:"diskReserve"`
 	// TeamSandboxes and TeamMemoryMB bound what a team may have running at
 	// once; 0 is no bound.
 	TeamSandboxes int `yaml:"teamSandboxes"`
@@ -122,7 +128,9 @@ var Variables = slices.Concat([]Variable{
 	{"CAY_NETWORK", "where sandboxes get addresses from [10.201.0.0/16]",
 		func(c *Config, v string) (err error) { c.Network, err = netip.ParsePrefix(v); return err }},
 	{"CAY_NETWORK_OPEN", "private ranges that sandboxes may reach like the internet, e.g. 10.8.0.0/24,192.168.1.7/32 [none]",
-		func(c *Config, v string) error { return c.openRanges(v) }},
+		func(c *Config, v string) (err error) { c.NetworkOpen, err = ranges(v); return err }},
+	{"CAY_NETWORK_CLOSED", "public ranges that neither sandboxes nor pulls of images may reach, e.g. the public address of a machine behind NAT [none]",
+		func(c *Config, v string) (err error) { c.NetworkClosed, err = ranges(v); return err }},
 	{"CAY_NETWORK_NAME", "prefix of namespaces, interfaces and cgroups; two servers on one machine need two [cay]",
 		func(c *Config, v string) error { c.NetworkName = v; return nil }},
 	{"CAY_REGISTRIES", "image registries on private networks that may be asked, host:port,… [none]",
@@ -135,6 +143,8 @@ var Variables = slices.Concat([]Variable{
 		func(c *Config, v string) error { c.PackageHosts = commas(v); return nil }},
 	{"CAY_POOL_MEMORY", "memory for sandboxes made before anybody asks, in MB or %, 0 for none [5%]",
 		func(c *Config, v string) error { c.PoolMemory = v; return nil }},
+	{"CAY_DISK_RESERVE", "disk kept for records and for ending what runs: new work is refused before it, e.g. 2GiB [2% of the disk, 256MiB to 2GiB]",
+		func(c *Config, v string) error { c.DiskReserve = v; return nil }},
 	{"CAY_TEAM_SANDBOXES", "how many sandboxes a team may have running at once [no limit]",
 		func(c *Config, v string) (err error) { c.TeamSandboxes, err = strconv.Atoi(v); return err }},
 	{"CAY_TEAM_MEMORY", "how much memory, in MB, a team's running sandboxes may be promised in all [no limit]",
@@ -150,19 +160,20 @@ func commas(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-func (c *Config) openRanges(v string) error {
-	c.NetworkOpen = nil
-	for text := range strings.SplitSeq(v, ",") {
-		if text = strings.TrimSpace(text); text == "" {
-			continue
-		}
+// ranges reads a list of ranges; an address is one of its own.
+func ranges(v string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, text := range commas(v) {
 		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			return err
+		if a, one := netip.ParseAddr(text); one == nil {
+			p, err = netip.PrefixFrom(a, a.BitLen()), nil
 		}
-		c.NetworkOpen = append(c.NetworkOpen, p)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
 	}
-	return nil
+	return out, nil
 }
 
 // resolvers reads a list of addresses, whose port is 53 unless they say so.
@@ -264,6 +275,8 @@ func (c Config) Validate() error {
 		return cay.Errorf(cay.Invalid, "network %s is not between /8 and /28", c.Network)
 	case slices.ContainsFunc(c.NetworkOpen, func(p netip.Prefix) bool { return !p.IsValid() || !p.Addr().Is4() || p != p.Masked() }):
 		return cay.Errorf(cay.Invalid, "network open %v are not IPv4 prefixes such as 10.8.0.0/24", c.NetworkOpen)
+	case slices.ContainsFunc(c.NetworkClosed, func(p netip.Prefix) bool { return !p.IsValid() || p != p.Masked() }):
+		return cay.Errorf(cay.Invalid, "network closed %v are not prefixes such as 198.51.100.7/32", c.NetworkClosed)
 	case c.BuildReadyTimeout <= 0:
 		return cay.Errorf(cay.Invalid, "build ready timeout %s is not above zero", c.BuildReadyTimeout)
 	case c.BuildStepTimeout <= 0:
@@ -272,6 +285,9 @@ func (c Config) Validate() error {
 		return cay.Errorf(cay.Invalid, "a team's limits cannot be below 0, which means none")
 	}
 	if err := c.checkEdge(); err != nil {
+		return err
+	}
+	if _, err := c.ReserveBytes(); err != nil {
 		return err
 	}
 	if _, err := c.PoolBytes(0); err != nil {
@@ -297,6 +313,17 @@ func (c Config) Validate() error {
 		}
 	}
 	return nil
+}
+
+// ReserveBytes is DiskReserve in bytes; 0 for the usual one.
+func (c Config) ReserveBytes() (int64, error) {
+	if c.DiskReserve == "" {
+		return 0, nil
+	}
+	if bytes, ok := Size(c.DiskReserve); ok && bytes > 0 {
+		return bytes, nil
+	}
+	return 0, cay.Errorf(cay.Invalid, "disk reserve %q is not a size such as 512MiB or 2GiB", c.DiskReserve)
 }
 
 // PoolBytes is PoolMemory in bytes, on a machine with that much memory.

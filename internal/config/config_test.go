@@ -59,6 +59,8 @@ func TestLoadNamesWhatIsWrong(t *testing.T) {
 		{"CAY_NETWORK=10.0.0.1/16", "network"},
 		{"CAY_NETWORK=10.0.0.0/30", "/28"},
 		{"CAY_NETWORK=ten", "CAY_NETWORK"},
+		{"CAY_NETWORK_CLOSED=ten", "CAY_NETWORK_CLOSED"},
+		{"CAY_NETWORK_CLOSED=198.51.100.7/24", "network closed"},
 		{"CAY_NETWORK_NAME=toolong", "toolong"},
 		{"CAY_NETWORK_NAME=a-b", "a-b"},
 		{"CAY_DATA_DIR=data", "data"},
@@ -93,11 +95,17 @@ func TestEdge(t *testing.T) {
 		mode  string
 		paths bool
 	}{
-		{nil, TLSOff, true},
+		{nil, TLSLocal, true},
+		{[]string{"CAY_LISTEN=localhost:80"}, TLSLocal, true},
+		{[]string{"CAY_LISTEN=[::1]:80"}, TLSLocal, true},
+		{[]string{"CAY_LISTEN=:7070"}, TLSOff, true},
+		{[]string{"CAY_LISTEN=192.0.2.7:7070"}, TLSOff, true},
+		{[]string{"CAY_TLS=off"}, TLSOff, true},
+		{[]string{"CAY_DOMAIN=box.example.com"}, TLSOff, false},
 		{[]string{"CAY_TLS_CERT=/c.pem", "CAY_TLS_KEY=/k.pem"}, TLSFiles, true},
 		{[]string{"CAY_TLS=local", "CAY_DOMAIN=cay.test:8443", "CAY_TLS_NAMES=box,192.0.2.7"}, TLSLocal, false},
 		{[]string{"CAY_TLS=acme", "CAY_DOMAIN=cay.test", "CAY_ACME_DNS=exec:/bin/true", "CAY_PATHS=on"}, TLSACME, true},
-		{[]string{"CAY_PATHS=off"}, TLSOff, false},
+		{[]string{"CAY_PATHS=off"}, TLSLocal, false},
 	} {
 		c, err := Load(tt.env)
 		if err != nil || c.TLSMode() != tt.mode || c.PathForm() != tt.paths {

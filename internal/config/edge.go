@@ -20,7 +20,8 @@ const (
 
 // Edge is how clients reach the port, but for its address.
 type Edge struct {
-	// TLS is one of the ways above; empty is files where TLSCert is set, else off.
+	// TLS is one of the ways above. Empty is files where TLSCert is set, local
+	// where the port is this machine's alone and there is no Domain, else off.
 	TLS     string `yaml:"tls"`
 	TLSCert string `yaml:"tlsCert"`
 	TLSKey  string `yaml:"tlsKey"`
@@ -40,7 +41,7 @@ type Edge struct {
 }
 
 var edgeVariables = []Variable{
-	{"CAY_TLS", "TLS on the one port: off, files, local (see cay cert) or acme [files where CAY_TLS_CERT is set, else off]",
+	{"CAY_TLS", "TLS on the one port: off, files, local (see cay cert) or acme [files where CAY_TLS_CERT is set, local on localhost without a domain, else off]",
 		func(c *Config, v string) error { c.TLS = v; return nil }},
 	{"CAY_TLS_CERT", "certificate, PEM, its issuers after it; may be renewed in place",
 		func(c *Config, v string) error { c.TLSCert = v; return nil }},
@@ -52,7 +53,7 @@ var edgeVariables = []Variable{
 		func(c *Config, v string) error { c.ACMEDNS = v; return nil }},
 	{"CAY_ACME_TSIG", "file of the key for rfc2136, as tsig-keygen writes it",
 		func(c *Config, v string) error { c.ACMETSIG = v; return nil }},
-	{"CAY_ACME_EMAIL", "whom the authority may write to [nobody]",
+	{"CAY_ACME_EMAIL", "mail address that the authority may write to [none]",
 		func(c *Config, v string) error { c.ACMEEmail = v; return nil }},
 	{"CAY_ACME_DIRECTORY", "the authority's directory [Let's Encrypt]",
 		func(c *Config, v string) error { c.ACMEDirectory = v; return nil }},
@@ -71,8 +72,61 @@ func (c Config) TLSMode() string {
 		return c.TLS
 	case c.TLSCert != "":
 		return TLSFiles
+	case c.Domain == "" && c.Loopback():
+		return TLSLocal
 	}
 	return TLSOff
+}
+
+// LocalName is the domain of a server that was given none. Names below
+// localhost are this machine by themselves: for browsers and curl always, for
+// other programs where the system resolves them (libnss-myhostname). It is not
+// localhost itself, because OpenSSL refuses a wildcard of one label.
+const LocalName = "cay.localhost"
+
+// Loopback reports whether the one port is reached from this machine alone.
+func (c Config) Loopback() bool {
+	host, _, err := net.SplitHostPort(c.Listen)
+	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
+}
+
+// ClientDomain is the domain that clients use, with a port where it is not
+// 443. Without a Domain it is of use on this machine alone.
+func (c Config) ClientDomain() string {
+	if c.Domain != "" {
+		return c.Domain
+	}
+	_, port, _ := net.SplitHostPort(c.Listen)
+	if port == "443" {
+		return LocalName
+	}
+	return net.JoinHostPort(LocalName, port)
+}
+
+// ClientPorts are the ports that clients use with the domain: the domain's, and
+// the one that the server listens on.
+func (c Config) ClientPorts() []uint16 {
+	var out []uint16
+	for _, address := range []string{c.ClientDomain(), c.Listen} {
+		_, port, err := net.SplitHostPort(address)
+		if err != nil {
+			port = "443"
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err == nil && n != 0 && !slices.Contains(out, uint16(n)) {
+			out = append(out, uint16(n))
+		}
+	}
+	return out
+}
+
+// LocalhostName reports whether the domain is below localhost, which no name
+// server knows.
+func (c Config) LocalhostName() bool {
+	host, _, err := net.SplitHostPort(c.ClientDomain())
+	if err != nil {
+		host = c.ClientDomain()
+	}
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
 // PathForm reports whether sandboxes are reached by paths.

@@ -7,7 +7,7 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// atHand is how long a sandbox lives on at least when somebody is in it.
+// atHand is how long a sandbox lives on at least when a client is in it.
 const atHand = 5 * time.Minute
 
 // Owner returns the team of a sandbox that is not over.
@@ -27,13 +27,19 @@ func (c *Control) Owner(id cay.SandboxID) (cay.TeamID, error) {
 
 // Enter has a team's sandbox run for some minutes at least. One that is paused
 // is resumed.
-func (c *Control) Enter(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {
-	_, _, err := c.Connect(ctx, team, id, atHand, true)
+func (c *Control) Enter(ctx context.Context, who cay.Caller, id cay.SandboxID) error {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return err
+	}
+	_, _, err := c.Connect(ctx, who, id, atHand, true)
 	return err
 }
 
-// Keep puts the end of a team's running sandbox off while somebody is in it.
-func (c *Control) Keep(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {
-	_, err := c.Extend(ctx, team, id, atHand)
+// Keep puts the end of a team's running sandbox off while a client is in it.
+func (c *Control) Keep(ctx context.Context, who cay.Caller, id cay.SandboxID) error {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return err
+	}
+	_, err := c.Extend(ctx, who, id, atHand)
 	return err
 }

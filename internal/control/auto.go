@@ -17,33 +17,57 @@ const (
 	maxKeep     = 100
 )
 
-// SetAuto says when checkpoints of a sandbox are taken that nobody asks for.
-func (c *Control) SetAuto(ctx context.Context, team cay.TeamID, id cay.SandboxID, auto cay.AutoCheckpoint) (cay.AutoCheckpoint, error) {
+// SetAuto says when checkpoints of a sandbox are taken by themselves.
+func (c *Control) SetAuto(ctx context.Context, who cay.Caller, id cay.SandboxID, auto cay.AutoCheckpoint) (cay.AutoCheckpoint, error) {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return cay.AutoCheckpoint{}, err
+	}
 	auto, err := checkAuto(auto)
 	if err != nil {
 		return auto, err
 	}
-	err = c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error { return c.putAuto(ctx, e, s, auto) })
+	err = c.change(ctx, who.Team, id, func(e *entry, s cay.Sandbox) error { return c.putAuto(ctx, e, s, auto) })
 	return auto, err
 }
 
 // putAuto records what checkAuto has let pass. The caller holds the lock.
 func (c *Control) putAuto(ctx context.Context, e *entry, s cay.Sandbox, auto cay.AutoCheckpoint) error {
-	if err := c.store.SetAuto(ctx, s.Team, s.ID, auto); err != nil {
+	err := c.changeBranch(ctx, s, func(b *cay.Branch) { b.Auto = auto })
+	if err != nil {
 		return err
 	}
 	e.tree.member.Store(true)
 	e.setAuto(auto)
+	c.lookAtCheckpoints()
+	return nil
+}
+
+// changeBranch changes where a sandbox is in its tree.
+func (c *Control) changeBranch(ctx context.Context, s cay.Sandbox, change func(*cay.Branch)) error {
+	return c.store.Tx(ctx, func(tx store.Store) error {
+		b, err := tx.Branch(ctx, s.Team, s.ID)
+		if err != nil {
+			return err
+		}
+		change(&b)
+		return tx.PutBranch(ctx, b)
+	})
+}
+
+// lookAtCheckpoints says that an automatic one may be due.
+func (c *Control) lookAtCheckpoints() {
 	select {
 	case c.wakeAuto <- struct{}{}:
 	default:
 	}
-	return nil
 }
 
 // Auto returns what SetAuto said.
-func (c *Control) Auto(_ context.Context, team cay.TeamID, id cay.SandboxID) (cay.AutoCheckpoint, error) {
-	e, err := c.find(team, id)
+func (c *Control) Auto(_ context.Context, who cay.Caller, id cay.SandboxID) (cay.AutoCheckpoint, error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return cay.AutoCheckpoint{}, err
+	}
+	e, err := c.find(who.Team, id)
 	if err != nil {
 		return cay.AutoCheckpoint{}, err
 	}
@@ -89,12 +113,17 @@ func (c *Control) Used(ctx context.Context, id cay.SandboxID, command bool) {
 		return
 	}
 	fresh := e.tree.rewound.Load() && e.tree.rewound.Swap(false)
+	if fresh {
+		if err := c.changeBranch(ctx, e.sandbox(), func(b *cay.Branch) { b.Rewound = false }); err != nil {
+			c.log.Warn("cannot record that a sandbox is used again", "sandbox", id, "err", err)
+		}
+	}
 	auto := e.tree.auto.Load()
 	if !command || auto == nil || !auto.Before || fresh { // its checkpoint is as it is
 		return
 	}
 	if err := c.autoCheckpoint(ctx, e, *auto); err != nil && ctx.Err() == nil {
-		c.log.Warn("no checkpoint before a command", "sandbox", id, "error", err)
+		c.log.Warn("no checkpoint before a command", "sandbox", id, "err", err)
 	}
 }
 
@@ -108,7 +137,7 @@ func (c *Control) autoCheckpoint(ctx context.Context, e *entry, auto cay.AutoChe
 	if s.State != cay.Running {
 		return nil
 	}
-	if _, err := c.addCheckpoint(ctx, e, s, cay.Checkpoint{Auto: true, Kind: auto.Kind}); err != nil {
+	if _, err := c.addCheckpoint(ctx, cay.ForTeam(s.Team), e, s, cay.Checkpoint{Auto: true, Kind: auto.Kind}); err != nil {
 		return err
 	}
 	e.tree.saved.Store(time.Now().UnixMilli())
@@ -149,7 +178,7 @@ func (c *Control) checkpointByTime(ctx context.Context) {
 				}
 				e.tree.saved.Store(time.Now().UnixMilli()) // also when it fails: not again and again
 				if err := c.autoCheckpoint(ctx, e, *auto); err != nil && ctx.Err() == nil {
-					c.log.Warn("no checkpoint by time", "sandbox", e.sandbox().ID, "error", err)
+					c.log.Warn("no checkpoint by time", "sandbox", e.sandbox().ID, "err", err)
 				}
 			})
 		}

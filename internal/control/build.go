@@ -57,6 +57,7 @@ type builds struct {
 	builder  Builder
 	reserved []string
 	extras   []string
+	backlog  Backlog
 	queue    chan job
 
 	mu    sync.Mutex
@@ -71,7 +72,10 @@ type job struct {
 }
 
 func (b *builds) open(cfg Config) {
-	b.builder, b.extras = cfg.Builder, cfg.Extras
+	b.builder, b.extras, b.backlog = cfg.Builder, cfg.Extras, cfg.Backlog
+	if b.backlog == nil {
+		b.backlog = nothing{}
+	}
 	b.reserved = slices.Concat(cfg.Reserved, cfg.Extras)
 	b.queue = make(chan job, buildsWaiting)
 	b.jobs = make(map[cay.BuildID]context.CancelFunc)
@@ -88,9 +92,9 @@ func (b *builds) enter(build cay.Build) (context.Context, error) {
 	case b.jobs[build.ID] != nil:
 		return nil, errStarted(build)
 	case b.teams[build.Team] >= buildsOfOne:
-		return nil, cay.Errorf(cay.Exhausted, "too many builds: %d are under way", buildsOfOne).WithHint("wait until one is done")
+		return nil, cay.Errorf(cay.Exhausted, "too many builds: %d are under way", buildsOfOne).WithCode(cay.CodeBuildLimit).WithHint("wait until one is done")
 	case len(b.jobs) >= buildsWaiting:
-		return nil, cay.Errorf(cay.Exhausted, "too many builds wait on this server").WithHint("try again later")
+		return nil, cay.Errorf(cay.Exhausted, "too many builds wait on this server").WithCode(cay.CodeBuildLimit).WithHint("try again later")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	b.jobs[build.ID] = cancel
@@ -123,11 +127,14 @@ func errStarted(b cay.Build) error {
 
 // StartBuild starts a build that RequestBuild recorded. It is building when
 // StartBuild returns.
-func (c *Control) StartBuild(ctx context.Context, team cay.TeamID, template string, id cay.BuildID, start BuildStart) error {
+func (c *Control) StartBuild(ctx context.Context, who cay.Caller, template string, id cay.BuildID, start BuildStart) error {
+	if err := who.May(cay.WriteTemplates); err != nil {
+		return err
+	}
 	if err := start.check(); err != nil {
 		return err
 	}
-	b, err := c.ownBuild(ctx, team, template, id)
+	b, err := c.ownBuild(ctx, who.Team, template, id)
 	if err != nil {
 		return err
 	}
@@ -149,12 +156,12 @@ func (c *Control) StartBuild(ctx context.Context, team cay.TeamID, template stri
 
 // ownBuild finds a build of a team's own template.
 func (c *Control) ownBuild(ctx context.Context, team cay.TeamID, template string, id cay.BuildID) (cay.Build, error) {
-	t, err := c.Template(ctx, team, template)
+	t, err := c.findTemplate(ctx, team, template)
 	if err != nil {
 		return cay.Build{}, err
 	}
 	if t.Team != team {
-		return cay.Build{}, cay.Errorf(cay.Denied, "template %q is another team's", template)
+		return cay.Build{}, errOtherTeam(template)
 	}
 	b, err := c.store.Build(ctx, team, id)
 	if err == nil && b.Template != t.ID {
@@ -167,9 +174,12 @@ func (c *Control) ownBuild(ctx context.Context, team cay.TeamID, template string
 }
 
 // Build returns a build and a part of its log.
-func (c *Control) Build(ctx context.Context, team cay.TeamID, template string, q store.BuildLogQuery) (cay.Build, []cay.BuildLog, error) {
+func (c *Control) Build(ctx context.Context, who cay.Caller, template string, q store.BuildLogQuery) (cay.Build, []cay.BuildLog, error) {
+	if err := who.May(cay.ReadTemplates); err != nil {
+		return cay.Build{}, nil, err
+	}
 	// The state first: what is ready has all its lines.
-	b, err := c.ownBuild(ctx, team, template, q.Build)
+	b, err := c.ownBuild(ctx, who.Team, template, q.Build)
 	if err != nil {
 		return b, nil, err
 	}
@@ -191,7 +201,7 @@ func (c *Control) endLostBuilds(ctx context.Context) error {
 func (c *Control) endBuild(ctx context.Context, b cay.Build, err error) {
 	b.State, b.Reason, b.UpdatedAt, b.FinishedAt = cay.BuildError, reasonOf(err), now(), now()
 	if err := c.store.PutBuild(ctx, b); err != nil { // its template may have been removed
-		c.log.Warn("cannot record the end of a build", "build", b.ID, "error", err)
+		c.log.Warn("cannot record the end of a build", "build", b.ID, "err", err)
 	}
 }
 
@@ -240,46 +250,57 @@ func (c *Control) tidyBuilds() {
 		return
 	}
 	if err := c.builds.builder.Tidy(); err != nil {
-		c.log.Warn("what removed templates needed is left", "error", err)
+		c.log.Warn("what removed templates needed is left", "err", err)
 	}
 }
 
 func (c *Control) runBuild(server context.Context, j job) {
 	b := j.build
 	logs := c.newBuildLog(b)
-	result, err := c.carryOut(j, logs.add)
-	// Records are written, whoever cancels.
+	result, release, err := c.carryOut(j, logs.add)
+	// Records are written after a cancellation too.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(server), saveWithin)
 	defer cancel()
 	if server.Err() != nil {
+		if err == nil {
+			release()
+		}
 		err = cay.Errorf(cay.Unavailable, stoppedMessage).WithHint("build it again")
 	}
 	if err == nil {
 		logs.close(ctx)
-		if err = c.finishBuild(ctx, b, result); err == nil {
+		if err = c.finishBuild(ctx, b, result, release); err == nil {
 			return
 		}
 	}
-	c.log.Info("build failed", "build", b.ID, "template", b.Template, "error", err)
+	c.log.Info("build failed", "build", b.ID, "template", b.Template, "err", err)
 	logs.add(cay.BuildLog{Level: cay.LogError, Step: reasonOf(err).Step, Message: "Build failed: " + reasonOf(err).Message})
 	logs.close(ctx)
 	c.endBuild(ctx, b, err)
 }
 
-// carryOut has the builder build, with what it begins with held.
-func (c *Control) carryOut(j job, log func(cay.BuildLog)) (out cay.BuildResult, err error) {
+// carryOut has the builder build, with what it begins with held. The snapshot
+// that comes of it is held until release is called.
+func (c *Control) carryOut(j job, log func(cay.BuildLog)) (out cay.BuildResult, release func(), err error) {
 	for range buildTries {
 		spec, unpin, err := c.buildSpec(j)
 		if err != nil {
-			return out, &cay.StepError{Step: "base", Err: err}
+			return out, nil, &cay.StepError{Step: "base", Err: err}
 		}
 		out, err = c.builds.builder.Build(j.ctx, spec, log)
 		unpin()
-		if err != nil || c.builds.builder.Has(out.Snapshot) {
-			return out, err
+		if err != nil {
+			return out, nil, err
 		}
+		if release, err = c.holds.await(j.ctx, string(out.Snapshot)); err != nil {
+			return out, nil, err
+		}
+		if c.builds.builder.Has(out.Snapshot) {
+			return out, release, nil
+		}
+		release()
 	}
-	return out, cay.Errorf(cay.Unavailable, "the template was removed while it was built").WithHint("build it again")
+	return out, nil, cay.Errorf(cay.Unavailable, "the template was removed while it was built").WithHint("build it again")
 }
 
 func (c *Control) buildSpec(j job) (spec cay.BuildSpec, unpin func(), err error) {
@@ -300,24 +321,26 @@ func (c *Control) buildSpec(j job) (spec cay.BuildSpec, unpin func(), err error)
 			from, spec.Image = fallback, s.FromImage
 		}
 	}
-	c.collecting.RLock()
-	defer c.collecting.RUnlock()
-	t, err := c.Template(j.ctx, b.Team, from)
-	if err != nil && spec.Image == "" {
-		return spec, nil, err
+	t, release, err := c.held(j.ctx, b.Team, from, false)
+	if err != nil {
+		if release = func() {}; spec.Image == "" {
+			return spec, nil, err
+		}
 	}
 	if err == nil && t.Snapshot == "" && spec.Image == "" {
+		release()
 		return spec, nil, cay.Errorf(cay.NotFound, "template %q has no finished build", from)
 	}
 	spec.From, spec.Setup = t.Snapshot, t.Setup
 	if t.Source != "" {
-		s, err := c.node.Snapshot(t.Snapshot)
+		s, err := c.node.Snapshot(j.ctx, t.Snapshot)
 		if err != nil {
+			release()
 			return spec, nil, err
 		}
 		spec.Setup = savedSetup(t.Setup, s.Boot)
 	}
-	return spec, c.pin(t.Snapshot), nil
+	return spec, release, nil
 }
 
 // savedSetup is what a build begins with that is made from the snapshot of a
@@ -326,7 +349,7 @@ func (c *Control) buildSpec(j job) (spec cay.BuildSpec, unpin func(), err error)
 func savedSetup(template cay.Setup, b cay.Boot) cay.Setup {
 	out := template
 	out.Env, out.User, out.Dir, out.Ports = b.Env, b.User, b.Dir, b.Ports
-	out.StartCmd, out.ReadyCmd = b.Start, b.Ready
+	out.StartCmd, out.ReadyCmd, out.StartIn = b.Start, b.Ready, b.StartIn
 	if len(out.Args) == 0 { // its template is gone, or it is of an older Cay
 		out.Args = []string{guest.AgentPath}
 		if slices.Contains(b.Ports, guest.InterpPort) {
@@ -337,14 +360,14 @@ func savedSetup(template cay.Setup, b cay.Boot) cay.Setup {
 }
 
 // finishBuild records a build that is ready; sandboxes start from it now. What
-// only the builds before it needed is removed.
-func (c *Control) finishBuild(ctx context.Context, b cay.Build, r cay.BuildResult) error {
+// only the builds before it needed is removed. Release gives up the hold on the
+// snapshot, which the record keeps then.
+func (c *Control) finishBuild(ctx context.Context, b cay.Build, r cay.BuildResult, release func()) error {
 	before := c.tagSnapshots(ctx, b.Template, b.Tags)
 	b.State, b.Snapshot, b.Setup, b.RecipeDigest = cay.BuildReady, r.Snapshot, r.Setup, r.Digest
 	b.EnvdVersion, b.UpdatedAt, b.FinishedAt = guest.EnvdVersion, now(), now()
-	c.collecting.RLock()
 	err := c.store.PutBuild(ctx, b)
-	c.collecting.RUnlock()
+	release()
 	if err != nil {
 		c.discard(ctx, r.Snapshot)
 		return err
@@ -368,26 +391,32 @@ func (c *Control) tagSnapshots(ctx context.Context, template cay.TemplateID, tag
 }
 
 // Uploaded reports whether the archive of a COPY is there already.
-func (c *Control) Uploaded(ctx context.Context, team cay.TeamID, template, hash string) (bool, error) {
-	t, err := c.Template(ctx, team, template)
+func (c *Control) Uploaded(ctx context.Context, who cay.Caller, template, hash string) (bool, error) {
+	if err := who.May(cay.WriteTemplates); err != nil {
+		return false, err
+	}
+	t, err := c.findTemplate(ctx, who.Team, template)
 	switch {
 	case err != nil:
 		return false, err
-	case t.Team != team:
-		return false, cay.Errorf(cay.Denied, "template %q is another team's", template)
+	case t.Team != who.Team:
+		return false, errOtherTeam(template)
 	case !filesHash.MatchString(hash):
 		return false, cay.Errorf(cay.Invalid, "hash: must be 64 hexadecimal digits")
 	case c.builds.builder == nil:
 		return false, cay.Errorf(cay.Unsupported, "this server builds no templates")
 	}
-	return c.builds.builder.Uploaded(team, hash), nil
+	return c.builds.builder.Uploaded(who.Team, hash), nil
 }
 
 // Upload takes the archive of a COPY, of so many bytes, or -1 where that is not
 // known. The caller has checked that it may.
-func (c *Control) Upload(ctx context.Context, team cay.TeamID, hash string, archive io.Reader, size int64) error {
+func (c *Control) Upload(ctx context.Context, who cay.Caller, hash string, archive io.Reader, size int64) error {
+	if err := who.May(cay.WriteTemplates); err != nil {
+		return err
+	}
 	if c.builds.builder == nil || !filesHash.MatchString(hash) {
 		return cay.Errorf(cay.Invalid, "hash: must be 64 hexadecimal digits")
 	}
-	return c.builds.builder.Upload(ctx, team, hash, archive, size)
+	return c.builds.builder.Upload(ctx, who.Team, hash, archive, size)
 }

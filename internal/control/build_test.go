@@ -40,17 +40,18 @@ func TestExportKeepsTheSnapshot(t *testing.T) {
 		return cay.BuildResult{Snapshot: "snapshot"}, nil
 	}})
 	_, b := w.request("app")
-	if _, _, err := w.c.ExportTemplate(t.Context(), w.team.ID, "app"); cay.KindOf(err) != cay.NotFound {
+	if _, _, err := w.c.ExportTemplate(t.Context(), w.who(), "app"); cay.KindOf(err) != cay.NotFound {
 		t.Errorf("one without a build: %v", err)
 	}
-	w.run()
+	stop := w.run()
 	w.start(b)
 	w.await(b)
-	file, name, err := w.c.ExportTemplate(t.Context(), w.team.ID, "app")
+	stop() // the build itself has let go of the snapshot then
+	file, name, err := w.c.ExportTemplate(t.Context(), w.who(), "app")
 	if err != nil || name != "app" {
 		t.Fatalf("got %q, %v", name, err)
 	}
-	if err := w.c.RemoveTemplate(t.Context(), w.team.ID, "app"); err != nil {
+	if err := w.c.RemoveTemplate(t.Context(), w.who(), "app"); err != nil {
 		t.Fatal(err)
 	}
 	if !w.c.Needs(t.Context(), "snapshot") {
@@ -59,7 +60,7 @@ func TestExportKeepsTheSnapshot(t *testing.T) {
 	if err := errors.Join(file.Close(), file.Close()); err != nil || w.c.Needs(t.Context(), "snapshot") {
 		t.Errorf("the snapshot must stay when it was read: %v", err)
 	}
-	if _, _, err := w.c.ExportTemplate(t.Context(), "another", "app"); cay.KindOf(err) != cay.NotFound {
+	if _, _, err := w.c.ExportTemplate(t.Context(), cay.ForTeam("another"), "app"); cay.KindOf(err) != cay.NotFound {
 		t.Errorf("another team's: %v", err)
 	}
 }
@@ -83,7 +84,7 @@ func withBuilder(t *testing.T, b *builder) *world {
 
 func (w *world) request(name string, tags ...string) (cay.Template, cay.Build) {
 	w.Helper()
-	t, b, err := w.c.RequestBuild(w.Context(), control.BuildRequest{Team: w.team.ID, Name: name, Tags: tags})
+	t, b, err := w.c.RequestBuild(w.Context(), w.who(), control.BuildRequest{Name: name, Tags: tags})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -92,7 +93,7 @@ func (w *world) request(name string, tags ...string) (cay.Template, cay.Build) {
 
 func (w *world) start(b cay.Build) {
 	w.Helper()
-	err := w.c.StartBuild(w.Context(), w.team.ID, string(b.Template), b.ID, control.BuildStart{FromTemplate: "base"})
+	err := w.c.StartBuild(w.Context(), w.who(), string(b.Template), b.ID, control.BuildStart{FromTemplate: "base"})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -112,7 +113,7 @@ func (w *world) await(b cay.Build) cay.Build {
 	return row
 }
 
-// until polls for what comes by itself and tells nobody.
+// until polls for a change that comes without a signal.
 func (w *world) until(what string, holds func() bool) {
 	w.Helper()
 	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
@@ -141,20 +142,56 @@ func TestBuildsAreRecorded(t *testing.T) {
 	if got.State != cay.BuildReady || got.Snapshot != "s2" || got.Setup.User != "me" || spec.From != "s1" || spec.Limits.CPUs != 2 {
 		t.Fatalf("built %+v of %+v", got, spec)
 	}
-	_, lines, err := w.c.Build(t.Context(), w.team.ID, "app:v1", store.BuildLogQuery{Build: build.ID, Limit: 10})
+	_, lines, err := w.c.Build(t.Context(), w.who(), "app:v1", store.BuildLogQuery{Build: build.ID, Limit: 10})
 	if err != nil || len(lines) != 1 || lines[0].Message != "hello" {
 		t.Errorf("log %+v, %v", lines, err)
 	}
-	if _, err := w.c.Create(t.Context(), cay.CreateSpec{Team: w.team.ID, Template: "app", Timeout: time.Hour}); cay.KindOf(err) != cay.NotFound {
+	if _, err := w.c.Create(t.Context(), w.who(), cay.CreateSpec{Template: "app", Timeout: time.Hour}); cay.KindOf(err) != cay.NotFound {
 		t.Errorf("a name without its default tag: %v", err)
 	}
-	found, err := w.c.Template(t.Context(), w.team.ID, "app:latest")
+	found, err := w.c.Template(t.Context(), w.who(), "app:latest")
 	if err != nil || found.Snapshot != "s2" || found.ID != tmpl.ID {
 		t.Errorf("by tag: %+v, %v", found, err)
 	}
-	err = w.c.StartBuild(t.Context(), w.team.ID, "app:v1", build.ID, control.BuildStart{FromTemplate: "base"})
+	err = w.c.StartBuild(t.Context(), w.who(), "app:v1", build.ID, control.BuildStart{FromTemplate: "base"})
 	if cay.KindOf(err) != cay.Invalid {
 		t.Errorf("started again: %v", err)
+	}
+}
+
+// A template whose builds have named tags only is listed as its newest build,
+// and starts nothing by its bare name.
+func TestATemplateWithNamedTagsOnly(t *testing.T) {
+	b := &builder{}
+	w := withBuilder(t, b)
+	w.run()
+	b.build = func(context.Context, cay.BuildSpec, func(cay.BuildLog)) (cay.BuildResult, error) {
+		return cay.BuildResult{Snapshot: "s2", Digest: "d"}, nil
+	}
+	listed := func() cay.Template {
+		t.Helper()
+		all, err := w.c.Templates(t.Context(), w.who())
+		i := slices.IndexFunc(all, func(t cay.Template) bool { return slices.Contains(t.Names, "app") })
+		if err != nil || i < 0 {
+			t.Fatalf("listed %v, %v", all, err)
+		}
+		return all[i]
+	}
+	_, build := w.request("app:v1")
+	if got := listed(); got.Build != build.ID || got.BuildState != cay.BuildWaiting || got.Limits != build.Limits {
+		t.Errorf("waiting: %+v", got)
+	}
+	w.start(build)
+	w.await(build)
+	if got := listed(); got.Build != build.ID || got.BuildState != cay.BuildReady || got.Limits.MemoryMB == 0 || got.EnvdVersion == "" {
+		t.Errorf("ready: %+v", got)
+	}
+	_, failed := w.request("app:v2")
+	if got := listed(); got.Build != build.ID || got.BuildState != cay.BuildReady {
+		t.Errorf("beside one that waits (%s): %+v", failed.ID, got)
+	}
+	if found, err := w.c.Template(t.Context(), w.who(), "app"); err != nil || found.Snapshot != "" {
+		t.Errorf("by its bare name: %+v, %v", found, err)
 	}
 }
 
@@ -186,7 +223,7 @@ func TestBuildsEndWithTheirTemplateAndTheServer(t *testing.T) {
 	w.start(two)
 	<-entered
 	<-entered
-	if err := w.c.RemoveTemplate(t.Context(), w.team.ID, "one"); err != nil {
+	if err := w.c.RemoveTemplate(t.Context(), w.who(), "one"); err != nil {
 		t.Fatal(err)
 	}
 	stop() // and with it, the other
@@ -222,7 +259,7 @@ func TestBuildsWaitForEachOther(t *testing.T) {
 	<-full // two at once
 	_, one := w.request("more")
 	start := control.BuildStart{FromTemplate: "base"}
-	if err := w.c.StartBuild(t.Context(), w.team.ID, string(one.Template), one.ID, start); cay.KindOf(err) != cay.Exhausted {
+	if err := w.c.StartBuild(t.Context(), w.who(), string(one.Template), one.ID, start); cay.KindOf(err) != cay.Exhausted {
 		t.Errorf("one more than a team may have: %v", err)
 	}
 	close(goOn)
@@ -237,7 +274,7 @@ func TestBuildsWaitForEachOther(t *testing.T) {
 	// A build gives its place back a moment after its row says that it is done.
 	err := error(nil)
 	w.until("there is room", func() bool {
-		err = w.c.StartBuild(t.Context(), w.team.ID, string(one.Template), one.ID, start)
+		err = w.c.StartBuild(t.Context(), w.who(), string(one.Template), one.ID, start)
 		return cay.KindOf(err) != cay.Exhausted
 	})
 	if err != nil {
@@ -271,8 +308,7 @@ func TestWhatCannotBeBuilt(t *testing.T) {
 		"no memory to speak of": {control.BuildRequest{Name: "app", MemoryMB: 2}, cay.Invalid},
 		"a tag with a slash":    {control.BuildRequest{Name: "app", Tags: []string{"a/b"}}, cay.Invalid},
 	} {
-		c.r.Team = w.team.ID
-		if _, _, err := w.c.RequestBuild(t.Context(), c.r); cay.KindOf(err) != c.kind {
+		if _, _, err := w.c.RequestBuild(t.Context(), w.who(), c.r); cay.KindOf(err) != c.kind {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -283,11 +319,11 @@ func TestWhatCannotBeBuilt(t *testing.T) {
 		"half an ENV":           {FromTemplate: "a", Steps: []cay.BuildStep{{Type: "ENV", Args: []string{"A"}}}},
 		"a COPY of nothing":     {FromTemplate: "a", Steps: []cay.BuildStep{{Type: "COPY", Args: []string{"a", "b"}}}},
 	} {
-		if err := w.c.StartBuild(t.Context(), w.team.ID, "app", b.ID, s); cay.KindOf(err) != cay.Invalid {
+		if err := w.c.StartBuild(t.Context(), w.who(), "app", b.ID, s); cay.KindOf(err) != cay.Invalid {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if err := w.c.RemoveTags(t.Context(), w.team.ID, "app", []string{"default"}); cay.KindOf(err) != cay.Invalid {
+	if err := w.c.RemoveTags(t.Context(), w.who(), "app", []string{"default"}); cay.KindOf(err) != cay.Invalid {
 		t.Errorf("the default tag was removed: %v", err)
 	}
 }
@@ -301,18 +337,18 @@ func TestExtrasSayHowTheyCome(t *testing.T) {
 	w := withBuilder(t, b)
 	go w.c.Run(t.Context())
 	for _, ref := range []string{"desktop", "Desktop", "desktop:default"} {
-		_, err := w.c.Template(t.Context(), w.team.ID, ref)
+		_, err := w.c.Template(t.Context(), w.who(), ref)
 		var ours *cay.Error
 		if !errors.As(err, &ours) || ours.Kind != cay.NotFound || !strings.Contains(ours.Hint, "cay template add desktop") {
 			t.Errorf("%s: %v", ref, err)
 		}
 	}
-	if _, _, err := w.c.RequestBuild(t.Context(), control.BuildRequest{Team: w.team.ID, Name: "desktop"}); cay.KindOf(err) != cay.Denied {
+	if _, _, err := w.c.RequestBuild(t.Context(), w.who(), control.BuildRequest{Name: "desktop"}); cay.KindOf(err) != cay.Denied {
 		t.Errorf("a build takes its name: %v", err)
 	}
 	build := func(image string) cay.Build {
 		_, b := w.request("app")
-		if err := w.c.StartBuild(t.Context(), w.team.ID, string(b.Template), b.ID, control.BuildStart{FromImage: image}); err != nil {
+		if err := w.c.StartBuild(t.Context(), w.who(), string(b.Template), b.ID, control.BuildStart{FromImage: image}); err != nil {
 			t.Fatal(err)
 		}
 		return w.await(b)

@@ -88,6 +88,6 @@ func (l *buildLog) flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, endWithin)
 	defer cancel()
 	if err := l.control.store.AddBuildLogs(ctx, l.build.Team, l.build.ID, from, lines); err != nil {
-		l.control.log.Warn("cannot keep the log of a build", "build", l.build.ID, "error", err)
+		l.control.log.Warn("cannot keep the log of a build", "build", l.build.ID, "err", err)
 	}
 }

@@ -6,28 +6,10 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// pin keeps a snapshot that no record names yet, until the returned function
-// is called.
-func (c *Control) pin(id cay.SnapshotID) (unpin func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.pins[id]++
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.pins[id]--; c.pins[id] == 0 {
-			delete(c.pins, id)
-		}
-	}
-}
-
 // Needs reports whether a snapshot must be kept: a sandbox, a template or
-// work in progress needs it, or nobody can tell.
+// work in progress needs it, or that is unknown.
 func (c *Control) Needs(ctx context.Context, id cay.SnapshotID) bool {
-	c.mu.RLock()
-	pinned := c.pins[id] > 0
-	c.mu.RUnlock()
-	if pinned {
+	if c.holds.has(string(id)) {
 		return true
 	}
 	used, err := c.store.SnapshotUsed(ctx, id)
@@ -40,12 +22,9 @@ func (c *Control) Discard(ctx context.Context, id cay.SnapshotID) (bool, error) 
 	if id == "" || c.Needs(ctx, id) {
 		return false, nil
 	}
-	c.collecting.Lock()
-	defer c.collecting.Unlock()
-	if c.Needs(ctx, id) {
-		return false, nil
-	}
-	return true, c.node.RemoveSnapshot(ctx, id)
+	return c.holds.remove(string(id),
+		func() bool { used, err := c.store.SnapshotUsed(ctx, id); return !used && err == nil },
+		func() error { return c.node.RemoveSnapshot(ctx, id) })
 }
 
 // discard is Discard for when the caller may have gone. A snapshot that is left
@@ -54,6 +33,6 @@ func (c *Control) discard(ctx context.Context, id cay.SnapshotID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
 	defer cancel()
 	if _, err := c.Discard(ctx, id); err != nil {
-		c.log.Warn("cannot remove a snapshot that nothing needs", "snapshot", id, "error", err)
+		c.log.Warn("cannot remove a snapshot that nothing needs", "snapshot", id, "err", err)
 	}
 }

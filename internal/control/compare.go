@@ -14,28 +14,34 @@ const compareWithin = 5 * time.Minute
 
 // Compare tells which files differ between two checkpoints of a team's, which
 // need not be of one sandbox but of one root image.
-func (c *Control) Compare(ctx context.Context, team cay.TeamID, from, to cay.SnapshotID) (cay.Comparison, error) {
+func (c *Control) Compare(ctx context.Context, who cay.Caller, from, to cay.SnapshotID) (cay.Comparison, error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return cay.Comparison{}, err
+	}
 	var sides [2]cay.Moment
 	for i, id := range []cay.SnapshotID{from, to} {
 		defer c.discard(ctx, id) // when its record went meanwhile
 		defer c.pin(id)()
-		if _, err := c.store.Checkpoint(ctx, team, id); err != nil {
+		if _, err := c.store.Checkpoint(ctx, who.Team, id); err != nil {
 			return cay.Comparison{}, err
 		}
 		sides[i].Snapshot = id
 	}
-	return c.compare(ctx, team, sides)
+	return c.compare(ctx, who.Team, sides)
 }
 
 // Changes tells which files of a sandbox, which runs or is paused, differ from
 // a checkpoint; an empty one is the newest that its state comes from, which it
 // returns.
-func (c *Control) Changes(ctx context.Context, team cay.TeamID, id cay.SandboxID, since cay.SnapshotID) (out cay.Comparison, n cay.Checkpoint, err error) {
-	if _, err := c.find(team, id); err != nil {
+func (c *Control) Changes(ctx context.Context, who cay.Caller, id cay.SandboxID, since cay.SnapshotID) (out cay.Comparison, n cay.Checkpoint, err error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return out, n, err
+	}
+	if _, err := c.find(who.Team, id); err != nil {
 		return out, n, err
 	}
 	if since == "" {
-		at, err := c.store.Branch(ctx, team, id)
+		at, err := c.store.Branch(ctx, who.Team, id)
 		if err != nil {
 			return out, n, err
 		}
@@ -45,13 +51,13 @@ func (c *Control) Changes(ctx context.Context, team cay.TeamID, id cay.SandboxID
 	}
 	defer c.discard(ctx, since)
 	defer c.pin(since)()
-	if n, err = c.store.Checkpoint(ctx, team, since); err != nil {
+	if n, err = c.store.Checkpoint(ctx, who.Team, since); err != nil {
 		return out, n, err
 	}
 	var s cay.Sandbox
 	unpin := func() {}
 	// Pinned under the lock: nothing else keeps what it is paused in.
-	err = c.change(ctx, team, id, func(_ *entry, now cay.Sandbox) error {
+	err = c.change(ctx, who.Team, id, func(_ *entry, now cay.Sandbox) error {
 		if s = now; s.State != cay.Paused {
 			return mustRun(s)
 		}
@@ -67,7 +73,7 @@ func (c *Control) Changes(ctx context.Context, team cay.TeamID, id cay.SandboxID
 		defer c.discard(ctx, s.Snapshot)
 	}
 	defer unpin()
-	out, err = c.compare(ctx, team, [2]cay.Moment{{Snapshot: since}, after})
+	out, err = c.compare(ctx, who.Team, [2]cay.Moment{{Snapshot: since}, after})
 	return out, n, err
 }
 

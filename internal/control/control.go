@@ -12,25 +12,25 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/disk"
+	"github.com/cay-run/cay/internal/control/logbook"
 	"github.com/cay-run/cay/internal/guest"
-	"github.com/cay-run/cay/internal/logbook"
 	"github.com/cay-run/cay/internal/store"
 )
 
 // Node runs sandboxes. Create leaves nothing behind when it fails; Kill of an
 // unknown instance is no error; Deaths tells of every instance that ended,
 // also of those that were killed or paused.
+//
+// The node may be another machine's: every call can fail, and what it tells in
+// order is asked for with a cursor.
 type Node interface {
+	// Where spec welcomes an instance that was made beforehand, Create may answer
+	// with one, which has other ids than spec and the tokens that go with them.
 	Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error)
-	// Claim looks for an instance that was made beforehand of what shape
-	// names: a snapshot, its template and build, limits. It is then to be
-	// created or killed under the ids that it has.
-	Claim(shape cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, bool)
 	// Prepare is Create, but requests do not reach the instance before Route
 	// has them reach it, in place of any other of its sandbox.
 	Prepare(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error)
-	Route(id cay.InstanceID) error
+	Route(ctx context.Context, id cay.InstanceID) error
 	// Pause saves an instance and ends it; Checkpoint saves it and lets it
 	// run on. Of the record it takes the ids and whose agent is inside. An
 	// error means that nothing was saved and the instance runs on, unless it
@@ -39,29 +39,32 @@ type Node interface {
 	Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error
 	// Snapshots lists what was saved of sandboxes. RemoveSnapshot removes
 	// such a one; any other is left alone.
-	Snapshots() []cay.Snapshot
+	Snapshots(ctx context.Context) ([]cay.Snapshot, error)
 	// Snapshot returns the record of a snapshot.
-	Snapshot(id cay.SnapshotID) (cay.Snapshot, error)
+	Snapshot(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error)
 	RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error
 	// Compare tells which files differ between two moments.
 	Compare(ctx context.Context, before, after cay.Moment) (cay.Comparison, error)
 
-	// ImageExtents says where on the disk a root image is; nil where that is
-	// not known.
-	ImageExtents(digest string) []disk.Extent
-	// ImageSize is how many bytes a root image takes on the disk.
-	ImageSize(digest string) int64
+	// DiskUse says what groups of snapshots take on the disk.
+	DiskUse(ctx context.Context, groups [][]cay.SnapshotID) ([]cay.DiskUse, error)
 	Kill(ctx context.Context, id cay.InstanceID, cause cay.Cause) error
 	// SetNetwork replaces an instance's policy: all of it, or nothing.
 	SetNetwork(ctx context.Context, id cay.InstanceID, p cay.NetworkPolicy) error
-	Instances() []cay.Instance
+	Instances(ctx context.Context) ([]cay.Instance, error)
 	// Connections lists what an instance tried to reach lately.
-	Connections(id cay.InstanceID) []cay.Connection
+	Connections(ctx context.Context, id cay.InstanceID) ([]cay.Connection, error)
 	Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error)
+	// Responds asks the agent of an instance whether it answers. An error
+	// means that it did not before ctx ended.
+	Responds(ctx context.Context, id cay.InstanceID) error
 	// Diary asks the guest what happened inside after an entry.
 	// guest.ErrNoDiary when it cannot tell.
 	Diary(ctx context.Context, id cay.InstanceID, after int64) (guest.Diary, error)
-	Deaths() <-chan cay.Death
+	// Deaths tells how instances ended, after a cursor, and the cursor to ask
+	// with next. It waits for one. Until it is asked with a later cursor, it
+	// tells the same again.
+	Deaths(ctx context.Context, after cay.Cursor) ([]cay.Death, cay.Cursor, error)
 }
 
 // Tokens derives the tokens of a sandbox from its id.
@@ -77,9 +80,10 @@ const (
 	createWithin = time.Minute      // a client waits no longer
 	saveWithin   = 10 * time.Minute // a large memory on a slow disk
 	endWithin    = 30 * time.Second // to record an end and have the node carry it out
-	retryAfter   = 5 * time.Second  // when an end could not be recorded
-	sweepEvery   = 5 * time.Second  // metrics, and what node and store disagree on
-	lookAgain    = time.Minute      // at deadlines, in case the clock was set
+	retryAfter   = 5 * time.Second  // when an end failed, and twice that the next time
+	retryMost    = 5 * time.Minute
+	sweepEvery   = 5 * time.Second // metrics, and what node and store disagree on
+	lookAgain    = time.Minute     // at deadlines, in case the clock was set
 	keepKilled   = 7 * 24 * time.Hour
 	pruneEvery   = time.Hour
 )
@@ -103,7 +107,22 @@ type Config struct {
 	Builder  Builder
 	Reserved []string
 	Extras   []string
+	// Backlog is what of Reserved is still being built; nil for nothing.
+	Backlog Backlog
 }
+
+// Backlog is what a server has still to build of the templates that Cay brings.
+type Backlog interface {
+	// Of tells how far the build of a template is, if it is not done.
+	Of(name string) (told string, building bool)
+	Names() []string
+}
+
+// nothing is the backlog of a server that has built all.
+type nothing struct{}
+
+func (nothing) Of(string) (string, bool) { return "", false }
+func (nothing) Names() []string          { return nil }
 
 // Control carries the use cases out.
 type Control struct {
@@ -125,17 +144,17 @@ type Control struct {
 
 	mu   sync.RWMutex
 	live map[cay.SandboxID]*entry // all that are not killed
-	pins map[cay.SnapshotID]int   // snapshots that are at work but in no record
+	// starting are the places that are taken for sandboxes to come, orphans the
+	// last deaths of instances that were not known.
+	starting map[*starting]struct{}
+	orphans  []cay.Death
 	// claimed are idempotency keys that a create is at work with; each
 	// channel is closed when it is done.
 	claimed map[onceKey]chan struct{}
 
 	builds    builds
 	comparing turns
-
-	// collecting is held for writing while a snapshot is found unused and
-	// removed, and for reading from the choice of a snapshot to its record.
-	collecting sync.RWMutex
+	holds     *holds
 }
 
 // entry is a sandbox that is not killed. Who changes it holds its lock from
@@ -145,15 +164,15 @@ type entry struct {
 	current atomic.Pointer[cay.Sandbox]
 	metrics history
 	diary   diary
-	reports allowance   // of events that the guest causes
-	toldEnd time.Time   // the end that the last event told
-	later   *unrecorded // nil once it is recorded
+	reports allowance // of events that the guest causes
+	toldEnd time.Time // the end that the last event told
 
 	tree treeState
 
-	ending   atomic.Bool  // Run is ending it
-	notUntil atomic.Int64 // Unix milliseconds before which Run does not try again
-	missed   int          // sweeps in a row that did not find its instance
+	ending      atomic.Bool              // Run is ending it
+	endFailed   atomic.Pointer[endRetry] // nil unless its end failed
+	pauseFailed string                   // why the last pause failed, if it did; guarded by the lock
+	missed      int                      // sweeps in a row that did not find its instance
 }
 
 func newEntry(s cay.Sandbox) *entry {
@@ -185,8 +204,8 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		most:    quota{cfg.TeamSandboxes, cfg.TeamMemoryMB},
 		readers: make(chan struct{}, diaryReaders),
 		wake:    make(chan struct{}, 1), wakeAuto: make(chan struct{}, 1),
-		live:    make(map[cay.SandboxID]*entry),
-		pins:    make(map[cay.SnapshotID]int),
+		live:  make(map[cay.SandboxID]*entry),
+		holds: newHolds(), starting: make(map[*starting]struct{}),
 		claimed: make(map[onceKey]chan struct{}),
 	}
 	c.builds.open(cfg)
@@ -208,10 +227,17 @@ func (c *Control) reconcile(ctx context.Context) error {
 		return err
 	}
 	unclaimed := make(map[cay.InstanceID]cay.Instance)
-	for _, i := range c.node.Instances() {
+	instances, err := c.node.Instances(ctx)
+	if err != nil {
+		return err
+	}
+	for _, i := range instances {
 		unclaimed[i.Spec.Instance] = i
 	}
-	snapshots := c.node.Snapshots()
+	snapshots, err := c.node.Snapshots(ctx)
+	if err != nil {
+		return err
+	}
 	saved := make(map[cay.SnapshotID]bool)
 	for _, s := range snapshots {
 		saved[s.ID] = true
@@ -230,12 +256,13 @@ func (c *Control) reconcile(ctx context.Context) error {
 		if found.State != s.State {
 			c.log.Warn("sandbox was left half way", "sandbox", s.ID, "was", s.State, "is", found.State, "cause", found.Cause)
 			changed = true
-			events = append(events, foundEvent(ctx, found))
+			events = append(events, foundEvent(found))
 		}
 		if changed {
 			if err := c.store.UpdateNetwork(ctx, found, events...); err != nil {
 				return err
 			}
+			found.Version++
 		}
 		if found.State != cay.Killed {
 			c.live[s.ID] = newEntry(found)
@@ -255,8 +282,8 @@ func (c *Control) reconcile(ctx context.Context) error {
 }
 
 // settled returns what has become of a sandbox while no server was there.
-// What was under way and not done is undone where that can be: a pause whose
-// guest lives did not happen, nor did a resume, of which nobody was told.
+// Unfinished changes are undone where that can be: a pause whose
+// guest lives did not happen, nor did a resume, of which no caller was told.
 func settled(s cay.Sandbox, instance *cay.Instance, saved bool) cay.Sandbox {
 	switch {
 	case s.State == cay.Paused:
@@ -265,7 +292,7 @@ func settled(s cay.Sandbox, instance *cay.Instance, saved bool) cay.Sandbox {
 		s.State, s.Snapshot = cay.Running, instance.Spec.Snapshot
 	case (s.State == cay.Pausing || s.State == cay.Resuming) && saved:
 		s = paused(s)
-	case s.State == cay.Creating: // nobody was told of it
+	case s.State == cay.Creating: // no caller was told of it
 		s = killed(s, cay.CauseFailedStart, now())
 	default:
 		s = killed(s, cay.CauseHostLost, now())
@@ -312,7 +339,7 @@ func (c *Control) entries() []*entry {
 	return out
 }
 
-// change runs f on a team's sandbox while nobody else changes it.
+// change runs f on a team's sandbox while no other caller changes it.
 func (c *Control) change(ctx context.Context, team cay.TeamID, id cay.SandboxID, f func(*entry, cay.Sandbox) error) error {
 	e, err := c.find(team, id)
 	if err != nil {
@@ -334,43 +361,44 @@ func (c *Control) change(ctx context.Context, team cay.TeamID, id cay.SandboxID,
 // be cancelled. The network stays as it is recorded: only changeNetwork changes
 // it.
 func (c *Control) save(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) error {
-	return c.record(ctx, c.store.UpdateSandbox, e, s, events)
+	return c.record(ctx, e, s, func(ctx context.Context, s cay.Sandbox) error { return c.store.UpdateSandbox(ctx, s, events...) })
 }
 
-// record is save with what the store is to replace, unless there is no record
-// yet.
-func (c *Control) record(ctx context.Context, update func(context.Context, cay.Sandbox, ...cay.Event) error, e *entry, s cay.Sandbox, events []cay.Event) error {
+// record is save with what is to be written. The version is the one that this
+// server knows: Conflict when another one has changed the record.
+func (c *Control) record(ctx context.Context, e *entry, s cay.Sandbox, write func(context.Context, cay.Sandbox) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
 	defer cancel()
-	if e.later != nil {
-		update, events = c.store.AddSandbox, append(e.later.events, events...)
-	}
-	if err := update(ctx, s, events...); err != nil {
+	s.Version = e.sandbox().Version
+	if err := write(ctx, s); err != nil {
 		return err
 	}
-	e.forgetLater()
+	s.Version++
 	e.current.Store(&s)
-	if len(events) > 0 {
-		c.told.wake(s.Team)
-	}
+	c.told.wake(s.Team)
+	c.lookAtDeadlines()
+	return nil
+}
+
+// lookAtDeadlines says that one may have changed.
+func (c *Control) lookAtDeadlines() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
-	return nil
 }
 
 // end kills a sandbox. The caller holds its lock. The record comes first: if
 // the server dies after it, the next one finds an instance that no record
 // wants. Evidence, if any, is of the cause.
-func (c *Control) end(ctx context.Context, e *entry, cause cay.Cause, at time.Time, evidence string) error {
+func (c *Control) end(ctx context.Context, who cay.Caller, e *entry, cause cay.Cause, at time.Time, evidence string) error {
 	s := killed(e.sandbox(), cause, at)
-	if err := c.save(ctx, e, s, event(ctx, s, cay.SandboxKilled, string(cause), "evidence", evidence)); err != nil {
+	if err := c.save(ctx, e, s, event(who, s, cay.SandboxKilled, string(cause), "evidence", evidence)); err != nil {
 		return err
 	}
 	c.drop(s.ID)
 	c.log.Info("sandbox ended", "sandbox", s.ID, "cause", cause)
-	if cause == cay.CauseAsked || cause == cay.CauseTimeout { // else nobody is there to answer
+	if cause == cay.CauseAsked || cause == cay.CauseTimeout { // else no guest is there to answer
 		c.readDiary(ctx, e, diaryLast)
 	}
 	c.stop(ctx, s.Instance, cause)
@@ -394,6 +422,6 @@ func (c *Control) stop(ctx context.Context, id cay.InstanceID, cause cay.Cause) 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
 	defer cancel()
 	if err := c.node.Kill(ctx, id, cause); err != nil {
-		c.log.Error("cannot end an instance", "instance", id, "error", err)
+		c.log.Error("cannot end an instance", "instance", id, "err", err)
 	}
 }

@@ -14,8 +14,9 @@ import (
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/control/controltest"
-	"github.com/cay-run/cay/internal/logbook"
+	"github.com/cay-run/cay/internal/control/logbook"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/store/storetest"
 )
 
 // world is a control over a real store and a node in memory.
@@ -30,11 +31,8 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
+	s := storetest.Open(t, filepath.Join(t.TempDir(), "cay.db"))
+	var err error
 	w := &world{T: t, store: s, node: controltest.NewNode()}
 	if w.logs, err = logbook.Open(t.TempDir()); err != nil {
 		t.Fatal(err)
@@ -56,14 +54,21 @@ func newWorld(t *testing.T) *world {
 // restart opens a new control over the same store and node.
 func (w *world) restart() {
 	w.Helper()
+	w.c = w.open(w.store)
+}
+
+// open opens a control over a store.
+func (w *world) open(s store.Store) *control.Control {
+	w.Helper()
 	tokens, err := auth.NewTokens(make([]byte, 32))
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.c, err = control.Open(w.Context(), control.Config{Store: w.store, Node: w.node, NodeID: "n", Tokens: tokens, Logs: w.logs})
+	c, err := control.Open(w.Context(), control.Config{Store: s, Node: w.node, NodeID: "n", Tokens: tokens, Logs: w.logs})
 	if err != nil {
 		w.Fatal(err)
 	}
+	return c
 }
 
 // run runs the control until the test or the returned function ends it.
@@ -76,16 +81,19 @@ func (w *world) run() (stop func()) {
 	return stop
 }
 
+// who is the world's team.
+func (w *world) who() cay.Caller { return cay.ForTeam(w.team.ID) }
+
 func (w *world) spec(timeout time.Duration) cay.CreateSpec {
 	return cay.CreateSpec{
-		Team: w.team.ID, Template: "base", Timeout: timeout, Secure: true,
+		Template: "base", Timeout: timeout, Secure: true,
 		Env: map[string]string{"SECRET": "x"}, Network: cay.DefaultNetwork(),
 	}
 }
 
 func (w *world) create(timeout time.Duration) cay.Sandbox {
 	w.Helper()
-	s, err := w.c.Create(w.Context(), w.spec(timeout))
+	s, err := w.c.Create(w.Context(), w.who(), w.spec(timeout))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -95,14 +103,14 @@ func (w *world) create(timeout time.Duration) cay.Sandbox {
 // gone checks that a sandbox is killed everywhere, and why.
 func (w *world) gone(s cay.Sandbox, cause cay.Cause) {
 	w.Helper()
-	if _, err := w.c.Get(w.Context(), s.Team, s.ID); cay.KindOf(err) != cay.NotFound {
+	if _, err := w.c.Get(w.Context(), cay.ForTeam(s.Team), s.ID); cay.KindOf(err) != cay.NotFound {
 		w.Errorf("Get of a killed sandbox: %v", err)
 	}
 	row, err := w.store.Sandbox(w.Context(), s.Team, s.ID)
 	if err != nil || row.State != cay.Killed || row.Cause != cause || row.EndedAt.IsZero() || len(row.Env) > 0 {
 		w.Errorf("recorded as %s, cause %q, want %q, ended %v, env %v, %v", row.State, row.Cause, cause, row.EndedAt, row.Env, err)
 	}
-	for _, i := range w.node.Instances() {
+	for _, i := range w.node.Alive() {
 		if i.Spec.Instance == s.Instance {
 			w.Errorf("its instance is alive")
 		}
@@ -111,7 +119,7 @@ func (w *world) gone(s cay.Sandbox, cause cay.Cause) {
 
 func (w *world) alive(s cay.Sandbox) cay.Sandbox {
 	w.Helper()
-	got, err := w.c.Get(w.Context(), s.Team, s.ID)
+	got, err := w.c.Get(w.Context(), cay.ForTeam(s.Team), s.ID)
 	if err != nil || got.State != cay.Running {
 		w.Fatalf("sandbox is %q, %v", got.State, err)
 	}
@@ -145,10 +153,10 @@ func TestTimeoutMoves(t *testing.T) {
 		w.run()
 		longer, shorter := w.create(10*time.Second), w.create(time.Hour)
 		time.Sleep(5 * time.Second)
-		if _, _, err := w.c.Connect(t.Context(), w.team.ID, longer.ID, time.Minute, true); err != nil {
+		if _, _, err := w.c.Connect(t.Context(), w.who(), longer.ID, time.Minute, true); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.c.SetTimeout(t.Context(), w.team.ID, shorter.ID, 3*time.Second); err != nil {
+		if err := w.c.SetTimeout(t.Context(), w.who(), shorter.ID, 3*time.Second); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(4 * time.Second)
@@ -157,7 +165,7 @@ func TestTimeoutMoves(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		before := w.alive(longer)
-		got, resumed, err := w.c.Connect(t.Context(), w.team.ID, longer.ID, time.Second, true)
+		got, resumed, err := w.c.Connect(t.Context(), w.who(), longer.ID, time.Second, true)
 		if err != nil || resumed || got.EndAt != before.EndAt {
 			t.Errorf("a shorter connect: %v, %v, %v, was %v", got.EndAt, resumed, err, before.EndAt)
 		}
@@ -209,12 +217,12 @@ func TestHalfMadeIsInvisible(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() {
-			_, err := w.c.Create(context.Background(), w.spec(time.Hour))
+			_, err := w.c.Create(context.Background(), w.who(), w.spec(time.Hour))
 			done <- err
 		}()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if _, err := w.c.Get(t.Context(), w.team.ID, spec.Sandbox); cay.KindOf(err) != cay.NotFound {
+		if _, err := w.c.Get(t.Context(), w.who(), spec.Sandbox); cay.KindOf(err) != cay.NotFound {
 			t.Errorf("half made and visible: %v", err)
 		}
 		if err := <-done; err != nil {
@@ -240,10 +248,10 @@ func TestSweepPutsRight(t *testing.T) {
 		lost, stubborn := w.create(time.Hour), w.create(time.Hour)
 		w.node.Vanish(lost.Instance)
 		busy.Store(true)
-		if err := w.c.Kill(t.Context(), w.team.ID, stubborn.ID); err != nil {
+		if err := w.c.Kill(t.Context(), w.who(), stubborn.ID); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.c.Get(t.Context(), w.team.ID, stubborn.ID); cay.KindOf(err) != cay.NotFound {
+		if _, err := w.c.Get(t.Context(), w.who(), stubborn.ID); cay.KindOf(err) != cay.NotFound {
 			t.Errorf("killed and visible: %v", err)
 		}
 		busy.Store(false)
@@ -258,29 +266,35 @@ func TestMetricsAreSampled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.run()
+		begun := time.Now()
+		w.node.OnUsage = func(cay.InstanceID) time.Duration { // a third of one of two CPUs
+			return 200*time.Millisecond + time.Since(begun)/3
+		}
 		s := w.create(4 * time.Hour)
 		time.Sleep(31 * time.Second)
 		synctest.Wait()
-		list, err := w.c.Metrics(t.Context(), w.team.ID, s.ID, time.Time{}, time.Time{})
-		if err != nil || len(list) != 6 {
+		list, err := w.c.Metrics(t.Context(), w.who(), s.ID, time.Time{}, time.Time{})
+		if err != nil || len(list) != 5 {
 			t.Fatalf("%d samples, %v", len(list), err)
 		}
-		last := list[5]
-		if last.CPUPercent < 24.9 || last.CPUPercent > 25.1 || last.MemoryMax != 512<<20 || last.CPUs != 2 {
-			t.Errorf("half of one of two CPUs is %+v", last)
+		for _, m := range list { // the first one too
+			if m.CPUPercent != 16.67 || m.MemoryMax != 512<<20 || m.CPUs != 2 {
+				t.Errorf("a third of one of two CPUs is %+v", m)
+			}
 		}
-		if old, _ := w.c.Metrics(t.Context(), w.team.ID, s.ID, time.Time{}, s.StartedAt); len(old) != 0 {
+		last := list[len(list)-1]
+		if old, _ := w.c.Metrics(t.Context(), w.who(), s.ID, time.Time{}, s.StartedAt); len(old) != 0 {
 			t.Errorf("samples from before the start: %v", old)
 		}
-		if got := w.c.LatestMetrics(t.Context(), w.team.ID, []cay.SandboxID{s.ID, "inone"}); len(got) != 1 || got[s.ID] != last {
+		if got, err := w.c.LatestMetrics(t.Context(), w.who(), []cay.SandboxID{s.ID, "inone"}); err != nil || len(got) != 1 || got[s.ID] != last {
 			t.Errorf("the newest is %v", got)
 		}
-		if got := w.c.LatestMetrics(t.Context(), "other", []cay.SandboxID{s.ID}); len(got) != 0 {
+		if got, err := w.c.LatestMetrics(t.Context(), cay.ForTeam("other"), []cay.SandboxID{s.ID}); err != nil || len(got) != 0 {
 			t.Errorf("another team sees %v", got)
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if list, _ := w.c.Metrics(t.Context(), w.team.ID, s.ID, time.Time{}, time.Time{}); len(list) != 720 {
+		if list, _ := w.c.Metrics(t.Context(), w.who(), s.ID, time.Time{}, time.Time{}); len(list) != 720 {
 			t.Errorf("%d samples are kept", len(list))
 		}
 	})

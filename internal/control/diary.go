@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/logbook"
 	"github.com/cay-run/cay/internal/guest"
-	"github.com/cay-run/cay/internal/logbook"
 )
 
 const (
@@ -31,7 +31,7 @@ const (
 	// time in a row.
 	diaryRest    = 10 * time.Second
 	maxDiaryRest = 5 * time.Minute
-	// diaryFresh is how old what is known may be when somebody asks.
+	// diaryFresh is how old the known lines may be when a client asks.
 	diaryFresh = time.Second
 )
 
@@ -111,7 +111,7 @@ func (c *Control) readDiary(ctx context.Context, e *entry, within time.Duration)
 		d.none = true
 	case err != nil:
 		d.failures++
-		c.log.Debug("a diary could not be read", "sandbox", s.ID, "error", err)
+		c.log.Debug("a diary could not be read", "sandbox", s.ID, "err", err)
 	default:
 		d.failures = 0
 	}

@@ -54,7 +54,7 @@ func (s *speaker) diary(_ cay.InstanceID, after int64) (guest.Diary, error) {
 
 func (w *world) messages(id cay.SandboxID) string {
 	w.Helper()
-	lines, err := w.c.Logs(w.Context(), control.LogQuery{Team: w.team.ID, Sandbox: id})
+	lines, err := w.c.Logs(w.Context(), w.who(), control.LogQuery{Sandbox: id})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -86,10 +86,10 @@ func TestDiaryIsReadOnce(t *testing.T) {
 	s.begin("e2")
 	s.say(guest.DiaryEntry{Message: "d"})
 	s.say(guest.DiaryEntry{Message: "e"})
-	if _, _, err := w.c.Connect(t.Context(), w.team.ID, box.ID, time.Hour, true); err != nil {
+	if _, _, err := w.c.Connect(t.Context(), w.who(), box.ID, time.Hour, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.c.Kill(t.Context(), w.team.ID, box.ID); err != nil {
+	if err := w.c.Kill(t.Context(), w.who(), box.ID); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.messages(box.ID); got != "a b c d e" {
@@ -106,8 +106,8 @@ func TestDiaryIsReadOnce(t *testing.T) {
 		{control.LogQuery{From: time.Now().Add(time.Minute)}, ""},
 		{control.LogQuery{To: time.Now().Add(-time.Minute)}, ""},
 	} {
-		tt.q.Team, tt.q.Sandbox = w.team.ID, box.ID
-		lines, err := w.c.Logs(t.Context(), tt.q)
+		tt.q.Sandbox = box.ID
+		lines, err := w.c.Logs(t.Context(), w.who(), tt.q)
 		got := ""
 		for _, l := range lines {
 			if tt.q.Search == "" || l.Message == tt.q.Search {
@@ -132,7 +132,7 @@ func TestDiaryOfAHostileGuest(t *testing.T) {
 		})
 	}
 	s.say(guest.DiaryEntry{Event: "sandbox.killed", Message: "fake"})
-	lines, err := w.c.Logs(t.Context(), control.LogQuery{Team: w.team.ID, Sandbox: box.ID})
+	lines, err := w.c.Logs(t.Context(), w.who(), control.LogQuery{Sandbox: box.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestDiaryOfAHostileGuest(t *testing.T) {
 			t.Fatalf("a line is %.200q", text)
 		}
 	}
-	events, err := w.c.Events(t.Context(), control.EventQuery{Team: w.team.ID, Sandbox: box.ID})
+	events, err := w.c.Events(t.Context(), w.who(), control.EventQuery{Team: w.team.ID, Sandbox: box.ID})
 	if err != nil || len(events) >= 100 || len(events) < 20 {
 		t.Errorf("%d events, %v", len(events), err)
 	}
@@ -178,7 +178,7 @@ func TestDiaryOfTheBusyIsWatched(t *testing.T) {
 		synctest.Wait()
 		first := s.asked
 		s.say(guest.DiaryEntry{Event: "process.killed", Level: "warn", Logger: "guard", Message: "out of memory", Fields: map[string]string{"pid": "7", "name": "python3"}})
-		time.Sleep(time.Minute) // idle: nobody asks
+		time.Sleep(time.Minute) // idle: no client asks
 		synctest.Wait()
 		if s.asked != first {
 			t.Errorf("an idle sandbox was asked %d times", s.asked-first)
@@ -186,7 +186,7 @@ func TestDiaryOfTheBusyIsWatched(t *testing.T) {
 		used.Store(int64(time.Second))
 		time.Sleep(6 * time.Second)
 		synctest.Wait()
-		killed, err := w.c.Events(t.Context(), control.EventQuery{Team: w.team.ID, Sandbox: box.ID, Type: cay.ProcessKilled})
+		killed, err := w.c.Events(t.Context(), w.who(), control.EventQuery{Team: w.team.ID, Sandbox: box.ID, Type: cay.ProcessKilled})
 		if err != nil || len(killed) != 1 || killed[0].Reason != cay.ReasonMemory || killed[0].Data["pid"] != "7" || killed[0].Data["name"] != "python3" {
 			t.Errorf("told %+v, %v", killed, err)
 		}
@@ -213,7 +213,7 @@ func TestAnOldAgentIsAskedOnce(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 	}
-	if err := w.c.Kill(context.Background(), w.team.ID, box.ID); err != nil || asked != 1 {
+	if err := w.c.Kill(context.Background(), w.who(), box.ID); err != nil || asked != 1 {
 		t.Errorf("asked %d times, %v", asked, err)
 	}
 }

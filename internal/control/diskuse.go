@@ -2,33 +2,36 @@ package control
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/disk"
 )
 
 // DiskUse is what a template takes on the disk, in bytes.
 type DiskUse struct {
 	Template cay.TemplateID
-	Own      int64 // snapshots, and blocks of root images that no other template has
-	Shared   int64 // blocks of root images that other templates have too
+	// Own are snapshots, and blocks of root images that no other template has;
+	// Shared are blocks of root images that other templates have too.
+	cay.DiskUse
 }
 
 // DiskUse says what the templates that a team sees take on the disk. Layers
 // are no part of it: they serve later builds, and share blocks with the images
 // that were made of them.
-func (c *Control) DiskUse(ctx context.Context, team cay.TeamID) ([]DiskUse, error) {
-	all, err := c.store.Templates(ctx, team)
+func (c *Control) DiskUse(ctx context.Context, who cay.Caller) ([]DiskUse, error) {
+	if err := who.May(cay.ReadTemplates); err != nil {
+		return nil, err
+	}
+	all, err := c.store.Templates(ctx, who.Team)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]DiskUse, len(all))
-	places := make([][]disk.Extent, len(all))
-	images := map[string][]disk.Extent{}
+	groups := make([][]cay.SnapshotID, len(all))
 	for i, t := range all {
 		snapshots := map[cay.SnapshotID]bool{t.Snapshot: true}
-		if t.Team == team {
-			builds, err := c.store.Builds(ctx, team, t.ID)
+		if t.Team == who.Team {
+			builds, err := c.store.Builds(ctx, who.Team, t.ID)
 			if err != nil {
 				return nil, err
 			}
@@ -36,34 +39,16 @@ func (c *Control) DiskUse(ctx context.Context, team cay.TeamID) ([]DiskUse, erro
 				snapshots[b.Snapshot] = true
 			}
 		}
-		out[i].Template = t.ID
-		for id := range snapshots {
-			s, err := c.node.Snapshot(id)
-			if err != nil {
-				continue // a build that failed, or is replaced
-			}
-			out[i].Own += s.Size()
-			if _, known := images[s.Root]; !known {
-				images[s.Root] = c.placeOf(s.Root, len(images))
-			}
-			places[i] = append(places[i], images[s.Root]...)
-		}
+		delete(snapshots, "")
+		groups[i] = slices.Sorted(maps.Keys(snapshots))
 	}
-	own, shared := disk.Shares(places)
+	use, err := c.node.DiskUse(ctx, groups)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]DiskUse, len(all))
 	for i := range out {
-		out[i].Own += own[i]
-		out[i].Shared = shared[i]
+		out[i] = DiskUse{all[i].ID, use[i]}
 	}
 	return out, nil
-}
-
-// placeOf says where on the disk a root image is. Where the file system does
-// not tell, the image is taken for one that shares no blocks with others, at a
-// place of its own that no disk reaches.
-func (c *Control) placeOf(root string, number int) []disk.Extent {
-	if extents := c.node.ImageExtents(root); extents != nil {
-		return extents
-	}
-	const far, apart = 1 << 62, 1 << 44
-	return []disk.Extent{{Start: far + int64(number)*apart, Bytes: c.node.ImageSize(root)}}
 }

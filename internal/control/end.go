@@ -13,12 +13,15 @@ type End struct {
 	Evidence string      // what shows the cause; may be empty
 	By       cay.KeyID   // the key that asked for it, if one did
 	ByName   string      // its name, while there is such a key
-	Snapshot *cay.Template
+	Snapshot *Snap
 }
 
 // End says why a sandbox is over, for a week. Conflict when it is not.
-func (c *Control) End(ctx context.Context, team cay.TeamID, id cay.SandboxID) (End, error) {
-	s, err := c.store.Sandbox(ctx, team, id)
+func (c *Control) End(ctx context.Context, who cay.Caller, id cay.SandboxID) (End, error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return End{}, err
+	}
+	s, err := c.store.Sandbox(ctx, who.Team, id)
 	if err != nil {
 		return End{}, known(err, id)
 	}
@@ -27,7 +30,7 @@ func (c *Control) End(ctx context.Context, team cay.TeamID, id cay.SandboxID) (E
 	}
 	out := End{Sandbox: s}
 	last, err := c.store.Events(ctx, store.EventQuery{
-		Team: team, Sandbox: id, Type: cay.SandboxKilled, Newest: true, Limit: 1,
+		Team: who.Team, Sandbox: id, Type: cay.SandboxKilled, Newest: true, Limit: 1,
 	})
 	if err != nil {
 		return End{}, err
@@ -36,7 +39,7 @@ func (c *Control) End(ctx context.Context, team cay.TeamID, id cay.SandboxID) (E
 		out.Evidence, out.By = last[0].Data["evidence"], cay.KeyID(last[0].Data["by"])
 	}
 	if out.By != "" {
-		keys, err := c.store.Keys(ctx, team)
+		keys, err := c.store.Keys(ctx, who.Team)
 		if err != nil {
 			return End{}, err
 		}
@@ -46,7 +49,7 @@ func (c *Control) End(ctx context.Context, team cay.TeamID, id cay.SandboxID) (E
 			}
 		}
 	}
-	taken, err := c.Snapshots(ctx, team, id, "")
+	taken, err := c.snapshots(ctx, who.Team, id, "")
 	if err == nil && len(taken) > 0 {
 		out.Snapshot = &taken[0]
 	}
@@ -66,10 +69,10 @@ func RecordDown(ctx context.Context, s store.Store, saved func(cay.SnapshotID) b
 		if found.State == before.State {
 			continue
 		}
-		told := foundEvent(ctx, found)
+		told := foundEvent(found)
 		if found.State == cay.Killed {
 			found.Cause = cay.CauseAsked
-			told = event(ctx, found, cay.SandboxKilled, cay.ReasonAsked, "evidence", "`cay down` ended all sandboxes of this machine")
+			told = event(cay.ForTeam(found.Team), found, cay.SandboxKilled, cay.ReasonAsked, "evidence", "`cay down` ended all sandboxes of this machine")
 		}
 		if err := s.UpdateSandbox(ctx, found, told); err != nil {
 			return err

@@ -22,7 +22,7 @@ func TestDownIsAskedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	end, err := w.c.End(t.Context(), running.Team, running.ID)
+	end, err := w.c.End(t.Context(), cay.ForTeam(running.Team), running.ID)
 	if err != nil || end.Sandbox.Cause != cay.CauseAsked || end.Evidence == "" || end.By != "" {
 		t.Errorf("it ended as %+v, %v", end, err)
 	}

@@ -28,25 +28,18 @@ const (
 	reportEvery = 5 * time.Second
 )
 
-type callerKey struct{}
-
-// WithCaller returns a context whose changes are by an API key; events name
-// it.
-func WithCaller(ctx context.Context, key cay.KeyID) context.Context {
-	return context.WithValue(ctx, callerKey{}, key)
-}
-
-// event is an event of a sandbox, for save and add. Data are keys and values
-// by turns; empty values are left out. Any text is fit to be shown.
-func event(ctx context.Context, s cay.Sandbox, what cay.EventType, reason string, data ...string) cay.Event {
+// event is an event of a sandbox, for save and add; it names the caller's key.
+// Data are keys and values by turns; empty values are left out. Any text is fit
+// to be shown.
+func event(who cay.Caller, s cay.Sandbox, what cay.EventType, reason string, data ...string) cay.Event {
 	out := cay.Event{Team: s.Team, Sandbox: s.ID, Type: what, Reason: reason, At: now(), Data: make(map[string]string)}
 	for i := 0; i+1 < len(data) && len(out.Data) < maxData; i += 2 {
 		if data[i+1] != "" {
 			out.Data[fit(data[i], maxKey)] = fit(data[i+1], maxValue)
 		}
 	}
-	if key, _ := ctx.Value(callerKey{}).(cay.KeyID); key != "" {
-		out.Data["by"] = string(key)
+	if who.Key != "" {
+		out.Data["by"] = string(who.Key)
 	}
 	return out
 }
@@ -72,7 +65,8 @@ func (c *Control) Emit(ctx context.Context, id cay.SandboxID, what cay.EventType
 	if e == nil {
 		return errNoSandbox(id)
 	}
-	return c.emit(ctx, event(ctx, e.sandbox(), what, reason, data...))
+	s := e.sandbox()
+	return c.emit(ctx, event(cay.ForTeam(s.Team), s, what, reason, data...))
 }
 
 // Report is Emit for what a guest can cause as often as it likes. What is too
@@ -89,7 +83,20 @@ func (c *Control) Report(ctx context.Context, id cay.SandboxID, what cay.EventTy
 	if dropped != "" {
 		data = append([]string{"dropped", dropped}, data...)
 	}
-	return c.emit(ctx, event(ctx, e.sandbox(), what, reason, data...))
+	s := e.sandbox()
+	return c.emit(ctx, event(cay.ForTeam(s.Team), s, what, reason, data...))
+}
+
+// Announce records an event of the machine for every team.
+func (c *Control) Announce(ctx context.Context, what cay.EventType, reason string, data ...string) error {
+	teams, err := c.store.Teams(ctx)
+	if err != nil {
+		return err
+	}
+	for _, team := range teams {
+		err = errors.Join(err, c.emit(ctx, event(cay.ForTeam(team.ID), cay.Sandbox{Team: team.ID}, what, reason, data...)))
+	}
+	return err
 }
 
 func (c *Control) emit(ctx context.Context, e cay.Event) error {
@@ -103,7 +110,7 @@ func (c *Control) emit(ctx context.Context, e cay.Event) error {
 // tell records an event of what is done already: a failure cannot undo it.
 func (c *Control) tell(ctx context.Context, e cay.Event) {
 	if err := c.emit(context.WithoutCancel(ctx), e); err != nil {
-		c.log.Error("cannot record an event", "sandbox", e.Sandbox, "type", e.Type, "error", err)
+		c.log.Error("cannot record an event", "sandbox", e.Sandbox, "type", e.Type, "err", err)
 	}
 }
 
@@ -118,7 +125,11 @@ type EventQuery = store.EventQuery
 
 // Events lists a team's events, oldest first, of a sandbox that is over too.
 // NotFound when the team never had that sandbox, or long ago.
-func (c *Control) Events(ctx context.Context, q EventQuery) ([]cay.Event, error) {
+func (c *Control) Events(ctx context.Context, who cay.Caller, q EventQuery) ([]cay.Event, error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return nil, err
+	}
+	q.Team = who.Team
 	if q.Sandbox != "" {
 		if _, err := c.store.Sandbox(ctx, q.Team, q.Sandbox); err != nil {
 			return nil, known(err, q.Sandbox)
@@ -143,8 +154,11 @@ func (c *Control) Over(id cay.SandboxID) bool {
 }
 
 // LastEvent is the number of a team's newest event.
-func (c *Control) LastEvent(ctx context.Context, team cay.TeamID) (int64, error) {
-	return c.store.LastEvent(ctx, team)
+func (c *Control) LastEvent(ctx context.Context, who cay.Caller) (int64, error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return 0, err
+	}
+	return c.store.LastEvent(ctx, who.Team)
 }
 
 // NewEvents returns a channel that is closed once a team has events that were
@@ -222,14 +236,15 @@ func visible(err error) string {
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // foundEvent tells of a state that a starting server found a sandbox in.
-func foundEvent(ctx context.Context, s cay.Sandbox) cay.Event {
+func foundEvent(s cay.Sandbox) cay.Event {
+	who := cay.ForTeam(s.Team)
 	switch s.State {
 	case cay.Killed:
-		return event(ctx, s, cay.SandboxKilled, string(s.Cause), "evidence", "found when the server started")
+		return event(who, s, cay.SandboxKilled, string(s.Cause), "evidence", "found when the server started")
 	case cay.Paused:
-		return event(ctx, s, cay.SandboxPaused, cay.ReasonRestart, "snapshot", string(s.Snapshot))
+		return event(who, s, cay.SandboxPaused, cay.ReasonRestart, "snapshot", string(s.Snapshot))
 	}
-	return event(ctx, s, cay.SandboxRunning, cay.ReasonRestart)
+	return event(who, s, cay.SandboxRunning, cay.ReasonRestart)
 }
 
 // timeoutStep is by how much a sandbox's end moves on before it is told again:
@@ -238,11 +253,11 @@ const timeoutStep = time.Minute
 
 // timeoutEvents tells of a new end, if that is news. The caller holds the
 // sandbox's lock.
-func (e *entry) timeoutEvents(ctx context.Context, s cay.Sandbox) []cay.Event {
+func (e *entry) timeoutEvents(who cay.Caller, s cay.Sandbox) []cay.Event {
 	later := s.EndAt.Sub(e.toldEnd)
 	if later > 0 && later < timeoutStep {
 		return nil
 	}
 	e.toldEnd = s.EndAt
-	return []cay.Event{event(ctx, s, cay.SandboxTimeoutChanged, cay.ReasonAsked, "endAt", stamp(s.EndAt))}
+	return []cay.Event{event(who, s, cay.SandboxTimeoutChanged, cay.ReasonAsked, "endAt", stamp(s.EndAt))}
 }

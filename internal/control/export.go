@@ -9,18 +9,17 @@ import (
 
 // ExportTemplate returns the file that a template becomes, and its name. The
 // template stays until the file is closed.
-func (c *Control) ExportTemplate(ctx context.Context, team cay.TeamID, ref string) (file io.ReadCloser, name string, err error) {
+func (c *Control) ExportTemplate(ctx context.Context, who cay.Caller, ref string) (file io.ReadCloser, name string, err error) {
+	if err := who.May(cay.ReadTemplates); err != nil {
+		return file, name, err
+	}
 	if c.builds.builder == nil {
 		return nil, "", cay.Errorf(cay.Unsupported, "this server builds no templates")
 	}
-	c.collecting.RLock()
-	t, err := c.Template(ctx, team, ref)
+	t, unpin, err := c.held(ctx, who.Team, ref, false)
 	if err != nil {
-		c.collecting.RUnlock()
 		return nil, "", err
 	}
-	unpin := c.pin(t.Snapshot)
-	c.collecting.RUnlock()
 	name = string(t.ID)
 	if len(t.Names) > 0 {
 		name = t.Names[0]

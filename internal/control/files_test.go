@@ -9,21 +9,21 @@ import (
 )
 
 // TestFilesOnlyPause: what has no memory is never woken by traffic, which
-// could not know what was lost; whoever asks for it gets it.
+// could not know what was lost; a caller that asks for it gets it.
 func TestFilesOnlyPause(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	spec := w.spec(time.Hour)
 	spec.AutoResume = true
-	s, err := w.c.Create(ctx, spec)
+	s, err := w.c.Create(ctx, w.who(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.c.Pause(ctx, s.Team, s.ID, cay.FilesSnapshot); err != nil {
+	if err := w.c.Pause(ctx, cay.ForTeam(s.Team), s.ID, cay.FilesSnapshot, false); err != nil {
 		t.Fatal(err)
 	}
 	p := w.is(s, cay.Paused)
-	if record := w.node.Snapshots()[0]; record.Kind != cay.FilesSnapshot || p.Saved != cay.FilesSnapshot {
+	if record := w.node.Saved()[0]; record.Kind != cay.FilesSnapshot || p.Saved != cay.FilesSnapshot {
 		t.Errorf("saved as %+v, of %+v", record, p)
 	}
 	w.restart() // the row says it too
@@ -33,7 +33,7 @@ func TestFilesOnlyPause(t *testing.T) {
 	if err := w.c.Wake(ctx, s.ID); cay.KindOf(err) != cay.NotFound {
 		t.Errorf("Wake = %v", err)
 	}
-	if _, resumed, err := w.c.Connect(ctx, s.Team, s.ID, time.Hour, true); err != nil || !resumed {
+	if _, resumed, err := w.c.Connect(ctx, cay.ForTeam(s.Team), s.ID, time.Hour, true); err != nil || !resumed {
 		t.Fatalf("resumed %v, %v", resumed, err)
 	}
 	if i := w.instance(s); !i.Resume || i.FilesOnly { // the node knows what there is
@@ -43,7 +43,7 @@ func TestFilesOnlyPause(t *testing.T) {
 	if _, wakes := w.c.Asleep(s.ID); !wakes {
 		t.Error("traffic does not wake a sandbox that has its memory again")
 	}
-	if _, err := w.c.Resume(ctx, s.Team, s.ID, time.Hour, "", false); err != nil {
+	if _, err := w.c.Resume(ctx, cay.ForTeam(s.Team), s.ID, time.Hour, "", false); err != nil {
 		t.Fatal(err)
 	}
 	if i := w.instance(s); !i.FilesOnly {
@@ -55,11 +55,11 @@ func TestTimeoutPausesFiles(t *testing.T) {
 	w := newWorld(t)
 	spec := w.spec(time.Hour)
 	spec.OnTimeout = cay.PauseFilesOnTimeout
-	s, err := w.c.Create(t.Context(), spec)
+	s, err := w.c.Create(t.Context(), w.who(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.c.SetTimeout(t.Context(), s.Team, s.ID, 0); err != nil {
+	if err := w.c.SetTimeout(t.Context(), cay.ForTeam(s.Team), s.ID, 0); err != nil {
 		t.Fatal(err)
 	}
 	if p := w.is(s, cay.Paused); p.Saved != cay.FilesSnapshot {
@@ -79,7 +79,7 @@ func TestAMonthOnDisk(t *testing.T) {
 		synctest.Wait()
 		w.is(s, cay.Paused)
 		w.saved(s.Snapshot)
-		got, resumed, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour, true)
+		got, resumed, err := w.c.Connect(t.Context(), cay.ForTeam(s.Team), s.ID, time.Hour, true)
 		if err != nil || !resumed || !got.EndAt.Equal(time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)) {
 			t.Errorf("resumed %v as %+v, %v", resumed, got, err)
 		}
@@ -94,7 +94,7 @@ func TestNotice(t *testing.T) {
 	s := w.pause(w.create(time.Hour))
 	for _, notice := range []string{"its memory is gone", ""} {
 		w.node.Notice = notice
-		if got, _, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour, true); err != nil || got.Notice != notice {
+		if got, _, err := w.c.Connect(t.Context(), cay.ForTeam(s.Team), s.ID, time.Hour, true); err != nil || got.Notice != notice {
 			t.Fatalf("resumed as %+v, %v", got, err)
 		}
 		if row, err := w.store.Sandbox(t.Context(), s.Team, s.ID); err != nil || row.Notice != notice {

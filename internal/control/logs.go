@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/logbook"
+	"github.com/cay-run/cay/internal/control/logbook"
 	"github.com/cay-run/cay/internal/store"
 )
 
@@ -23,7 +23,6 @@ type LogLine = logbook.Line
 
 // LogQuery says which lines of a log to read.
 type LogQuery struct {
-	Team     cay.TeamID
 	Sandbox  cay.SandboxID
 	From, To time.Time // inclusive; zero means any
 	Level    string    // this one or worse; empty means all
@@ -34,11 +33,14 @@ type LogQuery struct {
 
 // Logs reads a sandbox's log: what became of it, and what its agent tells of
 // the processes in it. That of one that is over is kept for a week.
-func (c *Control) Logs(ctx context.Context, q LogQuery) ([]LogLine, error) {
+func (c *Control) Logs(ctx context.Context, who cay.Caller, q LogQuery) ([]LogLine, error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return nil, err
+	}
 	if q.Level != "" && !slices.Contains(levels, q.Level) {
 		return nil, cay.Errorf(cay.Invalid, "level: must be one of %s", strings.Join(levels, ", "))
 	}
-	if _, err := c.store.Sandbox(ctx, q.Team, q.Sandbox); err != nil {
+	if _, err := c.store.Sandbox(ctx, who.Team, q.Sandbox); err != nil {
 		return nil, known(err, q.Sandbox)
 	}
 	if e := c.entry(q.Sandbox); e != nil && e.sandbox().State == cay.Running && e.diary.stale() {
@@ -48,7 +50,7 @@ func (c *Control) Logs(ctx context.Context, q LogQuery) ([]LogLine, error) {
 	if err != nil {
 		return nil, err
 	}
-	life, err := c.store.Events(ctx, store.EventQuery{Team: q.Team, Sandbox: q.Sandbox, Newest: true, Limit: maxLifeLines})
+	life, err := c.store.Events(ctx, store.EventQuery{Team: who.Team, Sandbox: q.Sandbox, Newest: true, Limit: maxLifeLines})
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -15,7 +16,7 @@ const keepMetrics = int(time.Hour / sweepEvery)
 type Metric struct {
 	At         time.Time
 	CPUs       int
-	CPUPercent float64 // of all its CPUs, since the sample before
+	CPUPercent float64 // of all its CPUs, since the reading before, with two decimals
 	MemoryUsed int64
 	MemoryMax  int64
 	DiskUsed   int64
@@ -24,23 +25,32 @@ type Metric struct {
 
 // history is the last samples of one sandbox.
 type history struct {
-	mu      sync.Mutex
-	last    cay.Usage
-	samples []Metric
+	mu       sync.Mutex
+	instance cay.InstanceID // that last is of
+	last     cay.Usage
+	samples  []Metric
 }
 
-func (h *history) add(u cay.Usage, cpus int) {
+// add records a reading. CPU time is told of the time between two readings, so
+// the first one of an instance is no sample yet.
+func (h *history) add(id cay.InstanceID, u cay.Usage, cpus int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	before := h.last
+	first := h.instance != id
+	h.instance, h.last = id, u
+	wall, used := u.At.Sub(before.At), u.CPUTime-before.CPUTime
+	if first || wall <= 0 {
+		return
+	}
 	m := Metric{
 		At: u.At.UTC(), CPUs: cpus,
 		MemoryUsed: u.MemoryUsed, MemoryMax: u.MemoryMax, DiskUsed: u.DiskUsed, DiskMax: u.DiskMax,
 	}
-	wall, used := u.At.Sub(h.last.At), u.CPUTime-h.last.CPUTime
-	if !h.last.At.IsZero() && wall > 0 && used > 0 && cpus > 0 {
-		m.CPUPercent = min(100, 100*float64(used)/float64(wall)/float64(cpus))
+	if used > 0 && cpus > 0 {
+		percent := 100 * float64(used) / float64(wall) / float64(cpus)
+		m.CPUPercent = math.Round(min(100, percent)*100) / 100
 	}
-	h.last = u
 	if len(h.samples) == keepMetrics {
 		h.samples = append(h.samples[:0], h.samples[1:]...)
 	}
@@ -61,8 +71,11 @@ func (h *history) between(start, end time.Time) []Metric {
 
 // Metrics returns the samples of a sandbox from start to end, oldest first. A
 // zero end means now.
-func (c *Control) Metrics(_ context.Context, team cay.TeamID, id cay.SandboxID, start, end time.Time) ([]Metric, error) {
-	e, err := c.find(team, id)
+func (c *Control) Metrics(_ context.Context, who cay.Caller, id cay.SandboxID, start, end time.Time) ([]Metric, error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return nil, err
+	}
+	e, err := c.find(who.Team, id)
 	if err != nil {
 		return nil, err
 	}
@@ -71,10 +84,13 @@ func (c *Control) Metrics(_ context.Context, team cay.TeamID, id cay.SandboxID, 
 
 // LatestMetrics returns the newest sample of each of the team's sandboxes
 // that is among ids and has one.
-func (c *Control) LatestMetrics(_ context.Context, team cay.TeamID, ids []cay.SandboxID) map[cay.SandboxID]Metric {
+func (c *Control) LatestMetrics(_ context.Context, who cay.Caller, ids []cay.SandboxID) (map[cay.SandboxID]Metric, error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return nil, err
+	}
 	out := make(map[cay.SandboxID]Metric)
 	for _, id := range ids {
-		e, err := c.find(team, id)
+		e, err := c.find(who.Team, id)
 		if err != nil {
 			continue
 		}
@@ -82,5 +98,5 @@ func (c *Control) LatestMetrics(_ context.Context, team cay.TeamID, ids []cay.Sa
 			out[id] = list[len(list)-1]
 		}
 	}
-	return out
+	return out, nil
 }

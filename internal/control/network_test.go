@@ -11,7 +11,7 @@ func TestSetNetworkOutlivesPauseForkAndCrash(t *testing.T) {
 	w := newWorld(t)
 	s := w.create(time.Hour)
 	p := cay.NetworkPolicy{AllowInternet: true, AllowOut: []string{"1.1.1.1"}, DenyOut: []string{cay.AllTraffic}}
-	if err := w.c.SetNetwork(t.Context(), s.Team, s.ID, p); err != nil {
+	if err := w.c.SetNetwork(t.Context(), cay.ForTeam(s.Team), s.ID, p); err != nil {
 		t.Fatal(err)
 	}
 	has := func(what string, n cay.NetworkPolicy) {
@@ -21,20 +21,20 @@ func TestSetNetworkOutlivesPauseForkAndCrash(t *testing.T) {
 		}
 	}
 	has("set", w.alive(s).Network)
-	forks, err := w.c.Fork(t.Context(), s.Team, s.ID, 1, time.Hour)
+	forks, err := w.c.Fork(t.Context(), cay.ForTeam(s.Team), s.ID, 1, time.Hour)
 	if err != nil || forks[0].Err != nil {
 		t.Fatal(err, forks)
 	}
 	has("forked", forks[0].Sandbox.Network)
 	w.restart()
 	has("restarted", w.alive(s).Network)
-	if err := w.c.Pause(t.Context(), s.Team, s.ID, cay.MemorySnapshot); err != nil {
+	if err := w.c.Pause(t.Context(), cay.ForTeam(s.Team), s.ID, cay.MemorySnapshot, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.c.SetNetwork(t.Context(), s.Team, s.ID, p); cay.KindOf(err) != cay.Conflict {
+	if err := w.c.SetNetwork(t.Context(), cay.ForTeam(s.Team), s.ID, p); cay.KindOf(err) != cay.Conflict {
 		t.Errorf("SetNetwork of a paused sandbox: %v", err)
 	}
-	resumed, _, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour, true)
+	resumed, _, err := w.c.Connect(t.Context(), cay.ForTeam(s.Team), s.ID, time.Hour, true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,24 +3,71 @@ package control
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // wokenFor is how long a sandbox lives at least that traffic woke.
 const wokenFor = 300 * time.Second
 
 // Pause saves a running sandbox and stops it: memory and all, or its files
-// alone. It keeps its id and its tokens. When that fails it runs on.
-func (c *Control) Pause(ctx context.Context, team cay.TeamID, id cay.SandboxID, kind cay.SnapshotKind) error {
-	return c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
+// alone. It keeps its id and its tokens. When that fails it runs on. A strict
+// pause, and one of files alone, needs an agent inside that answers. Of several
+// callers at once one pauses it, and all get what they asked for.
+func (c *Control) Pause(ctx context.Context, who cay.Caller, id cay.SandboxID, kind cay.SnapshotKind, strict bool) error {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return err
+	}
+	came, err := c.stateOf(who.Team, id)
+	if err != nil {
+		return err
+	}
+	return c.change(ctx, who.Team, id, func(e *entry, s cay.Sandbox) error {
+		if s.State == cay.Paused && came != cay.Paused && s.Saved == kind && !(strict && s.Unresponsive) { // another caller paused it meanwhile
+			return nil
+		}
 		if s.State != cay.Running {
 			return cay.Errorf(cay.Conflict, "sandbox %s is already %s", s.ID, s.State)
 		}
-		return c.pause(ctx, e, s, kind, cay.ReasonAsked)
+		err := c.responds(ctx, s)
+		if err != nil && (strict || kind == cay.FilesSnapshot) {
+			return err
+		}
+		s.Unresponsive = err != nil
+		return c.pause(ctx, who, e, s, kind, cay.ReasonAsked)
 	})
+}
+
+// respondsWithin is how long an agent may take to say that it is there. A
+// starved one is slow; the memory of one that is not there is of no use.
+const respondsWithin = 5 * time.Second
+
+// responds asks the agent in a running sandbox whether it answers. Any error
+// that it returns is of that code.
+func (c *Control) responds(ctx context.Context, s cay.Sandbox) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), respondsWithin)
+	defer cancel()
+	err := c.node.Responds(ctx, s.Instance)
+	if err == nil {
+		return nil
+	}
+	c.log.Warn("the agent of a sandbox does not answer", "sandbox", s.ID, "err", err)
+	return cay.Wrap(cay.Unavailable, err, "the agent in sandbox %s does not answer", s.ID).
+		WithCode(cay.CodeGuestUnresponsive).WithHint("the sandbox runs on as it was; its files can be saved with its memory alone")
+}
+
+// stateOf is what a caller finds a sandbox in.
+func (c *Control) stateOf(team cay.TeamID, id cay.SandboxID) (cay.State, error) {
+	e, err := c.find(team, id)
+	if err != nil {
+		return "", err
+	}
+	return e.sandbox().State, nil
 }
 
 // paused is the record of a sandbox that is saved and does not run.
@@ -32,24 +79,36 @@ func paused(s cay.Sandbox) cay.Sandbox {
 // pause pauses a running sandbox. The caller holds its lock. The record names
 // the snapshot before there is one, so that a crash at any moment leaves a
 // state that the next start can name.
-func (c *Control) pause(ctx context.Context, e *entry, s cay.Sandbox, kind cay.SnapshotKind, reason string) error {
+func (c *Control) pause(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, kind cay.SnapshotKind, reason string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveWithin)
 	defer cancel()
 	before := s
 	s.State, s.Snapshot, s.Saved = cay.Pausing, cay.NewSnapshotID(), kind
 	var diary sync.WaitGroup
 	diary.Go(func() { c.readDiary(ctx, e, diaryLast) })
-	err := c.save(ctx, e, s, event(ctx, s, cay.SandboxPausing, reason))
+	var pausing []cay.Event
+	if e.pauseFailed == "" || reason != cay.ReasonTimeout { // a repeated try is no news
+		e.pauseFailed = ""
+		pausing = append(pausing, event(who, s, cay.SandboxPausing, reason))
+	}
+	err := c.save(ctx, e, s, pausing...)
 	diary.Wait()
 	if err != nil {
 		return err
 	}
 	if err := c.node.Pause(ctx, s.Instance, c.snapshotOf(before, s.Snapshot, kind)); err != nil {
 		err = saveError(err, "the sandbox could not be paused")
-		c.force(ctx, e, before, event(ctx, s, cay.SandboxRunning, cay.ReasonFailed, "error", visible(err)))
+		before.Unresponsive = false
+		var failed []cay.Event
+		if why := visible(err); why != e.pauseFailed {
+			e.pauseFailed = why
+			failed = append(failed, event(who, s, cay.SandboxRunning, cay.ReasonFailed, "error", why))
+		}
+		c.force(ctx, e, before, failed...)
 		return err
 	}
-	c.force(ctx, e, paused(s), event(ctx, s, cay.SandboxPaused, reason, "snapshot", string(s.Snapshot), "kind", string(kind)))
+	e.pauseFailed = ""
+	c.force(ctx, e, paused(s), event(who, s, cay.SandboxPaused, reason, "snapshot", string(s.Snapshot), "kind", string(kind)))
 	c.log.Info("sandbox paused", "sandbox", s.ID, "snapshot", s.Snapshot, "kind", kind)
 	c.discard(ctx, before.Snapshot)
 	return nil
@@ -82,7 +141,8 @@ func saveError(err error, text string) error {
 // be recorded is put right at the next start, which finds the same facts.
 func (c *Control) force(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) {
 	if err := c.save(ctx, e, s, events...); err != nil {
-		c.log.Error("cannot record a sandbox's state", "sandbox", s.ID, "state", s.State, "error", err)
+		c.log.Error("cannot record a sandbox's state", "sandbox", s.ID, "state", s.State, "err", err)
+		s.Version = e.sandbox().Version
 		e.current.Store(&s)
 	}
 }
@@ -90,19 +150,22 @@ func (c *Control) force(ctx context.Context, e *entry, s cay.Sandbox, events ...
 // Connect makes sure that a sandbox runs for at least that long from now. One
 // that runs is never given less time than it had; one that is paused is
 // resumed, which resumed tells: with its memory, or booted from its files.
-func (c *Control) Connect(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration, memory bool) (out cay.Sandbox, resumed bool, err error) {
+func (c *Control) Connect(ctx context.Context, who cay.Caller, id cay.SandboxID, timeout time.Duration, memory bool) (out cay.Sandbox, resumed bool, err error) {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return out, resumed, err
+	}
 	if err := checkTimeout(timeout); err != nil {
 		return out, false, err
 	}
-	err = c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
+	err = c.change(ctx, who.Team, id, func(e *entry, s cay.Sandbox) error {
 		if resumed = s.State == cay.Paused; resumed {
-			out, err = c.resume(ctx, e, s, timeout, memory, cay.ReasonAsked)
+			out, err = c.resume(ctx, who, e, s, timeout, memory, cay.ReasonAsked)
 			return err
 		}
 		if err := mustRun(s); err != nil {
 			return err
 		}
-		out, err = c.extend(ctx, e, s, timeout)
+		out, err = c.extend(ctx, who, e, s, timeout)
 		return err
 	})
 	return out, resumed, err
@@ -110,32 +173,61 @@ func (c *Control) Connect(ctx context.Context, team cay.TeamID, id cay.SandboxID
 
 // Resume starts a paused sandbox again where it was, or boots it from its
 // files. onTimeout, if any, is what it does from now on when its time is over.
-func (c *Control) Resume(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration, onTimeout cay.TimeoutAction, memory bool) (out cay.Sandbox, err error) {
+// Of several callers at once one resumes it, and all get a sandbox that runs.
+func (c *Control) Resume(ctx context.Context, who cay.Caller, id cay.SandboxID, timeout time.Duration, onTimeout cay.TimeoutAction, memory bool) (out cay.Sandbox, err error) {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return out, err
+	}
 	if err := checkTimeout(timeout); err != nil {
 		return out, err
 	}
-	err = c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
+	came, err := c.stateOf(who.Team, id)
+	if err != nil {
+		return out, err
+	}
+	err = c.change(ctx, who.Team, id, func(e *entry, s cay.Sandbox) error {
+		if s.State == cay.Running && came != cay.Running { // another caller resumed it meanwhile
+			out, err = c.extend(ctx, who, e, s, timeout)
+			return err
+		}
 		if s.State != cay.Paused {
 			return cay.Errorf(cay.Conflict, "sandbox %s is already %s", s.ID, s.State)
 		}
 		if onTimeout != "" {
 			s.OnTimeout = onTimeout
 		}
-		out, err = c.resume(ctx, e, s, timeout, memory, cay.ReasonAsked)
+		out, err = c.resume(ctx, who, e, s, timeout, memory, cay.ReasonAsked)
 		return err
 	})
 	return out, err
 }
 
+// errUnresponsive refuses to restore a memory whose agent would be as silent as
+// it was.
+func errUnresponsive(id cay.SandboxID) error {
+	return cay.Errorf(cay.Conflict, "sandbox %s was paused while the agent in it did not answer, so its memory is not restored", id).
+		WithCode(cay.CodeSavedUnresponsive).WithHint("resume it with memory set to false: it boots from its files")
+}
+
 // resume resumes a paused sandbox. The caller holds its lock. The snapshot
 // stays until the sandbox is saved again or over: its instance stands on the
 // same root image.
-func (c *Control) resume(ctx context.Context, e *entry, s cay.Sandbox, timeout time.Duration, memory bool, reason string) (cay.Sandbox, error) {
-	if err := c.checkQuota(s); err != nil {
+func (c *Control) resume(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, timeout time.Duration, memory bool, reason string) (cay.Sandbox, error) {
+	if memory && s.Unresponsive && s.Saved != cay.FilesSnapshot {
+		return cay.Sandbox{}, errUnresponsive(s.ID)
+	}
+	_, leave, err := c.reserve(s)
+	if err != nil {
 		return cay.Sandbox{}, err
 	}
+	defer leave()
 	s.State, s.Instance = cay.Resuming, cay.NewInstanceID()
-	if err := c.save(ctx, e, s, event(ctx, s, cay.SandboxResuming, reason)); err != nil {
+	err = c.record(ctx, e, s, func(ctx context.Context, s cay.Sandbox) error {
+		return c.recordRunning(ctx, s, func(tx store.Store) error {
+			return tx.UpdateSandbox(ctx, s, event(who, s, cay.SandboxResuming, reason))
+		})
+	})
+	if err != nil {
 		return cay.Sandbox{}, err
 	}
 	within, cancel := context.WithTimeout(ctx, createWithin)
@@ -147,14 +239,15 @@ func (c *Control) resume(ctx context.Context, e *entry, s cay.Sandbox, timeout t
 		err = saveError(err, "the sandbox could not be resumed")
 		back := paused(s)
 		back.EndedAt = s.EndedAt
-		c.force(ctx, e, back, event(ctx, s, cay.SandboxPaused, cay.ReasonFailed, "error", visible(err)))
+		c.force(ctx, e, back, event(who, s, cay.SandboxPaused, cay.ReasonFailed, "error", visible(err)))
 		return cay.Sandbox{}, err
 	}
 	s.State, s.EndedAt, s.EndAt, s.Notice = cay.Running, time.Time{}, now().Add(timeout), instance.Notice
+	s.Unresponsive = false
 	e.toldEnd = s.EndAt
-	if err := c.save(ctx, e, s, event(ctx, s, cay.SandboxResumed, reason, "endAt", stamp(s.EndAt), "notice", s.Notice)); err != nil {
+	if err := c.save(ctx, e, s, event(who, s, cay.SandboxResumed, reason, "endAt", stamp(s.EndAt), "notice", s.Notice)); err != nil {
 		// Memory and store would disagree: it stays saved as it was.
-		c.force(ctx, e, paused(s), event(ctx, s, cay.SandboxPaused, cay.ReasonFailed))
+		c.force(ctx, e, paused(s), event(who, s, cay.SandboxPaused, cay.ReasonFailed))
 		c.stop(ctx, spec.Instance, cay.CauseFailedStart)
 		return cay.Sandbox{}, err
 	}
@@ -167,19 +260,20 @@ func (c *Control) resume(ctx context.Context, e *entry, s cay.Sandbox, timeout t
 
 // timeOut does to a running sandbox what it asked for when its time is over.
 // The caller holds its lock.
-func (c *Control) timeOut(ctx context.Context, e *entry, s cay.Sandbox) error {
+func (c *Control) timeOut(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox) error {
 	switch s.OnTimeout {
 	case cay.PauseOnTimeout:
-		return c.pause(ctx, e, s, cay.MemorySnapshot, cay.ReasonTimeout)
+		s.Unresponsive = c.responds(ctx, s) != nil
+		return c.pause(ctx, who, e, s, cay.MemorySnapshot, cay.ReasonTimeout)
 	case cay.PauseFilesOnTimeout:
-		return c.pause(ctx, e, s, cay.FilesSnapshot, cay.ReasonTimeout)
+		return c.pause(ctx, who, e, s, cay.FilesSnapshot, cay.ReasonTimeout)
 	}
-	return c.end(ctx, e, cay.CauseTimeout, now(), "")
+	return c.end(ctx, who, e, cay.CauseTimeout, now(), "")
 }
 
 // Asleep returns a sandbox that traffic may wake: one of any team that is
 // paused, or about to be, or about to run again. One without memory is not
-// woken: whoever boots it should know.
+// woken: the caller that boots it should know.
 func (c *Control) Asleep(id cay.SandboxID) (cay.Sandbox, bool) {
 	c.mu.RLock()
 	e := c.live[id]
@@ -188,14 +282,34 @@ func (c *Control) Asleep(id cay.SandboxID) (cay.Sandbox, bool) {
 		return cay.Sandbox{}, false
 	}
 	s := e.sandbox()
-	switch s.State {
-	case cay.Pausing, cay.Paused, cay.Resuming:
-		return s, wakes(s)
-	}
-	return s, false
+	return s, sleeps(s)
 }
 
-func wakes(s cay.Sandbox) bool { return s.AutoResume && s.Saved != cay.FilesSnapshot }
+// Sleepers lists the sandboxes that Asleep returns.
+func (c *Control) Sleepers() []cay.Sandbox {
+	c.mu.RLock()
+	all := slices.Collect(maps.Values(c.live))
+	c.mu.RUnlock()
+	var out []cay.Sandbox
+	for _, e := range all {
+		if s := e.sandbox(); sleeps(s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func sleeps(s cay.Sandbox) bool {
+	switch s.State {
+	case cay.Pausing, cay.Paused, cay.Resuming:
+		return wakes(s)
+	}
+	return false
+}
+
+func wakes(s cay.Sandbox) bool {
+	return s.AutoResume && s.Saved != cay.FilesSnapshot && !s.Unresponsive
+}
 
 // Wake resumes a sandbox that Asleep returned, for as long as it was given
 // when it was created, and for some minutes at least. That it runs already is
@@ -218,6 +332,6 @@ func (c *Control) Wake(ctx context.Context, id cay.SandboxID) error {
 	case s.State != cay.Paused || !wakes(s):
 		return errNoSandbox(id)
 	}
-	_, err := c.resume(context.WithoutCancel(ctx), e, s, max(s.Timeout, wokenFor), true, cay.ReasonTraffic)
+	_, err := c.resume(context.WithoutCancel(ctx), cay.ForTeam(s.Team), e, s, max(s.Timeout, wokenFor), true, cay.ReasonTraffic)
 	return err
 }

@@ -17,7 +17,7 @@ import (
 
 func (w *world) pause(s cay.Sandbox) cay.Sandbox {
 	w.Helper()
-	if err := w.c.Pause(w.Context(), s.Team, s.ID, cay.MemorySnapshot); err != nil {
+	if err := w.c.Pause(w.Context(), cay.ForTeam(s.Team), s.ID, cay.MemorySnapshot, false); err != nil {
 		w.Fatal(err)
 	}
 	return w.is(s, cay.Paused)
@@ -26,7 +26,7 @@ func (w *world) pause(s cay.Sandbox) cay.Sandbox {
 // is checks a sandbox's state, in memory and on disk.
 func (w *world) is(s cay.Sandbox, state cay.State) cay.Sandbox {
 	w.Helper()
-	got, err := w.c.Get(w.Context(), s.Team, s.ID)
+	got, err := w.c.Get(w.Context(), cay.ForTeam(s.Team), s.ID)
 	if err != nil || got.State != state {
 		w.Fatalf("sandbox is %q, want %q, %v", got.State, state, err)
 	}
@@ -40,7 +40,7 @@ func (w *world) is(s cay.Sandbox, state cay.State) cay.Sandbox {
 func (w *world) saved(want ...cay.SnapshotID) {
 	w.Helper()
 	var got []cay.SnapshotID
-	for _, s := range w.node.Snapshots() {
+	for _, s := range w.node.Saved() {
 		got = append(got, s.ID)
 	}
 	slices.Sort(got)
@@ -52,7 +52,7 @@ func (w *world) saved(want ...cay.SnapshotID) {
 
 func (w *world) instance(s cay.Sandbox) cay.InstanceSpec {
 	w.Helper()
-	for _, i := range w.node.Instances() {
+	for _, i := range w.node.Alive() {
 		if i.Spec.Sandbox == s.ID {
 			return i.Spec
 		}
@@ -68,22 +68,22 @@ func TestPauseAndResume(t *testing.T) {
 	first := w.instance(s)
 	p := w.pause(s)
 	w.saved(p.Snapshot)
-	if p.EndedAt.IsZero() || p.Instance != "" || !p.StartedAt.Equal(s.StartedAt) || len(w.node.Instances()) != 0 {
+	if p.EndedAt.IsZero() || p.Instance != "" || !p.StartedAt.Equal(s.StartedAt) || len(w.node.Alive()) != 0 {
 		t.Errorf("paused as %+v", p)
 	}
-	if record := w.node.Snapshots()[0]; record.Sandbox != s.ID || record.Parent != "s1" || !record.Secure || record.Team != s.Team {
+	if record := w.node.Saved()[0]; record.Sandbox != s.ID || record.Parent != "s1" || !record.Secure || record.Team != s.Team {
 		t.Errorf("saved as %+v", record)
 	}
 	for name, err := range map[string]error{
-		"pause":   w.c.Pause(ctx, s.Team, s.ID, cay.MemorySnapshot),
-		"timeout": w.c.SetTimeout(ctx, s.Team, s.ID, time.Hour),
-		"refresh": w.c.Refresh(ctx, s.Team, s.ID, time.Hour),
+		"pause":   w.c.Pause(ctx, cay.ForTeam(s.Team), s.ID, cay.MemorySnapshot, false),
+		"timeout": w.c.SetTimeout(ctx, cay.ForTeam(s.Team), s.ID, time.Hour),
+		"refresh": w.c.Refresh(ctx, cay.ForTeam(s.Team), s.ID, time.Hour),
 	} {
 		if cay.KindOf(err) != cay.Conflict {
 			t.Errorf("%s of a paused sandbox: %v", name, err)
 		}
 	}
-	got, resumed, err := w.c.Connect(ctx, s.Team, s.ID, 2*time.Hour, true)
+	got, resumed, err := w.c.Connect(ctx, cay.ForTeam(s.Team), s.ID, 2*time.Hour, true)
 	if err != nil || !resumed || !got.EndedAt.IsZero() || got.EndAt.Before(s.EndAt) || !got.StartedAt.Equal(s.StartedAt) {
 		t.Errorf("resumed %v as %+v, %v", resumed, got, err)
 	}
@@ -93,16 +93,16 @@ func TestPauseAndResume(t *testing.T) {
 		t.Errorf("resumed with %+v", again)
 	}
 	w.is(s, cay.Running)
-	if _, err := w.c.Resume(ctx, s.Team, s.ID, time.Hour, "", true); cay.KindOf(err) != cay.Conflict {
+	if _, err := w.c.Resume(ctx, cay.ForTeam(s.Team), s.ID, time.Hour, "", true); cay.KindOf(err) != cay.Conflict {
 		t.Errorf("resume of a running sandbox: %v", err)
 	}
-	// What it was resumed from goes when there is something newer.
+	// The snapshot that it was resumed from goes when there is a newer one.
 	p2 := w.pause(s)
 	w.saved(p2.Snapshot)
-	if got, err := w.c.Resume(ctx, s.Team, s.ID, time.Hour, cay.PauseOnTimeout, true); err != nil || got.OnTimeout != cay.PauseOnTimeout {
+	if got, err := w.c.Resume(ctx, cay.ForTeam(s.Team), s.ID, time.Hour, cay.PauseOnTimeout, true); err != nil || got.OnTimeout != cay.PauseOnTimeout {
 		t.Errorf("resumed as %+v, %v", got, err)
 	}
-	if err := w.c.Kill(ctx, s.Team, s.ID); err != nil {
+	if err := w.c.Kill(ctx, cay.ForTeam(s.Team), s.ID); err != nil {
 		t.Error(err)
 	}
 	w.saved()
@@ -111,7 +111,7 @@ func TestPauseAndResume(t *testing.T) {
 func TestKillOfAPausedSandbox(t *testing.T) {
 	w := newWorld(t)
 	s := w.pause(w.create(time.Hour))
-	if err := w.c.Kill(t.Context(), s.Team, s.ID); err != nil {
+	if err := w.c.Kill(t.Context(), cay.ForTeam(s.Team), s.ID); err != nil {
 		t.Fatal(err)
 	}
 	w.gone(s, cay.CauseAsked)
@@ -124,7 +124,7 @@ func TestAFailedPause(t *testing.T) {
 	w.node.OnSave = func(cay.InstanceID) error {
 		return cay.Wrap(cay.NoSpace, syscall.ENOSPC, "the disk is full")
 	}
-	if err := w.c.Pause(t.Context(), s.Team, s.ID, cay.MemorySnapshot); cay.KindOf(err) != cay.NoSpace {
+	if err := w.c.Pause(t.Context(), cay.ForTeam(s.Team), s.ID, cay.MemorySnapshot, false); cay.KindOf(err) != cay.NoSpace {
 		t.Errorf("Pause = %v", err)
 	}
 	if got := w.is(s, cay.Running); got.Snapshot != "s1" || got.Instance != s.Instance {
@@ -138,7 +138,7 @@ func TestAFailedResume(t *testing.T) {
 	w := newWorld(t)
 	s := w.pause(w.create(time.Hour))
 	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error { return errors.New("no") }
-	_, _, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour, true)
+	_, _, err := w.c.Connect(t.Context(), cay.ForTeam(s.Team), s.ID, time.Hour, true)
 	if cay.KindOf(err) != cay.Internal {
 		t.Errorf("Connect = %v", err)
 	}
@@ -147,7 +147,7 @@ func TestAFailedResume(t *testing.T) {
 	}
 	w.saved(s.Snapshot)
 	w.node.OnCreate = nil
-	if _, resumed, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour, true); err != nil || !resumed {
+	if _, resumed, err := w.c.Connect(t.Context(), cay.ForTeam(s.Team), s.ID, time.Hour, true); err != nil || !resumed {
 		t.Error(err)
 	}
 }
@@ -166,7 +166,7 @@ func TestTimeoutPauses(t *testing.T) {
 		w.run()
 		spec := w.spec(time.Minute)
 		spec.OnTimeout = cay.PauseOnTimeout
-		s, err := w.c.Create(t.Context(), spec)
+		s, err := w.c.Create(t.Context(), w.who(), spec)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,10 +180,10 @@ func TestTimeoutPauses(t *testing.T) {
 		time.Sleep(time.Hour) // it is not ended twice, nor swept away
 		synctest.Wait()
 		w.is(s, cay.Paused)
-		if _, _, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour, true); err != nil {
+		if _, _, err := w.c.Connect(t.Context(), cay.ForTeam(s.Team), s.ID, time.Hour, true); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.c.SetTimeout(t.Context(), s.Team, s.ID, 0); err != nil {
+		if err := w.c.SetTimeout(t.Context(), cay.ForTeam(s.Team), s.ID, 0); err != nil {
 			t.Fatal(err)
 		}
 		w.is(s, cay.Paused)
@@ -195,11 +195,11 @@ func TestTrafficWakes(t *testing.T) {
 	for _, tt := range []struct{ given, lives time.Duration }{{time.Second, 300 * time.Second}, {420 * time.Second, 420 * time.Second}} {
 		spec := w.spec(tt.given)
 		spec.AutoResume = true
-		s, err := w.c.Create(t.Context(), spec)
+		s, err := w.c.Create(t.Context(), w.who(), spec)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := w.c.SetTimeout(t.Context(), s.Team, s.ID, 2*time.Hour); err != nil {
+		if err := w.c.SetTimeout(t.Context(), cay.ForTeam(s.Team), s.ID, 2*time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		if _, ok := w.c.Asleep(s.ID); ok {
@@ -209,7 +209,10 @@ func TestTrafficWakes(t *testing.T) {
 		if box, ok := w.c.Asleep(s.ID); !ok || box.ID != s.ID {
 			t.Errorf("asleep: %v, %+v", ok, box)
 		}
-		before := len(w.node.Instances())
+		if all := w.c.Sleepers(); len(all) != 1 || all[0].ID != s.ID {
+			t.Errorf("sleepers: %+v", all)
+		}
+		before := len(w.node.Alive())
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
@@ -219,7 +222,7 @@ func TestTrafficWakes(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if n := len(w.node.Instances()); n != before+1 {
+		if n := len(w.node.Alive()); n != before+1 {
 			t.Errorf("%d instances came of it", n-before)
 		}
 		got := w.is(s, cay.Running)
@@ -230,6 +233,9 @@ func TestTrafficWakes(t *testing.T) {
 	s := w.pause(w.create(time.Hour))
 	if _, ok := w.c.Asleep(s.ID); ok || cay.KindOf(w.c.Wake(t.Context(), s.ID)) != cay.NotFound {
 		t.Error("a sandbox was woken that traffic may not wake")
+	}
+	if all := w.c.Sleepers(); len(all) != 0 {
+		t.Errorf("sleepers: %+v", all)
 	}
 }
 
@@ -286,10 +292,10 @@ func TestCrashesBetween(t *testing.T) {
 				return
 			}
 			w.saved(s.Snapshot)
-			if len(w.node.Instances()) != 1 || got.Instance != "" || got.EndedAt.IsZero() && tt.state != cay.Paused {
-				t.Errorf("instances %v, row %+v", w.node.Instances(), got)
+			if len(w.node.Alive()) != 1 || got.Instance != "" || got.EndedAt.IsZero() && tt.state != cay.Paused {
+				t.Errorf("instances %v, row %+v", w.node.Alive(), got)
 			}
-			if _, resumed, err := w.c.Connect(t.Context(), s.Team, s.ID, time.Hour, true); err != nil || !resumed {
+			if _, resumed, err := w.c.Connect(t.Context(), cay.ForTeam(s.Team), s.ID, time.Hour, true); err != nil || !resumed {
 				t.Errorf("resume: %v, %v", resumed, err)
 			}
 		})

@@ -18,13 +18,13 @@ func TestCallersRace(t *testing.T) {
 	a, b := w.checkpoint(s, "a"), w.checkpoint(s, "b")
 	ctx := context.Background()
 	calls := []func() error{
-		func() error { return w.c.Pause(ctx, s.Team, s.ID, cay.MemorySnapshot) },
-		func() error { _, err := w.c.Resume(ctx, s.Team, s.ID, time.Hour, "", true); return err },
-		func() error { _, _, err := w.c.Connect(ctx, s.Team, s.ID, time.Hour, true); return err },
-		func() error { _, _, err := w.c.Rollback(ctx, s.Team, s.ID, a.ID); return err },
-		func() error { _, _, err := w.c.Rollback(ctx, s.Team, s.ID, b.ID); return err },
-		func() error { _, err := w.c.Checkpoint(ctx, s.Team, s.ID, "", ""); return err },
-		func() error { return w.c.SetTimeout(ctx, s.Team, s.ID, time.Hour) },
+		func() error { return w.c.Pause(ctx, cay.ForTeam(s.Team), s.ID, cay.MemorySnapshot, false) },
+		func() error { _, err := w.c.Resume(ctx, cay.ForTeam(s.Team), s.ID, time.Hour, "", true); return err },
+		func() error { _, _, err := w.c.Connect(ctx, cay.ForTeam(s.Team), s.ID, time.Hour, true); return err },
+		func() error { _, _, err := w.c.Rollback(ctx, cay.ForTeam(s.Team), s.ID, a.ID); return err },
+		func() error { _, _, err := w.c.Rollback(ctx, cay.ForTeam(s.Team), s.ID, b.ID); return err },
+		func() error { _, err := w.c.Checkpoint(ctx, cay.ForTeam(s.Team), s.ID, "", ""); return err },
+		func() error { return w.c.SetTimeout(ctx, cay.ForTeam(s.Team), s.ID, time.Hour) },
 	}
 	var wg sync.WaitGroup
 	for _, call := range calls {
@@ -38,11 +38,11 @@ func TestCallersRace(t *testing.T) {
 	}
 	wg.Wait()
 
-	got, err := w.c.Get(ctx, s.Team, s.ID)
+	got, err := w.c.Get(ctx, cay.ForTeam(s.Team), s.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	instances := w.node.Instances()
+	instances := w.node.Alive()
 	switch got.State {
 	case cay.Running:
 		if len(instances) != 1 || instances[0].Spec.Instance != got.Instance || instances[0].Spec.Snapshot != got.Snapshot {
@@ -55,7 +55,7 @@ func TestCallersRace(t *testing.T) {
 	default:
 		t.Errorf("it is left %s", got.State)
 	}
-	tree, err := w.c.Tree(ctx, s.Team, s.ID)
+	tree, err := w.c.Tree(ctx, cay.ForTeam(s.Team), s.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestCallersRace(t *testing.T) {
 	var mu sync.Mutex
 	for range 8 {
 		wg.Go(func() {
-			switch err := w.c.Kill(ctx, s.Team, s.ID); {
+			switch err := w.c.Kill(ctx, cay.ForTeam(s.Team), s.ID); {
 			case err == nil:
 				mu.Lock()
 				ended++

@@ -11,7 +11,7 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// What a template may ask for, and what it gets that asks for nothing.
+// The bounds of a template's request, and its defaults.
 const (
 	defaultCPUs   = 2
 	defaultMemory = 1024 // MB
@@ -30,7 +30,6 @@ const (
 var (
 	templateName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*$`)
 	tagName      = regexp.MustCompile(`^[a-z0-9_.-]{1,128}$`)
-	uuidForm     = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	filesHash    = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
@@ -38,7 +37,6 @@ var (
 // BuildRequest asks for a build of a template, which is made when there is
 // none of the name. Zero limits mean the usual ones.
 type BuildRequest struct {
-	Team        cay.TeamID
 	Name        string // may have a team's name before it, and a tag
 	Tags        []string
 	CPUs        int
@@ -48,9 +46,12 @@ type BuildRequest struct {
 
 // RequestBuild records a build that waits for StartBuild, and returns it with
 // its template.
-func (c *Control) RequestBuild(ctx context.Context, r BuildRequest) (cay.Template, cay.Build, error) {
+func (c *Control) RequestBuild(ctx context.Context, who cay.Caller, r BuildRequest) (cay.Template, cay.Build, error) {
+	if err := who.May(cay.WriteTemplates); err != nil {
+		return cay.Template{}, cay.Build{}, err
+	}
 	fail := func(err error) (cay.Template, cay.Build, error) { return cay.Template{}, cay.Build{}, err }
-	name, tag, err := c.ownName(ctx, r.Team, r.Name)
+	name, tag, err := c.ownName(ctx, who.Team, r.Name)
 	if err != nil {
 		return fail(err)
 	}
@@ -65,12 +66,12 @@ func (c *Control) RequestBuild(ctx context.Context, r BuildRequest) (cay.Templat
 	if slices.Contains(c.builds.reserved, name) {
 		return fail(cay.Errorf(cay.Denied, "name: %q is a template that Cay brings", name).WithHint("choose another name"))
 	}
-	t, err := c.templateFor(ctx, r.Team, name)
+	t, err := c.templateFor(ctx, who.Team, name)
 	if err != nil {
 		return fail(err)
 	}
 	b := cay.Build{
-		ID: cay.NewBuildID(), Template: t.ID, Team: r.Team, State: cay.BuildWaiting, Limits: limits,
+		ID: cay.NewBuildID(), Template: t.ID, Team: who.Team, State: cay.BuildWaiting, Limits: limits,
 		CreatedAt: now(), UpdatedAt: now(), Tags: tags,
 	}
 	return t, b, c.store.PutBuild(ctx, b)
@@ -89,7 +90,7 @@ func (c *Control) ownName(ctx context.Context, team cay.TeamID, full string) (na
 		return "", "", cay.Errorf(cay.Invalid, "name: is required")
 	case len(full) > nameMost:
 		return "", "", cay.Errorf(cay.Invalid, "name: must have at most %d characters", nameMost)
-	case !templateName.MatchString(name), uuidForm.MatchString(name):
+	case !templateName.MatchString(name), cay.ValidUUID(name):
 		return "", "", cay.Errorf(cay.Invalid, "name: %q is no name for a template", full).
 			WithHint("use letters, digits, '_' and '-'")
 	case hasTag && !tagName.MatchString(tag):
@@ -116,7 +117,7 @@ func cleanTags(tags []string) ([]string, error) {
 		tag = strings.ToLower(tag)
 		switch {
 		case tag == "" || slices.Contains(out, tag):
-		case !tagName.MatchString(tag) || uuidForm.MatchString(tag):
+		case !tagName.MatchString(tag) || cay.ValidUUID(tag):
 			return nil, errTag(tag)
 		default:
 			out = append(out, tag)
@@ -170,7 +171,7 @@ func (c *Control) templateFor(ctx context.Context, team cay.TeamID, name string)
 		}
 		t = cay.Template{ID: cay.NewTemplateID(), Team: team, Names: []string{name}, CreatedAt: now(), UpdatedAt: now()}
 		err = c.store.AddTemplate(ctx, t)
-		if cay.KindOf(err) != cay.Conflict { // else somebody just made it
+		if cay.KindOf(err) != cay.Conflict { // else another caller just made it
 			return t, err
 		}
 	}

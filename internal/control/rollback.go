@@ -12,14 +12,17 @@ import (
 // Rollback brings a sandbox back to a checkpoint: memory, processes and files.
 // It keeps its id, its tokens and its time. One that runs goes on from there;
 // one that is paused stays paused and is resumed as it was then.
-func (c *Control) Rollback(ctx context.Context, team cay.TeamID, id cay.SandboxID, to cay.SnapshotID) (out cay.Sandbox, n cay.Checkpoint, err error) {
-	err = c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
+func (c *Control) Rollback(ctx context.Context, who cay.Caller, id cay.SandboxID, to cay.SnapshotID) (out cay.Sandbox, n cay.Checkpoint, err error) {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return out, n, err
+	}
+	err = c.change(ctx, who.Team, id, func(e *entry, s cay.Sandbox) error {
 		defer c.pin(to)()
 		if n, err = c.reachable(ctx, s, to); err != nil {
 			return err
 		}
-		out, err = c.moveTo(ctx, e, s, n, c.goesOn(s, n),
-			event(ctx, s, cay.SandboxRolledBack, cay.ReasonAsked, "checkpoint", string(n.ID), "label", n.Label))
+		out, err = c.moveTo(ctx, who, e, s, n, c.goesOn(s, n),
+			event(who, s, cay.SandboxRolledBack, cay.ReasonAsked, "checkpoint", string(n.ID), "label", n.Label))
 		return err
 	})
 	return out, n, err
@@ -27,9 +30,12 @@ func (c *Control) Rollback(ctx context.Context, team cay.TeamID, id cay.SandboxI
 
 // Undo brings a sandbox back to its newest checkpoint, or, when it has not been
 // used since it was brought there, to the one before that.
-func (c *Control) Undo(ctx context.Context, team cay.TeamID, id cay.SandboxID) (out cay.Sandbox, n cay.Checkpoint, err error) {
-	err = c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
-		at, err := c.store.Branch(ctx, team, id)
+func (c *Control) Undo(ctx context.Context, who cay.Caller, id cay.SandboxID) (out cay.Sandbox, n cay.Checkpoint, err error) {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return out, n, err
+	}
+	err = c.change(ctx, who.Team, id, func(e *entry, s cay.Sandbox) error {
+		at, err := c.store.Branch(ctx, who.Team, id)
 		if err != nil {
 			return err
 		}
@@ -37,20 +43,20 @@ func (c *Control) Undo(ctx context.Context, team cay.TeamID, id cay.SandboxID) (
 			return cay.Errorf(cay.Conflict, "sandbox %s has no checkpoint to go back to", id).
 				WithHint("take one first, or have them taken before each command")
 		}
-		if n, err = c.store.Checkpoint(ctx, team, at.Checkpoint); err != nil {
+		if n, err = c.store.Checkpoint(ctx, who.Team, at.Checkpoint); err != nil {
 			return err
 		}
 		if e.tree.rewound.Load() {
 			if n.Parent == "" {
 				return cay.Errorf(cay.Conflict, "sandbox %s is at its oldest checkpoint already", id)
 			}
-			if n, err = c.store.Checkpoint(ctx, team, n.Parent); err != nil {
+			if n, err = c.store.Checkpoint(ctx, who.Team, n.Parent); err != nil {
 				return err
 			}
 		}
 		defer c.pin(n.ID)()
-		out, err = c.moveTo(ctx, e, s, n, c.goesOn(s, n),
-			event(ctx, s, cay.SandboxRolledBack, cay.ReasonUndo, "checkpoint", string(n.ID), "label", n.Label))
+		out, err = c.moveTo(ctx, who, e, s, n, c.goesOn(s, n),
+			event(who, s, cay.SandboxRolledBack, cay.ReasonUndo, "checkpoint", string(n.ID), "label", n.Label))
 		return err
 	})
 	return out, n, err
@@ -91,9 +97,9 @@ func (c *Control) reachable(ctx context.Context, s cay.Sandbox, to cay.SnapshotI
 // holds its lock. The new instance is made beside the old one, and the record
 // decides: before it is written the sandbox is the old instance, after it the
 // new one, whenever the server dies. resume keeps the random seeds.
-func (c *Control) moveTo(ctx context.Context, e *entry, s cay.Sandbox, n cay.Checkpoint, resume bool, told cay.Event) (cay.Sandbox, error) {
+func (c *Control) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, n cay.Checkpoint, resume bool, told cay.Event) (cay.Sandbox, error) {
 	before := s
-	s.Snapshot, s.Saved = n.ID, n.Kind
+	s.Snapshot, s.Saved, s.Unresponsive = n.ID, n.Kind, false
 	switch s.State {
 	case cay.Paused:
 	case cay.Running:
@@ -112,7 +118,7 @@ func (c *Control) moveTo(ctx context.Context, e *entry, s cay.Sandbox, n cay.Che
 	default:
 		return before, mustRun(s)
 	}
-	if err := c.move(ctx, e, before, s, n.ID, told); err != nil {
+	if err := c.move(ctx, who, e, before, s, n.ID, told); err != nil {
 		return before, err
 	}
 	e.tree.member.Store(true)
@@ -139,28 +145,51 @@ func backError(err error) error {
 
 // move records that a sandbox is at a checkpoint, and has requests reach its
 // new instance. On an error it is what it was before.
-func (c *Control) move(ctx context.Context, e *entry, before, s cay.Sandbox, to cay.SnapshotID, told cay.Event) error {
+func (c *Control) move(ctx context.Context, who cay.Caller, e *entry, before, s cay.Sandbox, to cay.SnapshotID, told cay.Event) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
 	defer cancel()
+	s.Version = e.sandbox().Version
 	at, err := c.store.Branch(ctx, s.Team, s.ID)
 	if err == nil {
-		err = c.store.MoveSandbox(ctx, s, to, told)
+		err = c.putAt(ctx, s, to, true, told)
+	}
+	if err == nil {
+		s.Version++
+		e.current.Store(&s)
 	}
 	if err == nil && s.Instance != "" {
-		if err = c.node.Route(s.Instance); err != nil { // it died just now
-			if undone := c.store.MoveSandbox(ctx, before, at.Checkpoint,
-				event(ctx, before, cay.SandboxRunning, cay.ReasonFailed, "error", visible(err))); undone != nil {
-				c.log.Error("cannot record a sandbox's state", "sandbox", s.ID, "error", undone)
+		if err = c.node.Route(ctx, s.Instance); err != nil { // it died just now
+			before.Version = s.Version
+			if undone := c.putAt(ctx, before, at.Checkpoint, at.Rewound,
+				event(who, before, cay.SandboxRunning, cay.ReasonFailed, "error", visible(err))); undone != nil {
+				c.log.Error("cannot record a sandbox's state", "sandbox", s.ID, "err", undone)
+			} else {
+				before.Version++
 			}
+			e.current.Store(&before)
 		}
 	}
 	if err != nil {
 		c.stop(ctx, s.Instance, cay.CauseFailedStart)
 		return err
 	}
-	e.current.Store(&s)
 	c.told.wake(s.Team)
 	return nil
+}
+
+// putAt records a sandbox at a checkpoint of its tree.
+func (c *Control) putAt(ctx context.Context, s cay.Sandbox, to cay.SnapshotID, rewound bool, told cay.Event) error {
+	return c.store.Tx(ctx, func(tx store.Store) error {
+		at, err := tx.Branch(ctx, s.Team, s.ID)
+		if err != nil {
+			return err
+		}
+		at.Checkpoint, at.Rewound = to, rewound
+		if err := tx.UpdateSandbox(ctx, s, told); err != nil {
+			return err
+		}
+		return tx.PutBranch(ctx, at)
+	})
 }
 
 // goesOn reports whether a sandbox that is brought back to a checkpoint goes
@@ -174,11 +203,14 @@ func (c *Control) goesOn(s cay.Sandbox, n cay.Checkpoint) bool {
 // Promote has a sandbox go on as another one of its tree is now: its latest
 // state, under the sandbox's own id, tokens and URLs. The branch is over then.
 // On an error both are what they were.
-func (c *Control) Promote(ctx context.Context, team cay.TeamID, id, branch cay.SandboxID) (out cay.Sandbox, n cay.Checkpoint, err error) {
+func (c *Control) Promote(ctx context.Context, who cay.Caller, id, branch cay.SandboxID) (out cay.Sandbox, n cay.Checkpoint, err error) {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return out, n, err
+	}
 	if id == branch {
 		return out, n, cay.Errorf(cay.Invalid, "branch: %s cannot be promoted to itself", id)
 	}
-	f, err := c.find(team, branch)
+	f, err := c.find(who.Team, branch)
 	if err != nil {
 		return out, n, err
 	}
@@ -192,14 +224,14 @@ func (c *Control) Promote(ctx context.Context, team cay.TeamID, id, branch cay.S
 		defer f.release()
 		lockBranch = func() error { return nil }
 	}
-	err = c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
+	err = c.change(ctx, who.Team, id, func(e *entry, s cay.Sandbox) error {
 		if id < branch {
 			if err := lockBranch(); err != nil {
 				return err
 			}
 			defer f.release()
 		}
-		out, n, err = c.promote(ctx, e, s, f)
+		out, n, err = c.promote(ctx, who, e, s, f)
 		return err
 	})
 	return out, n, err
@@ -208,7 +240,7 @@ func (c *Control) Promote(ctx context.Context, team cay.TeamID, id, branch cay.S
 // promote is Promote for one who holds both locks. The branch is paused first,
 // so that nothing is lost that it answers for; until the sandbox has taken its
 // state over, that state is the branch's.
-func (c *Control) promote(ctx context.Context, e *entry, s cay.Sandbox, f *entry) (cay.Sandbox, cay.Checkpoint, error) {
+func (c *Control) promote(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, f *entry) (cay.Sandbox, cay.Checkpoint, error) {
 	b := f.sandbox()
 	if b.State == cay.Killed {
 		return s, cay.Checkpoint{}, errNoSandbox(b.ID)
@@ -222,7 +254,7 @@ func (c *Control) promote(ctx context.Context, e *entry, s cay.Sandbox, f *entry
 	ran := b.State == cay.Running
 	left := time.Until(b.EndAt)
 	if ran {
-		if err := c.pause(ctx, f, b, cay.MemorySnapshot, cay.ReasonAsked); err != nil {
+		if err := c.pause(ctx, who, f, b, cay.MemorySnapshot, cay.ReasonAsked); err != nil {
 			return s, cay.Checkpoint{}, err
 		}
 		b = f.sandbox()
@@ -231,26 +263,26 @@ func (c *Control) promote(ctx context.Context, e *entry, s cay.Sandbox, f *entry
 		return s, cay.Checkpoint{}, mustRun(b)
 	}
 	defer c.pin(b.Snapshot)()
-	n, err := c.checkpointOf(ctx, f, b)
+	n, err := c.checkpointOf(ctx, who, f, b)
 	if err == nil {
-		s, err = c.moveTo(ctx, e, s, n, true,
-			event(ctx, s, cay.SandboxPromoted, cay.ReasonAsked, "branch", string(b.ID), "checkpoint", string(n.ID)))
+		s, err = c.moveTo(ctx, who, e, s, n, true,
+			event(who, s, cay.SandboxPromoted, cay.ReasonAsked, "branch", string(b.ID), "checkpoint", string(n.ID)))
 	}
 	if err != nil {
 		if ran {
-			if _, again := c.resume(context.WithoutCancel(ctx), f, b, max(left, time.Minute), true, cay.ReasonFailed); again != nil {
-				c.log.Error("a branch that was not promoted stays paused", "sandbox", b.ID, "error", again)
+			if _, again := c.resume(context.WithoutCancel(ctx), who, f, b, max(left, time.Minute), true, cay.ReasonFailed); again != nil {
+				c.log.Error("a branch that was not promoted stays paused", "sandbox", b.ID, "err", again)
 			}
 		}
 		return s, n, err
 	}
-	// What led there is the sandbox's own past from now on.
+	// The checkpoints that led there are the sandbox's own past from now on.
 	if err := c.store.GiveCheckpoints(context.WithoutCancel(ctx), s.Team, b.ID, s.ID); err != nil {
-		c.log.Error("the checkpoints of a promoted branch stay its own", "sandbox", b.ID, "error", err)
+		c.log.Error("the checkpoints of a promoted branch stay its own", "sandbox", b.ID, "err", err)
 	}
 	n.Sandbox = s.ID
-	if err := c.end(ctx, f, cay.CauseAsked, now(), "promoted into "+string(s.ID)); err != nil {
-		c.log.Error("a branch that was promoted stays paused", "sandbox", b.ID, "error", err)
+	if err := c.end(ctx, who, f, cay.CauseAsked, now(), "promoted into "+string(s.ID)); err != nil {
+		c.log.Error("a branch that was promoted stays paused", "sandbox", b.ID, "err", err)
 	}
 	return s, n, nil
 }
@@ -269,10 +301,10 @@ func (c *Control) related(ctx context.Context, s, b cay.Sandbox) error {
 }
 
 // checkpointOf finds or makes the node of what a sandbox is paused in.
-func (c *Control) checkpointOf(ctx context.Context, e *entry, s cay.Sandbox) (cay.Checkpoint, error) {
+func (c *Control) checkpointOf(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox) (cay.Checkpoint, error) {
 	n, err := c.store.Checkpoint(ctx, s.Team, s.Snapshot)
 	if cay.KindOf(err) != cay.NotFound {
 		return n, err
 	}
-	return c.recordCheckpoint(ctx, e, s, cay.Checkpoint{ID: s.Snapshot})
+	return c.recordCheckpoint(ctx, who, e, s, cay.Checkpoint{ID: s.Snapshot})
 }

@@ -13,7 +13,7 @@ import (
 func (c *Control) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.expire(ctx) })
-	wg.Go(func() { c.mourn(ctx) })
+	wg.Go(func() { c.recordDeaths(ctx) })
 	wg.Go(func() { c.sweep(ctx) })
 	wg.Go(func() { c.checkpointByTime(ctx) })
 	for range buildsAtOnce {
@@ -54,8 +54,8 @@ func (c *Control) due() (due []*entry, next time.Time) {
 			continue
 		}
 		end := s.EndAt
-		if retry := time.UnixMilli(e.notUntil.Load()); end.Before(retry) {
-			end = retry
+		if r := e.endFailed.Load(); r != nil && r.end.Equal(s.EndAt) {
+			end = r.next
 		}
 		switch {
 		case !t.Before(end):
@@ -68,18 +68,36 @@ func (c *Control) due() (due []*entry, next time.Time) {
 	return due, next
 }
 
+// endRetry is when the end of a sandbox, which failed at its time, is tried
+// again: each time after twice as long, because a pause that fails for space
+// writes the whole memory first.
+type endRetry struct {
+	end, next time.Time
+	after     time.Duration
+}
+
+// again is the retry after one more failure at a time limit.
+func (r *endRetry) again(end time.Time) *endRetry {
+	after := retryAfter
+	if r != nil && r.end.Equal(end) {
+		after = min(2*r.after, retryMost)
+	}
+	return &endRetry{end, time.Now().Add(after), after}
+}
+
 func (c *Control) endDue(ctx context.Context, e *entry) {
 	err := e.acquire(ctx)
+	var s cay.Sandbox
 	if err == nil {
-		s := e.sandbox()
-		if s.State == cay.Running && !time.Now().Before(s.EndAt) { // nobody extended it meanwhile
-			err = c.timeOut(ctx, e, s)
+		s = e.sandbox()
+		if s.State == cay.Running && !time.Now().Before(s.EndAt) { // no caller extended it meanwhile
+			err = c.timeOut(ctx, cay.ForTeam(s.Team), e, s)
 		}
 		e.release()
 	}
 	if err != nil && ctx.Err() == nil {
-		c.log.Error("cannot end a sandbox whose time is over", "sandbox", e.sandbox().ID, "error", err)
-		e.notUntil.Store(time.Now().Add(retryAfter).UnixMilli())
+		c.log.Error("cannot end a sandbox whose time is over", "sandbox", e.sandbox().ID, "err", err)
+		e.endFailed.Store(e.endFailed.Load().again(s.EndAt))
 	}
 	e.ending.Store(false)
 	select {
@@ -88,31 +106,36 @@ func (c *Control) endDue(ctx context.Context, e *entry) {
 	}
 }
 
-// mourn records the deaths that the node tells of.
-func (c *Control) mourn(ctx context.Context) {
+// recordDeaths records the deaths that the node tells of.
+func (c *Control) recordDeaths(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	deaths := c.node.Deaths()
+	var at cay.Cursor
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case d, ok := <-deaths:
-			if !ok {
-				return
-			}
+		list, next, err := c.node.Deaths(ctx, at)
+		for _, d := range list {
 			// One that is still being created holds its lock: do not let
 			// the next death wait for it.
 			wg.Go(func() { c.died(ctx, d) })
+		}
+		if at = next; err == nil {
+			continue
+		}
+		select { // the node is away, or stops
+		case <-ctx.Done():
+			return
+		case <-time.After(retryAfter):
 		}
 	}
 }
 
 func (c *Control) died(ctx context.Context, d cay.Death) {
-	c.mu.RLock()
-	e := c.live[d.Sandbox]
-	c.mu.RUnlock()
-	if e == nil || e.acquire(ctx) != nil {
+	e := c.entry(d.Sandbox)
+	if e == nil {
+		c.keepOrphan(d)
+		return
+	}
+	if e.acquire(ctx) != nil {
 		return
 	}
 	defer e.release()
@@ -125,8 +148,8 @@ func (c *Control) died(ctx context.Context, d cay.Death) {
 	if at.IsZero() {
 		at = now()
 	}
-	if err := c.end(ctx, e, d.Cause, at, d.Detail); err != nil { // the sweep finds it again
-		c.log.Error("cannot record a death", "sandbox", d.Sandbox, "error", err)
+	if err := c.end(ctx, cay.ForTeam(s.Team), e, d.Cause, at, d.Detail); err != nil { // the sweep finds it again
+		c.log.Error("cannot record a death", "sandbox", d.Sandbox, "err", err)
 	}
 }
 
@@ -147,7 +170,7 @@ func (c *Control) sweep(ctx context.Context) {
 		case <-tick.C:
 		}
 		c.sample(ctx)
-		strays = c.agree(ctx, strays)
+		strays = c.reconcileInstances(ctx, strays)
 		if time.Since(pruned) >= pruneEvery {
 			pruned = time.Now()
 			c.prune(ctx, pruned)
@@ -166,11 +189,11 @@ func (c *Control) prune(ctx context.Context, at time.Time) {
 		"idempotency keys": {c.store.PruneOnce, keepKeys},
 	} {
 		if _, err := old.forget(ctx, at.Add(-old.keep)); err != nil && ctx.Err() == nil {
-			c.log.Error("cannot forget old "+what, "error", err)
+			c.log.Error("cannot forget old "+what, "err", err)
 		}
 	}
 	if err := c.logs.Prune(at.Add(-keepKilled), func(id cay.SandboxID) bool { return c.entry(id) != nil }); err != nil {
-		c.log.Error("cannot forget old logs", "error", err)
+		c.log.Error("cannot forget old logs", "err", err)
 	}
 }
 
@@ -184,23 +207,28 @@ func (c *Control) sample(sweep context.Context) {
 		}
 		u, err := c.node.Usage(ctx, s.Instance)
 		if err != nil { // it is dying, or the node is busy: there is a next time
-			c.log.Debug("no usage", "sandbox", s.ID, "error", err)
+			c.log.Debug("no usage", "sandbox", s.ID, "err", err)
 			continue
 		}
-		e.metrics.add(u, s.Limits.CPUs)
+		e.metrics.add(s.Instance, u, s.Limits.CPUs)
 		c.watchDiary(sweep, e, u)
 	}
 }
 
-func (c *Control) agree(ctx context.Context, before map[cay.InstanceID]bool) map[cay.InstanceID]bool {
+func (c *Control) reconcileInstances(ctx context.Context, before map[cay.InstanceID]bool) map[cay.InstanceID]bool {
 	var running []*entry // read before the node's list: each has an instance in it
 	for _, e := range c.entries() {
 		if e.sandbox().State == cay.Running {
 			running = append(running, e)
 		}
 	}
+	instances, err := c.node.Instances(ctx)
+	if err != nil { // what is not known is no disagreement
+		c.log.Warn("the node does not tell what runs", "err", err)
+		return before
+	}
 	alive := make(map[cay.InstanceID]bool)
-	for _, i := range c.node.Instances() {
+	for _, i := range instances {
 		alive[i.Spec.Instance] = true
 	}
 	for _, e := range running {

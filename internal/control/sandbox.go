@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -10,8 +11,14 @@ import (
 )
 
 // Create starts a sandbox and returns it when it runs.
-func (c *Control) Create(ctx context.Context, spec cay.CreateSpec) (cay.Sandbox, error) {
+func (c *Control) Create(ctx context.Context, who cay.Caller, spec cay.CreateSpec) (cay.Sandbox, error) {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return cay.Sandbox{}, err
+	}
 	if err := checkTimeout(spec.Timeout); err != nil {
+		return cay.Sandbox{}, err
+	}
+	if err := cay.CheckMetadata(spec.Metadata); err != nil {
 		return cay.Sandbox{}, err
 	}
 	auto, err := checkAuto(spec.Auto)
@@ -20,104 +27,37 @@ func (c *Control) Create(ctx context.Context, spec cay.CreateSpec) (cay.Sandbox,
 	}
 	spec.Auto = auto
 	if spec.IdempotencyKey != "" {
-		return c.createOnce(ctx, spec)
+		return c.createOnce(ctx, who, spec)
 	}
-	return c.create(ctx, spec, cay.Once{})
+	return c.create(ctx, who, spec, cay.Once{})
 }
 
-func (c *Control) create(ctx context.Context, spec cay.CreateSpec, once cay.Once) (cay.Sandbox, error) {
-	c.collecting.RLock()
-	e, err := c.choose(ctx, spec, once)
-	c.collecting.RUnlock()
+func (c *Control) create(ctx context.Context, who cay.Caller, spec cay.CreateSpec, once cay.Once) (cay.Sandbox, error) {
+	if err := c.hasSecrets(ctx, who.Team, spec.Network); err != nil {
+		return cay.Sandbox{}, err
+	}
+	t, release, err := c.held(ctx, who.Team, spec.Template, true)
 	if err != nil {
 		return cay.Sandbox{}, err
 	}
-	defer e.release()
-	if spec.Auto.On() {
-		if err := c.putAuto(ctx, e, e.sandbox(), spec.Auto); err != nil {
-			c.fail(ctx, e, err)
-			return cay.Sandbox{}, err
-		}
-	}
-	return c.start(ctx, e, spec.Timeout)
-}
-
-// choose makes a sandbox known that is to start from the template's present
-// snapshot, and returns it locked.
-func (c *Control) choose(ctx context.Context, spec cay.CreateSpec, once cay.Once) (e *entry, err error) {
-	t, err := c.Template(ctx, spec.Team, spec.Template)
-	if err != nil {
-		return nil, err
-	}
+	defer release()
 	if t.Build == "" || t.Snapshot == "" {
-		return nil, cay.Errorf(cay.NotFound, "template %q not found ready: it has no finished build", spec.Template).
+		return cay.Sandbox{}, cay.Errorf(cay.NotFound, "template %q not found ready: it has no finished build", spec.Template).
 			WithHint("wait for its build, or build it again")
 	}
-	s := newSandbox(spec, t)
-	s.Once = once
-	id, instance, warm := c.node.Claim(c.instanceSpec(s))
-	if warm {
-		s.ID, s.Instance = id, instance
+	l := launch{
+		sandbox: newSandbox(who.Team, spec, t), warm: true, timeout: spec.Timeout,
+		created: func(s cay.Sandbox) cay.Event {
+			return event(who, s, cay.SandboxCreated, cay.ReasonAsked, "template", string(t.ID), "alias", s.Alias)
+		},
 	}
-	created := event(ctx, s, cay.SandboxCreated, cay.ReasonAsked, "template", string(t.ID), "alias", s.Alias)
-	if warm && once.Key == "" && !spec.Auto.On() {
-		e, err = c.addLater(s, created)
-	} else {
-		e, err = c.add(ctx, s, created)
-	}
-	if err != nil && warm {
-		c.stop(ctx, instance, cay.CauseFailedStart)
-	}
-	return e, err
+	l.sandbox.Once, l.branch.Auto = once, spec.Auto
+	return c.launch(ctx, who, l)
 }
 
-// add records a new sandbox as creating, with its first event, and returns it
-// locked.
-func (c *Control) add(ctx context.Context, s cay.Sandbox, created cay.Event) (*entry, error) {
-	s.Node = c.nodeID
-	e := newEntry(s)
-	e.lock <- struct{}{}
-	if err := c.enter(e); err != nil {
-		return nil, err
-	}
-	if err := c.store.AddSandbox(ctx, s, created); err != nil {
-		c.drop(s.ID)
-		return nil, err
-	}
-	c.told.wake(s.Team)
-	return e, nil
-}
-
-// addLater is add for one that runs in a moment, or is ended if the server is
-// killed within that, as what no record wants: nobody was told of it. Its first
-// event is recorded with what comes of it.
-func (c *Control) addLater(s cay.Sandbox, created cay.Event) (*entry, error) {
-	s.Node = c.nodeID
-	e := newEntry(s)
-	e.lock <- struct{}{}
-	if err := c.enter(e); err != nil {
-		return nil, err
-	}
-	e.later = &unrecorded{[]cay.Event{created}, c.pin(s.Snapshot)}
-	return e, nil
-}
-
-// unrecorded is what a sandbox has that has no record yet.
-type unrecorded struct {
-	events []cay.Event // its first
-	unpin  func()      // of its snapshot
-}
-
-func (e *entry) forgetLater() {
-	if e.later != nil {
-		e.later.unpin()
-		e.later = nil
-	}
-}
-
-func newSandbox(spec cay.CreateSpec, t cay.Template) cay.Sandbox {
+func newSandbox(team cay.TeamID, spec cay.CreateSpec, t cay.Template) cay.Sandbox {
 	s := cay.Sandbox{
-		ID: cay.NewSandboxID(), Team: spec.Team, Template: t.ID, Build: t.Build, Snapshot: t.Snapshot,
+		ID: cay.NewSandboxID(), Team: team, Template: t.ID, Build: t.Build, Snapshot: t.Snapshot,
 		Instance: cay.NewInstanceID(), State: cay.Creating, Limits: t.Limits,
 		Metadata: spec.Metadata, Env: spec.Env, Network: spec.Network, Secure: spec.Secure,
 		StartedAt: now(), Timeout: spec.Timeout, OnTimeout: spec.OnTimeout, AutoResume: spec.AutoResume,
@@ -132,56 +72,18 @@ func newSandbox(spec cay.CreateSpec, t cay.Template) cay.Sandbox {
 	return s
 }
 
-// start has the node run a sandbox that is known as creating. The caller holds
-// its lock.
-func (c *Control) start(ctx context.Context, e *entry, timeout time.Duration) (cay.Sandbox, error) {
-	s := e.sandbox()
-	within, cancel := context.WithTimeout(ctx, createWithin)
-	defer cancel()
-	instance, err := c.node.Create(within, c.instanceSpec(s))
-	if err == nil && ctx.Err() != nil { // nobody is left to be told its id
-		err = ctx.Err()
-	}
-	if err == nil {
-		s.State, s.StartedAt, s.Notice = cay.Running, now(), instance.Notice
-		s.EndAt = s.StartedAt.Add(timeout)
-		e.toldEnd = s.EndAt
-		err = c.save(ctx, e, s, event(ctx, s, cay.SandboxRunning, cay.ReasonAsked, "endAt", stamp(s.EndAt), "notice", s.Notice))
-	}
-	if err == nil {
-		return s, nil
-	}
-	c.fail(ctx, e, err)
-	return cay.Sandbox{}, startError(err)
-}
-
 // startError says that it was the start that broke, and keeps what the node
 // says to callers.
 func startError(err error) error {
 	if cay.KindOf(err) != cay.Internal {
 		return err
 	}
-	out := cay.Wrap(cay.Internal, err, "the sandbox could not be started").WithCode("sandbox_create_failed")
+	out := cay.Wrap(cay.Internal, err, "the sandbox could not be started").WithCode(cay.CodeCreateFailed)
 	var ours *cay.Error
 	if errors.As(err, &ours) && ours.Msg != "" {
-		out.Msg, out.Hint = out.Msg+": "+ours.Msg, ours.Hint
+		out.Msg, out.Hint, out.Code = out.Msg+": "+ours.Msg, ours.Hint, cmp.Or(ours.Code, out.Code)
 	}
 	return out
-}
-
-// fail ends a sandbox that could not be started. It leaves memory even if it
-// cannot be recorded: a record that says creating is put right at the next
-// start.
-func (c *Control) fail(ctx context.Context, e *entry, why error) {
-	if err := c.end(ctx, e, cay.CauseFailedStart, now(), visible(why)); err != nil {
-		s := killed(e.sandbox(), cay.CauseFailedStart, now())
-		c.log.Error("cannot record a failed start", "sandbox", s.ID, "error", err)
-		e.current.Store(&s)
-		e.forgetLater()
-		c.drop(s.ID)
-		c.stop(ctx, s.Instance, cay.CauseFailedStart)
-		c.discard(ctx, s.Snapshot)
-	}
 }
 
 func (c *Control) instanceSpec(s cay.Sandbox) cay.InstanceSpec {
@@ -206,7 +108,14 @@ func (c *Control) TokensOf(s cay.Sandbox) (access, traffic string) {
 }
 
 // Get returns a team's sandbox that is not killed.
-func (c *Control) Get(_ context.Context, team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error) {
+func (c *Control) Get(_ context.Context, who cay.Caller, id cay.SandboxID) (cay.Sandbox, error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return cay.Sandbox{}, err
+	}
+	return c.get(who.Team, id)
+}
+
+func (c *Control) get(team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error) {
 	e, err := c.find(team, id)
 	if err != nil {
 		return cay.Sandbox{}, err
@@ -220,62 +129,74 @@ func (c *Control) Get(_ context.Context, team cay.TeamID, id cay.SandboxID) (cay
 
 // Kill ends a sandbox. When it returns nil the sandbox is over, or the node
 // could not end it yet and is asked again until it has.
-func (c *Control) Kill(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {
-	return c.change(ctx, team, id, func(e *entry, _ cay.Sandbox) error {
-		return c.end(ctx, e, cay.CauseAsked, now(), "")
+func (c *Control) Kill(ctx context.Context, who cay.Caller, id cay.SandboxID) error {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return err
+	}
+	return c.change(ctx, who.Team, id, func(e *entry, _ cay.Sandbox) error {
+		return c.end(ctx, who, e, cay.CauseAsked, now(), "")
 	})
 }
 
 // SetTimeout makes a sandbox end that long from now, sooner or later than it
 // would have. Zero ends or pauses it at once.
-func (c *Control) SetTimeout(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration) error {
+func (c *Control) SetTimeout(ctx context.Context, who cay.Caller, id cay.SandboxID, timeout time.Duration) error {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return err
+	}
 	if timeout != 0 {
 		if err := checkTimeout(timeout); err != nil {
 			return err
 		}
 	}
-	return c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
+	return c.change(ctx, who.Team, id, func(e *entry, s cay.Sandbox) error {
 		if err := mustRun(s); err != nil {
 			return err
 		}
 		if timeout == 0 {
-			return c.timeOut(ctx, e, s)
+			return c.timeOut(ctx, who, e, s)
 		}
 		s.EndAt = now().Add(timeout)
-		return c.save(ctx, e, s, e.timeoutEvents(ctx, s)...)
+		return c.save(ctx, e, s, e.timeoutEvents(who, s)...)
 	})
 }
 
 // Extend makes sure that a sandbox has at least that long from now. It never
 // shortens its time: then EndAt stays as it is, to the bit.
-func (c *Control) Extend(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration) (cay.Sandbox, error) {
+func (c *Control) Extend(ctx context.Context, who cay.Caller, id cay.SandboxID, timeout time.Duration) (cay.Sandbox, error) {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return cay.Sandbox{}, err
+	}
 	var out cay.Sandbox
 	if err := checkTimeout(timeout); err != nil {
 		return out, err
 	}
-	err := c.change(ctx, team, id, func(e *entry, s cay.Sandbox) (err error) {
+	err := c.change(ctx, who.Team, id, func(e *entry, s cay.Sandbox) (err error) {
 		if err := mustRun(s); err != nil {
 			return err
 		}
-		out, err = c.extend(ctx, e, s, timeout)
+		out, err = c.extend(ctx, who, e, s, timeout)
 		return err
 	})
 	return out, err
 }
 
 // extend is Extend for one who holds the lock.
-func (c *Control) extend(ctx context.Context, e *entry, s cay.Sandbox, timeout time.Duration) (cay.Sandbox, error) {
+func (c *Control) extend(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, timeout time.Duration) (cay.Sandbox, error) {
 	end := now().Add(timeout)
 	if !end.After(s.EndAt) {
 		return s, nil
 	}
 	s.EndAt = end
-	return s, c.save(ctx, e, s, e.timeoutEvents(ctx, s)...)
+	return s, c.save(ctx, e, s, e.timeoutEvents(who, s)...)
 }
 
 // Refresh is Extend by E2B's older call.
-func (c *Control) Refresh(ctx context.Context, team cay.TeamID, id cay.SandboxID, timeout time.Duration) error {
-	_, err := c.Extend(ctx, team, id, timeout)
+func (c *Control) Refresh(ctx context.Context, who cay.Caller, id cay.SandboxID, timeout time.Duration) error {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return err
+	}
+	_, err := c.Extend(ctx, who, id, timeout)
 	return err
 }
 
@@ -301,7 +222,6 @@ type Cursor = store.Cursor
 
 // Query says which of a team's sandboxes to list.
 type Query struct {
-	Team         cay.TeamID
 	States       []cay.State
 	Metadata     map[string]string
 	Template     string // id or name; one that is not there finds nothing
@@ -320,14 +240,17 @@ type Page struct {
 }
 
 // List lists a team's sandboxes by their start.
-func (c *Control) List(ctx context.Context, q Query) (Page, error) {
+func (c *Control) List(ctx context.Context, who cay.Caller, q Query) (Page, error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return Page{}, err
+	}
 	page := Page{Total: make(map[cay.State]int)}
 	sq := store.SandboxQuery{
-		Team: q.Team, States: q.States, Metadata: q.Metadata, StartedAfter: q.StartedAfter,
+		Team: who.Team, States: q.States, Metadata: q.Metadata, StartedAfter: q.StartedAfter,
 		Ascending: q.Ascending, After: q.After,
 	}
 	if q.Template != "" {
-		t, err := c.Template(ctx, q.Team, q.Template)
+		t, err := c.findTemplate(ctx, who.Team, q.Template)
 		switch {
 		case cay.KindOf(err) == cay.NotFound:
 			return page, nil

@@ -42,10 +42,10 @@ func TestReconcile(t *testing.T) {
 	}
 	w.gone(lost, cay.CauseHostLost)
 	w.gone(half, cay.CauseFailedStart)
-	if got, err := w.c.Get(t.Context(), w.team.ID, paused.ID); err != nil || got.State != cay.Paused {
+	if got, err := w.c.Get(t.Context(), w.who(), paused.ID); err != nil || got.State != cay.Paused {
 		t.Errorf("the paused one is %q, %v", got.State, err)
 	}
-	if list := w.node.Instances(); len(list) != 1 || list[0].Spec.Instance != kept.Instance {
+	if list := w.node.Alive(); len(list) != 1 || list[0].Spec.Instance != kept.Instance {
 		t.Errorf("the node runs %v", list)
 	}
 }
@@ -55,7 +55,7 @@ func TestFailedStart(t *testing.T) {
 	var spec cay.InstanceSpec
 	cause := errors.New("runsc said no")
 	w.node.OnCreate = func(_ context.Context, s cay.InstanceSpec) error { spec = s; return cause }
-	_, err := w.c.Create(t.Context(), w.spec(time.Hour))
+	_, err := w.c.Create(t.Context(), w.who(), w.spec(time.Hour))
 	var ours *cay.Error
 	if !errors.As(err, &ours) || ours.Kind != cay.Internal || ours.Code != "sandbox_create_failed" || !errors.Is(err, cause) {
 		t.Errorf("got %v", err)
@@ -65,13 +65,13 @@ func TestFailedStart(t *testing.T) {
 	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error {
 		return cay.Errorf(cay.Internal, "no slot").WithHint("wait")
 	}
-	_, err = w.c.Create(t.Context(), w.spec(time.Hour))
+	_, err = w.c.Create(t.Context(), w.who(), w.spec(time.Hour))
 	if !errors.As(err, &ours) || ours.Msg != "the sandbox could not be started: no slot" || ours.Hint != "wait" {
 		t.Errorf("got %v", err)
 	}
 
 	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error { return cay.Errorf(cay.NoSpace, "disk full") }
-	if _, err := w.c.Create(t.Context(), w.spec(time.Hour)); cay.KindOf(err) != cay.NoSpace {
+	if _, err := w.c.Create(t.Context(), w.who(), w.spec(time.Hour)); cay.KindOf(err) != cay.NoSpace {
 		t.Errorf("a full disk is %v", err)
 	}
 }
@@ -85,7 +85,7 @@ func TestClientThatLeaves(t *testing.T) {
 		cancel()
 		return nil
 	}
-	if _, err := w.c.Create(ctx, w.spec(time.Hour)); err == nil {
+	if _, err := w.c.Create(ctx, w.who(), w.spec(time.Hour)); err == nil {
 		t.Error("a sandbox was made for nobody")
 	}
 	w.gone(cay.Sandbox{ID: spec.Sandbox, Team: w.team.ID, Instance: spec.Instance}, cay.CauseFailedStart)
@@ -98,7 +98,7 @@ func TestKillOnce(t *testing.T) {
 	var killed, absent atomic.Int32
 	for range 16 {
 		wg.Go(func() {
-			switch err := w.c.Kill(context.Background(), w.team.ID, s.ID); cay.KindOf(err) {
+			switch err := w.c.Kill(context.Background(), w.who(), s.ID); cay.KindOf(err) {
 			case "":
 				killed.Add(1)
 			case cay.NotFound:
@@ -121,21 +121,21 @@ func TestParallelLife(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 12 {
 		wg.Go(func() {
-			s, err := w.c.Create(context.Background(), w.spec(time.Hour))
+			s, err := w.c.Create(context.Background(), w.who(), w.spec(time.Hour))
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			for range 4 {
-				if _, err := w.c.Extend(context.Background(), w.team.ID, s.ID, 2*time.Hour); err != nil {
+				if _, err := w.c.Extend(context.Background(), w.who(), s.ID, 2*time.Hour); err != nil {
 					t.Error(err)
 				}
-				if _, err := w.c.List(context.Background(), control.Query{Team: w.team.ID, Limit: 5}); err != nil {
+				if _, err := w.c.List(context.Background(), w.who(), control.Query{Limit: 5}); err != nil {
 					t.Error(err)
 				}
 			}
 			if i%2 == 0 {
-				if err := w.c.Kill(context.Background(), w.team.ID, s.ID); err != nil {
+				if err := w.c.Kill(context.Background(), w.who(), s.ID); err != nil {
 					t.Error(err)
 				}
 			}
@@ -143,7 +143,7 @@ func TestParallelLife(t *testing.T) {
 	}
 	wg.Wait()
 	stop()
-	if n := len(w.node.Instances()); n != 6 {
+	if n := len(w.node.Alive()); n != 6 {
 		t.Errorf("%d instances are left, want 6", n)
 	}
 }
@@ -152,17 +152,17 @@ func TestWrongTimeouts(t *testing.T) {
 	w := newWorld(t)
 	s := w.create(time.Hour)
 	for _, d := range []time.Duration{-1, control.MaxTimeout + 1} {
-		if _, err := w.c.Create(t.Context(), w.spec(d)); cay.KindOf(err) != cay.Invalid {
+		if _, err := w.c.Create(t.Context(), w.who(), w.spec(d)); cay.KindOf(err) != cay.Invalid {
 			t.Errorf("create with %v: %v", d, err)
 		}
-		if err := w.c.SetTimeout(t.Context(), w.team.ID, s.ID, d); cay.KindOf(err) != cay.Invalid {
+		if err := w.c.SetTimeout(t.Context(), w.who(), s.ID, d); cay.KindOf(err) != cay.Invalid {
 			t.Errorf("timeout %v: %v", d, err)
 		}
-		if _, _, err := w.c.Connect(t.Context(), w.team.ID, s.ID, d, true); cay.KindOf(err) != cay.Invalid {
+		if _, _, err := w.c.Connect(t.Context(), w.who(), s.ID, d, true); cay.KindOf(err) != cay.Invalid {
 			t.Errorf("connect with %v: %v", d, err)
 		}
 	}
-	if err := w.c.SetTimeout(t.Context(), w.team.ID, s.ID, 0); err != nil {
+	if err := w.c.SetTimeout(t.Context(), w.who(), s.ID, 0); err != nil {
 		t.Fatal(err)
 	}
 	w.gone(s, cay.CauseTimeout)
@@ -174,7 +174,7 @@ func TestTemplateReferences(t *testing.T) {
 	if err := w.store.AddTeam(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	base, err := w.c.Template(t.Context(), w.team.ID, "base")
+	base, err := w.c.Template(t.Context(), w.who(), "base")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,13 +183,13 @@ func TestTemplateReferences(t *testing.T) {
 		"base:v1": cay.NotFound, "nope": cay.NotFound, "other/base": cay.NotFound, "no-team/base": cay.NotFound,
 		"": cay.Invalid, "a/b/c": cay.Invalid, "base:": cay.Invalid, ":x": cay.Invalid, "a b": cay.Invalid,
 	} {
-		got, err := w.c.Template(t.Context(), w.team.ID, ref)
+		got, err := w.c.Template(t.Context(), w.who(), ref)
 		if cay.KindOf(err) != kind || (kind == "" && got.ID != base.ID) {
 			t.Errorf("%q is %q, %v", ref, got.ID, err)
 		}
 	}
 	for _, ref := range []string{"base", "default/base", string(base.ID)} { // not public
-		if _, err := w.c.Template(t.Context(), other.ID, ref); cay.KindOf(err) != cay.NotFound {
+		if _, err := w.c.Template(t.Context(), cay.ForTeam(other.ID), ref); cay.KindOf(err) != cay.NotFound {
 			t.Errorf("another team finds %q: %v", ref, err)
 		}
 	}
@@ -201,7 +201,7 @@ func TestPublish(t *testing.T) {
 		Team: w.team.ID, Names: []string{"base"}, Snapshot: "s1", RecipeDigest: "d1",
 		Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024},
 	}
-	first, err := w.c.Template(t.Context(), w.team.ID, "base")
+	first, err := w.c.Template(t.Context(), w.who(), "base")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,19 +225,19 @@ func TestListPages(t *testing.T) {
 	for i := range 5 {
 		spec := w.spec(time.Hour)
 		spec.Metadata = map[string]string{"n": fmt.Sprint(i)}
-		s, err := w.c.Create(t.Context(), spec)
+		s, err := w.c.Create(t.Context(), w.who(), spec)
 		if err != nil {
 			t.Fatal(err)
 		}
 		made = append(made, s.ID)
 	}
-	if err := w.c.Kill(t.Context(), w.team.ID, made[0]); err != nil {
+	if err := w.c.Kill(t.Context(), w.who(), made[0]); err != nil {
 		t.Fatal(err)
 	}
 	var seen []cay.SandboxID
-	q := control.Query{Team: w.team.ID, States: []cay.State{cay.Running}, Limit: 2}
+	q := control.Query{States: []cay.State{cay.Running}, Limit: 2}
 	for {
-		page, err := w.c.List(t.Context(), q)
+		page, err := w.c.List(t.Context(), w.who(), q)
 		if err != nil || page.Total[cay.Running] != 4 {
 			t.Fatalf("%+v, %v", page, err)
 		}

@@ -17,13 +17,16 @@ func placeOf(x cay.Secret) string { return "secret " + string(x.ID) }
 
 // CreateSecret keeps a value under a name that is new to the team. Nothing but
 // SecretValue gives it away again.
-func (c *Control) CreateSecret(ctx context.Context, team cay.TeamID, name, value string, metadata map[string]string) (cay.Secret, error) {
+func (c *Control) CreateSecret(ctx context.Context, who cay.Caller, name, value string, metadata map[string]string) (cay.Secret, error) {
+	if err := who.May(cay.WriteSecrets); err != nil {
+		return cay.Secret{}, err
+	}
 	if err := cay.CheckSecretName(name); err != nil {
 		return cay.Secret{}, err
 	}
 	at := now()
 	x := cay.Secret{
-		ID: cay.NewSecretID(), Team: team, Name: strings.ToLower(name), Version: 1, Metadata: metadata,
+		ID: cay.NewSecretID(), Team: who.Team, Name: strings.ToLower(name), Version: 1, Metadata: metadata,
 		CreatedAt: at, UpdatedAt: at,
 	}
 	if err := c.seal(&x, value); err != nil {
@@ -53,7 +56,14 @@ func (c *Control) seal(x *cay.Secret, value string) error {
 }
 
 // Secret finds a team's secret by id or name.
-func (c *Control) Secret(ctx context.Context, team cay.TeamID, ref string) (cay.Secret, error) {
+func (c *Control) Secret(ctx context.Context, who cay.Caller, ref string) (cay.Secret, error) {
+	if err := who.May(cay.ReadSecrets); err != nil {
+		return cay.Secret{}, err
+	}
+	return c.secret(ctx, who.Team, ref)
+}
+
+func (c *Control) secret(ctx context.Context, team cay.TeamID, ref string) (cay.Secret, error) {
 	x, err := c.store.Secret(ctx, team, strings.ToLower(ref))
 	if cay.KindOf(err) == cay.NotFound {
 		err = cay.Wrap(cay.NotFound, err, "secret %.140q not found", ref)
@@ -62,14 +72,20 @@ func (c *Control) Secret(ctx context.Context, team cay.TeamID, ref string) (cay.
 }
 
 // Secrets lists a team's secrets, oldest first.
-func (c *Control) Secrets(ctx context.Context, team cay.TeamID) ([]cay.Secret, error) {
-	return c.store.Secrets(ctx, team)
+func (c *Control) Secrets(ctx context.Context, who cay.Caller) ([]cay.Secret, error) {
+	if err := who.May(cay.ReadSecrets); err != nil {
+		return nil, err
+	}
+	return c.store.Secrets(ctx, who.Team)
 }
 
 // UpdateSecret gives a secret a new value, in use from the next request on.
 // Metadata that is nil stays.
-func (c *Control) UpdateSecret(ctx context.Context, team cay.TeamID, ref, value string, metadata map[string]string) (cay.Secret, error) {
-	x, err := c.Secret(ctx, team, ref)
+func (c *Control) UpdateSecret(ctx context.Context, who cay.Caller, ref, value string, metadata map[string]string) (cay.Secret, error) {
+	if err := who.May(cay.WriteSecrets); err != nil {
+		return cay.Secret{}, err
+	}
+	x, err := c.secret(ctx, who.Team, ref)
 	if err != nil {
 		return cay.Secret{}, err
 	}
@@ -84,18 +100,21 @@ func (c *Control) UpdateSecret(ctx context.Context, team cay.TeamID, ref, value 
 }
 
 // RemoveSecret forgets a secret and its value.
-func (c *Control) RemoveSecret(ctx context.Context, team cay.TeamID, ref string) error {
-	x, err := c.Secret(ctx, team, ref)
+func (c *Control) RemoveSecret(ctx context.Context, who cay.Caller, ref string) error {
+	if err := who.May(cay.WriteSecrets); err != nil {
+		return err
+	}
+	x, err := c.secret(ctx, who.Team, ref)
 	if err != nil {
 		return err
 	}
-	return c.store.RemoveSecret(ctx, team, x.ID)
+	return c.store.RemoveSecret(ctx, who.Team, x.ID)
 }
 
 // SecretValue is the present value of a secret. It is for the egress proxy
 // alone: no face may call it.
 func (c *Control) SecretValue(ctx context.Context, team cay.TeamID, name string) (string, error) {
-	x, err := c.Secret(ctx, team, name)
+	x, err := c.secret(ctx, team, name)
 	if err != nil {
 		return "", err
 	}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/cay-run/cay"
@@ -10,16 +11,19 @@ import (
 
 // Snapshot saves a running sandbox, which runs on, as something that sandboxes
 // can be made of: a template of its own. With a name it becomes the newest
-// state of the snapshot of that name. Name may be empty. What is made of a
-// snapshot of files boots from them.
-func (c *Control) Snapshot(ctx context.Context, team cay.TeamID, id cay.SandboxID, name string, kind cay.SnapshotKind) (cay.Template, error) {
-	name, err := c.snapshotName(ctx, team, name)
-	if err != nil {
-		return cay.Template{}, err
+// state of the snapshot of that name, or of a tag of it for "name:tag". Name
+// may be empty. Sandboxes that are made of a snapshot of files boot from them.
+func (c *Control) Snapshot(ctx context.Context, who cay.Caller, id cay.SandboxID, name string, kind cay.SnapshotKind) (Snap, error) {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return Snap{}, err
 	}
-	source, saved, unpin, err := c.checkpoint(ctx, team, id, kind)
+	name, tag, err := c.snapshotName(ctx, who.Team, name)
 	if err != nil {
-		return cay.Template{}, err
+		return Snap{}, err
+	}
+	source, saved, unpin, err := c.checkpoint(ctx, who.Team, id, kind)
+	if err != nil {
+		return Snap{}, err
 	}
 	defer c.discard(ctx, saved) // when it could not be recorded
 	defer unpin()
@@ -28,21 +32,33 @@ func (c *Control) Snapshot(ctx context.Context, team cay.TeamID, id cay.SandboxI
 	defer cancel()
 	t, err := c.snapshotTemplate(ctx, source, name)
 	if err != nil {
-		return cay.Template{}, err
+		return Snap{}, err
 	}
-	before := t.Snapshot
+	before := c.tagSnapshots(ctx, t.ID, []string{tag})
 	at := now()
 	err = c.store.PutBuild(ctx, cay.Build{
-		ID: cay.NewBuildID(), Template: t.ID, Team: team, State: cay.BuildReady, Snapshot: saved,
+		ID: cay.NewBuildID(), Template: t.ID, Team: who.Team, State: cay.BuildReady, Snapshot: saved,
 		Limits: source.Limits, EnvdVersion: guest.EnvdVersion, Setup: c.setupOf(ctx, source),
-		CreatedAt: at, UpdatedAt: at, FinishedAt: at,
+		CreatedAt: at, UpdatedAt: at, FinishedAt: at, Tags: []string{tag},
 	})
 	if err != nil {
-		return cay.Template{}, err
+		return Snap{}, err
 	}
-	c.tell(ctx, event(ctx, source, cay.SandboxCheckpointed, cay.ReasonAsked, "template", string(t.ID), "name", name))
-	c.discard(ctx, before)
-	return c.store.Template(ctx, team, t.ID)
+	c.tell(ctx, event(who, source, cay.SandboxCheckpointed, cay.ReasonAsked, "template", string(t.ID), "name", name, "tag", tag))
+	for _, id := range before {
+		c.discard(ctx, id)
+	}
+	if t, err = c.store.Template(ctx, who.Team, t.ID); err == nil && tag != defaultTag {
+		t, err = c.tagged(ctx, t, tag)
+	}
+	return Snap{t, tag}, err
+}
+
+// Snap is a snapshot that clients took: a build of a template of its own,
+// under a tag.
+type Snap struct {
+	cay.Template
+	Tag string
 }
 
 // setupOf is what the template of a sandbox starts with, for builds that are
@@ -57,30 +73,31 @@ func (c *Control) setupOf(ctx context.Context, s cay.Sandbox) cay.Setup {
 
 // snapshotName checks a name before anything is saved, and brings it to the
 // form that it is recorded in.
-func (c *Control) snapshotName(ctx context.Context, team cay.TeamID, name string) (string, error) {
+func (c *Control) snapshotName(ctx context.Context, team cay.TeamID, name string) (base, tag string, err error) {
 	if name == "" {
-		return "", nil
+		return "", defaultTag, nil
 	}
 	parts := reference.FindStringSubmatch(strings.ToLower(name))
 	if parts == nil || len(name) > 128 {
-		return "", cay.Errorf(cay.Invalid, "name: %.80q is no name for a snapshot", name).
+		return "", "", cay.Errorf(cay.Invalid, "name: %.80q is no name for a snapshot", name).
 			WithHint("use letters, digits, '.', '_' and '-'")
 	}
-	space, base, tag := parts[1], parts[2], parts[3]
-	if tag != "" && tag != defaultTag {
-		return "", cay.Errorf(cay.Unsupported, "name: tags other than %q are not in this version of Cay", defaultTag)
+	space, base := parts[1], parts[2]
+	tags, err := cleanTags([]string{parts[3]})
+	if err != nil {
+		return "", "", err
 	}
 	if space != "" {
 		owner, err := c.store.TeamByName(ctx, space)
 		if err != nil || owner.ID != team {
-			return "", cay.Errorf(cay.Denied, "name: %q is not your team", space)
+			return "", "", cay.Errorf(cay.Denied, "name: %q is not your team", space)
 		}
 	}
-	_, err := c.ownSnapshot(ctx, team, base)
+	_, err = c.ownSnapshot(ctx, team, base)
 	if cay.KindOf(err) == cay.NotFound {
 		err = nil
 	}
-	return base, err
+	return base, tags[0], err
 }
 
 // ownSnapshot finds a team's snapshot by name. Conflict means that the name is
@@ -110,51 +127,77 @@ func (c *Control) snapshotTemplate(ctx context.Context, source cay.Sandbox, name
 	}
 	t.Names = []string{name}
 	err = c.store.AddTemplate(ctx, t)
-	if cay.KindOf(err) == cay.Conflict { // somebody else just made it
+	if cay.KindOf(err) == cay.Conflict { // another caller just made it
 		return c.ownSnapshot(ctx, source.Team, name)
 	}
 	return t, err
 }
 
 // Snapshots lists a team's snapshots, newest first: all, those of a sandbox,
-// or the one of a name. What is not there finds nothing.
-func (c *Control) Snapshots(ctx context.Context, team cay.TeamID, of cay.SandboxID, name string) ([]cay.Template, error) {
-	only := cay.TemplateID("")
+// or those of a name, with or without a tag. One that is not there finds
+// nothing.
+func (c *Control) Snapshots(ctx context.Context, who cay.Caller, of cay.SandboxID, name string) ([]Snap, error) {
+	if err := who.May(cay.ReadTemplates); err != nil {
+		return nil, err
+	}
+	return c.snapshots(ctx, who.Team, of, name)
+}
+
+func (c *Control) snapshots(ctx context.Context, team cay.TeamID, of cay.SandboxID, name string) ([]Snap, error) {
+	only, tag := cay.TemplateID(""), ""
 	if name != "" {
-		t, err := c.Template(ctx, team, name)
+		base, named, _ := strings.Cut(strings.ToLower(name), ":")
+		t, err := c.findTemplate(ctx, team, base)
 		switch kind := cay.KindOf(err); {
 		case kind == cay.NotFound || kind == cay.Invalid:
 			return nil, nil
 		case err != nil:
 			return nil, err
 		}
-		only = t.ID
+		only, tag = t.ID, named
 	}
 	all, err := c.store.Templates(ctx, team)
 	if err != nil {
 		return nil, err
 	}
-	var out []cay.Template
+	var out []Snap
 	for _, t := range all {
-		if t.Source != "" && t.Team == team && t.Build != "" && (of == "" || t.Source == of) && (only == "" || t.ID == only) {
-			out = append(out, t)
+		if t.Source == "" || t.Team != team || of != "" && t.Source != of || only != "" && t.ID != only {
+			continue
+		}
+		tags, err := c.store.Tags(ctx, t.ID)
+		if err != nil {
+			return nil, err
+		}
+		slices.SortStableFunc(tags, func(a, b cay.Tag) int { return b.CreatedAt.Compare(a.CreatedAt) })
+		for _, one := range tags {
+			if tag == "" || one.Name == tag {
+				out = append(out, Snap{t, one.Name})
+			}
 		}
 	}
 	return out, nil
 }
 
-// RemoveTemplate removes a team's own template or snapshot that no sandbox
-// was made of which is not over.
-func (c *Control) RemoveTemplate(ctx context.Context, team cay.TeamID, ref string) error {
-	t, err := c.Template(ctx, team, ref)
+// RemoveTemplate removes a team's own template or snapshot, unless a sandbox
+// that has not ended was made of it. Of a snapshot that has several tags, a
+// reference with one of them removes that one alone.
+func (c *Control) RemoveTemplate(ctx context.Context, who cay.Caller, ref string) error {
+	if err := who.May(cay.WriteTemplates); err != nil {
+		return err
+	}
+	t, err := c.findTemplate(ctx, who.Team, ref)
 	if err != nil {
 		return err
 	}
-	if t.Team != team {
-		return cay.Errorf(cay.Denied, "template %q is another team's", ref)
+	if t.Team != who.Team {
+		return errOtherTeam(ref)
+	}
+	if done, err := c.removeSnapshotTag(ctx, t, ref); done || err != nil {
+		return err
 	}
 	snapshots := []cay.SnapshotID{t.Snapshot}
-	builds, err := c.store.Builds(ctx, team, t.ID)
+	builds, err := c.store.Builds(ctx, who.Team, t.ID)
 	if err != nil {
 		return err
 	}
@@ -172,18 +215,54 @@ func (c *Control) RemoveTemplate(ctx context.Context, team cay.TeamID, ref strin
 	return nil
 }
 
-func (c *Control) removeTemplate(ctx context.Context, t cay.Template) error {
-	c.collecting.Lock() // nobody may start from it meanwhile
-	defer c.collecting.Unlock()
-	n := 0
-	for _, e := range c.entries() {
-		if e.sandbox().Template == t.ID {
-			n++
+// removeSnapshotTag removes one of several tags of a snapshot, where the
+// reference names it.
+func (c *Control) removeSnapshotTag(ctx context.Context, t cay.Template, ref string) (done bool, err error) {
+	_, tag, named := strings.Cut(strings.ToLower(ref), ":")
+	if !named || t.Source == "" {
+		return false, nil
+	}
+	tags, err := c.store.Tags(ctx, t.ID)
+	switch {
+	case err != nil:
+		return false, err
+	case !slices.ContainsFunc(tags, func(one cay.Tag) bool { return one.Name == tag }):
+		return false, cay.Errorf(cay.NotFound, "snapshot %q not found", ref)
+	case len(tags) == 1: // the snapshot goes with it
+		return false, nil
+	}
+	before := c.tagSnapshots(ctx, t.ID, []string{tag})
+	if err := c.store.RemoveTags(ctx, t.ID, []string{tag}); err != nil {
+		return false, err
+	}
+	for _, id := range before {
+		c.discard(ctx, id)
+	}
+	return true, nil
+}
+
+func (c *Control) removeTemplate(ctx context.Context, t cay.Template) (err error) {
+	removed, _ := c.holds.remove(string(t.ID), func() bool {
+		n := 0
+		for _, e := range c.entries() {
+			if e.sandbox().Template == t.ID {
+				n++
+			}
 		}
+		if n > 0 {
+			err = errTemplateUsed(t.ID, "are running or paused use it (%d)", n)
+			return false
+		}
+		err = c.store.RemoveTemplate(ctx, t.Team, t.ID)
+		return err == nil
+	}, func() error { return nil })
+	if !removed && err == nil {
+		err = errTemplateUsed(t.ID, "are being started use it")
 	}
-	if n > 0 {
-		return cay.Errorf(cay.Invalid, "template %s cannot be deleted: sandboxes that are running or paused use it (%d)", t.ID, n).
-			WithHint("end them first")
-	}
-	return c.store.RemoveTemplate(ctx, t.Team, t.ID)
+	return err
+}
+
+func errTemplateUsed(id cay.TemplateID, how string, args ...any) error {
+	return cay.Errorf(cay.Invalid, "template %s cannot be deleted: sandboxes that "+how, append([]any{id}, args...)...).
+		WithHint("end them first")
 }

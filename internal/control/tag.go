@@ -8,28 +8,34 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// AssignTags points tags at the build that target means, which is a name with
-// or without a tag. It returns the build and the tags as recorded.
-func (c *Control) AssignTags(ctx context.Context, team cay.TeamID, target string, tags []string) (cay.BuildID, []string, error) {
+// AssignTags points tags at the build that target means: a name or an id, with
+// or without a tag or the id of a build. It returns the build and the tags as
+// recorded.
+func (c *Control) AssignTags(ctx context.Context, who cay.Caller, target string, tags []string) (cay.BuildID, []string, error) {
+	if err := who.May(cay.WriteTemplates); err != nil {
+		return "", nil, err
+	}
 	tags, err := namedTags(tags)
 	if err != nil {
 		return "", nil, err
 	}
-	t, err := c.ownTemplate(ctx, team, target)
+	t, release, err := c.held(ctx, who.Team, target, false)
 	if err != nil {
 		return "", nil, err
+	}
+	defer release()
+	if t.Team != who.Team {
+		return "", nil, errOtherTeam(target)
 	}
 	if t.Build == "" {
 		return "", nil, cay.Errorf(cay.NotFound, "template %q has no finished build", target)
 	}
-	b, err := c.store.Build(ctx, team, t.Build)
+	b, err := c.store.Build(ctx, who.Team, t.Build)
 	if err != nil {
 		return "", nil, err
 	}
 	before := c.tagSnapshots(ctx, t.ID, tags)
-	c.collecting.RLock()
 	err = c.store.PutTags(ctx, b, tags, now())
-	c.collecting.RUnlock()
 	if err != nil {
 		return "", nil, err
 	}
@@ -39,8 +45,36 @@ func (c *Control) AssignTags(ctx context.Context, team cay.TeamID, target string
 	return b.ID, tags, nil
 }
 
+// TagAssignments lists when the tags of a team's own template were pointed to
+// builds that are ready, newest first.
+func (c *Control) TagAssignments(ctx context.Context, who cay.Caller, ref string) ([]cay.TagAssignment, error) {
+	if err := who.May(cay.ReadTemplates); err != nil {
+		return nil, err
+	}
+	t, err := c.findTemplate(ctx, who.Team, ref)
+	if err == nil && t.Team != who.Team {
+		err = cay.Errorf(cay.NotFound, "template %q not found", ref)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.store.TagAssignments(ctx, t.ID)
+}
+
+// CleanTag brings a tag to the form that it is recorded in.
+func CleanTag(tag string) (string, error) {
+	clean, err := namedTags([]string{tag})
+	if err != nil {
+		return "", err
+	}
+	return clean[0], nil
+}
+
 // RemoveTags takes tags away from a template. The default one stays.
-func (c *Control) RemoveTags(ctx context.Context, team cay.TeamID, name string, tags []string) error {
+func (c *Control) RemoveTags(ctx context.Context, who cay.Caller, name string, tags []string) error {
+	if err := who.May(cay.WriteTemplates); err != nil {
+		return err
+	}
 	tags, err := namedTags(tags)
 	if err != nil {
 		return err
@@ -49,7 +83,7 @@ func (c *Control) RemoveTags(ctx context.Context, team cay.TeamID, name string, 
 		return cay.Errorf(cay.Invalid, "tags: the tag %q cannot be deleted", defaultTag)
 	}
 	name, _, _ = strings.Cut(name, ":")
-	t, err := c.ownTemplate(ctx, team, name)
+	t, err := c.ownTemplate(ctx, who.Team, name)
 	if err != nil {
 		return err
 	}
@@ -64,8 +98,11 @@ func (c *Control) RemoveTags(ctx context.Context, team cay.TeamID, name string, 
 }
 
 // Tags lists a template's tags by name.
-func (c *Control) Tags(ctx context.Context, team cay.TeamID, ref string) ([]cay.Tag, error) {
-	t, err := c.Template(ctx, team, ref)
+func (c *Control) Tags(ctx context.Context, who cay.Caller, ref string) ([]cay.Tag, error) {
+	if err := who.May(cay.ReadTemplates); err != nil {
+		return nil, err
+	}
+	t, err := c.findTemplate(ctx, who.Team, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -73,23 +110,30 @@ func (c *Control) Tags(ctx context.Context, team cay.TeamID, ref string) ([]cay.
 }
 
 // SetPublic says whether other teams may use a template.
-func (c *Control) SetPublic(ctx context.Context, team cay.TeamID, ref string, public *bool) (cay.Template, error) {
-	t, err := c.ownTemplate(ctx, team, ref)
+func (c *Control) SetPublic(ctx context.Context, who cay.Caller, ref string, public *bool) (cay.Template, error) {
+	if err := who.May(cay.WriteTemplates); err != nil {
+		return cay.Template{}, err
+	}
+	t, err := c.ownTemplate(ctx, who.Team, ref)
 	if err != nil || public == nil {
 		return t, err
 	}
 	t.Public = *public
-	return t, c.store.SetPublic(ctx, team, t.ID, *public)
+	return t, c.store.SetPublic(ctx, who.Team, t.ID, *public)
 }
 
 // ownTemplate finds a template that must be the team's own. A reference that
 // cannot be one is the caller's mistake.
 func (c *Control) ownTemplate(ctx context.Context, team cay.TeamID, ref string) (cay.Template, error) {
-	t, err := c.Template(ctx, team, ref)
+	t, err := c.findTemplate(ctx, team, ref)
 	if err == nil && t.Team != team {
-		err = cay.Errorf(cay.Denied, "template %q is another team's", ref)
+		err = errOtherTeam(ref)
 	}
 	return t, err
+}
+
+func errOtherTeam(ref string) error {
+	return cay.Errorf(cay.Denied, "template %q is another team's", ref)
 }
 
 // namedTags is cleanTags for a list that must name some.

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/store"
 )
 
 const (
@@ -25,7 +24,10 @@ type TeamMetric struct {
 
 // TeamMetrics works out, from the events, how many of a team's sandboxes ran.
 // It goes back as far as events are kept.
-func (c *Control) TeamMetrics(ctx context.Context, team cay.TeamID, from, to time.Time) ([]TeamMetric, error) {
+func (c *Control) TeamMetrics(ctx context.Context, who cay.Caller, from, to time.Time) ([]TeamMetric, error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return nil, err
+	}
 	oldest, newest := time.Now().Add(-keepEvents), time.Now()
 	if from.Before(oldest) {
 		from = oldest
@@ -36,12 +38,11 @@ func (c *Control) TeamMetrics(ctx context.Context, team cay.TeamID, from, to tim
 	if !from.Before(to) {
 		return []TeamMetric{}, nil
 	}
-	events, err := c.store.Events(ctx, store.EventQuery{Team: team})
-	if err != nil {
+	count := newRunCount(from, to)
+	if err := c.store.Starts(ctx, who.Team, from, count.visit); err != nil {
 		return nil, err
 	}
-	step := max(teamStep, to.Sub(from)/teamSamples)
-	return samples(runs(events, c.runningOf(team)), from, to, step), nil
+	return count.metrics(c.runningOf(who.Team)), nil
 }
 
 func (c *Control) runningOf(team cay.TeamID) int {
@@ -54,68 +55,71 @@ func (c *Control) runningOf(team cay.TeamID) int {
 	return n
 }
 
-// change is a moment at which a sandbox began to run or ceased to.
-type change struct {
-	at      time.Time
-	running int // of the team's, from then on
-	started bool
+// runCount counts the sandboxes that run, in steps, from the moments at which
+// they begin to and cease to. It keeps the steps and none of the moments.
+type runCount struct {
+	from, to time.Time
+	step     time.Duration
+	out      []TeamMetric // the last one is open
+	running  int          // more than at from
+	starts   int          // in the open step
+	later    int          // that run more since to
 }
 
-// runs counts the sandboxes that run after each event. What ran before the
-// first event is known from what runs now.
-func runs(events []cay.Event, now int) []change {
-	on := make(map[cay.SandboxID]bool)
-	var out []change
-	n := 0
-	for _, e := range events {
-		before, runs := on[e.Sandbox], false
-		switch e.Type {
-		case cay.SandboxRunning, cay.SandboxResumed:
-			runs = true
-		case cay.SandboxPaused, cay.SandboxKilled:
-		default:
-			continue
-		}
-		if runs == before {
-			continue
-		}
-		on[e.Sandbox] = runs
-		if runs {
-			n++
-		} else {
-			n--
-		}
-		out = append(out, change{e.At, n, runs})
-	}
-	for i := range out {
-		out[i].running = max(0, out[i].running+now-n)
-	}
-	return out
+func newRunCount(from, to time.Time) *runCount {
+	c := &runCount{from: from, to: to, step: max(teamStep, to.Sub(from)/teamSamples)}
+	c.open()
+	return c
 }
 
-func samples(changes []change, from, to time.Time, step time.Duration) []TeamMetric {
-	var out []TeamMetric
-	running, i := 0, 0
-	for ; i < len(changes) && !changes[i].at.After(from); i++ {
-		running = changes[i].running
+// open begins the next step.
+func (c *runCount) open() {
+	at := c.from.Add(time.Duration(len(c.out)+1) * c.step)
+	if at.After(c.to) {
+		at = c.to
 	}
-	for at := from.Add(step); ; at = at.Add(step) {
-		if at.After(to) {
-			at = to
-		}
-		m := TeamMetric{At: at.UTC().Truncate(time.Second), Most: running}
-		starts := 0
-		for ; i < len(changes) && !changes[i].at.After(at); i++ {
-			running = changes[i].running
-			m.Most = max(m.Most, running)
-			if changes[i].started {
-				starts++
-			}
-		}
-		m.Running, m.StartRate = running, float64(starts)/step.Seconds()
-		out = append(out, m)
-		if !at.Before(to) {
-			return out
-		}
+	c.out = append(c.out, TeamMetric{At: at, Most: c.running})
+	c.starts = 0
+}
+
+// end ends the open step and reports whether it was not the last one.
+func (c *runCount) end() bool {
+	last := &c.out[len(c.out)-1]
+	last.Running, last.StartRate = c.running, float64(c.starts)/c.step.Seconds()
+	return last.At.Before(c.to)
+}
+
+func (c *runCount) visit(at time.Time, runs bool) {
+	by := -1
+	if runs {
+		by = 1
 	}
+	if at.After(c.to) {
+		c.later += by
+		return
+	}
+	for at.After(c.out[len(c.out)-1].At) && c.end() {
+		c.open()
+	}
+	c.running += by
+	last := &c.out[len(c.out)-1]
+	last.Most = max(last.Most, c.running)
+	if runs {
+		c.starts++
+	}
+}
+
+// metrics are the steps. What ran before the first moment is known from what
+// runs now.
+func (c *runCount) metrics(now int) []TeamMetric {
+	for c.end() {
+		c.open()
+	}
+	before := now - c.running - c.later
+	for i := range c.out {
+		m := &c.out[i]
+		m.At = m.At.UTC().Truncate(time.Second)
+		m.Running, m.Most = max(0, m.Running+before), max(0, m.Most+before)
+	}
+	return c.out
 }

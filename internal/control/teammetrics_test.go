@@ -3,22 +3,18 @@ package control
 import (
 	"testing"
 	"time"
-
-	"github.com/cay-run/cay"
 )
 
 func TestTeamSamples(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
-	at := func(second int, id cay.SandboxID, what cay.EventType) cay.Event {
-		return cay.Event{Sandbox: id, Type: what, At: start.Add(time.Duration(second) * time.Second)}
+	count := newRunCount(start, start.Add(190*time.Second))
+	for _, m := range []struct {
+		second int
+		runs   bool
+	}{{11, true}, {70, true}, {76, false}, {130, true}, {131, false}, {200, true}} {
+		count.visit(start.Add(time.Duration(m.second)*time.Second), m.runs)
 	}
-	events := []cay.Event{
-		at(10, "a", cay.SandboxCreated), at(11, "a", cay.SandboxRunning),
-		at(70, "b", cay.SandboxRunning), at(75, "a", cay.SandboxPausing), at(76, "a", cay.SandboxPaused),
-		at(77, "a", cay.SandboxResuming), at(78, "a", cay.SandboxPaused), // it failed
-		at(130, "a", cay.SandboxResumed), at(131, "b", cay.SandboxKilled), at(132, "c", cay.SandboxKilled),
-	}
-	got := samples(runs(events, 3), start, start.Add(190*time.Second), time.Minute) // two from before
+	got := count.metrics(4) // two from before
 	want := []struct {
 		second, running, most int
 		starts                float64

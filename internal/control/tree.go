@@ -42,20 +42,23 @@ type BranchOf struct {
 
 // Tree returns the tree that a team's sandbox is in, its forks included. One
 // that is over still has what is kept of it.
-func (c *Control) Tree(ctx context.Context, team cay.TeamID, id cay.SandboxID) (Tree, error) {
-	at, err := c.store.Branch(ctx, team, id)
+func (c *Control) Tree(ctx context.Context, who cay.Caller, id cay.SandboxID) (Tree, error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return Tree{}, err
+	}
+	at, err := c.store.Branch(ctx, who.Team, id)
 	if err != nil {
 		return Tree{}, err
 	}
-	if _, err := c.find(team, id); err != nil {
-		kept, kerr := c.store.Checkpoints(ctx, store.CheckpointQuery{Team: team, Sandbox: id})
+	if _, err := c.find(who.Team, id); err != nil {
+		kept, kerr := c.store.Checkpoints(ctx, store.CheckpointQuery{Team: who.Team, Sandbox: id})
 		if kerr != nil || len(kept) == 0 {
 			return Tree{}, err
 		}
 		at.Tree = kept[0].Tree
 	}
 	out := Tree{Root: at.Tree}
-	if out.Checkpoints, err = c.store.Checkpoints(ctx, store.CheckpointQuery{Team: team, Tree: at.Tree}); err != nil {
+	if out.Checkpoints, err = c.store.Checkpoints(ctx, store.CheckpointQuery{Team: who.Team, Tree: at.Tree}); err != nil {
 		return Tree{}, err
 	}
 	branches, err := c.store.Branches(ctx, at.Tree)
@@ -64,27 +67,30 @@ func (c *Control) Tree(ctx context.Context, team cay.TeamID, id cay.SandboxID) (
 	}
 	seen := false
 	for _, b := range branches {
-		if e, err := c.find(team, b.Sandbox); err == nil {
+		if e, err := c.find(who.Team, b.Sandbox); err == nil {
 			seen = seen || b.Sandbox == at.Tree
 			out.Branches = append(out.Branches, BranchOf{e.sandbox(), b.Checkpoint})
 		}
 	}
-	if e, err := c.find(team, at.Tree); err == nil && !seen { // it has no checkpoint yet
+	if e, err := c.find(who.Team, at.Tree); err == nil && !seen { // it has no checkpoint yet
 		out.Branches = append([]BranchOf{{Sandbox: e.sandbox()}}, out.Branches...)
 	}
 	return out, nil
 }
 
 // Checkpoint saves a running sandbox, which runs on, as a node of its tree.
-func (c *Control) Checkpoint(ctx context.Context, team cay.TeamID, id cay.SandboxID, kind cay.SnapshotKind, label string) (out cay.Checkpoint, err error) {
+func (c *Control) Checkpoint(ctx context.Context, who cay.Caller, id cay.SandboxID, kind cay.SnapshotKind, label string) (out cay.Checkpoint, err error) {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return out, err
+	}
 	if err := checkLabel(label); err != nil {
 		return out, err
 	}
 	if err := checkKind(kind); err != nil {
 		return out, err
 	}
-	err = c.change(ctx, team, id, func(e *entry, s cay.Sandbox) error {
-		out, err = c.addCheckpoint(ctx, e, s, cay.Checkpoint{Kind: kind, Label: label})
+	err = c.change(ctx, who.Team, id, func(e *entry, s cay.Sandbox) error {
+		out, err = c.addCheckpoint(ctx, who, e, s, cay.Checkpoint{Kind: kind, Label: label})
 		return err
 	})
 	return out, err
@@ -93,12 +99,17 @@ func (c *Control) Checkpoint(ctx context.Context, team cay.TeamID, id cay.Sandbo
 // addCheckpoint saves a running sandbox. The caller holds its lock. The
 // snapshot is whole before there is a record of it: a crash between leaves one
 // that the next start removes.
-func (c *Control) addCheckpoint(ctx context.Context, e *entry, s cay.Sandbox, n cay.Checkpoint) (cay.Checkpoint, error) {
+func (c *Control) addCheckpoint(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, n cay.Checkpoint) (cay.Checkpoint, error) {
 	if err := mustRun(s); err != nil {
 		return n, err
 	}
 	if err := c.checkRoom(ctx, s); err != nil {
 		return n, err
+	}
+	if n.Kind != cay.FilesSnapshot {
+		if err := c.responds(ctx, s); err != nil {
+			return n, err
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveWithin)
 	defer cancel()
@@ -111,7 +122,7 @@ func (c *Control) addCheckpoint(ctx context.Context, e *entry, s cay.Sandbox, n 
 	if err := c.node.Checkpoint(ctx, s.Instance, c.snapshotOf(s, n.ID, n.Kind)); err != nil {
 		return n, saveError(err, "the sandbox could not be saved")
 	}
-	n, err := c.recordCheckpoint(ctx, e, s, n)
+	n, err := c.recordCheckpoint(ctx, who, e, s, n)
 	if err == nil {
 		c.log.Info("checkpoint taken", "sandbox", s.ID, "checkpoint", n.ID, "auto", n.Auto)
 	}
@@ -119,8 +130,8 @@ func (c *Control) addCheckpoint(ctx context.Context, e *entry, s cay.Sandbox, n 
 }
 
 // recordCheckpoint makes a snapshot of a sandbox a node of its tree.
-func (c *Control) recordCheckpoint(ctx context.Context, e *entry, s cay.Sandbox, n cay.Checkpoint) (cay.Checkpoint, error) {
-	saved, err := c.node.Snapshot(n.ID)
+func (c *Control) recordCheckpoint(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, n cay.Checkpoint) (cay.Checkpoint, error) {
+	saved, err := c.node.Snapshot(ctx, n.ID)
 	if err != nil {
 		return n, err
 	}
@@ -130,7 +141,7 @@ func (c *Control) recordCheckpoint(ctx context.Context, e *entry, s cay.Sandbox,
 	if n.Auto {
 		reason = cay.ReasonAuto
 	}
-	told := event(ctx, s, cay.SandboxCheckpointed, reason, "checkpoint", string(n.ID), "label", n.Label)
+	told := event(who, s, cay.SandboxCheckpointed, reason, "checkpoint", string(n.ID), "label", n.Label)
 	if n, err = c.store.AddCheckpoint(ctx, n, told); err != nil {
 		return n, err
 	}
@@ -149,22 +160,25 @@ func (c *Control) checkRoom(ctx context.Context, s cay.Sandbox) error {
 	n, err := c.store.CountCheckpoints(ctx, at.Tree)
 	if err == nil && n >= MaxCheckpoints {
 		err = cay.Errorf(cay.Exhausted, "sandbox %s has %d checkpoints with its forks, which is the most", s.ID, n).
-			WithHint("delete some")
+			WithCode(cay.CodeTeamLimit).WithHint("delete some")
 	}
 	return err
 }
 
 // Label names a checkpoint for people. One with a label outlives its sandbox.
-func (c *Control) Label(ctx context.Context, team cay.TeamID, id cay.SnapshotID, label string) (cay.Checkpoint, error) {
+func (c *Control) Label(ctx context.Context, who cay.Caller, id cay.SnapshotID, label string) (cay.Checkpoint, error) {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return cay.Checkpoint{}, err
+	}
 	if err := checkLabel(label); err != nil {
 		return cay.Checkpoint{}, err
 	}
-	if err := c.store.LabelCheckpoint(ctx, team, id, label); err != nil {
+	if err := c.store.LabelCheckpoint(ctx, who.Team, id, label); err != nil {
 		return cay.Checkpoint{}, err
 	}
-	n, err := c.store.Checkpoint(ctx, team, id)
-	if err == nil && label == "" { // nobody may want it any more
-		c.pruneTree(ctx, team, n.Tree)
+	n, err := c.store.Checkpoint(ctx, who.Team, id)
+	if err == nil && label == "" { // it may be unwanted now
+		c.pruneTree(ctx, who.Team, n.Tree)
 	}
 	return n, err
 }
@@ -192,14 +206,17 @@ func checkKind(kind cay.SnapshotKind) error {
 
 // RemoveCheckpoint deletes a checkpoint that nothing was started from which
 // lives. What came after it stays and comes after its parent.
-func (c *Control) RemoveCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID) error {
-	if _, err := c.store.Checkpoint(ctx, team, id); err != nil {
+func (c *Control) RemoveCheckpoint(ctx context.Context, who cay.Caller, id cay.SnapshotID) error {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return err
+	}
+	if _, err := c.store.Checkpoint(ctx, who.Team, id); err != nil {
 		return err
 	}
 	if why := c.inUse(id); why != "" {
 		return cay.Errorf(cay.Conflict, "checkpoint %s is in use: %s", id, why)
 	}
-	if err := c.store.RemoveCheckpoint(ctx, team, id); err != nil {
+	if err := c.store.RemoveCheckpoint(ctx, who.Team, id); err != nil {
 		return err
 	}
 	c.discard(ctx, id)
@@ -209,10 +226,7 @@ func (c *Control) RemoveCheckpoint(ctx context.Context, team cay.TeamID, id cay.
 // inUse says why a checkpoint's snapshot is needed, or nothing. One that
 // comes to be needed after this is kept by who needs it.
 func (c *Control) inUse(id cay.SnapshotID) string {
-	c.mu.RLock()
-	pinned := c.pins[id] > 0
-	c.mu.RUnlock()
-	if pinned {
+	if c.holds.has(string(id)) {
 		return "something is being started from it"
 	}
 	for _, e := range c.entries() {
@@ -230,7 +244,10 @@ func (c *Control) inUse(id cay.SnapshotID) string {
 
 // ForkCheckpoint makes sandboxes that start as one was at a checkpoint, each
 // with an identity of its own. An error means that there is no fork at all.
-func (c *Control) ForkCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID, count int, timeout time.Duration) ([]Forked, error) {
+func (c *Control) ForkCheckpoint(ctx context.Context, who cay.Caller, id cay.SnapshotID, count int, timeout time.Duration) ([]Forked, error) {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return nil, err
+	}
 	if err := checkTimeout(timeout); err != nil {
 		return nil, err
 	}
@@ -239,21 +256,12 @@ func (c *Control) ForkCheckpoint(ctx context.Context, team cay.TeamID, id cay.Sn
 	}
 	defer c.discard(ctx, id) // when its record went meanwhile
 	defer c.pin(id)()
-	n, err := c.store.Checkpoint(ctx, team, id)
+	n, err := c.store.Checkpoint(ctx, who.Team, id)
 	if err != nil {
 		return nil, err
 	}
 	at := cay.Branch{Tree: n.Tree, Checkpoint: n.ID}
-	return c.spawn(ctx, n.Source, n.ID, at, count, timeout), nil
-}
-
-// enterTree records where a new sandbox is in a tree.
-func (c *Control) enterTree(ctx context.Context, e *entry, at cay.Branch) error {
-	err := c.store.PutBranch(ctx, at)
-	if err == nil {
-		e.tree.member.Store(true)
-	}
-	return err
+	return c.spawn(ctx, who, n.Source, n.ID, at, count, timeout), nil
 }
 
 // leaveTree removes what only a sandbox that is over needed.
@@ -265,15 +273,15 @@ func (c *Control) leaveTree(ctx context.Context, e *entry, s cay.Sandbox) {
 	defer cancel()
 	at, err := c.store.Branch(ctx, s.Team, s.ID)
 	if err != nil {
-		c.log.Error("cannot tidy a tree of checkpoints", "sandbox", s.ID, "error", err)
+		c.log.Error("cannot tidy a tree of checkpoints", "sandbox", s.ID, "err", err)
 		return
 	}
 	c.pruneTree(ctx, s.Team, at.Tree)
 }
 
-// pruneTree removes the checkpoints of a tree that nobody can want: those
+// pruneTree removes the checkpoints of a tree without a use: those
 // without a label, of sandboxes that are over, which no living one comes from.
-// What fails here is tried again at the next start.
+// A failure is tried again at the next start.
 func (c *Control) pruneTree(ctx context.Context, team cay.TeamID, tree cay.SandboxID) {
 	nodes, err := c.store.Checkpoints(ctx, store.CheckpointQuery{Team: team, Tree: tree})
 	if err == nil && len(nodes) > 0 {
@@ -292,7 +300,7 @@ func (c *Control) pruneTree(ctx context.Context, team cay.TeamID, tree cay.Sandb
 		}
 	}
 	if err != nil {
-		c.log.Error("cannot tidy a tree of checkpoints", "tree", tree, "error", err)
+		c.log.Error("cannot tidy a tree of checkpoints", "tree", tree, "err", err)
 	}
 }
 
@@ -327,6 +335,7 @@ func (c *Control) reconcileTrees(ctx context.Context) error {
 	for _, b := range branches {
 		if e := c.live[b.Sandbox]; e != nil {
 			e.tree.member.Store(true)
+			e.tree.rewound.Store(b.Rewound)
 			e.setAuto(b.Auto)
 		}
 	}
@@ -336,6 +345,9 @@ func (c *Control) reconcileTrees(ctx context.Context) error {
 	}
 	seen := make(map[cay.SandboxID]bool)
 	for _, n := range nodes {
+		if e := c.live[n.Sandbox]; e != nil && n.Auto { // the oldest first
+			e.tree.saved.Store(n.CreatedAt.UnixMilli())
+		}
 		if !seen[n.Tree] {
 			seen[n.Tree] = true
 			c.pruneTree(ctx, n.Team, n.Tree)
@@ -345,8 +357,8 @@ func (c *Control) reconcileTrees(ctx context.Context) error {
 	// which one it is.
 	for _, e := range c.live {
 		if s := e.sandbox(); s.State == cay.Running {
-			if err := c.node.Route(s.Instance); err != nil {
-				c.log.Warn("a sandbox cannot be reached", "sandbox", s.ID, "error", err)
+			if err := c.node.Route(ctx, s.Instance); err != nil {
+				c.log.Warn("a sandbox cannot be reached", "sandbox", s.ID, "err", err)
 			}
 		}
 	}

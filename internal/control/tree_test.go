@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
 )
 
 func (w *world) checkpoint(s cay.Sandbox, label string) cay.Checkpoint {
 	w.Helper()
-	n, err := w.c.Checkpoint(w.Context(), s.Team, s.ID, "", label)
+	n, err := w.c.Checkpoint(w.Context(), cay.ForTeam(s.Team), s.ID, "", label)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -25,7 +26,7 @@ func (w *world) checkpoint(s cay.Sandbox, label string) cay.Checkpoint {
 // nodes returns the ids of the checkpoints in a sandbox's tree.
 func (w *world) nodes(s cay.Sandbox) []cay.SnapshotID {
 	w.Helper()
-	tree, err := w.c.Tree(w.Context(), s.Team, s.ID)
+	tree, err := w.c.Tree(w.Context(), cay.ForTeam(s.Team), s.ID)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -58,7 +59,7 @@ func TestRollback(t *testing.T) {
 		t.Errorf("checkpoints %+v, %+v", a, b)
 	}
 	first := w.instance(s)
-	got, n, err := w.c.Rollback(ctx, s.Team, s.ID, a.ID)
+	got, n, err := w.c.Rollback(ctx, cay.ForTeam(s.Team), s.ID, a.ID)
 	if err != nil || n.ID != a.ID || got.ID != s.ID || got.EndAt != s.EndAt {
 		t.Fatalf("rolled back as %+v, %v", got, err)
 	}
@@ -67,8 +68,8 @@ func TestRollback(t *testing.T) {
 	if i.Instance == first.Instance || i.Snapshot != a.ID || !i.Resume || i.AccessToken != first.AccessToken || i.Env["SECRET"] != "x" {
 		t.Errorf("it runs as %+v", i)
 	}
-	if routed := w.node.Routed(); len(routed) != 1 || routed[0] != i.Instance || len(w.node.Instances()) != 1 {
-		t.Errorf("routed %v of %v", routed, w.node.Instances())
+	if routed := w.node.Routed(); len(routed) != 1 || routed[0] != i.Instance || len(w.node.Alive()) != 1 {
+		t.Errorf("routed %v of %v", routed, w.node.Alive())
 	}
 	c := w.checkpoint(s, "") // a branch beside b
 	if c.Parent != a.ID {
@@ -78,7 +79,7 @@ func TestRollback(t *testing.T) {
 
 	// A paused one stays paused, and wakes up as it was then.
 	p := w.pause(s)
-	if _, _, err := w.c.Rollback(ctx, s.Team, s.ID, b.ID); err != nil {
+	if _, _, err := w.c.Rollback(ctx, cay.ForTeam(s.Team), s.ID, b.ID); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.is(s, cay.Paused); got.Snapshot != b.ID {
@@ -88,7 +89,7 @@ func TestRollback(t *testing.T) {
 	if slices.Contains(w.nodes(s), p.Snapshot) {
 		t.Error("the state before is kept")
 	}
-	if _, _, err := w.c.Connect(ctx, s.Team, s.ID, time.Hour, true); err != nil || w.instance(s).Snapshot != b.ID {
+	if _, _, err := w.c.Connect(ctx, cay.ForTeam(s.Team), s.ID, time.Hour, true); err != nil || w.instance(s).Snapshot != b.ID {
 		t.Errorf("resumed from %s, %v", w.instance(s).Snapshot, err)
 	}
 }
@@ -98,7 +99,7 @@ func TestAFailedRollback(t *testing.T) {
 	s := w.create(time.Hour)
 	a := w.checkpoint(s, "")
 	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error { return errors.New("no") }
-	if _, _, err := w.c.Rollback(t.Context(), s.Team, s.ID, a.ID); cay.KindOf(err) != cay.Internal {
+	if _, _, err := w.c.Rollback(t.Context(), cay.ForTeam(s.Team), s.ID, a.ID); cay.KindOf(err) != cay.Internal {
 		t.Errorf("Rollback = %v", err)
 	}
 	if got := w.is(s, cay.Running); got.Instance != s.Instance || got.Snapshot != "s1" {
@@ -109,7 +110,7 @@ func TestAFailedRollback(t *testing.T) {
 		return cay.Errorf(cay.Unavailable, "too little memory is left").WithCode(cay.CodeCapacity)
 	}
 	var full *cay.Error
-	_, _, err := w.c.Rollback(t.Context(), s.Team, s.ID, a.ID)
+	_, _, err := w.c.Rollback(t.Context(), cay.ForTeam(s.Team), s.ID, a.ID)
 	if !errors.As(err, &full) || full.Kind != cay.Unavailable || full.Code != cay.CodeCapacity ||
 		!strings.Contains(full.Msg, "too little memory") || !strings.Contains(full.Hint, "pause it") {
 		t.Errorf("Rollback without room = %v", err)
@@ -121,7 +122,7 @@ func TestAFailedRollback(t *testing.T) {
 		w.node.Vanish(id)
 		return cay.Errorf(cay.NotFound, "it is over")
 	}
-	if _, _, err := w.c.Rollback(t.Context(), s.Team, s.ID, a.ID); err == nil {
+	if _, _, err := w.c.Rollback(t.Context(), cay.ForTeam(s.Team), s.ID, a.ID); err == nil {
 		t.Error("brought back to something that died")
 	}
 	if got := w.is(s, cay.Running); got.Instance != s.Instance || got.Snapshot != "s1" {
@@ -137,7 +138,7 @@ func TestWrongRollbacks(t *testing.T) {
 	ctx := t.Context()
 	s, other := w.create(time.Hour), w.create(time.Hour)
 	a, b := w.checkpoint(s, ""), w.checkpoint(other, "")
-	forks, err := w.c.ForkCheckpoint(ctx, s.Team, a.ID, 1, time.Hour)
+	forks, err := w.c.ForkCheckpoint(ctx, cay.ForTeam(s.Team), a.ID, 1, time.Hour)
 	if err != nil || forks[0].Err != nil {
 		t.Fatal(err, forks)
 	}
@@ -159,30 +160,33 @@ func TestWrongRollbacks(t *testing.T) {
 		"the source's own":   {s.Team, s.ID, a.ID, ""},
 		"not the template's": {s.Team, s.ID, "s1", cay.NotFound},
 	} {
-		if _, _, err := w.c.Rollback(ctx, tt.team, tt.id, tt.to); cay.KindOf(err) != tt.want {
+		if _, _, err := w.c.Rollback(ctx, cay.ForTeam(tt.team), tt.id, tt.to); cay.KindOf(err) != tt.want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for name, err := range map[string]error{
-		"label":  func() error { _, err := w.c.Label(ctx, "stranger", a.ID, "x"); return err }(),
-		"remove": w.c.RemoveCheckpoint(ctx, "stranger", a.ID),
-		"fork":   func() error { _, err := w.c.ForkCheckpoint(ctx, "stranger", a.ID, 1, time.Hour); return err }(),
-		"tree":   func() error { _, err := w.c.Tree(ctx, "stranger", s.ID); return err }(),
+		"label":  func() error { _, err := w.c.Label(ctx, cay.ForTeam("stranger"), a.ID, "x"); return err }(),
+		"remove": w.c.RemoveCheckpoint(ctx, cay.ForTeam("stranger"), a.ID),
+		"fork": func() error {
+			_, err := w.c.ForkCheckpoint(ctx, cay.ForTeam("stranger"), a.ID, 1, time.Hour)
+			return err
+		}(),
+		"tree": func() error { _, err := w.c.Tree(ctx, cay.ForTeam("stranger"), s.ID); return err }(),
 	} {
 		if cay.KindOf(err) != cay.NotFound {
 			t.Errorf("a stranger's %s: %v", name, err)
 		}
 	}
 	w.pause(other)
-	if _, err := w.c.Checkpoint(ctx, other.Team, other.ID, "", ""); cay.KindOf(err) != cay.Conflict {
+	if _, err := w.c.Checkpoint(ctx, cay.ForTeam(other.Team), other.ID, "", ""); cay.KindOf(err) != cay.Conflict {
 		t.Errorf("checkpoint of a paused sandbox: %v", err)
 	}
 	for _, label := range []string{"a\nb", string(make([]byte, 3)), "\xff", string(slices.Repeat([]byte("x"), 129))} {
-		if _, err := w.c.Checkpoint(ctx, s.Team, s.ID, "", label); cay.KindOf(err) != cay.Invalid {
+		if _, err := w.c.Checkpoint(ctx, cay.ForTeam(s.Team), s.ID, "", label); cay.KindOf(err) != cay.Invalid {
 			t.Errorf("label %q: %v", label, err)
 		}
 	}
-	if _, err := w.c.Checkpoint(ctx, s.Team, s.ID, "odd", ""); cay.KindOf(err) != cay.Invalid {
+	if _, err := w.c.Checkpoint(ctx, cay.ForTeam(s.Team), s.ID, "odd", ""); cay.KindOf(err) != cay.Invalid {
 		t.Errorf("odd kind: %v", err)
 	}
 }
@@ -193,7 +197,7 @@ func TestUndo(t *testing.T) {
 	s := w.create(time.Hour)
 	undo := func(want cay.SnapshotID) {
 		t.Helper()
-		_, n, err := w.c.Undo(ctx, s.Team, s.ID)
+		_, n, err := w.c.Undo(ctx, cay.ForTeam(s.Team), s.ID)
 		if want == "" && cay.KindOf(err) != cay.Conflict || want != "" && (err != nil || n.ID != want) {
 			t.Errorf("undone to %s, %v, want %s", n.ID, err, want)
 		}
@@ -215,7 +219,7 @@ func TestForksOfACheckpoint(t *testing.T) {
 	ctx := t.Context()
 	s := w.create(time.Hour)
 	a := w.checkpoint(s, "")
-	forks, err := w.c.ForkCheckpoint(ctx, s.Team, a.ID, 3, time.Minute)
+	forks, err := w.c.ForkCheckpoint(ctx, cay.ForTeam(s.Team), a.ID, 3, time.Minute)
 	if err != nil || len(forks) != 3 {
 		t.Fatal(err)
 	}
@@ -229,28 +233,28 @@ func TestForksOfACheckpoint(t *testing.T) {
 	if n := w.checkpoint(f, ""); n.Parent != a.ID || n.Tree != s.ID {
 		t.Errorf("its checkpoint is %+v", n)
 	}
-	if err := w.c.RemoveCheckpoint(ctx, s.Team, a.ID); cay.KindOf(err) != cay.Conflict {
+	if err := w.c.RemoveCheckpoint(ctx, cay.ForTeam(s.Team), a.ID); cay.KindOf(err) != cay.Conflict {
 		t.Errorf("remove what is in use: %v", err)
 	}
-	tree, err := w.c.Tree(ctx, s.Team, f.ID)
+	tree, err := w.c.Tree(ctx, cay.ForTeam(s.Team), f.ID)
 	if err != nil || tree.Root != s.ID || len(tree.Branches) != 4 || len(tree.Checkpoints) != 2 {
 		t.Errorf("tree %+v, %v", tree, err)
 	}
 	// The source may end; what the forks come from stays.
-	if err := w.c.Kill(ctx, s.Team, s.ID); err != nil {
+	if err := w.c.Kill(ctx, cay.ForTeam(s.Team), s.ID); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.nodes(f); len(got) != 2 {
 		t.Errorf("kept %v", got)
 	}
 	for _, f := range forks {
-		if err := w.c.Kill(ctx, s.Team, f.Sandbox.ID); err != nil {
+		if err := w.c.Kill(ctx, cay.ForTeam(s.Team), f.Sandbox.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
 	w.saved()
 	for _, count := range []int{0, 101} {
-		if _, err := w.c.ForkCheckpoint(ctx, s.Team, a.ID, count, time.Hour); cay.KindOf(err) != cay.Invalid {
+		if _, err := w.c.ForkCheckpoint(ctx, cay.ForTeam(s.Team), a.ID, count, time.Hour); cay.KindOf(err) != cay.Invalid {
 			t.Errorf("%d forks: %v", count, err)
 		}
 	}
@@ -261,26 +265,26 @@ func TestLabelsOutliveSandboxes(t *testing.T) {
 	ctx := t.Context()
 	s := w.create(time.Hour)
 	a, b := w.checkpoint(s, ""), w.checkpoint(s, "")
-	if n, err := w.c.Label(ctx, s.Team, b.ID, "kept"); err != nil || n.Label != "kept" {
+	if n, err := w.c.Label(ctx, cay.ForTeam(s.Team), b.ID, "kept"); err != nil || n.Label != "kept" {
 		t.Fatal(n, err)
 	}
-	if err := w.c.Kill(ctx, s.Team, s.ID); err != nil {
+	if err := w.c.Kill(ctx, cay.ForTeam(s.Team), s.ID); err != nil {
 		t.Fatal(err)
 	}
 	w.wantNodes(s, b.ID)
 	w.restart()
 	w.wantNodes(s, b.ID)
-	forks, err := w.c.ForkCheckpoint(ctx, s.Team, b.ID, 1, time.Hour)
+	forks, err := w.c.ForkCheckpoint(ctx, cay.ForTeam(s.Team), b.ID, 1, time.Hour)
 	if err != nil || forks[0].Err != nil || w.instance(forks[0].Sandbox).Env["SECRET"] != "x" {
 		t.Fatalf("fork of what is left of a dead sandbox: %+v, %v", forks, err)
 	}
-	if err := w.c.Kill(ctx, s.Team, forks[0].Sandbox.ID); err != nil {
+	if err := w.c.Kill(ctx, cay.ForTeam(s.Team), forks[0].Sandbox.ID); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.c.RemoveCheckpoint(ctx, s.Team, a.ID); cay.KindOf(err) != cay.NotFound {
+	if err := w.c.RemoveCheckpoint(ctx, cay.ForTeam(s.Team), a.ID); cay.KindOf(err) != cay.NotFound {
 		t.Error(err)
 	}
-	if _, err := w.c.Label(ctx, s.Team, b.ID, ""); err != nil {
+	if _, err := w.c.Label(ctx, cay.ForTeam(s.Team), b.ID, ""); err != nil {
 		t.Fatal(err)
 	}
 	w.saved()
@@ -291,7 +295,7 @@ func TestPromote(t *testing.T) {
 	ctx := t.Context()
 	for _, paused := range []bool{false, true} {
 		s := w.create(time.Hour)
-		forks, err := w.c.Fork(ctx, s.Team, s.ID, 2, time.Hour)
+		forks, err := w.c.Fork(ctx, cay.ForTeam(s.Team), s.ID, 2, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -300,7 +304,7 @@ func TestPromote(t *testing.T) {
 			w.pause(f)
 		}
 		token := w.instance(s).AccessToken
-		_, n, err := w.c.Promote(ctx, s.Team, s.ID, f.ID)
+		_, n, err := w.c.Promote(ctx, cay.ForTeam(s.Team), s.ID, f.ID)
 		if err != nil || n.Sandbox != s.ID {
 			t.Fatalf("promoted %+v, %v", n, err)
 		}
@@ -310,14 +314,14 @@ func TestPromote(t *testing.T) {
 		}
 		w.gone(f, cay.CauseAsked)
 		w.alive(rest)
-		if err := w.c.Kill(ctx, s.Team, rest.ID); err != nil {
+		if err := w.c.Kill(ctx, cay.ForTeam(s.Team), rest.ID); err != nil {
 			t.Error(err)
 		}
 		w.wantNodes(s, n.ID)
 		if next := w.checkpoint(s, ""); next.Parent != n.ID {
 			t.Errorf("the next checkpoint comes after %s", next.Parent)
 		}
-		if err := w.c.Kill(ctx, s.Team, s.ID); err != nil {
+		if err := w.c.Kill(ctx, cay.ForTeam(s.Team), s.ID); err != nil {
 			t.Error(err)
 		}
 		w.saved()
@@ -328,13 +332,13 @@ func TestAFailedPromotion(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	s, stranger := w.create(time.Hour), w.create(time.Hour)
-	forks, err := w.c.Fork(ctx, s.Team, s.ID, 1, time.Hour)
+	forks, err := w.c.Fork(ctx, cay.ForTeam(s.Team), s.ID, 1, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := forks[0].Sandbox
 	for branch, want := range map[cay.SandboxID]cay.Kind{s.ID: cay.Invalid, stranger.ID: cay.Conflict, "inone": cay.NotFound} {
-		if _, _, err := w.c.Promote(ctx, s.Team, s.ID, branch); cay.KindOf(err) != want {
+		if _, _, err := w.c.Promote(ctx, cay.ForTeam(s.Team), s.ID, branch); cay.KindOf(err) != want {
 			t.Errorf("promote %s: %v", branch, err)
 		}
 	}
@@ -344,7 +348,7 @@ func TestAFailedPromotion(t *testing.T) {
 		}
 		return nil
 	}
-	if _, _, err := w.c.Promote(ctx, s.Team, s.ID, f.ID); cay.KindOf(err) != cay.Exhausted {
+	if _, _, err := w.c.Promote(ctx, cay.ForTeam(s.Team), s.ID, f.ID); cay.KindOf(err) != cay.Exhausted {
 		t.Errorf("Promote = %v", err)
 	}
 	if got := w.alive(s); got.Instance != s.Instance {
@@ -357,18 +361,18 @@ func TestAFailedPromotion(t *testing.T) {
 func TestPromotionsThatCross(t *testing.T) {
 	w := newWorld(t)
 	s := w.create(time.Hour)
-	forks, err := w.c.Fork(t.Context(), s.Team, s.ID, 1, time.Hour)
+	forks, err := w.c.Fork(t.Context(), cay.ForTeam(s.Team), s.ID, 1, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := forks[0].Sandbox
 	errs := make([]error, 2)
 	var wg sync.WaitGroup
-	wg.Go(func() { _, _, errs[0] = w.c.Promote(t.Context(), s.Team, s.ID, f.ID) })
-	wg.Go(func() { _, _, errs[1] = w.c.Promote(t.Context(), s.Team, f.ID, s.ID) })
+	wg.Go(func() { _, _, errs[0] = w.c.Promote(t.Context(), cay.ForTeam(s.Team), s.ID, f.ID) })
+	wg.Go(func() { _, _, errs[1] = w.c.Promote(t.Context(), cay.ForTeam(s.Team), f.ID, s.ID) })
 	wg.Wait()
-	if (errs[0] == nil) == (errs[1] == nil) || len(w.node.Instances()) != 1 {
-		t.Errorf("both: %v; instances %v", errs, w.node.Instances())
+	if (errs[0] == nil) == (errs[1] == nil) || len(w.node.Alive()) != 1 {
+		t.Errorf("both: %v; instances %v", errs, w.node.Alive())
 	}
 }
 
@@ -389,13 +393,17 @@ func TestACrashDuringARollback(t *testing.T) {
 		want := s.Instance
 		if recorded {
 			want = next.Instance
-			if err := w.store.MoveSandbox(t.Context(), next, a.ID); err != nil {
+			err := w.store.Tx(t.Context(), func(tx store.Store) error {
+				at := cay.Branch{Sandbox: s.ID, Team: s.Team, Tree: s.ID, Checkpoint: a.ID, Rewound: true}
+				return errors.Join(tx.UpdateSandbox(t.Context(), next), tx.PutBranch(t.Context(), at))
+			})
+			if err != nil {
 				t.Fatal(err)
 			}
 		}
 		w.restart()
 		w.is(s, cay.Running)
-		if i := w.node.Instances(); len(i) != 1 || i[0].Spec.Instance != want || !slices.Contains(w.node.Routed(), want) {
+		if i := w.node.Alive(); len(i) != 1 || i[0].Spec.Instance != want || !slices.Contains(w.node.Routed(), want) {
 			t.Errorf("recorded %v: instances %+v, routed %v", recorded, i, w.node.Routed())
 		}
 		w.wantNodes(s, a.ID)
@@ -408,7 +416,7 @@ func TestCheckpointsByTime(t *testing.T) {
 		w.run()
 		ctx := t.Context()
 		s, plain := w.create(2*time.Hour), w.create(2*time.Hour)
-		if _, err := w.c.SetAuto(ctx, s.Team, s.ID, cay.AutoCheckpoint{Every: 10 * time.Second, Keep: 3}); err != nil {
+		if _, err := w.c.SetAuto(ctx, cay.ForTeam(s.Team), s.ID, cay.AutoCheckpoint{Every: 10 * time.Second, Keep: 3}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(35 * time.Second)
@@ -417,7 +425,7 @@ func TestCheckpointsByTime(t *testing.T) {
 			t.Errorf("%d checkpoints after 35 s", n)
 		}
 		mine := w.nodes(s)[2]
-		if _, err := w.c.Label(ctx, s.Team, mine, "mine"); err != nil {
+		if _, err := w.c.Label(ctx, cay.ForTeam(s.Team), mine, "mine"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -426,7 +434,7 @@ func TestCheckpointsByTime(t *testing.T) {
 			t.Errorf("kept %v, want 3 and %v", got, mine)
 		}
 		w.restart() // it is remembered
-		if auto, err := w.c.Auto(ctx, s.Team, s.ID); err != nil || auto.Every != 10*time.Second || auto.Keep != 3 {
+		if auto, err := w.c.Auto(ctx, cay.ForTeam(s.Team), s.ID); err != nil || auto.Every != 10*time.Second || auto.Keep != 3 {
 			t.Errorf("auto %+v, %v", auto, err)
 		}
 		if len(w.nodes(plain)) != 0 {
@@ -443,7 +451,7 @@ func TestCheckpointsBeforeCommands(t *testing.T) {
 	if n := len(w.nodes(s)); n != 0 {
 		t.Errorf("%d checkpoints that nobody asked for", n)
 	}
-	if _, err := w.c.SetAuto(ctx, s.Team, s.ID, cay.AutoCheckpoint{Before: true, Keep: 2}); err != nil {
+	if _, err := w.c.SetAuto(ctx, cay.ForTeam(s.Team), s.ID, cay.AutoCheckpoint{Before: true, Keep: 2}); err != nil {
 		t.Fatal(err)
 	}
 	for n, command := range []bool{false, true, true} {
@@ -452,14 +460,14 @@ func TestCheckpointsBeforeCommands(t *testing.T) {
 			t.Errorf("%d checkpoints after %d commands", got, n)
 		}
 	}
-	if _, _, err := w.c.Undo(ctx, s.Team, s.ID); err != nil {
+	if _, _, err := w.c.Undo(ctx, cay.ForTeam(s.Team), s.ID); err != nil {
 		t.Fatal(err)
 	}
 	w.c.Used(ctx, s.ID, true) // its checkpoint is what it is
 	if got := len(w.nodes(s)); got != 2 {
 		t.Errorf("%d checkpoints after an undo", got)
 	}
-	if _, err := w.c.SetAuto(ctx, s.Team, s.ID, cay.AutoCheckpoint{}); err != nil {
+	if _, err := w.c.SetAuto(ctx, cay.ForTeam(s.Team), s.ID, cay.AutoCheckpoint{}); err != nil {
 		t.Fatal(err)
 	}
 	w.c.Used(ctx, s.ID, true)
@@ -467,7 +475,7 @@ func TestCheckpointsBeforeCommands(t *testing.T) {
 		t.Errorf("%d checkpoints after they were turned off", got)
 	}
 	for _, auto := range []cay.AutoCheckpoint{{Every: time.Millisecond}, {Every: 25 * time.Hour}, {Before: true, Keep: 101}, {Before: true, Kind: "odd"}} {
-		if _, err := w.c.SetAuto(ctx, s.Team, s.ID, auto); cay.KindOf(err) != cay.Invalid {
+		if _, err := w.c.SetAuto(ctx, cay.ForTeam(s.Team), s.ID, auto); cay.KindOf(err) != cay.Invalid {
 			t.Errorf("%+v: %v", auto, err)
 		}
 	}

@@ -13,7 +13,7 @@ func TestTurns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := all.take(t.Context(), "other") // waits for nobody
+	other, err := all.take(t.Context(), "other") // does not wait
 	if err != nil {
 		t.Fatal(err)
 	}

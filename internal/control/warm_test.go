@@ -3,8 +3,12 @@ package control_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -27,12 +31,12 @@ func (w *world) told(id cay.SandboxID) (out []cay.EventType) {
 
 // ready has creates find an instance that was made beforehand.
 func (w *world) ready() {
-	w.node.OnClaim = func(cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, bool) {
+	w.node.OnWarm = func(cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, bool) {
 		return cay.NewSandboxID(), cay.NewInstanceID(), true
 	}
 }
 
-// What was ready is recorded when it runs; its snapshot is kept meanwhile.
+// A warm instance is recorded when it runs; its snapshot is kept meanwhile.
 func TestWarmCreateIsRecordedOnce(t *testing.T) {
 	w := newWorld(t)
 	w.ready()
@@ -59,7 +63,7 @@ func TestWarmCreateIsRecordedOnce(t *testing.T) {
 	if !w.c.Needs(t.Context(), "s1") {
 		t.Error("nobody needs the snapshot that it runs from")
 	}
-	if err := w.c.Kill(t.Context(), w.team.ID, s.ID); err != nil {
+	if err := w.c.Kill(t.Context(), w.who(), s.ID); err != nil {
 		t.Fatal(err)
 	}
 	w.gone(s, cay.CauseAsked)
@@ -76,11 +80,14 @@ func TestWarmCreateFails(t *testing.T) {
 		made = spec
 		return errors.New("broken")
 	}
-	if _, err := w.c.Create(t.Context(), w.spec(time.Hour)); err == nil {
+	if _, err := w.c.Create(t.Context(), w.who(), w.spec(time.Hour)); err == nil {
 		t.Fatal("created")
 	}
-	w.gone(cay.Sandbox{ID: made.Sandbox, Team: w.team.ID, Instance: made.Instance}, cay.CauseFailedStart)
-	if got, want := w.told(made.Sandbox), []cay.EventType{cay.SandboxCreated, cay.SandboxKilled}; !slices.Equal(got, want) {
+	ended, err := w.store.Sandboxes(t.Context(), store.SandboxQuery{Team: w.team.ID, States: []cay.State{cay.Killed}})
+	if err != nil || len(ended) != 1 || ended[0].Cause != cay.CauseFailedStart || ended[0].Env != nil {
+		t.Fatalf("recorded %+v, %v", ended, err)
+	}
+	if got, want := w.told(ended[0].ID), []cay.EventType{cay.SandboxCreated, cay.SandboxKilled}; !slices.Equal(got, want) {
 		t.Errorf("told %v, want %v", got, want)
 	}
 
@@ -89,10 +96,10 @@ func TestWarmCreateFails(t *testing.T) {
 		made = spec
 		return w.store.Close()
 	}
-	if _, err := w.c.Create(t.Context(), w.spec(time.Hour)); err == nil {
+	if _, err := w.c.Create(t.Context(), w.who(), w.spec(time.Hour)); err == nil {
 		t.Fatal("created without a record")
 	}
-	if _, err := w.c.Get(t.Context(), w.team.ID, made.Sandbox); cay.KindOf(err) != cay.NotFound {
+	if _, err := w.c.Get(t.Context(), w.who(), made.Sandbox); cay.KindOf(err) != cay.NotFound {
 		t.Errorf("it is known: %v", err)
 	}
 	if _, ended := w.node.Ended(made.Instance); !ended {
@@ -100,49 +107,153 @@ func TestWarmCreateFails(t *testing.T) {
 	}
 }
 
-// A client that may ask again finds what its first request made, whatever
-// became of the server: that record is written first.
-func TestWarmCreateWithAKeyIsRecordedFirst(t *testing.T) {
-	w := newWorld(t)
-	w.ready()
-	w.node.OnCreate = func(ctx context.Context, spec cay.InstanceSpec) error {
-		if s, err := w.c.CreatedWith(ctx, w.team.ID, "k"); err != nil || s.ID != spec.Sandbox || s.State != cay.Creating {
-			t.Errorf("found %+v, %v", s, err)
+// A server that is killed before it recorded what runs ends it. A client that
+// asks again with its key gets one sandbox then, as it has asked for one.
+func TestCreateIsCutOff(t *testing.T) {
+	for _, key := range []string{"", "k"} {
+		w := newWorld(t)
+		w.ready()
+		made := make(chan cay.InstanceSpec)
+		cut := make(chan struct{})
+		w.node.OnCreate = func(_ context.Context, spec cay.InstanceSpec) error {
+			made <- spec
+			<-cut
+			return errors.New("the server is no more")
 		}
-		return nil
-	}
-	spec := w.spec(time.Hour)
-	spec.IdempotencyKey = "k"
-	if _, err := w.c.Create(t.Context(), spec); err != nil {
-		t.Fatal(err)
+		done := make(chan struct{})
+		spec := w.spec(time.Hour)
+		spec.IdempotencyKey = key
+		go func() {
+			defer close(done)
+			_, _ = w.c.Create(context.WithoutCancel(t.Context()), w.who(), spec)
+		}()
+		instance := <-made
+		w.node.OnCreate, w.node.OnWarm = nil, nil
+		if _, err := w.node.Create(t.Context(), instance); err != nil { // as far as the node had come
+			t.Fatal(err)
+		}
+		w.restart()
+		if _, ended := w.node.Ended(instance.Instance); !ended {
+			t.Error("what no record wants was not ended")
+		}
+		first, err := w.c.Create(t.Context(), w.who(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := w.c.Create(t.Context(), w.who(), spec); err != nil || (again.ID == first.ID) != (key != "") {
+			t.Errorf("asked again with key %q: %s after %s, %v", key, again.ID, first.ID, err)
+		}
+		close(cut)
+		<-done
 	}
 }
 
-// A server that is killed before it recorded what was ready ends it.
-func TestWarmCreateIsCutOff(t *testing.T) {
+// An instance may die before its sandbox is known: the create fails then, and
+// says why.
+func TestDiesAsItStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.run()
+		w.node.OnCreated = func(i cay.Instance) {
+			w.node.Die(i.Spec.Instance, cay.CauseOutOfMemory, "oom_kill 1")
+			synctest.Wait() // its death is told before the answer
+		}
+		_, err := w.c.Create(t.Context(), w.who(), w.spec(time.Hour))
+		if cay.KindOf(err) != cay.Internal || !strings.Contains(err.Error(), "oom_kill 1") {
+			t.Errorf("Create = %v", err)
+		}
+		w.node.OnCreated = nil
+		if page, err := w.c.List(t.Context(), w.who(), control.Query{States: []cay.State{cay.Running}}); err != nil || len(page.Sandboxes) != 0 {
+			t.Errorf("recorded as running: %+v, %v", page.Sandboxes, err)
+		}
+	})
+}
+
+// A collection that ends warm instances takes its time, and no create waits
+// for it.
+func TestNoCreateWaitsForACollection(t *testing.T) {
 	w := newWorld(t)
-	w.ready()
-	made := make(chan cay.InstanceSpec)
-	cut := make(chan struct{})
-	w.node.OnCreate = func(_ context.Context, spec cay.InstanceSpec) error {
-		made <- spec
-		<-cut
-		return errors.New("the server is no more")
+	removing, on := make(chan struct{}), make(chan struct{})
+	w.node.OnRemove = func(id cay.SnapshotID) error {
+		close(removing)
+		<-on
+		return nil
 	}
+	w.node.Keep(cay.Snapshot{ID: "old", Team: w.team.ID})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = w.c.Create(context.WithoutCancel(t.Context()), w.spec(time.Hour))
+		if removed, err := w.c.Discard(context.Background(), "old"); !removed || err != nil {
+			t.Errorf("Discard = %v, %v", removed, err)
+		}
 	}()
-	spec := <-made
-	w.node.OnCreate, w.node.OnClaim = nil, nil
-	if _, err := w.node.Create(t.Context(), spec); err != nil { // as far as the node had come
+	<-removing
+	w.create(time.Hour) // this test hangs here otherwise
+	close(on)
+	<-done
+}
+
+// A template that is replaced while a create looks it up: the create takes the
+// new build, and not a snapshot that goes.
+func TestCreateMeetsAReplacedTemplate(t *testing.T) {
+	w := newWorld(t)
+	w.run()
+	var wg sync.WaitGroup
+	over := make(chan struct{})
+	var gone sync.Map
+	w.node.OnRemove = func(id cay.SnapshotID) error { gone.Store(id, true); return nil }
+	w.node.OnCreate = func(_ context.Context, spec cay.InstanceSpec) error {
+		if _, ok := gone.Load(spec.Snapshot); ok {
+			t.Errorf("started from %s, which is removed", spec.Snapshot)
+		}
+		return nil
+	}
+	wg.Go(func() {
+		defer close(over)
+		for i := range 50 {
+			_, err := w.c.Publish(context.Background(), control.Publication{
+				Team: w.team.ID, Names: []string{"base"}, Snapshot: cay.NewSnapshotID(), RecipeDigest: fmt.Sprint(i),
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range 3 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				s, err := w.c.Create(context.Background(), w.who(), w.spec(time.Hour))
+				if err == nil {
+					err = w.c.Kill(context.Background(), w.who(), s.ID)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A template cannot be removed while a sandbox is started from it.
+func TestRemoveATemplateThatIsStarted(t *testing.T) {
+	w := newWorld(t)
+	w.node.OnCreate = func(ctx context.Context, _ cay.InstanceSpec) error {
+		if err := w.c.RemoveTemplate(ctx, w.who(), "base"); cay.KindOf(err) != cay.Invalid {
+			t.Errorf("RemoveTemplate = %v", err)
+		}
+		return nil
+	}
+	s := w.create(time.Hour)
+	if err := w.c.Kill(t.Context(), w.who(), s.ID); err != nil {
 		t.Fatal(err)
 	}
-	w.restart()
-	if _, ended := w.node.Ended(spec.Instance); !ended {
-		t.Error("what no record wants was not ended")
+	if err := w.c.RemoveTemplate(t.Context(), w.who(), "base"); err != nil {
+		t.Error(err)
 	}
-	close(cut)
-	<-done
 }

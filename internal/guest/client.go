@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/cay-run/cay"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -79,6 +81,10 @@ func (c *Client) Init(ctx context.Context, token string, in Init) (InitReply, er
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
 	if err != nil {
 		return InitReply{}, err
+	}
+	if resp.StatusCode != http.StatusOK && bytes.Contains(text, []byte(syscall.ENOSPC.Error())) {
+		return InitReply{}, cay.Errorf(cay.NoSpace, "its own disk is full: the agent cannot write the marks of its identity: %.200q", text).
+			WithHint("start it from a checkpoint with less on its disk, or give its template a larger one")
 	}
 	if resp.StatusCode != http.StatusOK {
 		return InitReply{}, fmt.Errorf("agent answered /init with %d: %.200q", resp.StatusCode, text)

@@ -19,10 +19,14 @@ const (
 	// InterpPort serves the code interpreter, where a template has one.
 	InterpPort = 49999
 
+	// NameServer is the address of every sandbox's name server, and of its
+	// gateway. Root images name it in resolv.conf.
+	NameServer = "169.254.77.1"
+
 	// AgentPath is the agent in every root image; it is PID 1.
 	AgentPath = "/usr/lib/cay/cay-agent"
 	// SFTPFlag has AgentPath serve files on its standard input and output, as
-	// whoever starts it. Agents that are older do not know it.
+	// their starter. Agents that are older do not know it.
 	SFTPFlag = "-sftp"
 	// JoinFlag, with a path, has AgentPath join them with a Unix socket. Agents
 	// that are older do not know it either.

@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/egress"
-	"github.com/cay-run/cay/internal/vnet"
+	"github.com/cay-run/cay/internal/machine/egress"
+	"github.com/cay-run/cay/internal/machine/host"
+	"github.com/cay-run/cay/internal/machine/vnet"
 )
 
 // openEgress serves what the packet filter diverts.
-func (s *Server) openEgress(m *machine) (*egress.Authority, error) {
+func (s *Server) openEgress(m *host.Machine) (*egress.Authority, error) {
 	authority, err := egress.OpenAuthority(s.cfg.Data)
 	if err != nil {
 		return nil, err
@@ -21,17 +22,19 @@ func (s *Server) openEgress(m *machine) (*egress.Authority, error) {
 	}
 	told := &denials{tell: s.tellDenial, ready: s.ready, queue: make(chan denial, 256), done: make(chan struct{})}
 	cfg := egress.Config{
-		Dial:      m.net.Dial,
+		Dial:      m.Net.Dial,
 		Original:  vnet.Original,
-		Closed:    m.net.Closed,
-		Resolvers: m.net.Resolvers(),
+		Closed:    m.Net.Closed,
+		Resolvers: m.Net.Resolvers(),
 		Secret:    s.secret,
 		Authority: authority,
 		OnDenied:  told.add,
 		Log:       s.log,
+		Gateway:   vnet.Gateway,
+		Server:    s.inner(),
 	}
 	if s.packages != nil {
-		cfg.Packages, cfg.Gateway = s.packages, vnet.Gateway
+		cfg.Packages = s.packages
 	}
 	s.egress = egress.New(cfg)
 	go told.run()
@@ -40,8 +43,8 @@ func (s *Server) openEgress(m *machine) (*egress.Authority, error) {
 		close(told.done)
 		return nil
 	})
-	d := m.net.Diverted()
-	go s.egress.Serve(d.Conns) // until m.net is closed
+	d := m.Net.Diverted()
+	go s.egress.Serve(d.Conns) // until m.Net is closed
 	go s.egress.ServeUDP(d.Questions)
 	go s.egress.ServeTCP(d.QuestionConns)
 	return authority, nil
@@ -63,7 +66,7 @@ func (s *Server) tellDenial(d denial) {
 	ctx, cancel := context.WithTimeout(context.Background(), denialWithin)
 	defer cancel()
 	c := d.conn
-	err := s.control.Report(ctx, d.sandbox, cay.EgressDenied, "policy",
+	err := s.control.Report(ctx, d.sandbox, cay.EgressDenied, cay.ReasonPolicy,
 		"rule", c.Rule, "protocol", c.Protocol, "name", c.Name, "address", c.Address)
 	if err != nil && cay.KindOf(err) != cay.NotFound { // it is over
 		s.log.Warn("a refused connection could not be recorded", "sandbox", d.sandbox, "err", err)
@@ -85,7 +88,7 @@ type denial struct {
 // denials tells each refusal once a minute, and never makes a guest wait.
 type denials struct {
 	tell  func(denial)
-	ready <-chan struct{} // before that nobody listens
+	ready <-chan struct{} // before that there is no listener
 	queue chan denial
 	done  chan struct{}
 

@@ -2,44 +2,43 @@
 //
 // A server can be killed at any instruction: sandboxes are processes of their
 // own, and the next server adopts them. Close and the end of Run therefore
-// leave them alive; Down is what ends them.
+// leave them alive; operator.Down is what ends them.
 package server
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
-	"github.com/cay-run/cay/internal/build"
 	"github.com/cay-run/cay/internal/config"
-	"github.com/cay-run/cay/internal/conns"
+	"github.com/cay-run/cay/internal/conns/outside"
 	"github.com/cay-run/cay/internal/control"
-	"github.com/cay-run/cay/internal/doctor"
-	"github.com/cay-run/cay/internal/egress"
-	"github.com/cay-run/cay/internal/embedded"
-	"github.com/cay-run/cay/internal/engine/runsc"
-	"github.com/cay-run/cay/internal/logbook"
-	"github.com/cay-run/cay/internal/node"
-	"github.com/cay-run/cay/internal/oci"
-	"github.com/cay-run/cay/internal/packages"
-	"github.com/cay-run/cay/internal/proxy"
-	"github.com/cay-run/cay/internal/rest"
-	"github.com/cay-run/cay/internal/seal"
-	"github.com/cay-run/cay/internal/snapshot"
-	"github.com/cay-run/cay/internal/sshd"
-	"github.com/cay-run/cay/internal/storage"
+	"github.com/cay-run/cay/internal/control/logbook"
+	"github.com/cay-run/cay/internal/edge/certs"
+	"github.com/cay-run/cay/internal/edge/proxy"
+	"github.com/cay-run/cay/internal/edge/rest"
+	"github.com/cay-run/cay/internal/edge/sshd"
+	"github.com/cay-run/cay/internal/keys/seal"
+	"github.com/cay-run/cay/internal/machine/egress"
+	"github.com/cay-run/cay/internal/machine/host"
+	"github.com/cay-run/cay/internal/machine/loopfs"
+	"github.com/cay-run/cay/internal/machine/node"
+	"github.com/cay-run/cay/internal/machine/pkgcache"
+	"github.com/cay-run/cay/internal/machine/snapshot"
+	"github.com/cay-run/cay/internal/operator"
+	"github.com/cay-run/cay/internal/operator/doctor"
 	"github.com/cay-run/cay/internal/store"
-	"github.com/cay-run/cay/internal/template"
-	"github.com/cay-run/cay/internal/vnet"
+	"github.com/cay-run/cay/internal/template/build"
+	"github.com/cay-run/cay/internal/template/builtin"
+	"github.com/cay-run/cay/internal/template/oci"
 )
 
 const (
@@ -49,6 +48,9 @@ const (
 	// enough for a create, and not longer, because the next server cannot
 	// answer before, and streams of commands may last for hours.
 	drainTime = 3 * time.Second
+	// requestsTime is longer than any request to the API goes on without its
+	// client.
+	requestsTime = 11 * time.Minute
 	// idleTime is longer than any client's keep-alive, so that it is always
 	// the client who lets go of an idle connection.
 	idleTime = 11 * time.Minute
@@ -63,35 +65,41 @@ type Server struct {
 	tokensOf *auth.Tokens
 
 	snapshots *snapshot.Dir
-	templates *template.Builder
+	templates *builtin.Builder
+	backlog   *builtin.Backlog
 	builds    *build.Builder
 	images    *oci.Teams
 	control   *control.Control
+	desk      *operator.Desk
 	node      *node.Node
 	egress    *egress.Proxy
-	packages  *packages.Cache // nil for none
+	packages  *pkgcache.Cache // nil for none
 	proxy     *proxy.Proxy
+	arrivals  *arrivals // connections of guests to sandboxes' public names
 	ssh       *sshd.Server
+	local     *certs.Local // nil where the server's certificates are not its own authority's
 	http      *http.Server
 	listener  net.Listener // from Run on
 
 	ready   chan struct{}
 	down    sync.Once // that the data directory's file system is
 	running sync.WaitGroup
-	closers []func() error // in the order of opening
-	once    sync.Once
-	closed  error
+	// requests counts those to the API that are under way.
+	requests requests
+	closers  []func() error // in the order of opening
+	once     sync.Once
+	closed   error
 }
 
 // New makes a server: it checks the host, takes the data directory for itself
 // and takes over the sandboxes that an earlier server left. Run must follow,
 // and Close in the end. Templates that are built already are offered;
-// EnsureTemplates builds the others.
+// Run builds the others.
 func New(ctx context.Context, cfg config.Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.Default()
 	}
-	s := &Server{cfg: cfg, log: log, ready: make(chan struct{})}
+	s := &Server{cfg: cfg, log: log, ready: make(chan struct{}), backlog: builtin.NewBacklog()}
 	if err := s.open(ctx); err != nil {
 		s.Close()
 		return nil, err
@@ -103,13 +111,13 @@ func (s *Server) open(ctx context.Context) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
-	m, err := openMachine(ctx, s.cfg, s.log)
+	m, err := host.Open(ctx, operator.Host(s.cfg), s.log)
 	if err != nil {
 		return err
 	}
-	s.snapshots = m.snapshots
+	s.snapshots = m.Snapshots
 	s.later(func() error { s.snapshots.Settle(); return nil })
-	s.later(m.net.Close)
+	s.later(m.Net.Close)
 	if err := s.openNode(ctx, m); err != nil {
 		return err
 	}
@@ -129,7 +137,7 @@ func (s *Server) open(ctx context.Context) error {
 // begin takes the directories, which only one server can have, and looks the
 // host over.
 func (s *Server) begin(ctx context.Context) error {
-	lock, err := takeData(ctx, s.cfg)
+	lock, err := host.Take(ctx, operator.Host(s.cfg))
 	if err != nil {
 		return err
 	}
@@ -137,11 +145,7 @@ func (s *Server) begin(ctx context.Context) error {
 	return doctor.Required(ctx, s.cfg)
 }
 
-func (s *Server) openNode(ctx context.Context, m *machine) error {
-	if err := node.ShareMount(reservedDir(s.cfg)); err != nil {
-		return cay.Wrap(cay.Unsupported, err, "the run directory cannot be a shared mount").
-			WithHint("run as root, and not in a container without CAP_SYS_ADMIN")
-	}
+func (s *Server) openNode(ctx context.Context, m *host.Machine) error {
 	s.proxy = proxy.New(proxy.Config{
 		Lookup: s.lookup,
 		Asleep: s.asleep,
@@ -162,20 +166,29 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 	if err != nil {
 		return err
 	}
+	if err := s.openLocal(); err != nil {
+		return err
+	}
+	var own []byte // guests reach each other by the server's names too
+	if s.local != nil {
+		own = s.local.PEM()
+	}
 	pool, err := poolMemory(s.cfg)
 	if err != nil {
 		return err
 	}
 	s.node, err = node.Open(ctx, node.Config{
-		Dir:       instancesDir(s.cfg),
-		Reserved:  reservedDir(s.cfg),
-		Engine:    m.engine,
-		Net:       m.net,
+		Dir:       operator.Host(s.cfg).Instances(),
+		Disk:      operator.Reserve(s.cfg),
+		Reserved:  operator.Host(s.cfg).Reserved(),
+		Engine:    m.Engine,
+		Net:       m.Net,
 		Egress:    s.egress,
-		Authority: string(authority.PEM()),
-		Snapshots: m.snapshots,
+		Authority: string(authority.PEM()) + string(own),
+		Snapshots: m.Snapshots,
 		OnGone:    s.proxy.Cut,
 		Token:     tokens.Access,
+		Traffic:   tokens.Traffic,
 		Log:       s.log,
 
 		PoolMemory:  pool,
@@ -185,34 +198,33 @@ func (s *Server) openNode(ctx context.Context, m *machine) error {
 		return err
 	}
 	s.later(s.node.Close)
-	s.templates = template.New(template.Config{
-		Data:        s.cfg.Data,
-		Engine:      m.engine,
-		Net:         m.net,
-		Snapshots:   m.snapshots,
-		AgentPath:   m.binaries.AgentPath,
-		AgentDigest: m.binaries.AgentDigest,
-		Authority:   authority.PEM(),
-		Log:         s.log,
+	s.templates = builtin.New(builtin.Config{
+		Data:            s.cfg.Data,
+		Node:            s.node,
+		Snapshots:       m.Snapshots,
+		AgentPath:       m.Binaries.AgentPath,
+		AgentDigest:     m.Binaries.AgentDigest,
+		Authority:       authority.PEM(),
+		ServerAuthority: own,
+		Log:             s.log,
 	})
-	s.images = oci.NewTeams(filepath.Join(s.cfg.Data, "oci"), oci.Options{Allowed: s.cfg.Registries, PlainHTTP: s.cfg.PlainRegistries})
-	cfg := build.Config{
-		Data: s.cfg.Data, Engine: m.engine, Net: m.net, Snapshots: m.snapshots, Log: s.log,
-		Times: build.Times{Step: s.cfg.BuildStepTimeout, Ready: s.cfg.BuildReadyTimeout}, Images: s.images, AgentPath: m.binaries.AgentPath, Sandboxes: s.node,
-	}
-	if s.packages != nil {
-		cfg.Names, cfg.Authority = s.egress, string(authority.PEM())
-	}
-	s.builds, err = build.New(ctx, cfg)
+	s.images = oci.NewTeams(filepath.Join(s.cfg.Data, "oci"), oci.Options{
+		Allowed: s.cfg.Registries, PlainHTTP: s.cfg.PlainRegistries,
+		Networks: outside.Networks{Opened: s.cfg.NetworkOpen, Closed: append(slices.Clone(s.cfg.NetworkClosed), s.cfg.Network)},
+	})
+	s.builds, err = build.New(build.Config{
+		Data: s.cfg.Data, Node: s.node, Snapshots: m.Snapshots, Images: s.images, AgentPath: m.Binaries.AgentPath,
+		Times: build.Times{Step: s.cfg.BuildStepTimeout, Ready: s.cfg.BuildReadyTimeout}, Log: s.log,
+	})
 	return err
 }
 
-func (s *Server) openControl(ctx context.Context, m *machine) error {
+func (s *Server) openControl(ctx context.Context, m *host.Machine) error {
 	key, err := seal.Open(s.cfg.Data)
 	if err != nil {
 		return err
 	}
-	db, err := store.OpenSealed(ctx, databasePath(s.cfg), key)
+	db, err := store.Open(ctx, operator.Host(s.cfg).Database(), key)
 	if err != nil {
 		return err
 	}
@@ -225,22 +237,29 @@ func (s *Server) openControl(ctx context.Context, m *machine) error {
 		return err
 	}
 	s.control, err = control.Open(ctx, control.Config{
-		Store: db, Node: s.node, NodeID: nodeID, Tokens: s.tokensOf, Sealer: key, Logs: logs, Log: s.log,
+		Store: db, Node: s.node.Service(), NodeID: nodeID, Tokens: s.tokensOf, Sealer: key, Logs: logs, Log: s.log,
 		TeamSandboxes: s.cfg.TeamSandboxes, TeamMemoryMB: s.cfg.TeamMemoryMB,
-		Builder: s.builds, Reserved: template.Names(), Extras: template.Extras(),
+		Builder: s.builds, Reserved: builtin.Names(), Extras: builtin.Extras(), Backlog: s.backlog,
 	})
 	if err != nil {
 		return err
 	}
-	if err := s.openSSH(auth.New(db)); err != nil {
+	s.desk = operator.New(operator.Config{
+		Host: operator.Host(s.cfg), Team: s.team, Store: db, Control: s.control, Node: s.node,
+		Snapshots: s.snapshots, Templates: s.templates, Builds: s.builds, Packages: s.packages,
+		Disk: operator.Reserve(s.cfg), Publish: s.publish, Backlog: s.backlog, Log: s.log,
+	})
+	keys := auth.New(db)
+	if err := s.openSSH(keys); err != nil {
 		return err
 	}
 	face := rest.New(rest.Config{
-		Control: s.control, Auth: auth.New(db), Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
+		Control: s.control, Auth: keys, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
 		Images: s.images, Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
+		Defaults: builtin.Descriptions(),
 	})
 	s.http = &http.Server{
-		Handler:           s.proxy.Wrap(face),
+		Handler:           s.proxy.Wrap(s.requests.count(face)),
 		ReadHeaderTimeout: time.Minute,
 		IdleTimeout:       idleTime,
 		Protocols:         new(http.Protocols),
@@ -258,20 +277,23 @@ func (s *Server) later(f func() error) { s.closers = append(s.closers, f) }
 // Run serves until ctx ends, then lets requests finish for a while. Sandboxes
 // live on. It may be called once.
 func (s *Server) Run(ctx context.Context) error {
-	var err error
-	if s.listener, err = listen(ctx, s.cfg.Listen); err != nil {
+	faces, err := listenHere(ctx, s.cfg.Listen)
+	if err != nil {
 		return err
 	}
-	defer s.listener.Close()
+	for _, l := range faces {
+		defer l.Close()
+	}
+	s.listener = faces[0]
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	failed := make(chan error, 2)
+	failed := make(chan error, len(faces)+1)
 	if s.cfg.MetricsListen != "" {
 		l, err := listen(ctx, s.cfg.MetricsListen)
 		if err != nil {
 			return err
 		}
-		m := &http.Server{Handler: http.HandlerFunc(s.serveMetrics), ReadHeaderTimeout: time.Minute}
+		m := &http.Server{Handler: metricsHandler(s.gauges(), s.log), ReadHeaderTimeout: time.Minute}
 		defer m.Close()
 		go func() { failed <- m.Serve(l) }()
 	}
@@ -283,12 +305,21 @@ func (s *Server) Run(ctx context.Context) error {
 		defer l.Close()
 		go s.ssh.Serve(l)
 	}
-	s.running.Go(func() { s.control.Run(work) })
-	s.running.Go(func() { s.collectAlways(work) })
-	s.running.Go(func() { failed <- s.http.Serve(s.secure(s.listener)) })
-	if err := s.serveOperator(work); err != nil {
+	operators, err := s.desk.Listen(ctx)
+	if err != nil {
 		return err
 	}
+	s.running.Go(func() { s.control.Run(work) })
+	s.running.Go(func() { s.desk.CollectAlways(work) })
+	s.running.Go(func() { s.desk.WatchDisk(work) })
+	s.running.Go(func() { s.desk.Serve(work, operators) })
+	for _, l := range faces {
+		s.running.Go(func() { failed <- s.http.Serve(s.secure(l)) })
+	}
+	s.backlog.Begin(s.missingTemplates())
+	s.running.Go(func() { s.buildTemplates(work) })
+	inner := s.innerServer()
+	s.running.Go(func() { _ = inner.Serve(s.arrivals) })
 	close(s.ready)
 	select {
 	case <-ctx.Done():
@@ -296,6 +327,10 @@ func (s *Server) Run(ctx context.Context) error {
 		err = cay.Wrap(cay.Internal, err, "the server cannot accept connections any more")
 	}
 	s.drain()
+	inner.Close()
+	// A pause goes on though its client has gone: what it comes to is recorded
+	// before the records are closed.
+	s.requests.wait(requestsTime, func(n int) { s.log.Info("waiting for requests to the API to end", "requests", n) })
 	stop()
 	s.running.Wait()
 	return err
@@ -337,78 +372,30 @@ func (s *Server) Close() error {
 	return s.closed
 }
 
-func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path != "/metrics" {
-		http.NotFound(w, r)
-		return
+// gauges reads this server's metrics.
+func (s *Server) gauges() gauges {
+	from := gauges{
+		sandboxes: func() int { return len(s.node.Instances()) }, pool: s.node.Pool,
+		disk: operator.Reserve(s.cfg).Level,
 	}
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	fmt.Fprint(w, "# HELP cay_sandboxes Sandboxes that run on this machine.\n# TYPE cay_sandboxes gauge\n")
-	fmt.Fprintf(w, "cay_sandboxes %d\n", len(s.node.Instances()))
-	writePool(w, s.node.Pool())
 	if s.packages != nil {
-		writePackages(w, s.packages.Stats())
+		from.packages = s.packages.Stats
 	}
+	return from
 }
 
-// listen takes a port, or says how to get one.
-func listen(ctx context.Context, address string) (net.Listener, error) {
-	patient := net.ListenConfig{KeepAliveConfig: conns.Patience}
-	l, err := patient.Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, cay.Wrap(cay.Conflict, err, "cannot listen on %s", address).
-			WithHint("choose another address, or stop what uses it (`ss -ltnp` names it)")
-	}
-	return l, nil
-}
-
-func makeDirs(cfg config.Config) error {
-	if err := storage.Down(cfg.Data); err != nil {
+// explain puts that the data directory's file system is down in the place of
+// what an operation makes of it, and tells the log once.
+func (s *Server) explain(err error) error {
+	down := loopfs.Down(s.cfg.Data)
+	if down == nil {
 		return err
 	}
-	for _, dir := range []string{cfg.Data, cfg.Run} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return cay.Wrap(cay.Unavailable, err, "cannot make the directory %s", dir).
-				WithHint("run as root, or set CAY_DATA_DIR and CAY_RUN_DIR")
+	s.down.Do(func() {
+		var told *cay.Error
+		if errors.As(down, &told) {
+			s.log.Error(told.Error(), "hint", told.Hint)
 		}
-	}
-	return nil
-}
-
-func databasePath(cfg config.Config) string { return filepath.Join(cfg.Data, "cay.db") }
-func instancesDir(cfg config.Config) string { return filepath.Join(cfg.Data, "instances") }
-func reservedDir(cfg config.Config) string  { return filepath.Join(cfg.Run, "reserved") }
-
-// machine is what a server and Down both work with.
-type machine struct {
-	binaries  embedded.Binaries
-	engine    *runsc.Engine
-	snapshots *snapshot.Dir
-	net       *vnet.Manager
-}
-
-func openMachine(ctx context.Context, cfg config.Config, log *slog.Logger) (*machine, error) {
-	var m machine
-	var err error
-	if m.binaries, err = embedded.Unpack(cfg.Data); err != nil {
-		return nil, err
-	}
-	if m.snapshots, err = snapshot.Open(cfg.Data); err != nil {
-		return nil, err
-	}
-	m.engine, err = runsc.Open(runsc.Config{
-		Engines: m.binaries.EngineDir,
-		Hash:    m.binaries.EngineHash,
-		Run:     cfg.Run,
-		Cgroup:  cfg.NetworkName,
 	})
-	if err != nil {
-		return nil, err
-	}
-	m.net, err = vnet.Open(ctx, vnet.Config{Name: cfg.NetworkName, Network: cfg.Network, Opened: cfg.NetworkOpen, Resolvers: cfg.Resolvers, Packages: packagesOn(cfg)})
-	if err != nil {
-		return nil, err
-	}
-	log.Debug("machine opened", "engine", m.binaries.EngineHash, "network", cfg.Network)
-	return &m, nil
+	return down
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/machine/host"
+	"github.com/cay-run/cay/internal/operator"
 )
 
 func testConfig(t *testing.T) config.Config {
@@ -37,26 +39,10 @@ func TestPortTaken(t *testing.T) {
 			t.Errorf("%s was made", name)
 		}
 	}
-	lock, err := takeLock(cfg.Data) // it was given back
+	lock, err := host.Take(t.Context(), operator.Host(cfg)) // it was given back
 	if err != nil {
 		t.Error(err)
 	} else {
 		lock.Close()
-	}
-}
-
-func TestEmptyDir(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "a", "b"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := emptyDir(dir); err != nil {
-		t.Fatal(err)
-	}
-	if left, err := os.ReadDir(dir); len(left) != 0 || err != nil {
-		t.Errorf("left: %v, %v", left, err)
-	}
-	if err := emptyDir(dir + "/none"); err != nil {
-		t.Error(err)
 	}
 }

@@ -7,8 +7,8 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
-	"github.com/cay-run/cay/internal/seal"
-	"github.com/cay-run/cay/internal/sshd"
+	"github.com/cay-run/cay/internal/edge/sshd"
+	"github.com/cay-run/cay/internal/keys/seal"
 )
 
 // openSSH makes the SSH server, which listens nowhere yet.
@@ -24,14 +24,19 @@ func (s *Server) openSSH(keys *auth.Auth) error {
 	}
 	s.ssh, err = sshd.New(sshd.Config{
 		HostKey: ed25519.NewKeyFromSeed(seed),
-		Password: func(ctx context.Context, key string) (cay.TeamID, error) {
+		Password: func(ctx context.Context, key string) (cay.TeamID, cay.KeyID, error) {
 			record, err := keys.Verify(ctx, key)
-			return record.Team, err
+			return record.Team, record.ID, err
 		},
+		While: keys.While,
 		Owner: s.control.Owner,
 		Opens: keys.SSHKeyOpens,
-		Enter: s.control.Enter,
-		Keep:  s.control.Keep,
+		Enter: func(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {
+			return s.control.Enter(ctx, cay.ForTeam(team), id)
+		},
+		Keep: func(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {
+			return s.control.Keep(ctx, cay.ForTeam(team), id)
+		},
 		Used:  func(ctx context.Context, id cay.SandboxID) { s.control.Used(ctx, id, true) },
 		Dial:  s.proxy.Dial,
 		Token: s.agentToken,

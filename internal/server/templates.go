@@ -4,48 +4,103 @@ import (
 	"context"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/edge/proxy"
 	"github.com/cay-run/cay/internal/guest"
-	"github.com/cay-run/cay/internal/image"
-	"github.com/cay-run/cay/internal/proxy"
-	"github.com/cay-run/cay/internal/template"
+	"github.com/cay-run/cay/internal/template/builtin"
+	"github.com/cay-run/cay/internal/template/image"
 )
 
-// EnsureTemplates builds the templates that Cay brings, as far as they are
-// missing or were made from something else than this build would make them
-// from, and offers them. The first time takes minutes, later ones
-// milliseconds. It may run beside Run: what is built already serves meanwhile.
-// An extra that an operator asked for and that cannot be built is told to the
-// log: the others serve without it. progress may be nil.
-func (s *Server) EnsureTemplates(ctx context.Context, progress image.Progress) error {
-	built := false
-	for _, name := range s.templates.Wanted() {
-		result, err := s.templates.Build(ctx, name, progress)
-		if err != nil && ctx.Err() == nil && slices.Contains(template.Extras(), name) {
+// FirstTemplate builds what a first sandbox needs, where no template of the
+// code interpreter is there: the one with Python alone. It stands for the one
+// that the SDKs ask for until that is built, which Run does with all others.
+// progress may be nil.
+func (s *Server) FirstTemplate(ctx context.Context, progress image.Progress) error {
+	_, err := s.control.Template(ctx, cay.ForTeam(s.team.ID), builtin.CodeInterpreter)
+	if err == nil || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	built, err := s.templates.Build(ctx, builtin.CodeInterpreterPython, progress)
+	if err != nil {
+		return err
+	}
+	if err := s.publish(ctx, built); err != nil {
+		return err
+	}
+	built.Name = builtin.CodeInterpreter
+	return s.publish(ctx, built)
+}
+
+// Building lists the templates that are not built yet, or from something else
+// than this build would make them from.
+func (s *Server) Building() []string { return s.backlog.Names() }
+
+// missingTemplates are those that are to be built.
+func (s *Server) missingTemplates() []string {
+	return slices.DeleteFunc(s.templates.Wanted(), func(name string) bool {
+		_, err := s.templates.Current(name)
+		return err == nil
+	})
+}
+
+// How long a build rests that failed; what it needs may come back, as a
+// network does.
+const (
+	buildAgain  = time.Minute
+	buildSeldom = time.Hour
+)
+
+// buildTemplates builds what is missing while the server serves, and does not
+// give up.
+func (s *Server) buildTemplates(ctx context.Context) {
+	for wait := buildAgain; ; wait = min(2*wait, buildSeldom) {
+		err := s.buildMissing(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		s.backlog.Fail(err)
+		s.log.Warn("the templates that Cay brings cannot be built now; it is tried again", "in", wait, "err", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		s.backlog.Begin(s.missingTemplates())
+	}
+}
+
+// buildMissing builds what the backlog has. An extra that an operator asked for
+// and that cannot be built is told to the log: the others serve without it.
+func (s *Server) buildMissing(ctx context.Context) error {
+	missing := s.backlog.Names()
+	for _, name := range missing {
+		built, err := s.templates.Build(ctx, name, s.backlog.Progress)
+		switch {
+		case err == nil:
+			err = s.publish(ctx, built)
+		case ctx.Err() == nil && slices.Contains(builtin.Extras(), name):
 			s.log.Warn("template cannot be built again; `cay template add` tries anew", "template", name, "err", err)
-			continue
+			err = nil
 		}
 		if err != nil {
 			return err
 		}
-		if err := s.publish(ctx, result); err != nil {
-			return err
-		}
-		built = built || !result.Cached
+		s.backlog.Done(name)
 	}
-	if !built {
+	if len(missing) == 0 {
 		return nil
 	}
-	if _, err := s.Collect(ctx, false); err != nil { // costs disk, nothing else
+	if _, err := s.desk.Collect(ctx, false); err != nil { // costs disk, nothing else
 		s.log.Warn("old templates could not be removed", "err", err)
 	}
 	return nil
 }
 
 // publish offers a built template to every team.
-func (s *Server) publish(ctx context.Context, built template.Result) error {
+func (s *Server) publish(ctx context.Context, built builtin.Result) error {
 	_, err := s.control.Publish(ctx, control.Publication{
 		Team:         s.team.ID,
 		Names:        []string{built.Name},
@@ -94,4 +149,19 @@ func (s *Server) lookup(id cay.SandboxID) (proxy.Target, error) {
 	}, nil
 }
 
-func (s *Server) tokens() iter.Seq2[cay.SandboxID, string] { return s.node.Tokens() }
+// tokens yields the access tokens of the sandboxes that run and of those that
+// traffic may wake.
+func (s *Server) tokens() iter.Seq2[cay.SandboxID, string] {
+	return func(yield func(cay.SandboxID, string) bool) {
+		for id, token := range s.node.Tokens() {
+			if !yield(id, token) {
+				return
+			}
+		}
+		for _, box := range s.control.Sleepers() {
+			if access, _ := s.control.TokensOf(box); !yield(box.ID, access) {
+				return
+			}
+		}
+	}
+}

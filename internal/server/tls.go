@@ -14,10 +14,24 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cay-run/cay/internal/certs"
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/conns"
+	"github.com/cay-run/cay/internal/edge/certs"
 )
+
+// openLocal opens the authority of this installation, where the server's
+// certificates are of it.
+func (s *Server) openLocal() (err error) {
+	c := s.cfg
+	if c.TLSMode() != config.TLSLocal {
+		return nil
+	}
+	if s.local, err = certs.OpenLocal(c.Data, certs.Names(c.ClientDomain(), c.TLSNames), s.log); err != nil {
+		return err
+	}
+	_, err = certs.Bundle(c.Data) // for users who may read it and not write it
+	return err
+}
 
 // openTLS finds the certificates that the configuration wants; nil is none.
 func (s *Server) openTLS() error {
@@ -28,10 +42,7 @@ func (s *Server) openTLS() error {
 	case config.TLSFiles:
 		get, err = certs.Files(c.TLSCert, c.TLSKey, s.log)
 	case config.TLSLocal:
-		var local *certs.Local
-		if local, err = certs.OpenLocal(c.Data, certs.Names(c.Domain, c.TLSNames), s.log); err == nil {
-			get = local.Get
-		}
+		get = s.local.Get
 	case config.TLSACME:
 		var managed *certs.Managed
 		managed, err = certs.OpenACME(certs.ACME{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,8 +15,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cay-run/cay/internal/certs"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/edge/certs"
 )
 
 // tlsServer serves the answer of a handler as the real server does.
@@ -26,7 +27,7 @@ func tlsServer(t *testing.T, cfg config.Config, h http.Handler) (addr string, ro
 	s.http = &http.Server{Handler: h, Protocols: new(http.Protocols), ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
 	s.http.Protocols.SetHTTP1(true)
 	s.http.Protocols.SetUnencryptedHTTP2(true)
-	if err := s.openTLS(); err != nil {
+	if err := errors.Join(s.openLocal(), s.openTLS()); err != nil {
 		t.Fatal(err)
 	}
 	l, err := listen(t.Context(), "127.0.0.1:0")
@@ -70,7 +71,7 @@ func TestOnePortForAll(t *testing.T) {
 	cfg := config.Default()
 	cfg.TLS, cfg.Domain = config.TLSLocal, "cay.test:8443"
 	addr, roots := tlsServer(t, cfg, h)
-	silent, err := net.Dial("tcp", addr) // holds nobody up
+	silent, err := net.Dial("tcp", addr) // holds no other client up
 	if err != nil {
 		t.Fatal(err)
 	}

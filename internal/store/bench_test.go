@@ -49,6 +49,7 @@ func BenchmarkLife(b *testing.B) {
 		must(b, s.AddSandbox(ctx, box, told))
 		box.State, told.Type = cay.Running, cay.SandboxRunning
 		must(b, s.UpdateSandbox(ctx, box, told))
+		box.Version++
 		box.State, box.EndedAt, told.Type = cay.Killed, at, cay.SandboxKilled
 		must(b, s.UpdateSandbox(ctx, box, told))
 		_, err = s.SnapshotUsed(ctx, box.Snapshot)

@@ -45,6 +45,9 @@ func putTags(ctx context.Context, tx *sql.Tx, b cay.Build, tags []string, at tim
 INSERT INTO template_tags (template, tag, team, build, created_at) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (template, tag) DO UPDATE SET build = excluded.build, created_at = excluded.created_at`,
 			b.Template, tag, b.Team, b.ID, millis(at))
+		if err == nil {
+			err = addAssignment(ctx, tx, b, tag, at)
+		}
 		if err == nil && tag == cay.DefaultTag {
 			_, err = tx.ExecContext(ctx, `UPDATE templates SET build = $1, updated_at = $2 WHERE id = $3`,
 				b.ID, millis(at), b.Template)
@@ -56,6 +59,40 @@ ON CONFLICT (template, tag) DO UPDATE SET build = excluded.build, created_at = e
 	return nil
 }
 
+// keepAssignments is how many assignments of a tag are kept.
+const keepAssignments = 200
+
+// addAssignment records that a tag was pointed to a build, and forgets the
+// oldest time where there are too many.
+func addAssignment(ctx context.Context, tx *sql.Tx, b cay.Build, tag string, at time.Time) error {
+	_, err := tx.ExecContext(ctx, `
+INSERT INTO template_tag_assignments (id, template, tag, team, build, assigned_at) VALUES ($1, $2, $3, $4, $5, $6)`,
+		cay.NewAssignmentID(), b.Template, tag, b.Team, b.ID, millis(at))
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `
+DELETE FROM template_tag_assignments WHERE id IN (SELECT a.id FROM template_tag_assignments a
+WHERE a.template = $1 AND a.tag = $2 ORDER BY a.assigned_at DESC, a.id LIMIT -1 OFFSET $3)`,
+		b.Template, tag, keepAssignments)
+	return err
+}
+
+// TagAssignments lists when the tags of a template were pointed to builds that
+// are ready, newest first.
+func (s *SQLite) TagAssignments(ctx context.Context, template cay.TemplateID) ([]cay.TagAssignment, error) {
+	rows, err := s.r.QueryContext(ctx, `
+SELECT a.id, a.tag, a.build, a.assigned_at, b.created_at, b.finished_at
+FROM template_tag_assignments a JOIN builds b ON b.id = a.build
+WHERE a.template = $1 AND b.state = $2 ORDER BY a.assigned_at DESC, a.id`, template, cay.BuildReady)
+	return collect(rows, err, func(row scanner) (a cay.TagAssignment, err error) {
+		var at, created, finished int64
+		err = row.Scan(&a.ID, &a.Tag, &a.Build, &at, &created, &finished)
+		a.At, a.BuildCreated, a.BuildFinished = fromMillis(at), fromMillis(created), fromMillis(finished)
+		return a, err
+	})
+}
+
 // PutTags points tags to a build.
 func (s *SQLite) PutTags(ctx context.Context, b cay.Build, tags []string, at time.Time) error {
 	return s.tx(ctx, func(tx *sql.Tx) error { return putTags(ctx, tx, b, tags, at) })
@@ -65,8 +102,16 @@ func (s *SQLite) PutTags(ctx context.Context, b cay.Build, tags []string, at tim
 func (s *SQLite) RemoveTags(ctx context.Context, template cay.TemplateID, tags []string) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		for _, tag := range tags {
-			_, err := tx.ExecContext(ctx, `DELETE FROM template_tags WHERE template = $1 AND tag = $2`, template, tag)
-			if err != nil {
+			for _, table := range []string{"template_tags", "template_tag_assignments"} {
+				_, err := tx.ExecContext(ctx, `DELETE FROM `+table+` WHERE template = $1 AND tag = $2`, template, tag)
+				if err != nil {
+					return err
+				}
+			}
+			if tag != cay.DefaultTag {
+				continue
+			}
+			if _, err := tx.ExecContext(ctx, `UPDATE templates SET build = '' WHERE id = $1`, template); err != nil {
 				return err
 			}
 		}

@@ -16,7 +16,7 @@ func (s *SQLite) AddEvents(ctx context.Context, events ...cay.Event) error {
 }
 
 // addEvents numbers events and records them. The counter's row is locked until
-// the transaction ends, so that nobody reads number 8 before number 7.
+// the transaction ends, so that no client reads number 8 before number 7.
 func addEvents(ctx context.Context, tx *sql.Tx, events []cay.Event) error {
 	for _, e := range events {
 		data, err := json.Marshal(e.Data)
@@ -71,14 +71,34 @@ func (s *SQLite) LastEvent(ctx context.Context, team cay.TeamID) (int64, error) 
 	return last, dbError(err)
 }
 
+// Starts visits each moment at which a sandbox began to run or ceased to. What
+// it was before is read from its event before: a list of all would be long.
+func (s *SQLite) Starts(ctx context.Context, team cay.TeamID, since time.Time, visit func(at time.Time, runs bool)) error {
+	const changes = `('sandbox.running', 'sandbox.resumed', 'sandbox.paused', 'sandbox.killed')`
+	const runs = `('sandbox.running', 'sandbox.resumed')`
+	rows, err := s.r.QueryContext(ctx, `
+SELECT at, type IN `+runs+` FROM events e WHERE team = $1 AND at >= $2 AND type IN `+changes+`
+AND (type IN `+runs+`) <> COALESCE((SELECT b.type IN `+runs+` FROM events b
+    WHERE b.sandbox = e.sandbox AND b.seq < e.seq AND b.type IN `+changes+` ORDER BY b.seq DESC LIMIT 1), type = 'sandbox.paused')
+ORDER BY seq`, team, millis(since))
+	if err != nil {
+		return dbError(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var at, on int64
+		if err := rows.Scan(&at, &on); err != nil {
+			return dbError(err)
+		}
+		visit(fromMillis(at), on != 0)
+	}
+	return dbError(rows.Err())
+}
+
 // PruneEvents forgets events from before a time.
 func (s *SQLite) PruneEvents(ctx context.Context, before time.Time) (int, error) {
-	res, err := s.w.ExecContext(ctx, `DELETE FROM events WHERE at < $1`, millis(before))
-	if err != nil {
-		return 0, dbError(err)
-	}
-	n, err := res.RowsAffected()
-	return int(n), dbError(err)
+	return s.inBatches(ctx, `DELETE FROM events WHERE (team, seq) IN
+(SELECT team, seq FROM events WHERE at < $1 LIMIT $2)`, millis(before))
 }
 
 func scanEvent(row scanner) (cay.Event, error) {

@@ -5,6 +5,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+
+	"modernc.org/sqlite"
 )
 
 // keepStatements bounds what one connection keeps parsed. The texts that this
@@ -24,6 +26,13 @@ func (k keeper) Connect(ctx context.Context) (driver.Conn, error) {
 	inner, ok := opened.(plainConn)
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("a connection is a %T", opened), opened.Close())
+	}
+	// The log stays when the database is closed, with its room on the disk: a
+	// server starts on a disk that is full, too.
+	if log, ok := opened.(sqlite.FileControl); ok {
+		if _, err := log.FileControlPersistWAL("main", 1); err != nil {
+			return nil, errors.Join(err, opened.Close())
+		}
 	}
 	return &keepingConn{inner, make(map[string]keptStmt)}, nil
 }
@@ -79,7 +88,7 @@ func (c *keepingConn) QueryContext(ctx context.Context, text string, args []driv
 	return &keptRows{rows, c, text, stmt}, nil
 }
 
-// take returns a statement that nobody else has until it is given back.
+// take returns a statement that no other caller has until it is given back.
 func (c *keepingConn) take(ctx context.Context, text string) (keptStmt, error) {
 	if stmt, ok := c.idle[text]; ok {
 		delete(c.idle, text)

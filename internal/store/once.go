@@ -37,10 +37,6 @@ func (s *SQLite) CreatedWith(ctx context.Context, team cay.TeamID, key string, s
 
 // PruneOnce forgets the keys of creates from before a time.
 func (s *SQLite) PruneOnce(ctx context.Context, before time.Time) (int, error) {
-	res, err := s.w.ExecContext(ctx, `DELETE FROM idempotency_keys WHERE created_at < $1`, millis(before))
-	if err != nil {
-		return 0, dbError(err)
-	}
-	n, err := res.RowsAffected()
-	return int(n), dbError(err)
+	return s.inBatches(ctx, `DELETE FROM idempotency_keys WHERE (team, key) IN
+(SELECT team, key FROM idempotency_keys WHERE created_at < $1 LIMIT $2)`, millis(before))
 }

@@ -40,6 +40,7 @@ func isSecret(p cay.NetworkPolicy) bool { return p.Proxy != nil || len(p.Rules) 
 
 // prunePolicies forgets the policies that no sandbox has any more.
 func prunePolicies(ctx context.Context, tx *sql.Tx) error {
-	_, err := tx.ExecContext(ctx, `DELETE FROM policies WHERE (team, digest) NOT IN (SELECT team, network FROM sandboxes)`)
+	_, err := tx.ExecContext(ctx, `DELETE FROM policies WHERE NOT EXISTS
+(SELECT 1 FROM sandboxes s WHERE s.team = policies.team AND s.network = policies.digest AND s.network LIKE 'sha256:%')`)
 	return err
 }

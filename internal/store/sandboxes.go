@@ -12,40 +12,94 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/seal"
+	"github.com/cay-run/cay/internal/keys/seal"
 )
 
-const sandboxColumns = `id, team, template, build, snapshot, alias, node, instance,
-state, cause, ended_at, cpus, memory_mb, disk_mb, metadata, env, network, secure,
-started_at, end_at, timeout_ms, on_timeout, auto_resume, saved, notice`
+// sandboxRow is a sandbox as its row has it.
+type sandboxRow struct {
+	cay.Sandbox
+	metadata, env, network       string
+	started, end, ended, timeout int64
+	secure, autoResume           int64
+	unresponsive                 int64
+}
 
-// sandboxRead are the same with the network itself, wherever it lies.
-var sandboxRead = strings.Replace(sandboxColumns, "network", networkColumn, 1)
+// sandboxColumn is a column of sandboxes and its place in a row that is
+// written or read.
+type sandboxColumn struct {
+	name   string
+	at     any  // a pointer
+	change bool // UpdateSandbox writes it
+}
+
+// columns lists the columns of a row: the one place that says which there are.
+func (r *sandboxRow) columns() []sandboxColumn {
+	return []sandboxColumn{
+		{"id", &r.ID, false}, {"team", &r.Team, false}, {"metadata", &r.metadata, false}, {"network", &r.network, false},
+		{"template", &r.Template, true}, {"build", &r.Build, true}, {"snapshot", &r.Snapshot, true}, {"alias", &r.Alias, true},
+		{"node", &r.Node, true}, {"instance", &r.Instance, true}, {"version", &r.Version, true},
+		{"state", &r.State, true}, {"cause", &r.Cause, true}, {"ended_at", &r.ended, true},
+		{"cpus", &r.Limits.CPUs, true}, {"memory_mb", &r.Limits.MemoryMB, true}, {"disk_mb", &r.Limits.DiskMB, true},
+		{"env", &r.env, true}, {"secure", &r.secure, true}, {"started_at", &r.started, true}, {"end_at", &r.end, true},
+		{"timeout_ms", &r.timeout, true}, {"on_timeout", &r.OnTimeout, true}, {"auto_resume", &r.autoResume, true},
+		{"saved", &r.Saved, true}, {"notice", &r.Notice, true}, {"unresponsive", &r.unresponsive, true},
+	}
+}
+
+// sandboxTexts are the statements that name all columns of a row.
+type sandboxTexts struct{ read, insert, update string }
+
+var sandboxSQL = func() (out sandboxTexts) {
+	var names, marks, reads, sets []string
+	for i, c := range new(sandboxRow).columns() {
+		names, marks = append(names, c.name), append(marks, fmt.Sprintf("$%d", i+1))
+		if c.name == "network" { // it may lie elsewhere
+			reads = append(reads, networkColumn)
+		} else {
+			reads = append(reads, c.name)
+		}
+		if c.change {
+			sets = append(sets, fmt.Sprintf("%s = $%d", c.name, len(sets)+1))
+		}
+	}
+	out.read = strings.Join(reads, ", ")
+	out.insert = "INSERT INTO sandboxes (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(marks, ", ") + ")"
+	out.update = fmt.Sprintf("UPDATE sandboxes SET %s WHERE team = $%d AND id = $%d AND version = $%d",
+		strings.Join(sets, ", "), len(sets)+1, len(sets)+2, len(sets)+3)
+	return out
+}()
+
+// rowOf is the row of a sandbox, but for its metadata and network.
+func (s *SQLite) rowOf(b cay.Sandbox) (*sandboxRow, error) {
+	env, err := s.encode(b, b.Env, len(b.Env) > 0)
+	return &sandboxRow{
+		Sandbox: b, env: env, started: millis(b.StartedAt), end: millis(b.EndAt), ended: millis(b.EndedAt),
+		timeout: b.Timeout.Milliseconds(), secure: flag(b.Secure), autoResume: flag(b.AutoResume), unresponsive: flag(b.Unresponsive),
+	}, err
+}
 
 // AddSandbox records a new sandbox and its first events, and counts it for its
 // template.
 func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Event) error {
-	metadata, e1 := s.encode(b, b.Metadata, false)
-	env, e2 := s.encode(b, b.Env, len(b.Env) > 0)
+	row, e1 := s.rowOf(b)
+	metadata, e2 := s.encode(b, b.Metadata, false)
 	network, e3 := s.encode(b, b.Network, isSecret(b.Network))
 	if err := errors.Join(e1, e2, e3); err != nil {
 		return err
 	}
-	return s.tx(ctx, func(tx *sql.Tx) error {
+	return s.tx(ctx, func(tx *sql.Tx) (err error) {
 		if err := errors.Join(addEvents(ctx, tx, events), addOnce(ctx, tx, b)); err != nil {
 			return err
 		}
-		network, err := place(ctx, tx, b, network)
-		if err != nil {
+		row.metadata = metadata
+		if row.network, err = place(ctx, tx, b, network); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO sandboxes (`+sandboxColumns+`)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)`,
-			b.ID, b.Team, b.Template, b.Build, b.Snapshot, b.Alias, b.Node, b.Instance,
-			b.State, b.Cause, millis(b.EndedAt), b.Limits.CPUs, b.Limits.MemoryMB, b.Limits.DiskMB,
-			metadata, env, network, flag(b.Secure),
-			millis(b.StartedAt), millis(b.EndAt), b.Timeout.Milliseconds(), b.OnTimeout, flag(b.AutoResume), b.Saved, b.Notice)
-		if err != nil {
+		var args []any
+		for _, c := range row.columns() {
+			args = append(args, c.at)
+		}
+		if _, err := tx.ExecContext(ctx, sandboxSQL.insert, args...); err != nil {
 			return err
 		}
 		for _, k := range slices.Sorted(maps.Keys(b.Metadata)) {
@@ -100,33 +154,48 @@ func (s *SQLite) UpdateNetwork(ctx context.Context, b cay.Sandbox, events ...cay
 }
 
 func (s *SQLite) updateSandbox(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
-	env, err := s.encode(b, b.Env, len(b.Env) > 0)
+	row, err := s.rowOf(b)
 	if err != nil {
 		return err
 	}
-	res, err := tx.ExecContext(ctx, `
-UPDATE sandboxes SET template = $1, build = $2, snapshot = $3, alias = $4, node = $5, instance = $6,
-    state = $7, cause = $8, ended_at = $9, cpus = $10, memory_mb = $11, disk_mb = $12,
-    env = $13, secure = $14, started_at = $15, end_at = $16,
-    timeout_ms = $17, on_timeout = $18, auto_resume = $19, saved = $20, notice = $21
-WHERE team = $22 AND id = $23`,
-		b.Template, b.Build, b.Snapshot, b.Alias, b.Node, b.Instance,
-		b.State, b.Cause, millis(b.EndedAt), b.Limits.CPUs, b.Limits.MemoryMB, b.Limits.DiskMB,
-		env, flag(b.Secure), millis(b.StartedAt), millis(b.EndAt),
-		b.Timeout.Milliseconds(), b.OnTimeout, flag(b.AutoResume), b.Saved, b.Notice, b.Team, b.ID)
+	row.Version++
+	var args []any
+	for _, c := range row.columns() {
+		if c.change {
+			args = append(args, c.at)
+		}
+	}
+	res, err := tx.ExecContext(ctx, sandboxSQL.update, append(args, b.Team, b.ID, b.Version)...)
 	if err != nil {
 		return err
 	}
-	if n, err := res.RowsAffected(); err != nil || n == 0 {
+	if n, err := res.RowsAffected(); err != nil || n != 0 {
+		return err
+	}
+	var recorded int64
+	err = tx.QueryRowContext(ctx, `SELECT version FROM sandboxes WHERE team = $1 AND id = $2`, b.Team, b.ID).Scan(&recorded)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
 		return notFound("sandbox", b.ID)
+	case err != nil:
+		return err
 	}
-	return nil
+	return cay.Errorf(cay.Conflict, "sandbox %s has changed: version %d is recorded, %d was read", b.ID, recorded, b.Version)
+}
+
+// RunningOf counts what a team has running, or about to, without one sandbox.
+func (s *SQLite) RunningOf(ctx context.Context, team cay.TeamID, but cay.SandboxID) (n, memoryMB int, err error) {
+	// The conditions are those of the index.
+	err = s.r.QueryRowContext(ctx, `
+SELECT COUNT(*), COALESCE(SUM(memory_mb), 0) FROM sandboxes
+WHERE team = $1 AND state <> 'killed' AND state <> 'paused' AND id <> $2`, team, but).Scan(&n, &memoryMB)
+	return n, memoryMB, dbError(err)
 }
 
 // Sandbox finds a team's sandbox in any state.
 func (s *SQLite) Sandbox(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error) {
 	row := s.r.QueryRowContext(ctx,
-		`SELECT `+sandboxRead+` FROM sandboxes WHERE team = $1 AND id = $2`, team, id)
+		`SELECT `+sandboxSQL.read+` FROM sandboxes WHERE team = $1 AND id = $2`, team, id)
 	return one(row, s.scanSandbox, "sandbox", id)
 }
 
@@ -142,7 +211,7 @@ func (s *SQLite) Sandboxes(ctx context.Context, q SandboxQuery) ([]cay.Sandbox, 
 		c.where = append(c.where, fmt.Sprintf(
 			"(started_at %s %s OR (started_at = %s AND id > %s))", beyond, at, at, id))
 	}
-	text := `SELECT ` + sandboxRead + ` FROM sandboxes WHERE ` + strings.Join(c.where, " AND ") +
+	text := `SELECT ` + sandboxSQL.read + ` FROM sandboxes WHERE ` + strings.Join(c.where, " AND ") +
 		` ORDER BY started_at ` + order + `, id ASC`
 	if q.Limit > 0 {
 		text += ` LIMIT ` + c.arg(q.Limit)
@@ -163,7 +232,7 @@ func (s *SQLite) CountSandboxes(ctx context.Context, q SandboxQuery) (int, error
 // LiveSandboxes lists the sandboxes of all teams that are not killed.
 func (s *SQLite) LiveSandboxes(ctx context.Context) ([]cay.Sandbox, error) {
 	rows, err := s.r.QueryContext(ctx,
-		`SELECT `+sandboxRead+` FROM sandboxes WHERE state IN ($1, $2, $3, $4, $5) ORDER BY started_at, id`,
+		`SELECT `+sandboxSQL.read+` FROM sandboxes WHERE state IN ($1, $2, $3, $4, $5) ORDER BY started_at, id`,
 		cay.Creating, cay.Running, cay.Pausing, cay.Paused, cay.Resuming)
 	return collect(rows, err, s.scanSandbox)
 }
@@ -171,19 +240,12 @@ func (s *SQLite) LiveSandboxes(ctx context.Context) ([]cay.Sandbox, error) {
 // PruneSandboxes forgets sandboxes that were killed before a time, and the
 // policies that were theirs alone.
 func (s *SQLite) PruneSandboxes(ctx context.Context, before time.Time) (int, error) {
-	var n int64
-	err := s.tx(ctx, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx,
-			`DELETE FROM sandboxes WHERE state = $1 AND ended_at < $2`, cay.Killed, millis(before))
-		if err != nil {
-			return err
-		}
-		if n, err = res.RowsAffected(); err != nil {
-			return err
-		}
-		return prunePolicies(ctx, tx)
-	})
-	return int(n), err
+	n, err := s.inBatches(ctx, `DELETE FROM sandboxes WHERE id IN
+(SELECT id FROM sandboxes WHERE state = $1 AND ended_at < $2 LIMIT $3)`, cay.Killed, millis(before))
+	if err != nil || n == 0 {
+		return n, err
+	}
+	return n, s.tx(ctx, func(tx *sql.Tx) error { return prunePolicies(ctx, tx) })
 }
 
 // SnapshotUsed reports whether a sandbox that lives, or a template, needs a
@@ -254,56 +316,46 @@ func (s *SQLite) encode(b cay.Sandbox, v any, secret bool) (string, error) {
 		return "", cay.Wrap(cay.Internal, err, "cannot record sandbox %s", b.ID)
 	}
 	if secret {
-		return s.hide(text, placeOf(b.ID)), nil
+		return s.seal.Seal(text, placeOf(b.ID)), nil
 	}
 	return string(text), nil
 }
 
 func placeOf(id cay.SandboxID) string { return "sandbox " + string(id) }
 
-// hide seals a text for its place, if this database seals.
-func (s *SQLite) hide(text []byte, place string) string {
-	if s.seal == nil {
-		return string(text)
-	}
-	return s.seal.Seal(text, place)
-}
-
-// clear is a text as it was before it was sealed, if it was.
+// clear is a text as it was before it was sealed. Versions before the seal
+// wrote texts in clear, which are returned as they are.
 func (s *SQLite) clear(text, place string) ([]byte, error) {
 	if !seal.Sealed(text) {
 		return []byte(text), nil
 	}
-	if s.seal == nil {
-		return nil, cay.Errorf(cay.Internal, "the record of %s is sealed", place)
-	}
 	return s.seal.Open(text, place)
 }
 
-func (s *SQLite) scanSandbox(row scanner) (cay.Sandbox, error) {
-	var b cay.Sandbox
-	var metadata, env, network string
-	var ended, secure, started, end, timeout, autoResume int64
-	err := row.Scan(&b.ID, &b.Team, &b.Template, &b.Build, &b.Snapshot, &b.Alias, &b.Node, &b.Instance,
-		&b.State, &b.Cause, &ended, &b.Limits.CPUs, &b.Limits.MemoryMB, &b.Limits.DiskMB,
-		&metadata, &env, &network, &secure, &started, &end, &timeout, &b.OnTimeout, &autoResume, &b.Saved, &b.Notice)
-	if err != nil {
-		return b, err
+func (s *SQLite) scanSandbox(scan scanner) (cay.Sandbox, error) {
+	var row sandboxRow
+	var into []any
+	for _, c := range row.columns() {
+		into = append(into, c.at)
 	}
-	b.EndedAt, b.StartedAt, b.EndAt = fromMillis(ended), fromMillis(started), fromMillis(end)
-	b.Timeout = time.Duration(timeout) * time.Millisecond
-	b.Secure, b.AutoResume = secure != 0, autoResume != 0
+	if err := scan.Scan(into...); err != nil {
+		return row.Sandbox, err
+	}
+	b := &row.Sandbox
+	b.EndedAt, b.StartedAt, b.EndAt = fromMillis(row.ended), fromMillis(row.started), fromMillis(row.end)
+	b.Timeout = time.Duration(row.timeout) * time.Millisecond
+	b.Secure, b.AutoResume, b.Unresponsive = row.secure != 0, row.autoResume != 0, row.unresponsive != 0
 	for _, f := range []struct {
 		text string
 		into any
-	}{{metadata, &b.Metadata}, {env, &b.Env}, {network, &b.Network}} {
+	}{{row.metadata, &b.Metadata}, {row.env, &b.Env}, {row.network, &b.Network}} {
 		text, err := s.clear(f.text, placeOf(b.ID))
 		if err != nil {
-			return b, err
+			return *b, err
 		}
 		if err := json.Unmarshal(text, f.into); err != nil {
-			return b, cay.Wrap(cay.Internal, err, "the record of sandbox %s is damaged", b.ID)
+			return *b, cay.Wrap(cay.Internal, err, "the record of sandbox %s is damaged", b.ID)
 		}
 	}
-	return b, nil
+	return *b, nil
 }

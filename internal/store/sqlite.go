@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
-	"os"
 	"path/filepath"
 	"runtime"
 	"sync/atomic"
@@ -28,12 +27,15 @@ var migrations embed.FS
 // never wait for each other inside SQLite; reads have a pool of their own and
 // never wait for a write.
 type SQLite struct {
-	path string
-	w, r *sql.DB
-	log  *checkpoints
-	seal Sealer // nil keeps everything in clear
+	path           string
+	writer, reader *sql.DB
+	log            *checkpoints
+	seal           Sealer
+	room           *space
+	commits        *atomic.Int64
 
-	commits atomic.Int64
+	w, r   querier // writer and reader, or the transaction that calls share
+	joined *joined // nil outside Tx
 }
 
 // Sealer encrypts texts for a place in the records.
@@ -45,45 +47,57 @@ type Sealer interface {
 var _ Store = (*SQLite)(nil)
 
 // Open opens the database at path, makes it when it is not there and brings
-// its schema up to date. Another process may have it open as well. What
-// sandboxes are given as environment and network lies in it in clear; who
-// opens it with OpenSealed reads both.
-func Open(ctx context.Context, path string) (*SQLite, error) {
-	return OpenSealed(ctx, path, nil)
-}
-
-// OpenSealed is Open with a sealer for what may hold secrets.
-func OpenSealed(ctx context.Context, path string, seal Sealer) (*SQLite, error) {
+// its schema up to date. The sealer is that of the data directory: records
+// whose environment or network it sealed cannot be read without it, so there
+// is no way to open the database that leaves it out. Only the process that
+// holds the data directory's lock may call Open, because a newer program would
+// bring the schema up to date under an older server that runs.
+func Open(ctx context.Context, path string, seal Sealer) (*SQLite, error) {
+	if seal == nil {
+		return nil, cay.Errorf(cay.Internal, "the database is opened without the sealing key")
+	}
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, cay.Wrap(cay.Internal, err, "the database's path is unusable")
 	}
 	// SQLite gives its side files the mode of the main one. Rows hold
 	// environment variables of sandboxes, which hold secrets.
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	room, err := openSpace(path)
 	if err != nil {
 		return nil, cay.Wrap(cay.Unavailable, err, "cannot open the database %s", path).
 			WithHint("check that the data directory is there and writable")
 	}
-	f.Close()
-
-	s := &SQLite{path: path, seal: seal}
-	if s.w, err = open(path, "immediate", 1, "journal_mode(WAL)", "wal_autocheckpoint(0)"); err != nil {
-		return nil, dbError(err)
-	}
-	if err := s.migrate(ctx); err != nil {
-		s.w.Close()
+	s, err := openIn(ctx, path, seal, room)
+	if err != nil {
+		room.close()
 		return nil, err
 	}
-	s.r, err = open(path, "deferred", max(4, runtime.GOMAXPROCS(0)), "query_only(1)")
-	if err == nil {
-		s.log, err = openCheckpoints(path)
-	}
-	if err != nil {
-		s.w.Close()
+	return s, nil
+}
+
+func openIn(ctx context.Context, path string, seal Sealer, room *space) (s *SQLite, err error) {
+	s = &SQLite{path: path, seal: seal, room: room, commits: new(atomic.Int64)}
+	if s.writer, err = open(path, "immediate", 1, "journal_mode(WAL)", "wal_autocheckpoint(0)"); err != nil {
 		return nil, dbError(err)
 	}
-	s.log.start(s.w)
+	err = check(ctx, s.writer)
+	if err == nil {
+		err = s.migrate(ctx)
+	}
+	if err != nil {
+		s.writer.Close()
+		return nil, err
+	}
+	s.reader, err = open(path, "deferred", max(4, runtime.GOMAXPROCS(0)), "query_only(1)")
+	if err == nil {
+		s.log, err = openCheckpoints(path, room)
+	}
+	if err != nil {
+		s.writer.Close()
+		return nil, dbError(err)
+	}
+	s.w, s.r = s.writer, s.reader
+	s.log.start(s.writer)
 	return s, nil
 }
 
@@ -113,7 +127,7 @@ func (s *SQLite) migrate(ctx context.Context) error {
 	}
 	// Parts add their migrations under numbers of their own: a database may have a
 	// higher one already.
-	p, err := goose.NewProvider(goose.DialectSQLite3, s.w, dir, goose.WithAllowOutofOrder(true))
+	p, err := goose.NewProvider(goose.DialectSQLite3, s.writer, dir, goose.WithAllowOutofOrder(true))
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "cannot read the database's schema")
 	}
@@ -126,24 +140,7 @@ func (s *SQLite) migrate(ctx context.Context) error {
 
 // Close lets go of the database.
 func (s *SQLite) Close() error {
-	return errors.Join(s.log.close(), s.r.Close(), s.w.Close())
-}
-
-// tx runs f in one write transaction.
-func (s *SQLite) tx(ctx context.Context, f func(*sql.Tx) error) error {
-	tx, err := s.w.BeginTx(ctx, nil)
-	if err != nil {
-		return dbError(err)
-	}
-	defer tx.Rollback() // does nothing after Commit
-	if err := f(tx); err != nil {
-		return dbError(err)
-	}
-	err = tx.Commit()
-	if s.commits.Add(1)%checkpointEvery == 0 {
-		s.log.ask()
-	}
-	return dbError(err)
+	return errors.Join(s.log.close(), s.reader.Close(), s.writer.Close(), s.room.close())
 }
 
 // dbError turns an error of the database into one of ours.

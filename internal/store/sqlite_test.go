@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/seal"
+	"github.com/cay-run/cay/internal/keys/seal"
 	"github.com/cay-run/cay/internal/store"
 	"github.com/cay-run/cay/internal/store/storetest"
 )
@@ -33,12 +33,7 @@ func openAt(t testing.TB, path string) *store.SQLite {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s, err := store.Open(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	return s
+	return storetest.Open(t, path)
 }
 
 func TestSQLiteReopens(t *testing.T) {
@@ -68,18 +63,32 @@ func TestSQLiteReopens(t *testing.T) {
 }
 
 func TestSQLiteErrors(t *testing.T) {
-	if _, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "none", "cay.db")); cay.KindOf(err) != cay.Unavailable {
+	if _, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "none", "cay.db"), clearText{}); cay.KindOf(err) != cay.Unavailable {
 		t.Errorf("a directory that is not there: %v", err)
 	}
 	path := filepath.Join(t.TempDir(), "cay.db")
 	if err := os.WriteFile(path, []byte("this is no database, but long enough to be taken for one"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := store.Open(t.Context(), path); err == nil {
+	if s, err := store.Open(t.Context(), path, clearText{}); err == nil {
 		s.Close()
 		t.Error("a file that is no database was opened")
 	}
+	path = filepath.Join(t.TempDir(), "cay.db")
+	if s, err := store.Open(t.Context(), path, nil); err == nil {
+		s.Close()
+		t.Error("a database was opened without the key of its sealed records")
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("a database was made without a key")
+	}
 }
+
+// clearText is the sealer of a version that did not seal.
+type clearText struct{}
+
+func (clearText) Seal(plain []byte, _ string) string  { return string(plain) }
+func (clearText) Open(text, _ string) ([]byte, error) { return []byte(text), nil }
 
 func TestSecretsOfSandboxesAreSealed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cay.db")
@@ -90,7 +99,7 @@ func TestSecretsOfSandboxesAreSealed(t *testing.T) {
 			Network: cay.NetworkPolicy{Proxy: &cay.EgressProxy{Address: "a:1", Username: "u", Password: "s3cret-proxy"}},
 		}
 	}
-	plain, err := store.Open(t.Context(), path)
+	plain, err := store.Open(t.Context(), path, clearText{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +111,7 @@ func TestSecretsOfSandboxesAreSealed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := store.OpenSealed(t.Context(), path, key)
+	s, err := store.Open(t.Context(), path, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,13 +138,17 @@ func TestSecretsOfSandboxesAreSealed(t *testing.T) {
 	if err != nil || bytes.Contains(text, []byte("another-")) || !bytes.Contains(text, []byte("s3cret-env")) {
 		t.Errorf("the database holds a secret, or nothing at all: %v", err)
 	}
-	again, err := store.Open(t.Context(), path)
+	other, err := seal.NewKey(bytes.Repeat([]byte{1}, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := store.Open(t.Context(), path, other)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer again.Close()
 	if _, err := again.Sandbox(t.Context(), team.ID, sealed.ID); cay.KindOf(err) != cay.Internal {
-		t.Errorf("read without the key: %v", err)
+		t.Errorf("read with another key: %v", err)
 	}
 }
 
@@ -149,7 +162,7 @@ func TestMigrationsInAnyOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{
-		`DROP TABLE branches`, `DROP TABLE checkpoints`, `DELETE FROM goose_db_version WHERE version_id = 4`,
+		`DROP TABLE ssh_keys`, `DELETE FROM goose_db_version WHERE version_id = 12`,
 	} {
 		if _, err := db.ExecContext(t.Context(), text); err != nil {
 			t.Fatal(err)
@@ -158,12 +171,12 @@ func TestMigrationsInAnyOrder(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openAt(t, path).CountCheckpoints(t.Context(), "none"); err != nil {
+	if _, err := openAt(t, path).SSHKeys(t.Context(), "none"); err != nil {
 		t.Error(err)
 	}
 }
 
-// A long policy is in the database once for a team, until nobody has it, and
+// A long policy is in the database once for a team, until no sandbox has it, and
 // no change of a sandbox writes it again. One that holds secrets is sealed where
 // it was.
 func TestLongPoliciesLieOnce(t *testing.T) {

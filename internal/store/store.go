@@ -11,21 +11,39 @@ import (
 )
 
 // Store keeps records. All methods are safe for concurrent use; each is one
-// transaction. What is written is seen by every call that starts later. Times
-// keep millisecond precision and come back in UTC.
+// transaction, and those that are called within Tx are one together. What is
+// written is seen by every call that starts later. Times keep millisecond
+// precision and come back in UTC.
 //
 // Errors are *cay.Error: NotFound for a record that is not there or that the
-// team may not see, Conflict for a name or id that is taken, NoSpace for a
-// full disk. Cancelling a context leaves the record as it was before, or as
-// asked, never between.
+// team may not see, Conflict for a name or id that is taken or a record that
+// has changed, NoSpace for a full disk. Cancelling a context leaves the record
+// as it was before, or as asked, never between.
 type Store interface {
+	Accounts
+	Secrets
+	Templates
+	Builds
+	Sandboxes
+	Trees
+	Events
+
+	// Tx runs f, whose calls of tx are one transaction: all of them count, or
+	// none when f fails. f must call nothing of another Store: one write waits
+	// for the other.
+	Tx(ctx context.Context, f func(tx Store) error) error
+	// Close lets go of the database. No call may follow.
+	Close() error
+}
+
+// Accounts are teams and what opens their sandboxes.
+type Accounts interface {
 	// AddTeam records a team; its id and its name must be new.
 	AddTeam(ctx context.Context, team cay.Team) error
 	// Teams lists all teams, oldest first.
 	Teams(ctx context.Context) ([]cay.Team, error)
 	// TeamByName finds a team by its exact name.
 	TeamByName(ctx context.Context, name string) (cay.Team, error)
-
 	// AddKey records a key; its id and its hash must be new.
 	AddKey(ctx context.Context, key cay.APIKey) error
 	// KeyByHash finds the key with that hash, of any team.
@@ -36,7 +54,19 @@ type Store interface {
 	RenameKey(ctx context.Context, team cay.TeamID, id cay.KeyID, name string) error
 	// RemoveKey removes a team's key.
 	RemoveKey(ctx context.Context, team cay.TeamID, id cay.KeyID) error
+	// AddSSHKey records a key; its id, and its fingerprint in the team, must be
+	// new.
+	AddSSHKey(ctx context.Context, key cay.SSHKey) error
+	// SSHKeys lists a team's keys, oldest first.
+	SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error)
+	// SSHKeyOpens reports whether a team has the key of a fingerprint.
+	SSHKeyOpens(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error)
+	// RemoveSSHKey removes a team's key.
+	RemoveSSHKey(ctx context.Context, team cay.TeamID, id cay.SSHKeyID) error
+}
 
+// Secrets are the values that header rules name, sealed.
+type Secrets interface {
 	// AddSecret records a secret; its id and its name must be new to the team.
 	AddSecret(ctx context.Context, x cay.Secret) error
 	// Secret finds a team's secret by id or by exact name.
@@ -48,17 +78,10 @@ type Store interface {
 	UpdateSecret(ctx context.Context, x cay.Secret) error
 	// RemoveSecret removes a team's secret.
 	RemoveSecret(ctx context.Context, team cay.TeamID, id cay.SecretID) error
+}
 
-	// AddSSHKey records a key; its id, and its fingerprint in the team, must be
-	// new.
-	AddSSHKey(ctx context.Context, key cay.SSHKey) error
-	// SSHKeys lists a team's keys, oldest first.
-	SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error)
-	// SSHKeyOpens reports whether a team has the key of a fingerprint.
-	SSHKeyOpens(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error)
-	// RemoveSSHKey removes a team's key.
-	RemoveSSHKey(ctx context.Context, team cay.TeamID, id cay.SSHKeyID) error
-
+// Templates are the starting points of sandboxes, and their tags.
+type Templates interface {
 	// AddTemplate records a template with its names; they must be new to the
 	// team. What a template has of its builds is recorded by PutBuild.
 	AddTemplate(ctx context.Context, t cay.Template) error
@@ -71,44 +94,56 @@ type Store interface {
 	FindTemplate(ctx context.Context, team cay.TeamID, ref string) (cay.Template, error)
 	// Templates lists what is the team's own or public, newest first.
 	Templates(ctx context.Context, team cay.TeamID) ([]cay.Template, error)
-	// PutBuild records a build or replaces it, safe from power cuts. One that
-	// is ready gets its tags; with the default one, which no tags mean too, it
-	// becomes what its template starts sandboxes from.
-	PutBuild(ctx context.Context, b cay.Build) error
-	// Builds lists the builds of a template that the team may see, newest
-	// first.
-	Builds(ctx context.Context, team cay.TeamID, id cay.TemplateID) ([]cay.Build, error)
-	// Build finds a build of a team's own template.
-	Build(ctx context.Context, team cay.TeamID, id cay.BuildID) (cay.Build, error)
-	// BuildsIn lists all teams' builds in a state, oldest first.
-	BuildsIn(ctx context.Context, state cay.BuildState) ([]cay.Build, error)
-	// PutTags points tags to a build, away from others of its template. With
-	// the default tag the template starts from it.
-	PutTags(ctx context.Context, b cay.Build, tags []string, at time.Time) error
-	// RemoveTags removes tags of a template; what it has not is no error.
-	RemoveTags(ctx context.Context, template cay.TemplateID, tags []string) error
-	// Tags lists the tags of a template by name.
-	Tags(ctx context.Context, template cay.TemplateID) ([]cay.Tag, error)
-	// TaggedBuild finds the build that a tag of a template points to.
-	TaggedBuild(ctx context.Context, template cay.TemplateID, tag string) (cay.Build, error)
-	// AddBuildLogs appends lines to a build's log, the first of which is its
-	// from-th, counted from 0.
-	AddBuildLogs(ctx context.Context, team cay.TeamID, build cay.BuildID, from int, lines []cay.BuildLog) error
-	// BuildLogs reads a part of a build's log.
-	BuildLogs(ctx context.Context, q BuildLogQuery) ([]cay.BuildLog, error)
-
 	// SetPublic says whether other teams may use a team's own template.
 	SetPublic(ctx context.Context, team cay.TeamID, id cay.TemplateID, public bool) error
 	// RemoveTemplate removes a team's own template with its names, tags, builds
 	// and their logs.
 	RemoveTemplate(ctx context.Context, team cay.TeamID, id cay.TemplateID) error
+	// PutTags points tags to a build, away from others of its template. With
+	// the default tag the template starts from it.
+	PutTags(ctx context.Context, b cay.Build, tags []string, at time.Time) error
+	// RemoveTags removes tags of a template; a tag that it lacks is no error.
+	// Without the default tag the template starts from no build.
+	RemoveTags(ctx context.Context, template cay.TemplateID, tags []string) error
+	// Tags lists the tags of a template by name.
+	Tags(ctx context.Context, template cay.TemplateID) ([]cay.Tag, error)
+	// TagAssignments lists the times that the tags of a template were pointed
+	// to builds that are ready, newest first, the last 200 of each tag. They
+	// are removed with their tag.
+	TagAssignments(ctx context.Context, template cay.TemplateID) ([]cay.TagAssignment, error)
+	// TaggedBuild finds the build that a tag of a template points to.
+	TaggedBuild(ctx context.Context, template cay.TemplateID, tag string) (cay.Build, error)
+}
 
+// Builds are how templates came to be.
+type Builds interface {
+	// PutBuild records a build or replaces it, safe from power cuts. One that
+	// is ready gets its tags; with the default one, which no tags mean too, it
+	// becomes what its template starts sandboxes from.
+	PutBuild(ctx context.Context, b cay.Build) error
+	// Build finds a build of a team's own template.
+	Build(ctx context.Context, team cay.TeamID, id cay.BuildID) (cay.Build, error)
+	// Builds lists the builds of a template that the team may see, newest
+	// first.
+	Builds(ctx context.Context, team cay.TeamID, id cay.TemplateID) ([]cay.Build, error)
+	// BuildsIn lists all teams' builds in a state, oldest first.
+	BuildsIn(ctx context.Context, state cay.BuildState) ([]cay.Build, error)
+	// AddBuildLogs appends lines to a build's log, the first of which is its
+	// from-th, counted from 0.
+	AddBuildLogs(ctx context.Context, team cay.TeamID, build cay.BuildID, from int, lines []cay.BuildLog) error
+	// BuildLogs reads a part of a build's log.
+	BuildLogs(ctx context.Context, q BuildLogQuery) ([]cay.BuildLog, error)
+}
+
+// Sandboxes are records of sandboxes, live or ended.
+type Sandboxes interface {
 	// AddSandbox records a new sandbox, its first events and its Once, and
 	// counts it for its template.
 	AddSandbox(ctx context.Context, s cay.Sandbox, events ...cay.Event) error
 	// UpdateSandbox replaces a sandbox's record, all but its metadata and its
-	// network, and records what happened to it. The record of one that is
-	// paused is safe from power cuts.
+	// network, and records what happened to it. The record's version must be
+	// the recorded one, else it is a Conflict; it is one more then. The record
+	// of one that is paused is safe from power cuts.
 	UpdateSandbox(ctx context.Context, s cay.Sandbox, events ...cay.Event) error
 	// UpdateNetwork is UpdateSandbox, and replaces the network as well.
 	UpdateNetwork(ctx context.Context, s cay.Sandbox, events ...cay.Event) error
@@ -116,40 +151,30 @@ type Store interface {
 	Sandbox(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error)
 	// Sandboxes lists a team's sandboxes.
 	Sandboxes(ctx context.Context, q SandboxQuery) ([]cay.Sandbox, error)
-	// SnapshotUsed reports whether a sandbox that is not killed was made of
-	// a snapshot or is saved in it, a template starts from it, or it is a
-	// checkpoint.
-	SnapshotUsed(ctx context.Context, id cay.SnapshotID) (bool, error)
 	// CountSandboxes counts what q finds without its After and Limit.
 	CountSandboxes(ctx context.Context, q SandboxQuery) (int, error)
 	// LiveSandboxes lists the sandboxes of all teams that are not killed.
 	LiveSandboxes(ctx context.Context) ([]cay.Sandbox, error)
-	// MoveSandbox is UpdateSandbox, and puts the sandbox at another checkpoint
-	// of its tree.
-	MoveSandbox(ctx context.Context, s cay.Sandbox, to cay.SnapshotID, events ...cay.Event) error
+	// RunningOf counts what a team has running, or about to, without one
+	// sandbox: how many, and the memory that their templates promise.
+	RunningOf(ctx context.Context, team cay.TeamID, but cay.SandboxID) (n, memoryMB int, err error)
+	// SnapshotUsed reports whether a sandbox that is not killed was made of
+	// a snapshot or is saved in it, a template starts from it, or it is a
+	// checkpoint.
+	SnapshotUsed(ctx context.Context, id cay.SnapshotID) (bool, error)
 	// PruneSandboxes forgets sandboxes that were killed before a time and
 	// returns how many.
 	PruneSandboxes(ctx context.Context, before time.Time) (int, error)
-
-	// AddEvents records events that go with no change of a sandbox's record.
-	// Each event of a team gets the next number, which the store chooses;
-	// who sees a number sees all smaller ones.
-	AddEvents(ctx context.Context, events ...cay.Event) error
-	// Events lists a team's events, oldest first unless asked otherwise.
-	Events(ctx context.Context, q EventQuery) ([]cay.Event, error)
-	// LastEvent returns the number of a team's newest event, also of one
-	// that is forgotten; 0 when there never was one.
-	LastEvent(ctx context.Context, team cay.TeamID) (int64, error)
-	// PruneEvents forgets events from before a time and returns how many.
-	PruneEvents(ctx context.Context, before time.Time) (int, error)
-
 	// CreatedWith finds what a team's idempotency key was last used for, at a
 	// time or later: the Once and the sandbox, whose record may be gone.
 	CreatedWith(ctx context.Context, team cay.TeamID, key string, since time.Time) (cay.Once, cay.SandboxID, error)
 	// PruneOnce forgets idempotency keys from before a time and returns how
 	// many.
 	PruneOnce(ctx context.Context, before time.Time) (int, error)
+}
 
+// Trees are checkpoints, and where sandboxes are among them.
+type Trees interface {
 	// AddCheckpoint records a checkpoint, safe from power cuts. It comes after
 	// the one that its sandbox is at, which is then at the new one. Tree and
 	// Parent are the store's to find; it returns the record with them.
@@ -165,10 +190,8 @@ type Store interface {
 	// RemoveCheckpoint forgets a team's checkpoint. What came from it, other
 	// checkpoints and sandboxes, comes from its parent then.
 	RemoveCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID) error
-
 	// GiveCheckpoints makes all checkpoints of one sandbox another's.
 	GiveCheckpoints(ctx context.Context, team cay.TeamID, from, to cay.SandboxID) error
-
 	// Branch finds where a team's sandbox is in its tree. Without a record
 	// that is the start of a tree of its own.
 	Branch(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Branch, error)
@@ -177,11 +200,24 @@ type Store interface {
 	Branches(ctx context.Context, tree cay.SandboxID) ([]cay.Branch, error)
 	// PutBranch records where a sandbox is, or replaces that.
 	PutBranch(ctx context.Context, b cay.Branch) error
-	// SetAuto changes when checkpoints of a team's sandbox are taken.
-	SetAuto(ctx context.Context, team cay.TeamID, id cay.SandboxID, auto cay.AutoCheckpoint) error
+}
 
-	// Close lets go of the database. No call may follow.
-	Close() error
+// Events are what happened, in order.
+type Events interface {
+	// AddEvents records events that go with no change of a sandbox's record.
+	// Each event of a team gets the next number, which the store chooses;
+	// who sees a number sees all smaller ones.
+	AddEvents(ctx context.Context, events ...cay.Event) error
+	// Events lists a team's events, oldest first unless asked otherwise.
+	Events(ctx context.Context, q EventQuery) ([]cay.Event, error)
+	// LastEvent returns the number of a team's newest event, also of one
+	// that is forgotten; 0 when there never was one.
+	LastEvent(ctx context.Context, team cay.TeamID) (int64, error)
+	// Starts visits, in order, each moment since a time at which one of a team's
+	// sandboxes began to run or ceased to.
+	Starts(ctx context.Context, team cay.TeamID, since time.Time, visit func(at time.Time, runs bool)) error
+	// PruneEvents forgets events from before a time and returns how many.
+	PruneEvents(ctx context.Context, before time.Time) (int, error)
 }
 
 // SandboxQuery says which sandboxes to list. The order is by StartedAt, then

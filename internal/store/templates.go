@@ -134,7 +134,7 @@ ON CONFLICT (id) DO UPDATE SET state = excluded.state, snapshot = excluded.snaps
 // RemoveTemplate removes a team's own template with its names and builds.
 func (s *SQLite) RemoveTemplate(ctx context.Context, team cay.TeamID, id cay.TemplateID) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
-		for _, table := range []string{"template_names", "template_tags", "builds"} {
+		for _, table := range []string{"template_names", "template_tags", "template_tag_assignments", "builds"} {
 			_, err := tx.ExecContext(ctx, `DELETE FROM `+table+
 				` WHERE template IN (SELECT t.id FROM templates t WHERE t.id = $1 AND t.team = $2)`, id, team)
 			if err != nil {

@@ -26,11 +26,11 @@ func (s *SQLite) AddCheckpoint(ctx context.Context, c cay.Checkpoint, events ...
 		c.Tree, c.Parent = b.Tree, b.Checkpoint
 		_, err = tx.ExecContext(ctx, `INSERT INTO checkpoints (`+checkpointColumns+`)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-			c.ID, c.Team, c.Tree, c.Sandbox, c.Parent, c.Kind, c.Label, flag(c.Auto), c.Size, millis(c.CreatedAt), s.hide(source, checkpointPlace(c.ID)))
+			c.ID, c.Team, c.Tree, c.Sandbox, c.Parent, c.Kind, c.Label, flag(c.Auto), c.Size, millis(c.CreatedAt), s.seal.Seal(source, checkpointPlace(c.ID)))
 		if err != nil {
 			return err
 		}
-		b.Checkpoint = c.ID
+		b.Checkpoint, b.Rewound = c.ID, false
 		if err := putBranch(ctx, tx, b); err != nil {
 			return err
 		}
@@ -129,7 +129,7 @@ func (s *SQLite) Branch(ctx context.Context, team cay.TeamID, id cay.SandboxID) 
 // Branches lists the branches of sandboxes that are not killed.
 func (s *SQLite) Branches(ctx context.Context, tree cay.SandboxID) ([]cay.Branch, error) {
 	rows, err := s.r.QueryContext(ctx, `
-SELECT b.sandbox, b.team, b.tree, b.checkpoint, b.auto FROM branches b JOIN sandboxes s ON s.id = b.sandbox
+SELECT b.sandbox, b.team, b.tree, b.checkpoint, b.auto, b.rewound FROM branches b JOIN sandboxes s ON s.id = b.sandbox
 WHERE s.state <> $1 AND (b.tree = $2 OR $2 = '') ORDER BY s.started_at, s.id`, cay.Killed, tree)
 	return collect(rows, err, scanBranch)
 }
@@ -139,48 +139,11 @@ func (s *SQLite) PutBranch(ctx context.Context, b cay.Branch) error {
 	return s.tx(ctx, func(tx *sql.Tx) error { return putBranch(ctx, tx, b) })
 }
 
-// SetAuto changes when checkpoints of a sandbox are taken.
-func (s *SQLite) SetAuto(ctx context.Context, team cay.TeamID, id cay.SandboxID, auto cay.AutoCheckpoint) error {
-	return s.tx(ctx, func(tx *sql.Tx) error {
-		b, err := branch(ctx, tx, team, id)
-		if err != nil {
-			return err
-		}
-		b.Auto = auto
-		return putBranch(ctx, tx, b)
-	})
-}
-
-// MoveSandbox is UpdateSandbox, and puts the sandbox at another checkpoint of
-// its tree.
-func (s *SQLite) MoveSandbox(ctx context.Context, b cay.Sandbox, to cay.SnapshotID, events ...cay.Event) error {
-	err := s.tx(ctx, func(tx *sql.Tx) error {
-		if err := s.updateSandbox(ctx, tx, b); err != nil {
-			return err
-		}
-		at, err := branch(ctx, tx, b.Team, b.ID)
-		if err != nil {
-			return err
-		}
-		at.Checkpoint = to
-		if err := putBranch(ctx, tx, at); err != nil {
-			return err
-		}
-		return addEvents(ctx, tx, events)
-	})
-	if err == nil && b.State == cay.Paused {
-		err = s.sync()
-	}
-	return err
-}
-
 // branch reads where a sandbox is: without a record at the start of its own
 // tree.
-func branch(ctx context.Context, q interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}, team cay.TeamID, id cay.SandboxID) (cay.Branch, error) {
+func branch(ctx context.Context, q querier, team cay.TeamID, id cay.SandboxID) (cay.Branch, error) {
 	b, err := scanBranch(q.QueryRowContext(ctx,
-		`SELECT sandbox, team, tree, checkpoint, auto FROM branches WHERE team = $1 AND sandbox = $2`, team, id))
+		`SELECT sandbox, team, tree, checkpoint, auto, rewound FROM branches WHERE team = $1 AND sandbox = $2`, team, id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return cay.Branch{Sandbox: id, Team: team, Tree: id}, nil
 	}
@@ -193,18 +156,20 @@ func putBranch(ctx context.Context, tx *sql.Tx, b cay.Branch) error {
 		return cay.Wrap(cay.Internal, err, "cannot record the branch of sandbox %s", b.Sandbox)
 	}
 	_, err = tx.ExecContext(ctx, `
-INSERT INTO branches (sandbox, team, tree, checkpoint, auto) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (sandbox) DO UPDATE SET tree = excluded.tree, checkpoint = excluded.checkpoint, auto = excluded.auto`,
-		b.Sandbox, b.Team, b.Tree, b.Checkpoint, string(auto))
+INSERT INTO branches (sandbox, team, tree, checkpoint, auto, rewound) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (sandbox) DO UPDATE SET tree = excluded.tree, checkpoint = excluded.checkpoint, auto = excluded.auto, rewound = excluded.rewound`,
+		b.Sandbox, b.Team, b.Tree, b.Checkpoint, string(auto), flag(b.Rewound))
 	return err
 }
 
 func scanBranch(row scanner) (cay.Branch, error) {
 	var b cay.Branch
 	var auto string
-	if err := row.Scan(&b.Sandbox, &b.Team, &b.Tree, &b.Checkpoint, &auto); err != nil {
+	var rewound int64
+	if err := row.Scan(&b.Sandbox, &b.Team, &b.Tree, &b.Checkpoint, &auto, &rewound); err != nil {
 		return b, err
 	}
+	b.Rewound = rewound != 0
 	if err := json.Unmarshal([]byte(auto), &b.Auto); err != nil {
 		return b, cay.Wrap(cay.Internal, err, "the branch of sandbox %s is damaged", b.Sandbox)
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/cay-run/cay"
 )
@@ -21,20 +22,22 @@ const (
 
 // checkpoints copies the write-ahead log back into the database, beside the
 // commits. SQLite would do that within every so many, and wait for the disk
-// there: somebody waits for each commit.
+// there: a caller waits for each commit.
 type checkpoints struct {
-	db   *sql.DB       // one connection of its own
+	db   *sql.DB // one connection of its own
+	room *space
+	mu   sync.Mutex    // held while the log is copied: SQLite refuses a second copy
 	due  chan struct{} // holds a value when there is something to do
 	stop context.CancelFunc
 	over chan struct{} // closed when it has stopped
 }
 
-func openCheckpoints(path string) (*checkpoints, error) {
+func openCheckpoints(path string, room *space) (*checkpoints, error) {
 	db, err := open(path, "deferred", 1, "wal_autocheckpoint(0)")
 	if err != nil {
 		return nil, err
 	}
-	return &checkpoints{db: db, due: make(chan struct{}, 1), over: make(chan struct{})}, nil
+	return &checkpoints{db: db, room: room, due: make(chan struct{}, 1), over: make(chan struct{})}, nil
 }
 
 // start begins, with what an earlier process may have left. Writer is the one
@@ -51,12 +54,28 @@ func (c *checkpoints) start(writer *sql.DB) {
 				return
 			case <-c.due:
 			}
-			// What fails here is done the next time; the records are safe in the log.
+			// A failure is repaired the next time; the records are safe in the log.
+			c.mu.Lock()
 			if pages, err := copyBack(ctx, c.db); err == nil && pages > longLog {
 				_, _ = copyBack(ctx, writer) // little is left of it, and no commit comes between
 			}
+			c.room.keep()
+			c.mu.Unlock()
 		}
 	}()
+}
+
+// restart copies all of the log back and has the next commit begin it anew. It
+// waits for readers, and for a copy that is under way.
+func (c *checkpoints) restart(ctx context.Context, writer *sql.DB) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var busy, pages, done int
+	err := writer.QueryRowContext(ctx, `PRAGMA wal_checkpoint(RESTART)`).Scan(&busy, &pages, &done)
+	if err == nil && busy != 0 {
+		err = errors.New("a reader keeps the log from its beginning")
+	}
+	return err
 }
 
 func (c *checkpoints) ask() {
@@ -84,6 +103,10 @@ func copyBack(ctx context.Context, db *sql.DB) (pages int, err error) {
 // the disk that not every commit waits for. It is the log that is written, or
 // the log is gone because all of it is in the database, safely.
 func (s *SQLite) sync() error {
+	if s.joined != nil { // it is not committed yet
+		s.joined.secure = true
+		return nil
+	}
 	for _, name := range []string{s.path + "-wal", filepath.Dir(s.path)} {
 		if err := syncFile(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return cay.Wrap(cay.Unavailable, err, "the database's log cannot be written to the disk")

@@ -3,6 +3,7 @@
     scripts/test e2e          all of them
     CAY_E2E_RUN=files …       only Python tests whose names match
     CAY_E2E_WORKERS=1 …       one Python file after the other, instead of two at once
+    run.py fast               the first steps with each SDK alone
     run.py templates          none: builds the templates that they use
 
 Order matters once: the suites that restart and end the server come last.
@@ -32,8 +33,8 @@ def pytest(env, *args):
     return code in (0, 5 if select else 0)
 
 
-def node(env, modules):
-    """Runs the JavaScript tests with the SDKs of one node_modules directory.
+def node(env, modules, files="*.test.mjs"):
+    """Runs JavaScript tests with the SDKs of one node_modules directory.
 
     Imports resolve from the test's own folder, so the tests are copied
     beside the packages.
@@ -45,7 +46,7 @@ def node(env, modules):
     names = []
     for file in sorted((HERE / "js").glob("*.mjs")):
         (target / file.name).write_bytes(file.read_bytes())
-        if file.name.endswith(".test.mjs"):
+        if file.match(files):
             names.append(file.name)
     return subprocess.run(
         ["node", "--test", "--test-concurrency=1", "--test-reporter=spec", *names],
@@ -61,13 +62,26 @@ def node_of_both_ages(env):
     return all(run.returncode == 0 for _, run in runs)
 
 
+def first_steps(server):
+    """What a change breaks first, in minutes."""
+    env = {**server.env, **server.sdk_env(server.new_key()), "PYTHONPATH": str(HERE), "NO_COLOR": "1"}
+    yield "Python SDKs", lambda: pytest(env, "test_quickstart.py", "test_sandbox.py", "test_life.py", "-n", "2")
+
+    def javascript():
+        run = node(env, "js", "[qs]*.test.mjs")  # quickstart and sandbox
+        print(run.stdout, flush=True)
+        return run.returncode == 0
+
+    yield "JavaScript SDKs", javascript
+
+
 def suites(server):
     env = {**server.env, **server.sdk_env(server.new_key()), "PYTHONPATH": str(HERE), "NO_COLOR": "1"}
     # One after the other: what takes all of the machine that it can get, counts
     # what is on it, harms it or waits for it to be calm, as the warm pool does,
     # then what restarts and ends the server.
     alone = ["test_warm.py", "test_hostile.py", "test_lives.py", "test_host.py"]
-    last = ["test_injection.py", "test_packages.py", "test_restart.py", "test_down.py", "test_build_limits.py"]
+    last = ["test_names.py", "test_injection.py", "test_packages.py", "test_restart.py", "test_down.py", "test_build_limits.py"]
     yield "Python SDKs", lambda: pytest(
         env, ".", *[f"--ignore={name}" for name in alone + last],
         "-n", os.environ.get("CAY_E2E_WORKERS", "2"), "--dist", "loadfile")
@@ -97,7 +111,7 @@ def main():
     print(f"✓ server and templates ({time.monotonic() - begun:.0f} s)", flush=True)
     failed = []
     try:
-        for name, suite in suites(server):
+        for name, suite in (first_steps if sys.argv[1:] == ["fast"] else suites)(server):
             print(f"▸ {name}", flush=True)
             begun = time.monotonic()
             ok = suite()

@@ -58,10 +58,8 @@ class Server:
             text=True, stdin=subprocess.DEVNULL, capture_output=True, **kw)
 
     def start(self, timeout=1200):
-        """Starts the server and waits until it serves.
-
-        The first start builds the templates, which takes minutes.
-        """
+        """Starts the server and waits until it serves and has built its templates,
+        which takes minutes the first time."""
         self.data.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
@@ -74,6 +72,7 @@ class Server:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the server is not ready after {timeout} s:\n{self.tail()}")
             time.sleep(0.1)
+        self.cay("template", "wait", timeout=timeout)
 
     def healthy(self):
         try:

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/vnet"
+	"github.com/cay-run/cay/internal/machine/vnet"
 )
 
 var nameServer = netip.AddrPortFrom(vnet.DNS, 53)
@@ -179,5 +179,102 @@ var questions = group{"questions by name", byName, []attempt{
 	{"the host's name server past ours", func(w *world) error {
 		_, err := w.ask("udp4", netip.AddrPortFrom(w.private[0], 53), "b.example", dnsmessage.TypeA)
 		return errors.Join(refused(w, err), unseen(w, "dns"))
+	}},
+}}
+
+// internal wants that a name does not seem to exist to a guest that may reach
+// everything, whatever it asks about it.
+func internal(w *world, name string, kinds ...dnsmessage.Type) error {
+	for _, kind := range kinds {
+		for _, network := range []string{"udp4", "tcp4"} {
+			m, err := w.ask(network, nameServer, name, kind)
+			if err != nil || m.RCode != dnsmessage.RCodeNameError || len(m.Answers)+len(m.Authorities)+len(m.Additionals) > 0 {
+				return fmt.Errorf("%s of %s over %s: %s, %v, %v", kind, name, network, m.RCode, m.Answers, err)
+			}
+		}
+	}
+	return nil
+}
+
+func openPolicy(*world) cay.NetworkPolicy { return cay.DefaultNetwork() }
+
+var everyKind = []dnsmessage.Type{
+	dnsmessage.TypeA, dnsmessage.TypeTXT, dnsmessage.TypeSRV, dnsmessage.TypeMX, dnsmessage.TypeNS, dnsmessage.TypeSOA, dnsmessage.TypeALL, 65,
+}
+
+var openQuestions = group{"questions under an open policy", openPolicy, []attempt{
+	{"a public name is answered", func(w *world) error { return answers(w, "udp4", "b.example", dnsmessage.TypeA, w.b) }},
+	{"a public name is answered over TCP", func(w *world) error { return answers(w, "tcp4", "two.example", dnsmessage.TypeA, w.a, w.b) }},
+	{"a name that is not there", func(w *world) error { return internal(w, "none.example", dnsmessage.TypeA, dnsmessage.TypeTXT) }},
+	{"other records of a public name", func(w *world) error {
+		for _, kind := range []dnsmessage.Type{dnsmessage.TypeTXT, dnsmessage.TypeAAAA, 65} {
+			if err := answers(w, "udp4", "a.example", kind); err != nil {
+				return err
+			}
+		}
+		return nil
+	}},
+	{"a name of a private address", func(w *world) error { return internal(w, "private.example", everyKind...) }},
+	{"a name of the metadata service", func(w *world) error { return internal(w, "meta.example", everyKind...) }},
+	{"a private address among public ones", func(w *world) error { return answers(w, "udp4", "mixed.example", dnsmessage.TypeA, w.a) }},
+	{"a private address behind the guest's own", func(w *world) error {
+		w.mu.Lock()
+		w.zone["loop.example"] = []netip.Addr{netip.MustParseAddr("127.0.0.1"), w.private[0]}
+		w.mu.Unlock()
+		return answers(w, "udp4", "loop.example", dnsmessage.TypeA, netip.MustParseAddr("127.0.0.1"))
+	}},
+	{"a name of one word", func(w *world) error {
+		w.mu.Lock()
+		w.zone["db"], w.zone["db.corp"] = []netip.Addr{w.private[2]}, []netip.Addr{w.private[2]}
+		w.mu.Unlock()
+		return internal(w, "db", everyKind...)
+	}},
+	{"a domain of companies", func(w *world) error { return internal(w, "db.corp", everyKind...) }},
+	{"records below a domain of clouds", func(w *world) error {
+		err := internal(w, "_ldap._tcp.dc.internal", dnsmessage.TypeSRV, dnsmessage.TypeTXT)
+		return errors.Join(err, unseen(w, "_ldap"))
+	}},
+	{"names of private addresses and ranges", func(w *world) error {
+		for _, name := range []string{"1.0.254.10.in-addr.arpa", "254.10.in-addr.arpa", "10.in-addr.arpa", "254.169.254.169.in-addr.arpa", "1.0.0.0.d.f.ip6.arpa", "x.10.in-addr.arpa"} {
+			if err := errors.Join(internal(w, name, dnsmessage.TypePTR, dnsmessage.TypeNS), unseen(w, "arpa")); err != nil {
+				return err
+			}
+		}
+		_, err := w.ask("udp4", nameServer, "1.99.88.192.in-addr.arpa", dnsmessage.TypePTR)
+		return errors.Join(err, saw(w, "1.99.88.192"))
+	}},
+	{"names of the guest itself", func(w *world) error {
+		for _, name := range []string{"localhost", "app.localhost"} {
+			err := errors.Join(answers(w, "udp4", name, dnsmessage.TypeA, netip.MustParseAddr("127.0.0.1")), answers(w, "udp4", name, dnsmessage.TypeAAAA))
+			if err != nil {
+				return err
+			}
+		}
+		return unseen(w, "dns")
+	}},
+	{"an answer that a datagram does not hold", func(w *world) error {
+		var many []netip.Addr
+		for i := range 100 {
+			many = append(many, netip.AddrFrom4([4]byte{192, 88, 98, byte(i)}))
+		}
+		w.mu.Lock()
+		w.zone["many.example"] = many
+		w.mu.Unlock()
+		m, err := w.ask("udp4", nameServer, "many.example", dnsmessage.TypeA)
+		if err != nil || !m.Truncated || len(m.Answers) > 0 {
+			return fmt.Errorf("by datagram: %v, %v", m.Header, err)
+		}
+		return answers(w, "tcp4", "many.example", dnsmessage.TypeA, many...)
+	}},
+	{"a flood of one guest", func(w *world) error {
+		for range 300 {
+			c, err := w.udpTo(nameServer)
+			if err != nil {
+				return err
+			}
+			c.Write([]byte("\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x07example\x00\x00\x01\x00\x01"))
+			c.Close()
+		}
+		return answers(w, "udp4", "a.example", dnsmessage.TypeA, w.a)
 	}},
 }}

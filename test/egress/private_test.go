@@ -103,7 +103,7 @@ func named(w *world, name string, want ...netip.Addr) error {
 			return fmt.Errorf("%s is answered %v, want %v", name, got, want)
 		}
 	}
-	return unseen(w, "internal") // nobody else was asked
+	return unseen(w, "internal") // no other server was asked
 }
 
 // greets wants a neighbour reached.

@@ -1,6 +1,7 @@
 package egress_test
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/tls"
 	"encoding/pem"
@@ -77,6 +78,37 @@ var secrets = group{"secrets", withKey, []attempt{
 	{"an echo in drops", func(w *world) error {
 		return masked(w, "/drip", "key is "+strings.Repeat("*", len(secretValue))+" in drops")
 	}},
+	{"an echo late in a body", func(w *world) error {
+		return masked(w, "/late", "key is "+strings.Repeat("*", len(secretValue)))
+	}},
+	{"an echo in early hints", func(w *world) error { return hiddenEarly(w, "http/1.1") }},
+	{"an echo in early hints of HTTP/2", func(w *world) error { return hiddenEarly(w, "h2") }},
+	{"an echo in trailers", func(w *world) error { return hiddenTrailers(w, "http/1.1") }},
+	{"an echo in trailers of HTTP/2", func(w *world) error { return hiddenTrailers(w, "h2") }},
+	{"an echo after an upgrade", func(w *world) error {
+		head, text, err := upgraded(w, "websocket")
+		const stars = "************"
+		switch {
+		case err != nil:
+			return err
+		case strings.Contains(head+text, secretValue):
+			return fmt.Errorf("it came back in %q, %q", head, text)
+		case !strings.HasPrefix(head, "HTTP/1.1 101 ") || !strings.Contains(head, "X-Echo: "+stars):
+			return fmt.Errorf("the head is %q", head)
+		case text != "key is "+stars+".said\n and "+stars:
+			return fmt.Errorf("the connection said %q", text)
+		case strings.Contains(head, "permessage-deflate"):
+			return errors.New("the server may compress what it repeats")
+		}
+		return saw(w, "key="+secretValue)
+	}},
+	{"an upgrade to a protocol that is not read", func(w *world) error {
+		head, text, err := upgraded(w, "h2c")
+		if err != nil || strings.Contains(head+text, secretValue) || strings.Contains(head, " 101 ") {
+			return fmt.Errorf("%q, %q, %v", head, text, err)
+		}
+		return nil
+	}},
 	{"a key without TLS", func(w *world) error {
 		got, err := w.client(w.a, 80, "").get("a.example", "/")
 		return denied(w, got, err, "without TLS")
@@ -150,6 +182,58 @@ var secrets = group{"secrets", withKey, []attempt{
 		return nil
 	}},
 }}
+
+func hiddenEarly(w *world, protocol string) error {
+	got, err := w.client(w.a, 443, "a.example", protocol).get("a.example", "/early")
+	if err == nil && (len(got.early) != 1 || got.early[0] != "<"+strings.Repeat("*", len(secretValue))+">; rel=preload") {
+		return fmt.Errorf("the early hints are %q", got.early)
+	}
+	return status(got, err, 200, "in time")
+}
+
+func hiddenTrailers(w *world, protocol string) error {
+	got, err := w.client(w.a, 443, "a.example", protocol).get("a.example", "/trailers")
+	for _, name := range []string{"X-Announced", "X-Surprise"} {
+		if err == nil && got.trailer.Get(name) != strings.Repeat("*", len(secretValue)) {
+			return fmt.Errorf("the trailers are %q", got.trailer)
+		}
+	}
+	return status(got, err, 200, "a body")
+}
+
+// upgraded asks for a protocol, says something, and returns what came.
+func upgraded(w *world, protocol string) (head, text string, err error) {
+	raw, err := w.tcp(w.a, 443)
+	if err != nil {
+		return "", "", err
+	}
+	c := tls.Client(raw, &tls.Config{ServerName: "a.example", RootCAs: w.guestCA})
+	defer c.Close()
+	_, err = io.WriteString(c, "GET /upgrade HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade\r\nUpgrade: "+protocol+
+		"\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n")
+	if err != nil {
+		return "", "", err
+	}
+	r := bufio.NewReader(c)
+	for head == "" || !strings.HasSuffix(head, "\r\n\r\n") {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return head, "", err
+		}
+		head += line
+	}
+	if !strings.Contains(head, " 101 ") {
+		return head, "", nil
+	}
+	if _, err := io.WriteString(c, "said\n"); err != nil {
+		return head, "", err
+	}
+	all, err := io.ReadAll(r)
+	if errors.Is(err, io.ErrUnexpectedEOF) { // the server leaves without a word, as here
+		err = nil
+	}
+	return head, string(all), err
+}
 
 func masked(w *world, path, want string) error {
 	got, err := w.client(w.a, 443, "a.example").get("a.example", path)

@@ -21,7 +21,9 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
+	"net/textproto"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -35,9 +37,9 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/egress"
-	"github.com/cay-run/cay/internal/nettest"
-	"github.com/cay-run/cay/internal/vnet"
+	"github.com/cay-run/cay/internal/machine/egress"
+	"github.com/cay-run/cay/internal/machine/vnet"
+	"github.com/cay-run/cay/internal/machine/vnet/nettest"
 )
 
 // patience bounds what must happen; it is long because CI is slow.
@@ -90,7 +92,8 @@ func newWorld(t *testing.T) *world {
 	w.must(err)
 	w.net, err = vnet.Open(t.Context(), vnet.Config{
 		Name: name, Network: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 128 + b[0]%60, b[1], 0}), 28),
-		Resolvers: []netip.AddrPort{netip.AddrPortFrom(w.private[0], 53)},
+		Resolvers:   []netip.AddrPort{netip.AddrPortFrom(w.private[0], 53)},
+		ServerPorts: []uint16{443, 7070},
 	})
 	w.must(err)
 	t.Cleanup(func() {
@@ -102,7 +105,7 @@ func newWorld(t *testing.T) *world {
 	upstream.AddCert(w.certs["ca"].Leaf)
 	w.proxy = egress.New(egress.Config{
 		Dial: w.net.Dial, Original: vnet.Original, Closed: w.net.Closed, Resolvers: w.net.Resolvers(),
-		Authority: authority, TLS: upstream,
+		Authority: authority, TLS: upstream, Gateway: vnet.Gateway, Server: w.ownServer(),
 		Secret: func(_ context.Context, _ cay.TeamID, name string) (string, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -333,6 +336,30 @@ func (w *world) web(rw http.ResponseWriter, r *http.Request) {
 			rw.Write([]byte{b})
 			rw.(http.Flusher).Flush()
 		}
+	case "/late":
+		fmt.Fprintf(rw, "%s key is %s", strings.Repeat("-", 1<<20), r.Header.Get("X-Key"))
+	case "/early":
+		rw.Header().Set("Link", "<"+r.Header.Get("X-Key")+">; rel=preload")
+		rw.WriteHeader(http.StatusEarlyHints)
+		rw.Header().Del("Link")
+		fmt.Fprint(rw, "in time")
+	case "/trailers":
+		rw.Header().Set("Trailer", "X-Announced")
+		fmt.Fprint(rw, "a body")
+		rw.(http.Flusher).Flush() // HTTP/1 has no trailers after a body of a known length
+		rw.Header().Set("X-Announced", r.Header.Get("X-Key"))
+		rw.Header().Set(http.TrailerPrefix+"X-Surprise", r.Header.Get("X-Key"))
+	case "/upgrade":
+		c, buffered, err := rw.(http.Hijacker).Hijack()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		key := r.Header.Get("X-Key")
+		fmt.Fprintf(c, "HTTP/1.1 101 %s\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-Echo: %s\r\nX-Extensions: %s\r\n\r\nkey is %s.",
+			key, r.Header.Get("Upgrade"), key, r.Header.Get("Sec-Websocket-Extensions"), key)
+		line, _ := buffered.ReadString('\n')
+		fmt.Fprintf(c, "%s and %s", line, key)
 	case "/upload":
 		n, _ := io.Copy(io.Discard, r.Body)
 		fmt.Fprintf(rw, "%d bytes", n)
@@ -507,7 +534,7 @@ func (w *world) serveSOCKS(c net.Conn) {
 	io.Copy(c, far)
 }
 
-// What the guest does.
+// The guest's side.
 
 // tcp connects as the guest.
 func (w *world) tcp(a netip.Addr, port uint16) (net.Conn, error) {
@@ -543,10 +570,12 @@ func (w *world) says(a netip.Addr, port uint16, text string) (string, error) {
 
 // reply is what a server answered to a request.
 type reply struct {
-	status int
-	header http.Header
-	body   string
-	proto  string
+	status  int
+	header  http.Header
+	body    string
+	proto   string
+	trailer http.Header
+	early   []string // the links of early hints
 }
 
 // get makes requests over one connection.
@@ -597,17 +626,27 @@ func (c *client) do(method, host, path string, body io.Reader, header ...string)
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
+	var early []string
+	req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+		early = append(early, h.Get("Link"))
+		return nil
+	}}))
 	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
 		return reply{}, err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	return reply{resp.StatusCode, resp.Header, string(text), resp.Proto}, err
+	return reply{resp.StatusCode, resp.Header, string(text), resp.Proto, resp.Trailer, early}, err
 }
 
 func (c *client) get(host, path string, header ...string) (reply, error) {
 	return c.do("GET", host, path, nil, header...)
+}
+
+// udpTo is a guest's socket to an address.
+func (w *world) udpTo(to netip.AddrPort) (net.Conn, error) {
+	return inside(w.slot.Namespace, func() (net.Conn, error) { return net.Dial("udp4", to.String()) })
 }
 
 // ask asks a name server; network is udp4 or tcp4.

@@ -47,7 +47,7 @@ def files_alone(sandbox, cycles):
 
 
 # A connection that draws the port of one that ended within the minute before
-# the pause may get no answer (docs/life.md), so curl asks again from another.
+# the pause may get no answer (docs/use/life.md), so curl asks again from another.
 ASK = "curl -s --connect-timeout 5 --retry 20 --retry-connrefused --retry-delay 1 http://127.0.0.1:8000/"
 PATIENCE = 30  # seconds after which an answer is late
 LOOK = """ps -eLo pid,lwp,stat,etime,time,wchan:20,args; cat /proc/net/tcp

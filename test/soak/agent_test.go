@@ -29,8 +29,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cay-run/cay/api/proto/process/processconnect"
-	"github.com/cay-run/cay/internal/agent"
-	"github.com/cay-run/cay/internal/agent/reap"
+	"github.com/cay-run/cay/internal/inside/agent"
+	"github.com/cay-run/cay/internal/inside/agent/reap"
 )
 
 const (

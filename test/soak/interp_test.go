@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cay-run/cay/internal/interp"
+	"github.com/cay-run/cay/internal/inside/interp"
 )
 
 // interpTime is how long the code interpreter works, in every language that

@@ -47,7 +47,7 @@ const (
 // sandbox beyond its cgroup's limit. A fork bomb takes hundreds of megabytes a
 // second, most of them outside of what the guest is told it uses, and would be
 // there before PID 1 had a turn. PID 1 is told by SIGUSR1 and chooses what to
-// end (internal/agent).
+// end (internal/inside/agent).
 type brake struct {
 	seccheck.SinkDefaults
 	promised uint64 // what the guest is told that it has, in bytes; 0 if nothing is known

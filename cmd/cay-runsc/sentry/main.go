@@ -19,7 +19,7 @@ import (
 var _ = version.Version()
 
 // fuse is what the engine's cgroup limit holds above the guest's memory, in
-// bytes (internal/engine/runsc, memoryFuse). cay-runsc would tell the guest
+// bytes (internal/machine/engine/runsc, memoryFuse). cay-runsc would tell the guest
 // that it may use that too.
 const fuse = 512 << 20
 

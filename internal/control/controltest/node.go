@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/disk"
 	"github.com/cay-run/cay/internal/guest"
 )
 
@@ -19,26 +18,31 @@ type Node struct {
 	// OnCreate and OnKill, when set, run first; their error is the answer.
 	OnCreate func(context.Context, cay.InstanceSpec) error
 	OnKill   func(cay.InstanceID) error
-	OnSave   func(cay.InstanceID) error
-	OnRoute  func(cay.InstanceID) error
+	OnRemove func(cay.SnapshotID) error
+	// OnCreated, when set, runs before Create answers.
+	OnCreated func(cay.Instance)
+	OnSave    func(cay.InstanceID) error
+	OnRoute   func(cay.InstanceID) error
+	// OnResponds answers for the agent; nil is one that does.
+	OnResponds func(context.Context, cay.InstanceID) error
 	// OnCompare answers for Compare; nil is two moments that are the same.
 	OnCompare func(before, after cay.Moment) (cay.Comparison, error)
 	Notice    string // of every instance that is created from now on
-	// OnClaim, when set, answers for Claim; otherwise there is nothing.
-	OnClaim func(cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, bool)
+	// OnWarm, when set, answers with the ids of an instance that was made
+	// beforehand, for creates that welcome one; otherwise there is none.
+	OnWarm func(cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, bool)
 
 	// OnUsage, when set, says how much CPU time an instance has used.
 	OnUsage func(cay.InstanceID) time.Duration
 	// OnDiary answers for the guest; nil is one that keeps no diary.
 	OnDiary func(id cay.InstanceID, after int64) (guest.Diary, error)
-	// Places is where root images are on the disk, as far as that is known.
-	Places map[string][]disk.Extent
 
 	mu        sync.Mutex
 	instances map[cay.InstanceID]cay.Instance
 	kills     map[cay.InstanceID]cay.Cause
 	snapshots map[cay.SnapshotID]cay.Snapshot
-	deaths    chan cay.Death
+	deaths    []cay.Death
+	died      chan struct{} // closed by the next death
 	routed    []cay.InstanceID
 }
 
@@ -48,12 +52,18 @@ func NewNode() *Node {
 		instances: make(map[cay.InstanceID]cay.Instance),
 		kills:     make(map[cay.InstanceID]cay.Cause),
 		snapshots: make(map[cay.SnapshotID]cay.Snapshot),
-		deaths:    make(chan cay.Death, 1024),
+		died:      make(chan struct{}),
 	}
 }
 
 // Create starts an instance.
 func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error) {
+	if spec.Warm && n.OnWarm != nil {
+		if sandbox, instance, ok := n.OnWarm(spec); ok {
+			spec.Sandbox, spec.Instance = sandbox, instance
+		}
+	}
+	spec.Warm = false
 	if n.OnCreate != nil {
 		if err := n.OnCreate(ctx, spec); err != nil {
 			return cay.Instance{}, err
@@ -62,22 +72,28 @@ func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance,
 	if err := ctx.Err(); err != nil {
 		return cay.Instance{}, err
 	}
+	i := cay.Instance{Spec: spec, Addr: netip.MustParseAddr("127.0.0.1"), Started: time.Now(), Notice: n.Notice}
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if _, ok := n.instances[spec.Instance]; ok {
+	_, exists := n.instances[spec.Instance]
+	if !exists {
+		n.instances[spec.Instance] = i
+	}
+	n.mu.Unlock()
+	if exists {
 		return cay.Instance{}, cay.Errorf(cay.Conflict, "instance %s runs already", spec.Instance)
 	}
-	i := cay.Instance{Spec: spec, Addr: netip.MustParseAddr("127.0.0.1"), Started: time.Now(), Notice: n.Notice}
-	n.instances[spec.Instance] = i
+	if n.OnCreated != nil {
+		n.OnCreated(i)
+	}
 	return i, nil
 }
 
-// Claim looks for an instance made beforehand.
-func (n *Node) Claim(shape cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, bool) {
-	if n.OnClaim == nil {
-		return "", "", false
+// Responds asks OnResponds.
+func (n *Node) Responds(ctx context.Context, id cay.InstanceID) error {
+	if n.OnResponds == nil {
+		return nil
 	}
-	return n.OnClaim(shape)
+	return n.OnResponds(ctx, id)
 }
 
 // Diary asks OnDiary.
@@ -94,7 +110,7 @@ func (n *Node) Prepare(ctx context.Context, spec cay.InstanceSpec) (cay.Instance
 }
 
 // Route notes that requests reach an instance.
-func (n *Node) Route(id cay.InstanceID) error {
+func (n *Node) Route(_ context.Context, id cay.InstanceID) error {
 	if n.OnRoute != nil {
 		if err := n.OnRoute(id); err != nil {
 			return err
@@ -117,7 +133,7 @@ func (n *Node) Routed() []cay.InstanceID {
 }
 
 // Snapshot returns the record of what was saved.
-func (n *Node) Snapshot(id cay.SnapshotID) (cay.Snapshot, error) {
+func (n *Node) Snapshot(_ context.Context, id cay.SnapshotID) (cay.Snapshot, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s, ok := n.snapshots[id]
@@ -143,11 +159,14 @@ func (n *Node) Keep(s cay.Snapshot) {
 	n.snapshots[s.ID] = s
 }
 
-// ImageExtents is what Places has.
-func (n *Node) ImageExtents(root string) []disk.Extent { return n.Places[root] }
-
-// ImageSize is the same for all images.
-func (n *Node) ImageSize(string) int64 { return 1 << 20 }
+// DiskUse says that each snapshot takes 1,000 bytes.
+func (n *Node) DiskUse(_ context.Context, groups [][]cay.SnapshotID) ([]cay.DiskUse, error) {
+	out := make([]cay.DiskUse, len(groups))
+	for i, group := range groups {
+		out[i].Own = int64(1000 * len(group))
+	}
+	return out, nil
+}
 
 // Checkpoint saves an instance.
 func (n *Node) Checkpoint(_ context.Context, id cay.InstanceID, record cay.Snapshot) error {
@@ -188,12 +207,15 @@ func (n *Node) SetNetwork(_ context.Context, id cay.InstanceID, p cay.NetworkPol
 }
 
 // Connections says that every instance was refused one.
-func (n *Node) Connections(cay.InstanceID) []cay.Connection {
-	return []cay.Connection{{Rule: "denyOut 0.0.0.0/0", Protocol: "tcp", Address: "192.88.99.1:80"}}
+func (n *Node) Connections(context.Context, cay.InstanceID) ([]cay.Connection, error) {
+	return []cay.Connection{{Rule: "denyOut 0.0.0.0/0", Protocol: "tcp", Address: "192.88.99.1:80"}}, nil
 }
 
 // Snapshots lists what was saved.
-func (n *Node) Snapshots() []cay.Snapshot {
+func (n *Node) Snapshots(context.Context) ([]cay.Snapshot, error) { return n.Saved(), nil }
+
+// Saved lists what was saved.
+func (n *Node) Saved() []cay.Snapshot {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var out []cay.Snapshot
@@ -205,6 +227,11 @@ func (n *Node) Snapshots() []cay.Snapshot {
 
 // RemoveSnapshot removes what was saved.
 func (n *Node) RemoveSnapshot(_ context.Context, id cay.SnapshotID) error {
+	if n.OnRemove != nil {
+		if err := n.OnRemove(id); err != nil {
+			return err
+		}
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.snapshots, id)
@@ -229,14 +256,14 @@ func (n *Node) Die(id cay.InstanceID, cause cay.Cause, detail string) {
 	if ok {
 		delete(n.instances, id)
 		n.kills[id] = cause
+		n.deaths = append(n.deaths, cay.Death{Instance: id, Sandbox: i.Spec.Sandbox, Cause: cause, Detail: detail, At: time.Now()})
+		close(n.died)
+		n.died = make(chan struct{})
 	}
 	n.mu.Unlock()
-	if ok {
-		n.deaths <- cay.Death{Instance: id, Sandbox: i.Spec.Sandbox, Cause: cause, Detail: detail, At: time.Now()}
-	}
 }
 
-// Vanish ends an instance and tells nobody.
+// Vanish ends an instance without a word.
 func (n *Node) Vanish(id cay.InstanceID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -252,7 +279,10 @@ func (n *Node) Ended(id cay.InstanceID) (cay.Cause, bool) {
 }
 
 // Instances lists what runs.
-func (n *Node) Instances() []cay.Instance {
+func (n *Node) Instances(context.Context) ([]cay.Instance, error) { return n.Alive(), nil }
+
+// Alive lists what runs.
+func (n *Node) Alive() []cay.Instance {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var out []cay.Instance
@@ -283,4 +313,18 @@ func (n *Node) Usage(_ context.Context, id cay.InstanceID) (cay.Usage, error) {
 }
 
 // Deaths tells of every instance that ended.
-func (n *Node) Deaths() <-chan cay.Death { return n.deaths }
+func (n *Node) Deaths(ctx context.Context, after cay.Cursor) ([]cay.Death, cay.Cursor, error) {
+	for {
+		n.mu.Lock()
+		list, died := slices.Clone(n.deaths[after.Seq:]), n.died
+		n.mu.Unlock()
+		if after.Seq += int64(len(list)); len(list) > 0 {
+			return list, after, nil
+		}
+		select {
+		case <-died:
+		case <-ctx.Done():
+			return nil, after, ctx.Err()
+		}
+	}
+}

@@ -45,6 +45,32 @@ func testTags(t *testing.T, s store.Store) {
 		{Name: "v2", Build: second.ID, CreatedAt: second.UpdatedAt},
 		{Name: "v3", Build: second.ID, CreatedAt: at(30)},
 	})
+	assigned, err := s.TagAssignments(t.Context(), tmpl.ID)
+	noError(t, err)
+	if len(assigned) != 4 { // default twice, v2 and v3; latest was removed
+		t.Fatalf("the assignments are %+v", assigned)
+	}
+	last := assigned[len(assigned)-1]
+	same(t, "the first assignment", last, cay.TagAssignment{
+		ID: last.ID, Tag: "default", Build: first.ID, At: first.UpdatedAt,
+		BuildCreated: first.CreatedAt, BuildFinished: first.FinishedAt,
+	})
+	if !cay.ValidUUID(last.ID) {
+		t.Errorf("an assignment has the id %q", last.ID)
+	}
+	for i := range 210 {
+		noError(t, s.PutTags(t.Context(), second, []string{"busy"}, at(100+i)))
+	}
+	assigned, err = s.TagAssignments(t.Context(), tmpl.ID)
+	noError(t, err)
+	if len(assigned) != 204 || !assigned[0].At.Equal(at(309)) {
+		t.Errorf("%d assignments are kept, the newest of %s", len(assigned), assigned[0].At)
+	}
+	noError(t, s.RemoveTags(t.Context(), tmpl.ID, []string{"default"}))
+	if got, err = s.Template(t.Context(), team.ID, tmpl.ID); err != nil || got.Build != "" {
+		t.Errorf("without its default tag the template starts from %q, %v", got.Build, err)
+	}
+	noError(t, s.PutTags(t.Context(), second, []string{"default"}, at(400)))
 	for id, want := range map[cay.SnapshotID]bool{first.Snapshot: false, second.Snapshot: true} {
 		used, err := s.SnapshotUsed(t.Context(), id)
 		noError(t, err)

@@ -66,6 +66,24 @@ func testEvents(t *testing.T, s store.Store) {
 	}
 }
 
+// testPruneMany forgets more than one transaction does.
+func testPruneMany(t *testing.T, s store.Store) {
+	const many = 1234
+	team := addTeam(t, s, "a")
+	b := sandbox(team.ID, 1)
+	var list []cay.Event
+	for i := range many {
+		list = append(list, eventOf(b, i, cay.SandboxForked))
+	}
+	noError(t, s.AddEvents(t.Context(), list...))
+	n, err := s.PruneEvents(t.Context(), at(many-1))
+	noError(t, err)
+	same(t, "how many were forgotten", n, many-1)
+	left, err := s.Events(t.Context(), store.EventQuery{Team: team.ID})
+	noError(t, err)
+	same(t, "how many are left", len(left), 1)
+}
+
 func testEventsWithState(t *testing.T, s store.Store) {
 	team := addTeam(t, s, "a")
 	b := sandbox(team.ID, 1)

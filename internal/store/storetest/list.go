@@ -148,6 +148,7 @@ func testModel(t *testing.T, open func(t testing.TB) store.Store) {
 				if err := s.UpdateSandbox(context.Background(), *b); err != nil {
 					r.Fatal(err)
 				}
+				b.Version++
 				got, err := s.Sandbox(context.Background(), b.Team, b.ID)
 				if err != nil || !got.EndAt.Equal(b.EndAt) || got.State != b.State {
 					r.Fatalf("wrote %+v, read %+v, %v", *b, got, err)

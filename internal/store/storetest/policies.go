@@ -18,7 +18,7 @@ func longNetwork(n int) cay.NetworkPolicy {
 }
 
 // testLongPolicies has sandboxes with long policies come back from every way to
-// read them, whoever else has the same one and whoever of those is gone.
+// read them, with and without others that have the same one.
 func testLongPolicies(t *testing.T, s store.Store) {
 	a, b := addTeam(t, s, "a"), addTeam(t, s, "b")
 	var want []cay.Sandbox
@@ -47,8 +47,9 @@ func testLongPolicies(t *testing.T, s store.Store) {
 	want[0].Network = longNetwork(7)
 	want[2].Network = cay.DefaultNetwork()
 	want[3].State, want[3].EndedAt = cay.Killed, at(900)
-	for _, box := range want {
+	for i, box := range want {
 		noError(t, s.UpdateNetwork(t.Context(), box))
+		want[i].Version++
 	}
 	_, err = s.PruneSandboxes(t.Context(), at(500))
 	noError(t, err)

@@ -27,6 +27,7 @@ func testSnapshots(t *testing.T, s store.Store) {
 	before := b.Snapshot
 	b.Snapshot, b.AutoResume = cay.NewSnapshotID(), false
 	noError(t, s.UpdateSandbox(t.Context(), b))
+	b.Version++
 	used(before, false)
 	used(b.Snapshot, true)
 	b.State = cay.Killed

@@ -39,9 +39,13 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Snapshots", testSnapshots},
 		{"RemoveTemplate", testRemoveTemplate},
 		{"Events", testEvents},
+		{"PruneMany", testPruneMany},
 		{"EventsWithState", testEventsWithState},
 		{"EventOrder", testEventOrder},
 		{"Once", testOnce},
+		{"Tx", testTx},
+		{"Running", testRunning},
+		{"Starts", testStarts},
 		{"Trees", testTrees},
 		{"TreesOfTeams", testTreesOfTeams},
 		{"LongPolicies", testLongPolicies},
@@ -76,7 +80,7 @@ func sandbox(team cay.TeamID, started int) cay.Sandbox {
 		Network:   cay.NetworkPolicy{AllowInternet: true, AllowOut: []string{"1.1.1.1"}},
 		Secure:    true,
 		StartedAt: at(started), EndAt: at(started + 300_000), Timeout: 300 * time.Second,
-		OnTimeout: cay.KillOnTimeout, Saved: cay.FilesSnapshot, Notice: "its memory is gone",
+		OnTimeout: cay.KillOnTimeout, Saved: cay.FilesSnapshot, Notice: "its memory is gone", Unresponsive: true,
 	}
 }
 
@@ -171,15 +175,20 @@ func testSandbox(t *testing.T, s store.Store) {
 
 	want.State, want.Cause, want.EndedAt = cay.Killed, cay.CauseOutOfMemory, at(9)
 	want.Node, want.Instance, want.Env = "other", cay.NewInstanceID(), nil
-	want.EndAt = at(77)
+	want.EndAt, want.Unresponsive = at(77), false
 	other := want
 	other.Network = cay.DefaultNetwork() // is not UpdateSandbox's to change
 	noError(t, s.UpdateSandbox(t.Context(), other))
+	wantKind(t, s.UpdateSandbox(t.Context(), other), cay.Conflict) // it has changed since it was read
+	wantKind(t, s.UpdateNetwork(t.Context(), other), cay.Conflict)
+	want.Version++
+	other.Version++
 	got, err = s.Sandbox(t.Context(), team.ID, want.ID)
 	noError(t, err)
 	same(t, "the sandbox", got, want)
 	other.EndAt = at(78)
 	noError(t, s.UpdateNetwork(t.Context(), other))
+	other.Version++
 	got, err = s.Sandbox(t.Context(), team.ID, want.ID)
 	noError(t, err)
 	same(t, "the sandbox", got, other)

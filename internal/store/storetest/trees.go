@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -52,24 +53,33 @@ func testTrees(t *testing.T, s store.Store) {
 	fork := sandbox(team.ID, 3)
 	noError(t, s.AddSandbox(ctx, fork))
 	auto := cay.AutoCheckpoint{Every: 30 * time.Second, Before: true, Keep: 3, Kind: cay.MemorySnapshot}
-	noError(t, s.PutBranch(ctx, cay.Branch{Sandbox: fork.ID, Team: team.ID, Tree: b.ID, Checkpoint: second.ID}))
-	noError(t, s.SetAuto(ctx, team.ID, fork.ID, auto))
+	noError(t, s.PutBranch(ctx, cay.Branch{Sandbox: fork.ID, Team: team.ID, Tree: b.ID, Checkpoint: second.ID, Auto: auto}))
 	third := addCheckpoint(t, s, checkpoint(fork, 4))
 	fourth := addCheckpoint(t, s, checkpoint(b, 5))
 	if third.Parent != second.ID || fourth.Parent != second.ID || third.Tree != b.ID {
 		t.Errorf("checkpoints %+v, %+v", third, fourth)
 	}
 	b.Instance, b.Snapshot = cay.NewInstanceID(), first.ID
-	noError(t, s.MoveSandbox(ctx, b, first.ID))
+	moved := cay.Branch{Sandbox: b.ID, Team: team.ID, Tree: b.ID, Checkpoint: first.ID, Rewound: true}
+	noError(t, s.Tx(ctx, func(tx store.Store) error { return errors.Join(tx.UpdateSandbox(ctx, b), tx.PutBranch(ctx, moved)) }))
+	b.Version++
 	row, err := s.Sandbox(ctx, team.ID, b.ID)
 	noError(t, err)
 	same(t, "the moved sandbox", row, b)
 	branches, err := s.Branches(ctx, b.ID)
 	noError(t, err)
 	same(t, "the branches", branches, []cay.Branch{
-		{Sandbox: b.ID, Team: team.ID, Tree: b.ID, Checkpoint: first.ID},
+		moved,
 		{Sandbox: fork.ID, Team: team.ID, Tree: b.ID, Checkpoint: third.ID, Auto: auto},
 	})
+
+	// A checkpoint is use of the sandbox.
+	moved.Checkpoint = addCheckpoint(t, s, checkpoint(b, 6)).ID
+	at, err := s.Branch(ctx, team.ID, b.ID)
+	noError(t, err)
+	moved.Rewound = false
+	same(t, "the branch after a checkpoint", at, moved)
+	noError(t, s.RemoveCheckpoint(ctx, team.ID, moved.Checkpoint))
 
 	noError(t, s.LabelCheckpoint(ctx, team.ID, second.ID, "new"))
 	second.Label = "new"
@@ -87,7 +97,7 @@ func testTrees(t *testing.T, s store.Store) {
 		same(t, "a list", list, tt.want)
 	}
 
-	// What came from a checkpoint that goes comes from its parent.
+	// The children of a checkpoint that goes become its parent's.
 	noError(t, s.RemoveCheckpoint(ctx, team.ID, second.ID))
 	noError(t, s.RemoveCheckpoint(ctx, team.ID, first.ID))
 	wantKind(t, s.RemoveCheckpoint(ctx, team.ID, first.ID), cay.NotFound)

@@ -20,11 +20,11 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/engine"
-	"github.com/cay-run/cay/internal/engine/runsc"
 	"github.com/cay-run/cay/internal/guest"
-	"github.com/cay-run/cay/internal/snapshot"
-	"github.com/cay-run/cay/internal/vnet"
+	"github.com/cay-run/cay/internal/machine/engine"
+	"github.com/cay-run/cay/internal/machine/engine/runsc"
+	"github.com/cay-run/cay/internal/machine/snapshot"
+	"github.com/cay-run/cay/internal/machine/vnet"
 )
 
 // works are what can be measured.

@@ -65,8 +65,9 @@ def relay(server, port):
 
 
 @contextlib.contextmanager
-def launched(port):
-    """A browser that reaches this machine's port, and nothing else."""
+def launched(port, home=None):
+    """A browser that reaches this machine's port, and nothing else; of a user
+    with that home directory."""
     name = f"cay-browser-{uuid.uuid4().hex[:8]}"
     program = pathlib.Path(f"/tmp/{name}")
     program.write_text(f'#!/bin/sh\nexec ip netns exec {name} chromium "$@"\n')
@@ -78,7 +79,7 @@ def launched(port):
         threading.Thread(target=relay, args=(server, port), daemon=True).start()
         with sync_playwright() as play:
             browser = play.chromium.launch(
-                executable_path=str(program), timeout=60_000,
+                executable_path=str(program), timeout=60_000, env={**os.environ, **({"HOME": str(home)} if home else {})},
                 args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"])
             yield browser
             browser.close()

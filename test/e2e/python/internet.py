@@ -66,7 +66,7 @@ class Internet:
         place = int(os.environ.get("CAY_E2E_PLACE", "0"))
         self.name = f"cye2w{place}"
         self.near, self.host = f"100.103.{place}.0", f"100.103.{place}.1"
-        # Go's tests, which may run beside this, have those of one more than a multiple of four (internal/nettest).
+        # Go's tests, which may run beside this, have those of one more than a multiple of four (internal/machine/vnet/nettest).
         self.addresses = [f"192.88.99.{4 * place + 2}", f"192.88.99.{4 * place + 3}"]
 
     def __enter__(self):

@@ -4,6 +4,8 @@ import asyncio
 import io
 import json
 import os
+import shlex
+import subprocess
 import tarfile
 import urllib.error
 import urllib.request
@@ -11,7 +13,8 @@ import uuid
 
 import e2b
 import pytest
-from e2b import AsyncTemplate, Sandbox, Template, wait_for_file
+from e2b import AsyncTemplate, Sandbox, Template, wait_for_file, wait_for_url
+from e2b_code_interpreter import Sandbox as CodeInterpreter
 
 RUN = uuid.uuid4().hex  # in first steps that must not be cached from an earlier run
 
@@ -40,7 +43,7 @@ def build(name):
     def make(template, alias=None, **kw):
         lines = []
         alias = alias or name()
-        Template.build(template, alias, cpu_count=1, memory_mb=512, on_build_logs=lambda e: lines.append(e.message), **kw)
+        Template.build(template, alias, on_build_logs=lambda e: lines.append(e.message), **{"cpu_count": 1, "memory_mb": 512, **kw})
         return alias, lines
 
     return make
@@ -147,6 +150,71 @@ def test_child_of_a_built_template(build, create):
     assert sbx.commands.run("cat ~/p ~/c; echo $A $B; ls /usr/bin/file 2>/dev/null | wc -l").stdout == "p\nc\n1 1-2\n0\n"
 
 
+def test_an_inherited_start_command_keeps_its_context(build, create):
+    """A child runs its parent's start command as the parent's user, in its directory, with its variables."""
+    seen = "echo $(id -un) $(pwd) $WHO > /tmp/seen"
+    parent, lines = build(
+        Template().from_template("base").set_envs({"WHO": "parent"}).set_user("worker").set_workdir("/srv/parent")
+        .set_start_cmd(f"{seen}; echo it serves; exec sleep 1000000", wait_for_file("/tmp/seen")))
+    assert "[start] [stdout]: it serves" in lines, lines
+    assert any(line.startswith("[finalize] Waiting for template to be ready: ") for line in lines), lines
+    assert "[finalize] Template is ready" in lines, lines
+    child, lines = build(Template().from_template(parent).set_envs({"WHO": "child"}).set_user("user").set_workdir("/opt/child"))
+    grandchild, _ = build(Template().from_template(child).set_user("root").run_cmd("true"))
+    for alias, own in [(child, "user /opt/child child\n"), (grandchild, "root /opt/child child\n")]:
+        sbx = create(alias)
+        run = lambda cmd: sbx.commands.run(cmd).stdout
+        assert run("cat /tmp/seen") == "worker /srv/parent parent\n"
+        assert run("echo $(id -un) $(pwd) $WHO") == own
+        sbx.files.remove("/tmp/seen", user="root")
+        sbx.pause(mode="filesystem")
+        sbx = e2b.Sandbox.connect(sbx.sandbox_id)
+        assert run("cat /tmp/seen") == "worker /srv/parent parent\n"
+
+
+@pytest.fixture
+def authority(tmp_path):
+    """A certificate authority and a server's certificate by it, as an operator makes them."""
+    openssl = lambda *args: subprocess.run(["openssl", *args], cwd=tmp_path, check=True, capture_output=True)
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.crt", "-days", "2", "-subj", f"/CN=own {RUN}")
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "new.csr", "-subj", "/CN=localhost")
+    (tmp_path / "names").write_text("subjectAltName=DNS:localhost")
+    openssl("x509", "-req", "-in", "new.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-out", "cert.pem", "-days", "2", "-extfile", "names")
+    return tmp_path
+
+
+def test_added_certificates_are_trusted(build, create, authority):
+    """A COPY is enough: what makes the certificate known is run at the end, in children and in later builds too."""
+    serve = ("import http.server, ssl; s = http.server.HTTPServer(('localhost', 8443), http.server.SimpleHTTPRequestHandler); "
+             "c = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); c.load_cert_chain('/srv/cert.pem', '/srv/key.pem'); "
+             "s.socket = c.wrap_socket(s.socket, server_side=True); s.serve_forever()")
+    files = lambda: (
+        Template(file_context_path=authority).from_template("base")
+        .copy("cert.pem", "/srv/", user="root").copy("key.pem", "/srv/", user="root", mode=0o644))
+    trusting = lambda: files().copy("ca.crt", "/usr/local/share/ca-certificates/own.crt", user="root")
+    def fetch(alias):
+        sbx = create(alias)
+        sbx.commands.run(f"cd /srv && exec python3 -c {shlex.quote(serve)}", background=True)
+        curl = "curl -sS -o /dev/null -w %{http_code} --retry 20 --retry-delay 1 --retry-connrefused https://localhost:8443/cert.pem"
+        python = "python3 -c \"import urllib.request as r; print(r.urlopen('https://localhost:8443/cert.pem').status)\""
+        try:
+            return sbx.commands.run(f"{curl} && {python}").stdout
+        except e2b.CommandExitException as e:
+            return e.stderr
+    stranger, _ = build(files())
+    assert "certificate" in fetch(stranger)
+    alias, lines = build(trusting())
+    assert any("trusting the certificates" in line for line in lines), lines
+    assert fetch(alias) == "200200\n"
+    child, lines = build(Template().from_template(alias).run_cmd("true"))
+    assert not any("trusting the certificates" in line for line in lines), lines
+    assert fetch(child) == "200200\n"
+    _, lines = build(trusting(), alias)
+    assert any("CACHED [finalize]" in line for line in lines) and not any("trusting the certificates" in line for line in lines), lines
+    _, lines = build(trusting().run_cmd("echo more > /tmp/more"), alias)
+    assert fetch(alias) == "200200\n"
+
+
 def test_child_of_a_sandbox(build, name, create):
     """What was saved of a sandbox is a template like any other: its files are there, and steps see them."""
     parent, _ = build(Template().from_template("base").set_envs({"A": "1"}).run_cmd("echo p > ~/p"))
@@ -174,6 +242,19 @@ def test_force(build):
 def test_images_that_are_ours(build, create):
     alias, _ = build(Template().from_image("e2bdev/base").run_cmd("echo ours > ~/ours"))
     assert create(alias).commands.run("cat ~/ours; id -un").stdout == "ours\nuser\n"
+
+
+@pytest.mark.parametrize("user", ["", "USER user\n"])
+def test_start_command_of_the_interpreter(build, create, tmp_path, user):
+    """The custom template of E2B's articles, word for word."""
+    (tmp_path / "Dockerfile").write_text(f"FROM e2bdev/code-interpreter:latest\nRUN pip install cowsay\n{user}")
+    template = Template().from_dockerfile(str(tmp_path / "Dockerfile")).set_start_cmd(
+        "/root/.jupyter/start-up.sh", wait_for_url("http://localhost:49999/health"))
+    alias, _ = build(template)
+    sandbox = create(alias, kind=CodeInterpreter)
+    execution = sandbox.run_code("import cowsay\ncowsay.cow('moo')")
+    assert execution.error is None and "moo" in "".join(execution.logs.stdout)
+    assert sandbox.commands.run("pgrep -c sleep").stdout.strip() == "1", "the start command stays"
 
 
 def fails(build, template, text, alias):
@@ -267,6 +348,24 @@ def test_tags(build, create):
     assert call("DELETE", f"/templates/{alias}")[0] == 400  # sandboxes run
     assert call("PATCH", f"/v2/templates/{alias}", {"public": True})[0] == 200
     assert call("GET", f"/templates/{alias}")[1]["public"] is True
+
+
+def test_a_template_with_named_tags_only(build, create):
+    """It is listed with the size and the state of its newest build; its bare name starts nothing."""
+    alias = "t-" + uuid.uuid4().hex[:12]
+    build(Template().from_template("base").run_cmd("true"), f"{alias}:v1")
+    try:
+        build(Template().from_template("base").run_cmd("true"), f"{alias}:v2", memory_mb=1024)
+        listed = [t for t in call("GET", "/templates")[1] if alias in t["aliases"]][0]
+        one = call("GET", f"/templates/{alias}")[1]
+        for t in (listed, one):
+            assert (t["cpuCount"], t["memoryMB"], t["buildStatus"], t["buildCount"]) == (1, 1024, "ready", 2), t
+            assert t["buildID"] == one["builds"][0]["buildID"] and t["envdVersion"] and t["diskSizeMB"], t
+        create(f"{alias}:v2")
+        with pytest.raises(e2b.exceptions.SandboxException):
+            Sandbox.create(alias)
+    finally:
+        assert call("DELETE", f"/templates/{alias}")[0] in (204, 400)
 
 
 def test_exists_and_background(name, eventually):

@@ -1,11 +1,17 @@
 """`cay down` leaves the data and nothing else."""
 
+import json
 import pathlib
 import re
 import subprocess
+import urllib.request
+import uuid
 
 import e2b
+import e2b_code_interpreter
+import pytest
 
+import cayv1
 import world
 
 
@@ -13,10 +19,7 @@ def output(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def test_nothing_is_left():
-    server = world.Server()
-    e2b.Sandbox.create(timeout=300)
-    server.cay("down")
+def nothing_is_left(server):
     assert not server.healthy()
     name = server.env["CAY_NETWORK_NAME"]
     # Another tree's name may begin like this one's.
@@ -36,20 +39,128 @@ def test_nothing_is_left():
     assert list((server.data / "images").iterdir()), "templates stay"
 
 
-def test_it_was_asked_for():
-    """Whoever asks later why a sandbox ended is not told that it was lost."""
-    server = world.Server()
+@pytest.fixture
+def server():
+    it = world.Server()
+    if it.healthy():
+        it = world.running()
+    else:
+        it.start()
+    yield it
+    it.cay("down")
+
+
+@pytest.fixture
+def secret(server):
+    name = f"down-{uuid.uuid4().hex[:8]}"
+    e2b.Secret.create(name, "s3cret-" + "x" * 20)
+    yield name
+
+
+def raw(server, **body):
+    """A sandbox with what only the REST API takes."""
+    request = urllib.request.Request(
+        server.url + "/sandboxes", data=json.dumps({"templateID": "base", "timeout": 300, **body}).encode(),
+        headers={"X-API-Key": e2b.ConnectionConfig().api_key, "Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return e2b.Sandbox.connect(json.load(reply)["sandboxID"])
+
+
+def paused(**kw):
+    mode = kw.pop("mode", None)
+    box = e2b.Sandbox.create(timeout=300, **kw)
+    box.files.write("/home/user/note", "kept")
+    box.pause(mode=mode) if mode else box.pause()
+    return box
+
+
+def branched():
+    box = e2b.Sandbox.create(timeout=300, envs={"A": "b"})
+    first = cayv1.checkpoint(box, label="first")
+    cayv1.checkpoint(box, label="second")
+    cayv1.rollback(box, first)
+    return box
+
+
+def of_every_kind(server, secret):
+    """Sandboxes that run, then those that are saved, by what they have."""
+    header = {"rules": {"api.test": [{"transform": {"headers": {"Authorization": "Bearer x"}}}]}}
+    kept = {"rules": {"api.test": [{"transform": {"headers": {"Authorization": e2b.Secret.fill(secret)}}}]}}
+    socks = {"address": "127.0.0.1:1080", "username": "u", "password": "p"}
+    forked = e2b.Sandbox.create(timeout=300, envs={"A": "b"})
+    running = {
+        "nothing": e2b.Sandbox.create(timeout=300),
+        "an environment": e2b.Sandbox.create(timeout=300, envs={"A": "b"}),
+        "a header": e2b.Sandbox.create(timeout=300, network=header),
+        "a secret in a header": e2b.Sandbox.create(timeout=300, network=kept),
+        "a SOCKS proxy": raw(server, network={"egressProxy": socks}),
+        "metadata": e2b.Sandbox.create(timeout=300, metadata={"a": "b"}),
+        "no internet": e2b.Sandbox.create(timeout=300, allow_internet_access=False),
+        "a private network": e2b.Sandbox.connect(
+            server.cay("sandbox", "create", "--network", f"n{uuid.uuid4().hex[:8]}", "--name", "db", "--timeout", "10m").stdout.strip()),
+        "a kernel": e2b_code_interpreter.Sandbox.create(timeout=300),
+        "a fork": forked.fork()[0],
+        "forks": forked,
+        "a tree of checkpoints": branched(),
+        "a command": e2b.Sandbox.create(timeout=300),
+    }
+    running["a command"].commands.run("sleep 100000", background=True)
+    saved = {
+        "nothing": paused(),
+        "an environment": paused(envs={"A": "b"}),
+        "a secret in a header": paused(network=kept),
+        "no memory": paused(mode="filesystem", envs={"A": "b"}),
+        "an end that wakes it": paused(lifecycle={"on_timeout": "pause", "auto_resume": True}),
+    }
+    return running, saved
+
+
+def pooled(server):
+    return list((server.data / "instances").glob("*/pooled"))
+
+
+def test_whatever_runs(server, secret, eventually):
+    """Sandboxes with every option, a warm pool and a build: all end, say why, or come back."""
+    running, saved = of_every_kind(server, secret)
+    name = f"down-{uuid.uuid4().hex[:8]}"
+    build = e2b.Template.build_in_background(e2b.Template().from_template("base").run_cmd("sleep 600"), name)
+    eventually(lambda: any("sleep 600" in line.message for line in e2b.Template.get_build_status(build).log_entries))
+    eventually(lambda: pooled(server))
+    server.cay("down")
+    nothing_is_left(server)
+    server.cay("down")  # again
     server.start()
+    for what, box in running.items():
+        told = server.cay("sandbox", "why", box.sandbox_id).stdout
+        assert "it was ended on request" in told and "cay down" in told, f"{what}: {told}"
+    for what, box in saved.items():
+        assert box.connect(timeout=60).files.read("/home/user/note") == "kept", what
+    assert saved["an environment"].commands.run("echo $A").stdout == "b\n"
+    assert e2b.Template.get_build_status(build).status != "building"
+    for box in saved.values():
+        box.kill()
+
+
+def test_a_server_that_was_killed(server):
+    box = e2b.Sandbox.create(timeout=300, envs={"A": "b"})
+    server.kill9()
+    server.cay("down")
+    nothing_is_left(server)
+    server.start()
+    assert "cay down" in server.cay("sandbox", "why", box.sandbox_id).stdout
+
+
+def test_records_that_cannot_be_written(server):
+    """Sandboxes end all the same, and it is said that nothing tells why."""
+    box = e2b.Sandbox.create(timeout=300, envs={"A": "b"})
+    key = server.data / "seal.key"
+    whole = key.read_bytes()
+    key.write_bytes(bytes(32))
     try:
-        running = e2b.Sandbox.create(timeout=300)
-        paused = e2b.Sandbox.create(timeout=300)
-        paused.pause()
-        server.cay("down")
-        server.start()
-        told = server.cay("sandbox", "why", running.sandbox_id).stdout
-        assert "it was ended on request" in told
-        assert "cay down" in told
-        assert paused.connect(timeout=60).commands.run("echo back").stdout == "back\n"
-        paused.kill()
+        down = server.cay("down", check=False)
     finally:
-        server.cay("down")
+        key.write_bytes(whole)
+    assert down.returncode == 1 and "all sandboxes have ended" in down.stderr
+    nothing_is_left(server)
+    server.start()
+    assert not box.is_running()

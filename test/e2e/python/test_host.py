@@ -3,7 +3,10 @@
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
+import uuid
 import urllib.request
 
 import e2b
@@ -11,6 +14,14 @@ import pytest
 
 import world
 from saved import BOOT_ID, saved_as
+
+
+def events():
+    """Those that tell of a disk at its reserve."""
+    request = urllib.request.Request(
+        os.environ["E2B_API_URL"] + "/cay/v1/events?type=machine.disk_low&limit=1000", headers={"X-API-Key": os.environ["E2B_API_KEY"]})
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return json.load(reply)["events"]
 
 
 def test_full_disk(create):
@@ -34,6 +45,33 @@ def test_full_disk(create):
     e2b.Sandbox.connect(box.sandbox_id, timeout=300)
     assert process.pid in [p.pid for p in box.commands.list()]
     assert box.files.read("/home/user/note") == "kept"
+
+
+def test_a_disk_at_its_reserve(create, eventually):
+    """New work is refused and says why; time, saves and ends go on."""
+    box, other = create(timeout=60), create()
+    paused = create()
+    paused.pause()
+    free = shutil.disk_usage(os.environ["CAY_DATA_DIR"]).free
+    with world.started_anew(CAY_DISK_RESERVE=f"{(free >> 20) + 2048}MiB") as server:
+        said = f"507.*{os.environ['CAY_DATA_DIR']}.*kept in reserve"
+        with pytest.raises(e2b.SandboxException, match=said):
+            e2b.Sandbox.create()
+        assert re.search(said.removeprefix("507.*"), str(other.fork()[0]))  # an error each
+        with pytest.raises(Exception, match="reserve"):
+            # A step of its own: one that an earlier build has run would be no new work.
+            e2b.Template.build(e2b.Template().from_template("base").run_cmd(f"true {uuid.uuid4()}"), "none", cpu_count=1, memory_mb=512)
+        box.set_timeout(300)
+        assert box.commands.run("echo on").stdout == "on\n"
+        paused = paused.connect(timeout=300)
+        box.pause()
+        box.connect(timeout=300)
+        assert other.kill()
+        checks = {c["name"]: c for c in json.loads(server.cay("doctor", "--json", check=False).stdout)}
+        assert checks["data directory"]["status"] == "warn" and "new work is refused" in checks["data directory"]["detail"]
+        seen = eventually(events)
+        assert seen, "no event tells that the disk is low"
+    assert create().is_running()
 
 
 def test_collecting_removes_what_it_said(eventually):

@@ -17,7 +17,7 @@ print(json.dumps({
     "secrets": secrets.token_hex(16), "getrandom": os.getrandom(16).hex(), "uuid": str(uuid.uuid4()),
     "shuffled": "".join(random.sample("abcdefghijklmnopqrstuvwxyz0123456789", 30)),
     "machine": open("/etc/machine-id").read(), "generation": open("/run/cay/generation").read(),
-    "sandbox": open("/run/e2b/.E2B_SANDBOX_ID").read(),
+    "sandbox": open("/run/e2b/.E2B_SANDBOX_ID").read(), "boot": open("/proc/sys/kernel/random/boot_id").read(),
 }), time.time())
 """
 DRAW_JS = """

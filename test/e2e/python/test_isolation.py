@@ -5,11 +5,14 @@ connection was made, and the table says which may be.
 """
 
 import json
+import os
 import socket
 import subprocess
 import threading
 
 import pytest
+
+import world
 
 PROBE = r"""
 import json, socket, sys
@@ -68,20 +71,34 @@ def listener(eventually):
 
 def test_host_is_closed(sbx, listener):
     port, accepted = listener
-    own = world_port()
     before = len(accepted)
     gateway = sbx.commands.run("ip route show default | sed -E 's/.*via ([^ ]+).*/\\1/'").stdout.strip()
     addresses = {*host_addresses(), gateway} - {""}
-    targets = [[a, p] for a in sorted(addresses) for p in (port, own, 22)]
+    targets = [[a, p] for a in sorted(addresses) for p in (port, 22)]
     results = probe(sbx, targets)
     assert len(results) == len(targets)
     assert [k for k, v in results.items() if v == "open"] == []
     assert len(accepted) == before
 
 
-def world_port():
-    import world
-    return world.Server().port
+def test_the_server_is_closed(sbx):
+    """The server's own port leads a guest to public names of sandboxes, and never
+    to the API: not by an address, and not by any name that a request gives."""
+    server = world.Server()
+    gateway = sbx.commands.run("ip route show default | sed -E 's/.*via ([^ ]+).*/\\1/'").stdout.strip()
+    hosts = ["", f"localhost:{server.port}", f"api.{server.env['CAY_DOMAIN']}", f"sandbox.{server.env['CAY_DOMAIN']}"]
+    asked = 0
+    for address in sorted({*host_addresses(), gateway, "169.254.77.1"} - {""}):
+        at = f"[{address}]" if ":" in address else address
+        for scheme in ("http", "https"):
+            for host in hosts:
+                name = f"-H 'Host: {host}'" if host else ""
+                run = sbx.commands.run(
+                    f"curl -gsk -m 10 -o /dev/null -w '%{{http_code}}' -H 'X-API-Key: {os.environ['E2B_API_KEY']}' {name} "
+                    f"{scheme}://{at}:{server.port}/sandboxes || true", timeout=60)
+                assert run.stdout in ("000", "403"), (scheme, address, host, run.stdout)
+                asked += 1
+    assert asked >= 2 * len(hosts)
 
 
 def test_private_ranges_and_metadata_are_closed(sbx):

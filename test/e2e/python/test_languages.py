@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import subprocess
 import threading
 import urllib.error
@@ -82,6 +83,77 @@ def test_dead_kernel_is_replaced(ci, language):
     assert execution.error.name == "UnexpectedEndOfExecution"
     again = ci.run_code(LANGUAGES[language][2], language=language)
     assert (out(again), again.execution_count) == ("/home/user\n", 1)
+
+
+NUMBERS = {
+    "python": "[2**53 + 1, -2**70, 1.0, 0.1 + 0.2]",
+    "javascript": "[2**53, 1e21, 5e-324, 0.1 + 0.2]",
+    "typescript": "[2**53, 1e21, 5e-324, 0.1 + 0.2] as number[]",
+}
+
+
+@pytest.mark.parametrize("language", NUMBERS)
+def test_numbers_of_results_stay_as_they_are(ci, language):
+    shown = ci.run_code(NUMBERS[language], language=language).results[0]
+    assert json.dumps(shown.json) == {
+        "python": "[9007199254740993, -1180591620717411303424, 1.0, 0.30000000000000004]",
+    }.get(language, "[9007199254740992, 1e+21, 5e-324, 0.30000000000000004]")
+
+
+def test_numbers_of_frames_stay_as_they_are(ci):
+    frame = ci.run_code("import pandas\npandas.DataFrame({'i': [2**53 + 1], 'f': [1.0]})").results[0]
+    assert json.dumps(frame.data) == '{"i": [9007199254740993], "f": [1.0]}'
+    frame = ci.run_code("data.frame(n = c(2^53 - 1, 0.1 + 0.2), one = 1:2)[1:2, ]", language="r").results[0]
+    assert frame.data == {"n": [2**53 - 1, 0.1 + 0.2], "one": [1, 2]}
+
+
+def test_java_says_a_line_and_its_end_in_two_messages(ci):
+    assert ci.run_code('System.out.println("Hello");', language="java").logs.stdout == ["Hello", "\n"]
+
+
+def test_java_sees_the_sandbox_environment(create):
+    sandbox = create(kind=Sandbox, envs={"NAME": "of the sandbox"})
+    assert sandbox.run_code('System.getProperty("NAME")', language="java").text == "of the sandbox"
+    assert sandbox.run_code('System.getProperty("NAME")', language="java", envs={"NAME": "c"}).text == "c"
+    assert sandbox.run_code('System.getProperty("NAME")', language="java").text == "of the sandbox"
+
+
+# For each language: what ends its kernel and how that is told.
+ENDS = {
+    "python": ("import os; os._exit(3)", "exit status 3"),
+    "javascript": ("process.kill(process.pid, 'SIGKILL')", "signal: killed"),
+    "typescript": ("process.kill(process.pid, 'SIGTERM'); await new Promise(() => {})", "signal: terminated"),
+    "r": ("tools::pskill(Sys.getpid(), 9)", "signal: killed"),
+    "java": ("Runtime.getRuntime().halt(3);", "exit status 3"),
+    "bash": ("kill -9 $$", "signal: killed"),
+}
+
+
+@EVERY
+def test_a_dead_kernel_says_why(ci, language, eventually):
+    code, how = ENDS[language]
+    error = ci.run_code(code, language=language).error
+    assert error.name == "UnexpectedEndOfExecution" and f"the kernel ended ({how})" in error.value, error
+
+    def logged():
+        request = urllib.request.Request(
+            f"{os.environ['E2B_API_URL']}/v2/sandboxes/{ci.sandbox_id}/logs", headers={"X-API-Key": os.environ["E2B_API_KEY"]})
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return [line for line in json.load(reply)["logs"] if line["message"] == "kernel ended" and line["level"] == "warn"]
+
+    home = "javascript" if language == "typescript" else language
+    eventually(lambda: any(how in line["fields"]["status"] and line["fields"]["language"] == home for line in logged()))
+
+
+def test_a_crash_says_where(ci):
+    error = ci.run_code("import ctypes\nctypes.string_at(0)").error
+    assert "(signal: segmentation fault" in error.value and "string_at" in error.traceback
+
+
+def test_java_starts_from_classes(ci):
+    assert ci.run_code("1 + 1", language="java").text == "2"
+    running = ci.commands.run("pgrep -af '[J]ava.* /run/cay/interp/k'").stdout
+    assert "-cp /run/cay/interp/lib/java Java /run/" in running, running
 
 
 def test_killed_from_outside(ci, eventually):
@@ -186,6 +258,14 @@ class TestBadInput:
             ci.run_code("1", context=context)
         with pytest.raises(SandboxException):
             ci.create_code_context(cwd="/no/such/directory")
+
+    @EVERY
+    def test_closed_directory(self, ci, language):
+        ci.commands.run("install -d -m 0700 /closed /closed/below", user="root")
+        for closed in ["/closed", "/closed/below"]:
+            with pytest.raises(SandboxException, match="400"):
+                ci.create_code_context(cwd=closed, language=language)
+        assert ci.run_code("1", language="python").text == "1"
 
     def test_both_given(self, ci):
         context = ci.list_code_contexts()[0]

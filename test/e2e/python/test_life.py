@@ -1,6 +1,7 @@
 """Sandboxes that are paused, resumed, woken, forked and saved."""
 
 import concurrent.futures
+import os
 import time
 import urllib.error
 import urllib.request
@@ -26,7 +27,8 @@ def refused(call):
 
 def get(box, port, path, **headers):
     """Asks a port of a sandbox as anybody could, and returns the status."""
-    url = box.connection_config.get_sandbox_url(box.sandbox_id, box.sandbox_domain)
+    by_name = "E2B_SANDBOX_URL" not in os.environ  # then a host's label says which port is meant
+    url = "https://" + box.get_host(port) if by_name else os.environ["E2B_SANDBOX_URL"]
     request = urllib.request.Request(url + path, headers={
         "E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": str(port), **headers})
     try:

@@ -208,7 +208,8 @@ def test_installs_and_builds_without_a_network_what_it_did_before(server, create
     # Stale are the three pages, and the tarball: its digest is not in its path and it came without TLS.
     assert after["misses"] == got["misses"] and after["stale"] - got["stale"] == 4, (got, after)
     metrics = urllib.request.urlopen(f"http://{server.env['CAY_METRICS_LISTEN']}/metrics", timeout=60).read().decode()
-    told = dict(re.findall(r"^cay_package_cache_(\w+) (\d+)$", metrics, re.MULTILINE))
-    assert (int(told["files"]), int(told["misses_total"]), int(told["stale_total"])) == (4, after["misses"], after["stale"]), told
-    assert int(told["served_bytes_total"]) >= after["servedBytes"] > 0 and told["limit_bytes"] == str(256 << 20), told
+    found = re.findall(r"^cay_package_cache_(\w+) (\S+)$", metrics, re.MULTILINE)
+    told = {name: float(value) for name, value in found}
+    assert (told["files"], told["misses_total"], told["stale_total"]) == (4, after["misses"], after["stale"]), told
+    assert told["served_bytes_total"] >= after["servedBytes"] > 0 and told["limit_bytes"] == 256 << 20, told
     server.cay("template", "delete", alias)

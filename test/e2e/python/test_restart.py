@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import subprocess
 import time
+import uuid
 
 import e2b
 import e2b_code_interpreter
@@ -45,6 +46,26 @@ def test_sandboxes_outlive_a_crash(server):
     assert sandbox.kill()
     assert not sandbox.is_running()
 
+
+def test_a_crash_in_mid_build_leaves_nothing(server, eventually):
+    """A build borrows an instance, whose journal has no mark: the next server ends it."""
+    name = "t-" + uuid.uuid4().hex[:12]
+    listed = lambda *parts: {p.name for p in pathlib.Path(*parts).iterdir()}
+    instances = lambda: listed(server.data, "instances") | listed(server.env["CAY_RUN_DIR"], "reserved")
+    before = instances()
+    template = e2b.Template().from_template("base").run_cmd("true").run_cmd("echo begun; sleep 1000")
+    build = e2b.Template.build_in_background(template, name, cpu_count=1, memory_mb=512)
+    told = lambda: [entry.message for entry in e2b.Template.get_build_status(build).log_entries]
+    eventually(lambda: any(line.endswith("begun") for line in told()))
+    borrowed, images = instances() - before, listed(server.data, "building")
+    assert borrowed, "the build has no journal"
+    server.kill9()
+    server.start()
+    assert not borrowed & instances()
+    assert not images & listed(server.data, "building")
+    processes = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True).stdout
+    assert not [one for one in borrowed if one in processes]
+    server.cay("template", "delete", name, check=False)
 
 
 def test_a_crash_in_mid_pause_loses_nothing(server):

@@ -147,3 +147,15 @@ def test_cert(tmp_path):
     assert "update-ca-certificates" in lines
     trusted = next(line for line in lines.splitlines() if line.startswith("export SSL_CERT_FILE=")).split("=")[1]
     assert pem in pathlib.Path(trusted).read_text()
+
+
+def test_sandboxes_trust_it(create):
+    """Sandboxes trust the server's authority, by the system's bundle and by the variables that programs read."""
+    pem = world.Server().cay("cert", "--pem").stdout.strip()
+    box = create()
+    assert pem in box.files.read("/etc/ssl/certs/ca-certificates.crt")
+    read = "import os, ssl; ssl.create_default_context(); print([os.environ[v] for v in ('SSL_CERT_FILE', 'NODE_EXTRA_CA_CERTS')])"
+    assert box.commands.run(f'python3 -c "{read}"').stdout.count("/etc/ssl/certs/ca-certificates.crt") == 2
+    box.files.write("/tmp/own.pem", pem)
+    verify = "openssl verify -CAfile /etc/ssl/certs/ca-certificates.crt /tmp/own.pem"
+    assert box.commands.run(verify).stdout == "/tmp/own.pem: OK\n"

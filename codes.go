@@ -1,0 +1,188 @@
+package cay
+
+import "time"
+
+// The codes of errors: an error's Code is one of these or empty. Each has an
+// entry in Codes, which docs/use/errors.md is rendered from.
+const (
+	CodeInternal = "internal_server_error"
+
+	CodeCapacity          = "sandbox_capacity_unavailable"
+	CodeCreateFailed      = "sandbox_create_failed"
+	CodeCreateRefused     = "sandbox_create_refused"
+	CodeGuestUnresponsive = "sandbox_guest_agent_unresponsive"
+	CodeSavedUnresponsive = "sandbox_snapshot_guest_agent_unresponsive"
+	CodeDamaged           = "snapshot_damaged"
+	CodeStorageDown       = "storage_down"
+	CodeRestoreTimeout    = "sandbox_restore_timeout"
+
+	CodeKeyMismatch   = "idempotency_request_mismatch"
+	CodeKeyInProgress = "idempotency_in_progress"
+	CodeKeyUnknown    = "idempotency_outcome_unknown"
+	CodeKeyEnded      = "idempotency_key_ended"
+
+	CodeGone       = "route_gone"
+	CodeScope      = "scope_missing"
+	CodeTeamLimit  = "team_limit_reached"
+	CodeBuildLimit = "build_limit_reached"
+	// CodeTemplateBuilding is of a template that the server builds by itself.
+	CodeTemplateBuilding = "template_building"
+	CodeStreamLimit      = "stream_limit_reached"
+)
+
+// Retry says whether the same request, sent again as it is, may succeed, and
+// how long a client should wait before.
+type Retry struct {
+	May   bool
+	After time.Duration // whole seconds
+}
+
+// KindInfo describes the errors of a kind that have no code.
+type KindInfo struct {
+	Kind    Kind
+	Status  int // of HTTP
+	Retry   Retry
+	Meaning string
+	Cure    string
+}
+
+// CodeInfo describes the errors of a code.
+type CodeInfo struct {
+	Code    string
+	Kind    Kind
+	Status  int // of HTTP, where it is not the kind's
+	Retry   Retry
+	Meaning string
+	Cure    string
+}
+
+// Kinds lists all kinds.
+func Kinds() []KindInfo {
+	return []KindInfo{
+		{Invalid, 400, Retry{}, "The request is wrong; the message names the field.", "Correct the field."},
+		{Unauthenticated, 401, Retry{}, "The request carries no API key, or a wrong one.", "Send a key of this server as `X-API-Key`; `cay env` prints one."},
+		{Denied, 403, Retry{}, "The key is valid, and its team may not do this.", "Use a key of the team that owns the thing."},
+		{NotFound, 404, Retry{}, "The team has no such thing, or it has ended.", "Check the id; `cay why` tells how a sandbox ended."},
+		{Conflict, 409, Retry{}, "The state of the thing forbids it; the message names the state.", "Bring it into the state that the request needs."},
+		{Exhausted, 429, Retry{}, "A limit is reached; the message names it.", "End or remove some, or have the limit raised."},
+		{Internal, 500, Retry{}, "A part of the server broke.", "Look for the request in the server's log."},
+		{Unsupported, 501, Retry{}, "This server does not offer it.", "Use what the message or the documents name instead."},
+		{Unavailable, 503, Retry{true, time.Second}, "The thing is busy or away for a moment. Nothing was changed.", "Send the same request again."},
+		{NoSpace, 507, Retry{}, "A disk is full; the message names it.", "Free space on it, or have the server's operator do so."},
+	}
+}
+
+// Codes lists all codes. Errors of a code may be of another kind than the one
+// named here where the code is a detail of a step that failed.
+func Codes() []CodeInfo {
+	return append(sandboxCodes(), requestCodes()...)
+}
+
+func sandboxCodes() []CodeInfo {
+	return []CodeInfo{
+		{Code: CodeCapacity, Kind: Unavailable, Retry: Retry{true, 5 * time.Second},
+			Meaning: "The machine has no memory, task or address left for another sandbox.",
+			Cure:    "Wait until others end, or end some. The SDKs wait and retry by themselves."},
+		{Code: CodeCreateFailed, Kind: Internal, Retry: Retry{true, time.Second},
+			Meaning: "A sandbox could not be started this time. Everything that its start made is removed.",
+			Cure:    "Send the same request again. If that fails too, look for the sandbox in the server's log."},
+		{Code: CodeCreateRefused, Kind: Internal,
+			Meaning: "A sandbox cannot be started, for a reason that no retry changes: its template or snapshot does not fit this machine or this release.",
+			Cure:    "Build the template again, or free what the message names."},
+		{Code: CodeGuestUnresponsive, Kind: Unavailable,
+			Meaning: "The agent in the sandbox does not answer, so a pause that needs it was refused. The sandbox runs on as it was.",
+			Cure:    "Pause without `requireHealthyGuest` and with memory, or end what starves the agent. `cay sandbox logs` shows the guest's last lines."},
+		{Code: CodeSavedUnresponsive, Kind: Conflict,
+			Meaning: "The sandbox was saved while the agent in it did not answer, so its memory is not restored.",
+			Cure:    "Resume it with `memory: false` (`on_resume=\"reboot\"` in the SDKs): it boots from its files."},
+		{Code: CodeDamaged, Kind: Internal,
+			Meaning: "A file of a snapshot is missing or does not have the bytes that were written.",
+			Cure:    "Resume with `memory: false` if its memory is what is damaged; `cay snapshot verify` names the file."},
+		{Code: CodeRestoreTimeout, Kind: Unavailable,
+			Meaning: "The memory of a snapshot was not restored in the time that a restore has. What the restore made is removed; the snapshot, and a sandbox that is paused, are as they were.",
+			Cure:    "Send the same request again: the machine may be busy. If that fails too, resume with `memory: false` (`on_resume=\"reboot\"` in the SDKs): it boots from its files."},
+		{Code: CodeStorageDown, Kind: Internal,
+			Meaning: "The file system of the data directory is down: its disk failed or its file is damaged.",
+			Cure:    "The server's operator repairs it: `cay storage status` says how."},
+	}
+}
+
+func requestCodes() []CodeInfo {
+	return []CodeInfo{
+		{Code: CodeInternal, Kind: Internal,
+			Meaning: "A part of the server broke in a way that it has no other code for.",
+			Cure:    "Look for the request in the server's log."},
+		{Code: CodeKeyMismatch, Kind: Conflict, Status: 422,
+			Meaning: "The `Idempotency-Key` was used for a request that asked for something else.",
+			Cure:    "Use a new key for a new sandbox."},
+		{Code: CodeKeyInProgress, Kind: Conflict, Retry: Retry{true, time.Second},
+			Meaning: "The first request with this `Idempotency-Key` is still at work.",
+			Cure:    "Send the same request again: it is answered with the sandbox that the first one makes."},
+		{Code: CodeKeyUnknown, Kind: Conflict,
+			Meaning: "The server could not record how the first request with this `Idempotency-Key` ended.",
+			Cure:    "List the sandboxes; use a new key for a new one."},
+		{Code: CodeKeyEnded, Kind: Conflict,
+			Meaning: "The sandbox that the first request with this `Idempotency-Key` made has ended.",
+			Cure:    "Use a new key for a new sandbox."},
+		{Code: CodeGone, Kind: Unsupported, Status: 410,
+			Meaning: "The route belongs to an older API that is not served any more.",
+			Cure:    "Use the route that the message names; newer SDKs do."},
+		{Code: CodeScope, Kind: Denied,
+			Meaning: "The API key lacks a scope; the message names it.",
+			Cure:    "Use a key that has the scope."},
+		{Code: CodeTeamLimit, Kind: Exhausted,
+			Meaning: "The team has all that it may have at once; waiting does not change that.",
+			Cure:    "End, pause or remove some, or have the limit raised."},
+		{Code: CodeTemplateBuilding, Kind: Unavailable, Retry: Retry{true, 10 * time.Second},
+			Meaning: "The template is one that the server builds by itself, and is not there yet; the message says how far it is.",
+			Cure:    "Wait: `cay template wait` on the server's machine returns when it is there."},
+		{Code: CodeBuildLimit, Kind: Exhausted, Retry: Retry{true, 15 * time.Second},
+			Meaning: "Too many builds are under way or wait.",
+			Cure:    "Wait until one is done."},
+		{Code: CodeStreamLimit, Kind: Exhausted, Retry: Retry{true, 5 * time.Second},
+			Meaning: "The server keeps as many event streams open as it does at once.",
+			Cure:    "Close one, or wait."},
+	}
+}
+
+// RetryOf says whether a client that met an error should send its request
+// again: by the error's code, or else by its kind.
+func RetryOf(err error) Retry {
+	if c, ok := codeOf(err); ok {
+		return c.Retry
+	}
+	return kindInfo(KindOf(err)).Retry
+}
+
+// StatusOf returns the HTTP status of an error.
+func StatusOf(err error) int {
+	if c, ok := codeOf(err); ok && c.Status != 0 {
+		return c.Status
+	}
+	return kindInfo(KindOf(err)).Status
+}
+
+func codeOf(err error) (CodeInfo, bool) {
+	if code := CodeOf(err); code != "" {
+		for _, c := range Codes() {
+			if c.Code == code {
+				return c, true
+			}
+		}
+	}
+	return CodeInfo{}, false
+}
+
+// kindInfo describes a kind; one that is not known is Internal.
+func kindInfo(kind Kind) KindInfo {
+	var internal KindInfo
+	for _, k := range Kinds() {
+		switch k.Kind {
+		case kind:
+			return k
+		case Internal:
+			internal = k
+		}
+	}
+	return internal
+}

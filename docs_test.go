@@ -1,0 +1,119 @@
+package cay_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestPromisesNameTests holds docs/develop/promises.md to the tree: a test that
+// the page names exists. A name may end in "…", which stands for any ending.
+func TestPromisesNameTests(t *testing.T) {
+	text, err := os.ReadFile("docs/develop/promises.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := testNames(t)
+	quoted := regexp.MustCompile("`((?:Test|Fuzz|Benchmark|test_|test[A-Z])[^` ]*)`")
+	for _, m := range quoted.FindAllStringSubmatch(string(text), -1) {
+		for _, name := range strings.Split(m[1], ".") {
+			name, _, _ = strings.Cut(name, "/")
+			if name == "py" || known[name] {
+				continue
+			}
+			if prefix, any := strings.CutSuffix(name, "…"); any && begins(known, prefix) {
+				continue
+			}
+			t.Errorf("docs/develop/promises.md names %s, and no test has that name", m[1])
+		}
+	}
+}
+
+func begins(names map[string]bool, prefix string) bool {
+	for name := range names {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// testNames returns the names of all test functions, classes and files.
+func testNames(t *testing.T) map[string]bool {
+	t.Helper()
+	defined := regexp.MustCompile(`(?m)^\s*(?:func|def|async def|class) ((?:Test|Fuzz|Benchmark|test)\w*)`)
+	names := map[string]bool{}
+	for _, file := range tracked(t, ".go", ".py", ".mjs") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names[strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))] = true
+		for _, m := range defined.FindAllSubmatch(text, -1) {
+			names[string(m[1])] = true
+		}
+	}
+	return names
+}
+
+// TestLinksLead follows every link from one document of this repository to
+// another.
+func TestLinksLead(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
+	for _, file := range tracked(t, ".md") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(filepath.Dir(file), m[1])); err != nil {
+				t.Errorf("%s links to %s, which is not there", file, m[1])
+			}
+		}
+	}
+}
+
+// TestDecisionsAreListed holds docs/adr/README.md to the pages beside it.
+func TestDecisionsAreListed(t *testing.T) {
+	index, err := os.ReadFile("docs/adr/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range tracked(t, ".md") {
+		if name := filepath.Base(file); filepath.Dir(file) == "docs/adr" && name != "README.md" &&
+			!strings.Contains(string(index), "("+name+")") {
+			t.Errorf("docs/adr/README.md does not list %s", name)
+		}
+	}
+}
+
+// TestWords holds Go comments and documents to the rule of CONTRIBUTING: the
+// subject of a sentence is a noun of the domain, never a pronoun for an unknown
+// party.
+func TestWords(t *testing.T) {
+	comment := regexp.MustCompile(`//.*\b(?i:nobody|somebody|whoever|whomever)\b|// (Who|What|Whom) [a-z]+ `)
+	prose := regexp.MustCompile(`(?i)\b(nobody|somebody|whoever|whomever)\b`)
+	for _, file := range tracked(t, ".go", ".md") {
+		if strings.HasPrefix(file, "docs/benchmarks/") || file == "docs_test.go" || strings.HasPrefix(file, "cmd/cay-runsc/") {
+			continue
+		}
+		bad := prose
+		if filepath.Ext(file) == ".go" {
+			bad = comment
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, line := range strings.Split(string(text), "\n") {
+			if m := bad.FindString(line); m != "" {
+				t.Errorf("%s:%d: %s", file, i+1, m)
+			}
+		}
+	}
+}

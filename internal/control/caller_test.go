@@ -1,0 +1,76 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// TestEveryUseCaseChecksScopes calls each use case as a caller without scopes:
+// all refuse before they look at anything else. No use case takes a bare team,
+// but those that no face offers.
+func TestEveryUseCaseChecksScopes(t *testing.T) {
+	w := newWorld(t)
+	c := reflect.ValueOf(w.c)
+	caller, team := reflect.TypeFor[cay.Caller](), reflect.TypeFor[cay.TeamID]()
+	unscoped := map[string]bool{"SecretValue": true, "NewEvents": true} // the egress proxy; a channel without content
+	checked := 0
+	for i := range c.NumMethod() {
+		m := c.Type().Method(i)
+		var args []reflect.Value
+		takes := map[reflect.Type]bool{}
+		for n := 1; n < m.Type.NumIn(); n++ {
+			in := m.Type.In(n)
+			takes[in] = true
+			switch in {
+			case caller:
+				args = append(args, reflect.ValueOf(cay.Caller{Team: w.team.ID}))
+			case reflect.TypeFor[context.Context]():
+				args = append(args, reflect.ValueOf(t.Context()))
+			default:
+				args = append(args, reflect.Zero(in))
+			}
+		}
+		if takes[team] && !unscoped[m.Name] {
+			t.Errorf("%s takes a bare team", m.Name)
+		}
+		if !takes[caller] {
+			continue
+		}
+		checked++
+		out := c.Method(i).Call(args)
+		err, _ := out[len(out)-1].Interface().(error)
+		var ours *cay.Error
+		if !errors.As(err, &ours) || ours.Kind != cay.Denied || ours.Code != cay.CodeScope {
+			t.Errorf("%s by a caller without scopes: %v", m.Name, err)
+		}
+	}
+	if checked < 50 {
+		t.Errorf("only %d use cases take a caller", checked)
+	}
+}
+
+// A caller that may read sees a sandbox, and cannot change it.
+func TestScopesAreApart(t *testing.T) {
+	w := newWorld(t)
+	s := w.create(time.Hour)
+	reader := cay.Caller{Team: w.team.ID, Scopes: cay.ReadSandboxes}
+	if _, err := w.c.Get(t.Context(), reader, s.ID); err != nil {
+		t.Error(err)
+	}
+	if err := w.c.Kill(t.Context(), reader, s.ID); cay.KindOf(err) != cay.Denied {
+		t.Errorf("Kill by a reader = %v", err)
+	}
+	writer := cay.Caller{Team: w.team.ID, Scopes: cay.WriteSandboxes}
+	spec := w.spec(time.Hour)
+	spec.IdempotencyKey = "k"
+	for range 2 { // the second one finds the first
+		if _, err := w.c.Create(t.Context(), writer, spec); err != nil {
+			t.Errorf("Create by a writer = %v", err)
+		}
+	}
+}

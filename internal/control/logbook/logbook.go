@@ -1,0 +1,154 @@
+// Package logbook keeps the log lines of sandboxes on this machine, a bounded
+// file each. Lines that do not fit push the oldest out.
+package logbook
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+const (
+	// maxFile bounds a file; a sandbox has two, the older whole.
+	maxFile = 512 << 10
+	// maxTotal bounds all files together; Prune keeps to it.
+	maxTotal = 1 << 30
+
+	suffix = ".log"
+	older  = ".old"
+)
+
+// Line is a line of a sandbox's log.
+type Line struct {
+	At      time.Time         `json:"at"`
+	Level   string            `json:"level"`
+	Logger  string            `json:"logger"`
+	Message string            `json:"message"`
+	Fields  map[string]string `json:"fields,omitempty"`
+	// Epoch and Seq say where the line comes from, so that a reader of that
+	// source can go on after it.
+	Epoch string `json:"epoch,omitempty"`
+	Seq   int64  `json:"seq,omitempty"`
+}
+
+// Book is a directory of logs. Its methods are safe for concurrent use. A nil
+// Book keeps nothing.
+type Book struct {
+	dir string
+	mu  sync.Mutex
+}
+
+// Open makes the directory when it is not there.
+func Open(dir string) (*Book, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, cay.Wrap(cay.Unavailable, err, "cannot make the directory %s", dir)
+	}
+	return &Book{dir: dir}, nil
+}
+
+// Append adds lines, all or, after an error, the first few. A crash may leave
+// half a line, which Read passes over.
+func (b *Book) Append(id cay.SandboxID, lines ...Line) error {
+	if b == nil || len(lines) == 0 || !cay.ValidID(string(id)) {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	path := b.path(id)
+	if info, err := os.Stat(path); err == nil && info.Size() >= maxFile {
+		if err := os.Rename(path, path+older); err != nil {
+			return failed(err)
+		}
+	}
+	text := []byte("\n") // ends what a crash may have left
+	for _, l := range lines {
+		line, err := json.Marshal(l)
+		if err != nil {
+			return cay.Wrap(cay.Internal, err, "cannot keep a line of a log")
+		}
+		text = append(append(text, line...), '\n')
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return failed(err)
+	}
+	_, err = f.Write(text)
+	return failed(errors.Join(err, f.Close()))
+}
+
+// Read returns what is kept of a sandbox's log, in the order of Append. One
+// that is not there is empty.
+func (b *Book) Read(id cay.SandboxID) ([]Line, error) {
+	if b == nil || !cay.ValidID(string(id)) {
+		return nil, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []Line
+	for _, path := range []string{b.path(id) + older, b.path(id)} {
+		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, failed(err)
+		}
+		for line := range bytes.Lines(text) {
+			var l Line
+			if json.Unmarshal(line, &l) == nil && l.Message != "" {
+				out = append(out, l)
+			}
+		}
+	}
+	return out, nil
+}
+
+// Prune removes logs without a new line since a time, and the oldest of
+// others while all together are too big. It spares those to keep.
+func (b *Book) Prune(before time.Time, keep func(cay.SandboxID) bool) error {
+	if b == nil {
+		return nil
+	}
+	entries, err := os.ReadDir(b.dir)
+	if err != nil {
+		return failed(err)
+	}
+	var files []fs.FileInfo
+	total := int64(0)
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			files = append(files, info)
+			total += info.Size()
+		}
+	}
+	slices.SortFunc(files, func(a, b fs.FileInfo) int { return cmp.Compare(a.ModTime().UnixNano(), b.ModTime().UnixNano()) })
+	var errs []error
+	for _, f := range files {
+		id, _, _ := strings.Cut(f.Name(), ".")
+		if keep(cay.SandboxID(id)) || total <= maxTotal && !f.ModTime().Before(before) {
+			continue
+		}
+		total -= f.Size()
+		errs = append(errs, os.Remove(filepath.Join(b.dir, f.Name())))
+	}
+	return failed(errors.Join(errs...))
+}
+
+func (b *Book) path(id cay.SandboxID) string { return filepath.Join(b.dir, string(id)+suffix) }
+
+func failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return cay.Wrap(cay.Unavailable, err, "the logs of sandboxes cannot be kept or read")
+}

@@ -1,0 +1,143 @@
+package proxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"html"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/cay-run/cay"
+)
+
+// answer is what the proxy itself says. Programs get it as JSON, whose texts
+// SDKs and their tests compare; people in browsers get a page.
+type answer struct {
+	SandboxID cay.SandboxID `json:"sandboxId"`
+	Message   string        `json:"message"`
+	Port      int           `json:"port,omitempty"`
+	Code      int           `json:"code"`
+
+	title, text string // of the page
+}
+
+func notFound(id cay.SandboxID) answer {
+	return answer{
+		SandboxID: id, Message: "The sandbox was not found", Code: http.StatusBadGateway,
+		title: "Sandbox Not Found",
+		text:  fmt.Sprintf("The sandbox %s wasn't found. It may be paused, have ended, or never have existed.", id),
+	}
+}
+
+func portClosed(rt route) answer {
+	return answer{
+		SandboxID: rt.id, Message: "The sandbox is running but port is not open",
+		Port: rt.port, Code: http.StatusBadGateway,
+		title: "Closed Port",
+		text: fmt.Sprintf("The sandbox %s is running but there's no service running on port %d. "+
+			"Start one inside the sandbox and reload.", rt.id, rt.port),
+	}
+}
+
+func noAnswer(rt route) answer {
+	return answer{
+		SandboxID: rt.id, Message: "The service on the port closed the connection without an answer",
+		Port: rt.port, Code: http.StatusBadGateway,
+		title: "No Answer",
+		text: fmt.Sprintf("The service on port %d of the sandbox %s closed the connection "+
+			"without an answer.", rt.port, rt.id),
+	}
+}
+
+// trafficToken is the header that opens a sandbox which is not public.
+const trafficToken = "e2b-traffic-access-token"
+
+// tokenHint tells people what programs do by header.
+const tokenHint = ". In a browser, add ?" + trafficToken + "=TOKEN to the address, once."
+
+func tokenMissing(id cay.SandboxID) answer {
+	const m = "Sandbox is secured with traffic access token. Token header '" + trafficToken + "' is missing"
+	return answer{SandboxID: id, Message: m, Code: http.StatusForbidden, title: "Missing Traffic Access Token", text: m + tokenHint}
+}
+
+func tokenInvalid(id cay.SandboxID) answer {
+	const m = "Sandbox is secured with traffic access token. Provided token in header '" + trafficToken + "' is invalid"
+	return answer{SandboxID: id, Message: m, Code: http.StatusForbidden, title: "Invalid Traffic Access Token", text: m + tokenHint}
+}
+
+// lookupFailed turns a Lookup's error into what callers are told.
+func lookupFailed(id cay.SandboxID, err error) answer {
+	a := notFound(id)
+	switch cay.KindOf(err) {
+	case cay.Conflict:
+		a.Code, a.Message = http.StatusConflict, "The sandbox is changing its state, try again"
+	case cay.Exhausted:
+		a.Code, a.Message = http.StatusTooManyRequests, "Too many connections to the sandbox"
+	case cay.Denied:
+		a.Code, a.Message = http.StatusForbidden, "The sandbox may not be resumed by this request"
+	default:
+		return a
+	}
+	a.title, a.text = http.StatusText(a.Code), a.Message
+	return a
+}
+
+// internalRoute answers calls of what only the host may call.
+func internalRoute(id cay.SandboxID) answer {
+	const m = "This endpoint is reserved for the E2B control plane"
+	return answer{SandboxID: id, Message: m, Code: http.StatusNotFound, title: "Not Found", text: m}
+}
+
+func (a answer) write(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	// Pages elsewhere may read the reason: it says nothing secret.
+	h.Set("Access-Control-Allow-Origin", "*")
+	if isNavigation(r) {
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		h.Set("X-Content-Type-Options", "nosniff")
+		w.WriteHeader(a.Code)
+		fmt.Fprintf(w, page, html.EscapeString(a.title), html.EscapeString(a.title), html.EscapeString(a.text))
+		return
+	}
+	h.Set("Content-Type", "application/json; charset=utf-8")
+	body, err := json.Marshal(a)
+	if err != nil { // strings and numbers always marshal
+		panic(err)
+	}
+	w.WriteHeader(a.Code)
+	w.Write(body)
+}
+
+// isNavigation tells a person's browser from a program, by the name that it
+// gives itself, as E2B does. What a page's script asks for is a program's, where
+// the browser says so.
+func isNavigation(r *http.Request) bool {
+	if mode := r.Header.Get("Sec-Fetch-Mode"); mode != "" && mode != "navigate" {
+		return false
+	}
+	agent := strings.ToLower(r.UserAgent())
+	return slices.ContainsFunc(browsers, func(name string) bool { return strings.Contains(agent, name) })
+}
+
+// browsers are words in the names of browsers.
+var browsers = []string{"mozilla", "chrome", "safari", "firefox", "edge", "opera", "msie"}
+
+// page begins as E2B's pages do, which clients look for.
+const page = `<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>%s</title>
+<style>
+body { overflow-wrap: break-word; font: 16px/1.5 system-ui, sans-serif; max-width: 36rem; margin: 20vh auto; padding: 0 1rem; color: #1d2733; background: #fbfaf6 }
+h1 { font-size: 1.5rem }
+@media (prefers-color-scheme: dark) { body { color: #e6e4dc; background: #16191d } }
+</style>
+</head>
+<body><h1>%s</h1><p>%s</p></body>
+</html>
+`

@@ -1,0 +1,63 @@
+package proxy
+
+import (
+	"encoding/base64"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/guest"
+)
+
+// A client that sends its credentials to every address of the server sends
+// them to the ports of sandboxes too, whose programs must not get them: they
+// open the API, and other sandboxes.
+
+// withoutCredentials takes Cay's own credentials out of a request's headers:
+// API keys, which mean nothing in any sandbox, and the sandbox's own tokens but
+// for the ports of the agent and the interpreter, which ask for them.
+func (t *trip) withoutCredentials(h http.Header) {
+	delete(h, "X-Api-Key")
+	for _, name := range []string{"X-Access-Token", "Authorization"} {
+		if !slices.ContainsFunc(h[name], t.isCredential) {
+			continue
+		}
+		if kept := slices.DeleteFunc(slices.Clone(h[name]), t.isCredential); len(kept) > 0 {
+			h[name] = kept
+		} else {
+			delete(h, name)
+		}
+	}
+}
+
+// isCredential reports whether a header's value holds a credential that the
+// port of a trip does not get: alone, as a bearer's, or as either half of a
+// name and password.
+func (t *trip) isCredential(value string) bool {
+	value = strings.TrimSpace(value)
+	if t.isSecret(value) {
+		return true
+	}
+	scheme, rest, _ := strings.Cut(value, " ")
+	rest = strings.TrimSpace(rest)
+	if !strings.EqualFold(scheme, "basic") {
+		return t.isSecret(rest)
+	}
+	pair, err := base64.StdEncoding.DecodeString(rest)
+	if err != nil {
+		pair, err = base64.RawStdEncoding.DecodeString(rest)
+	}
+	name, password, _ := strings.Cut(string(pair), ":")
+	return err == nil && (t.isSecret(name) || t.isSecret(password))
+}
+
+func (t *trip) isSecret(s string) bool {
+	if auth.IsKey(s) {
+		return true
+	}
+	if s == "" || t.port == guest.AgentPort || t.port == guest.InterpPort {
+		return false
+	}
+	return same(s, t.target.AccessToken) || same(s, t.target.TrafficToken)
+}

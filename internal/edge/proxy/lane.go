@@ -1,0 +1,230 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
+)
+
+// A closed port may be about to open: a server that was just started. These
+// pauses come between tries.
+var dialPauses = []time.Duration{
+	10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond,
+}
+
+// dialTimeout bounds one try. A live guest answers a SYN within microseconds;
+// but when this host stands still, its clock does not. So what comes too late
+// once is tried once more.
+const dialTimeout = 5 * time.Second
+
+// A guest's own server may drop an idle connection at any moment, usually
+// after 5 s; a request sent just then is lost. Ours wait longer.
+const (
+	idleForeign = 3 * time.Second
+	idleOwn     = 5 * time.Minute
+)
+
+// maxHead bounds the head of a guest's answer.
+const maxHead = 256 << 10
+
+// dialError marks that a request never left this host.
+type dialError struct{ err error }
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+// errCut is why dials fail after Cut.
+var errCut = errors.New("the sandbox is over")
+
+// lane holds all connections to one instance of a sandbox.
+type lane struct {
+	instance cay.InstanceID
+	addr     netip.Addr
+	token    string // of the agent
+	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
+	ctx      context.Context // done after cut
+	cancel   context.CancelFunc
+	own      *http.Transport // to the agent and the interpreter
+	foreign  *http.Transport // to what users run
+	grpc     *http.Transport // to all that, where calls are gRPC's
+
+	warned atomic.Int32 // times that own ports gave no answer
+
+	mu    sync.Mutex
+	conns map[*laneConn]struct{}
+	lines map[string][]*line // idle, by address, the longest idle first
+	sweep *time.Timer        // set while lines are idle
+}
+
+func newLane(t Target, dial func(context.Context, string, string) (net.Conn, error)) *lane {
+	l := &lane{instance: t.Instance, addr: t.Addr, token: t.AccessToken, dial: dial, conns: map[*laneConn]struct{}{}, lines: map[string][]*line{}}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.own, l.foreign, l.grpc = l.transport(idleOwn), l.transport(idleForeign), l.transport(idleForeign)
+	l.foreign.TLSClientConfig = guestTLS()
+	l.grpc.Protocols = new(http.Protocols)
+	l.grpc.Protocols.SetUnencryptedHTTP2(true)
+	return l
+}
+
+func (l *lane) transport(idle time.Duration) *http.Transport {
+	return &http.Transport{
+		DialContext:         l.connect,
+		DisableCompression:  true, // bytes pass as they are
+		MaxIdleConnsPerHost: 64,
+		IdleConnTimeout:     idle,
+		ReadBufferSize:      32 << 10,
+		WriteBufferSize:     32 << 10,
+
+		// A guest's header is all in memory before the client sees any.
+		MaxResponseHeaderBytes: maxHead,
+	}
+}
+
+// RoundTrip sends a request to the port that its URL names.
+func (l *lane) RoundTrip(r *http.Request) (*http.Response, error) {
+	if isGRPC(r) {
+		return l.grpc.RoundTrip(r)
+	}
+	switch r.URL.Port() {
+	case strconv.Itoa(guest.AgentPort), strconv.Itoa(guest.InterpPort):
+		return l.own.RoundTrip(r)
+	}
+	return l.foreign.RoundTrip(r)
+}
+
+// isGRPC reports whether a call needs HTTP/2 to the guest as well: trailers, and
+// both ways at once.
+func isGRPC(r *http.Request) bool {
+	return r.ProtoMajor == 2 && r.URL.Scheme == "http" && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
+}
+
+// connect dials the guest, with patience for a port that is not open yet.
+func (l *lane) connect(ctx context.Context, network, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	late := false
+	for try := 0; ; try++ {
+		conn, err := l.tryDial(ctx, network, addr)
+		if !late && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			late = true
+			conn, err = l.tryDial(ctx, network, addr)
+		}
+		if err == nil {
+			return conn, nil
+		}
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			if conn := l.tunnel(ctx, network, addr); conn != nil {
+				return conn, nil
+			}
+		}
+		if try == len(dialPauses) || !errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, &dialError{err}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, &dialError{ctx.Err()}
+		case <-time.After(dialPauses[try]):
+		}
+	}
+}
+
+func (l *lane) tryDial(ctx context.Context, network, addr string) (*laneConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := l.dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return l.keep(conn)
+}
+
+// keep registers a fresh connection, or refuses it when the lane was cut
+// while it was made.
+func (l *lane) keep(conn net.Conn) (*laneConn, error) {
+	c := &laneConn{Conn: conn, lane: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conns == nil {
+		conn.Close()
+		return nil, errCut
+	}
+	l.conns[c] = struct{}{}
+	return c, nil
+}
+
+// cut breaks every connection, now and for ever.
+func (l *lane) cut() {
+	l.cancel()
+	l.mu.Lock()
+	conns := l.conns
+	l.conns, l.lines = nil, nil
+	if l.sweep != nil {
+		l.sweep.Stop()
+	}
+	l.mu.Unlock()
+	for c := range conns {
+		c.abort()
+	}
+	l.own.CloseIdleConnections()
+	l.foreign.CloseIdleConnections()
+	l.grpc.CloseIdleConnections()
+}
+
+// levelOf is how loud it is that a port gave no answer. The agent and the
+// interpreter always answer; a guest that takes their place may not fill the
+// log.
+func (l *lane) levelOf(port int) slog.Level {
+	if port != guest.AgentPort && port != guest.InterpPort || l.warned.Add(1) > maxWarnings {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
+}
+
+// maxWarnings bounds the warnings of one lane.
+const maxWarnings = 10
+
+func (l *lane) isCut() bool { return l.ctx.Err() != nil }
+
+// laneConn tells its lane when it is closed.
+type laneConn struct {
+	net.Conn
+	lane *lane
+}
+
+func (c *laneConn) Close() error {
+	c.lane.mu.Lock()
+	delete(c.lane.conns, c) // a nil map is fine
+	c.lane.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// CloseWrite ends what is sent to the guest, as websockets and tunnels do.
+func (c *laneConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return fmt.Errorf("close write: %w", errors.ErrUnsupported)
+}
+
+// abort drops the connection without waiting for a guest that is no more: a
+// read here fails at once, and nothing lingers in the kernel.
+func (c *laneConn) abort() {
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		tcp.SetLinger(0)
+	}
+	c.Conn.Close()
+}

@@ -1,0 +1,28 @@
+package proxy
+
+import (
+	"net/http"
+	"strings"
+)
+
+// IsPort reports whether a host is the name of a sandbox's port below a domain,
+// which may have a port of its own.
+func IsPort(host, domain string) bool {
+	_, v := parseHost(host)
+	_, parent, _ := strings.Cut(splitHost(host), ".")
+	return v == ours && parent == splitHost(domain)
+}
+
+// Hosts serves requests to the names of sandboxes' ports, and nothing else:
+// neither the API, nor another way to name a sandbox. Under TLS the name is that
+// of the connection.
+func (p *Proxy) Hosts(domain string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rt, _ := parseHost(r.Host)
+		if !IsPort(r.Host, domain) || r.TLS != nil && r.TLS.ServerName != splitHost(r.Host) {
+			http.Error(w, "This name is not served here", http.StatusMisdirectedRequest)
+			return
+		}
+		p.serve(w, r, place{route: rt, verdict: ours, way: byHost})
+	})
+}

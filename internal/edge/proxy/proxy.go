@@ -1,0 +1,352 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/conns"
+	"github.com/cay-run/cay/internal/guest"
+)
+
+// Target is where a sandbox is and who may reach it.
+type Target struct {
+	Instance     cay.InstanceID
+	Team         cay.TeamID
+	Addr         netip.Addr
+	Public       bool // false: ports want TrafficToken
+	TrafficToken string
+	AccessToken  string // the agent's, for what the proxy asks of it
+	MaskHost     string // what users' servers see as Host; "${PORT}" is replaced
+	HTTPSPorts   []int  // ports whose servers speak TLS
+}
+
+// Config says where sandboxes are.
+type Config struct {
+	// Lookup finds a running sandbox. NotFound is what it says of one that
+	// is over; it says so before Cut is called.
+	Lookup func(cay.SandboxID) (Target, error)
+	// Asleep finds a sandbox that is paused and that traffic may wake; its
+	// Target has no address. Wake has it run, or says why it cannot; callers
+	// wait for it. Nil means that nothing is ever woken.
+	Asleep func(cay.SandboxID) (Target, bool)
+	Wake   func(context.Context, cay.SandboxID) error
+	// Used is told, before they get there, of requests by who may make them
+	// that may change a sandbox; a command is one that starts a program or
+	// runs code. The request waits for it. Nil tells no one.
+	Used func(ctx context.Context, id cay.SandboxID, command bool)
+	// Tokens yields the access tokens of the sandboxes that a signed file URL
+	// may reach: those that run, and those that traffic may wake. Nil means
+	// that such URLs need a host or headers.
+	Tokens func() iter.Seq2[cay.SandboxID, string]
+	// Domain is the server's own, if it has one, with a port where it has one.
+	Domain string
+	// Paths offers the path form, /s/<id>/<port>/. Where it is not offered and
+	// there is a Domain, such paths lead to the host below it.
+	Paths bool
+	// Dial replaces the net package's in tests.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	Log  *slog.Logger
+}
+
+// Proxy serves the ports of sandboxes. Its methods are safe for concurrent
+// use.
+type Proxy struct {
+	cfg    Config
+	search chan struct{} // held by the one search for a signature's sandbox
+
+	mu     sync.Mutex
+	lanes  map[cay.SandboxID]*lane
+	joints map[*joined]struct{} // nil after Drain
+}
+
+// New returns a proxy.
+func New(cfg Config) *Proxy {
+	if cfg.Dial == nil {
+		cfg.Dial = (&net.Dialer{KeepAliveConfig: conns.Patience}).DialContext
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	return &Proxy{cfg: cfg, search: make(chan struct{}, 1), lanes: map[cay.SandboxID]*lane{}, joints: map[*joined]struct{}{}}
+}
+
+// Wrap returns a handler that serves requests to sandboxes and leaves all
+// others to next.
+func (p *Proxy) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch at := p.find(r); {
+		case at.verdict == notOurs:
+			next.ServeHTTP(p.orLost(w, r), r)
+		case at.verdict == broken:
+			badRoute(w, r, at)
+		case at.moved != "":
+			move(w, at)
+		default:
+			p.serve(w, at.inside(r), at)
+		}
+	})
+}
+
+// find tells which sandbox a request is for. The order is part of the
+// contract: host label, path, headers, signature, and the page that asks.
+func (p *Proxy) find(r *http.Request) place {
+	if rt, v := parseHost(r.Host); v != notOurs {
+		return place{route: rt, verdict: v, way: byHost}
+	}
+	if at := p.byPathForm(r); at.verdict != notOurs {
+		return at
+	}
+	if trustsHeaders(r.Host, p.cfg.Domain) {
+		if rt, v := parseHeaders(r.Header); v != notOurs {
+			return place{route: rt, verdict: v, way: byHeaders}
+		}
+		if rt, v := p.signedFiles(r); v != notOurs {
+			return place{route: rt, verdict: v, way: bySignature}
+		}
+	}
+	return p.astray(r)
+}
+
+func badRoute(w http.ResponseWriter, r *http.Request, at place) {
+	switch at.way {
+	case byHost:
+		http.Error(w, "Invalid host: want <port>-<sandbox id>.<domain>", http.StatusBadRequest)
+	case byHeaders:
+		http.Error(w, "Invalid headers "+headerID+" or "+headerPort, http.StatusBadRequest)
+	case byPath:
+		badPath(at.id).write(w, r)
+	default:
+		w.Header().Set("Content-Type", "application/json; charset=utf-8")
+		w.Header().Set("Access-Control-Allow-Origin", "*")
+		w.WriteHeader(http.StatusUnauthorized)
+		reason := "invalid signature"
+		if _, signature := signatureOf(r); signature.Plausible() && signature.Expired(time.Now()) {
+			reason = "signature is already expired"
+		}
+		fmt.Fprintf(w, `{"code":401,"message":%q}`, reason)
+	}
+}
+
+// move tells where a request has to be made, with its method and body.
+func move(w http.ResponseWriter, at place) {
+	h := w.Header()
+	h.Set("Location", at.moved)
+	h.Set("Cache-Control", "no-store")
+	h.Set("Vary", "Referer, Cookie")
+	w.WriteHeader(http.StatusTemporaryRedirect)
+}
+
+// Cut breaks every connection to an instance of a sandbox and forgets it.
+// Lookup must say already that it is over, or that there is another, or the
+// next request opens new ones.
+func (p *Proxy) Cut(id cay.SandboxID, instance cay.InstanceID) {
+	p.mu.Lock()
+	l := p.lanes[id]
+	if l != nil && l.instance != instance {
+		l = nil // of one that came after it
+	} else {
+		delete(p.lanes, id)
+	}
+	p.mu.Unlock()
+	if l != nil {
+		p.cfg.Log.Debug("connections cut", "sandbox", id, "instance", l.instance, "addr", l.addr)
+		l.cut()
+	}
+}
+
+// Close breaks all connections.
+func (p *Proxy) Close() {
+	p.mu.Lock()
+	lanes := p.lanes
+	p.lanes = map[cay.SandboxID]*lane{}
+	p.mu.Unlock()
+	for _, l := range lanes {
+		l.cut()
+	}
+}
+
+// trip is one request on its way.
+type trip struct {
+	place
+	in     *http.Request // as it came, but for its prefix
+	target Target
+	lane   *lane
+	upload *upload // nil without a body
+}
+
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
+	if r.Method == http.MethodConnect {
+		http.Error(w, "CONNECT is not offered", http.StatusMethodNotAllowed)
+		return
+	}
+	target, l, err := p.lane(at.id)
+	if err != nil && p.cfg.Asleep != nil {
+		if sleeper, ok := p.cfg.Asleep(at.id); ok {
+			if target, l, err = p.wake(w, r, at, sleeper); l == nil && err == nil {
+				return // answered
+			}
+		}
+	}
+	if err != nil {
+		lookupFailed(at.id, err).write(w, r)
+		return
+	}
+	if answered(w, r, at, target) {
+		return
+	}
+	// Over HTTP/1 the server would else drain and close the request's body when
+	// the answer begins, under the transport that still reads it; the transport
+	// then drops the guest's connection in mid-answer.
+	if r.ProtoMajor == 1 {
+		_ = http.NewResponseController(w).EnableFullDuplex() // net/http's own writers can
+	}
+	if p.cfg.Used != nil {
+		if target, l, err = p.use(r, at.route, target, l); err != nil {
+			lookupFailed(at.id, err).write(w, r)
+			return
+		}
+	}
+	t := &trip{place: at, in: r, target: target, lane: l}
+	if isUpgrade(r) && at.port != guest.AgentPort {
+		p.upgrade(w, r, t)
+		return
+	}
+	p.pass(w, t)
+}
+
+// answered reports whether a request may not pass, and then was told so.
+func answered(w http.ResponseWriter, r *http.Request, at place, target Target) bool {
+	if at.shared() && anotherTeams(r, target.Team) {
+		otherTeam(at.id).write(w, r)
+		return true
+	}
+	if bind(w, r, at, target.Team) || keepToken(w, r, at, target) {
+		return true
+	}
+	a, no := refuse(r, at, target)
+	if no {
+		a.write(w, r)
+	}
+	return no
+}
+
+// refuse says why a request may not pass.
+func refuse(r *http.Request, at place, target Target) (answer, bool) {
+	if at.port == guest.AgentPort {
+		// The path is cleaned because the agent's router cleans it too.
+		internal := slices.Contains(guest.InternalPaths, path.Clean("/"+r.URL.Path))
+		return internalRoute(at.id), internal
+	}
+	if target.Public || keptToken(r, at.id, target.TrafficToken) {
+		return answer{}, false
+	}
+	got := cmp.Or(r.Header.Get(trafficToken), r.URL.Query().Get(trafficToken))
+	if got == "" {
+		return tokenMissing(at.id), true
+	}
+	same := target.TrafficToken != "" && subtle.ConstantTimeCompare([]byte(got), []byte(target.TrafficToken)) == 1
+	return tokenInvalid(at.id), !same
+}
+
+// lane finds or makes the lane of a sandbox's present instance.
+//
+// A sandbox may end between Lookup and here, and its address may serve
+// another; therefore a new lane is entered first and looked up again after: if
+// the sandbox is still there then its Cut is yet to come and finds the lane.
+func (p *Proxy) lane(id cay.SandboxID) (Target, *lane, error) {
+	target, err := p.cfg.Lookup(id)
+	if err != nil {
+		return Target{}, nil, err
+	}
+	l, old := p.enter(id, target)
+	if old == l {
+		return target, l, nil
+	}
+	if old != nil {
+		old.cut()
+	}
+	again, err := p.cfg.Lookup(id)
+	if err == nil && again.Instance != target.Instance {
+		err = cay.Errorf(cay.Conflict, "sandbox %s is changing its instance", id)
+	}
+	if err != nil {
+		p.drop(id, l)
+		return Target{}, nil, err
+	}
+	return again, l, nil
+}
+
+// enter returns the lane for a target and what was there before: the same
+// lane, that of an older instance, or nil.
+func (p *Proxy) enter(id cay.SandboxID, target Target) (l, old *lane) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old = p.lanes[id]
+	if old != nil && old.instance == target.Instance && old.addr == target.Addr {
+		return old, old
+	}
+	l = newLane(target, p.cfg.Dial)
+	p.lanes[id] = l
+	return l, old
+}
+
+// drop cuts one lane, and forgets it unless it was replaced already.
+func (p *Proxy) drop(id cay.SandboxID, l *lane) {
+	p.mu.Lock()
+	if p.lanes[id] == l {
+		delete(p.lanes, id)
+	}
+	p.mu.Unlock()
+	l.cut()
+}
+
+func fromLoopback(r *http.Request) bool {
+	ap, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && ap.Addr().Unmap().IsLoopback()
+}
+
+// failed answers a request that got no response. One whose response had begun
+// never comes here: its connection is broken off.
+func (p *Proxy) failed(w http.ResponseWriter, t *trip, err error) {
+	r := t.in
+	var dial *dialError
+	switch {
+	case t.upload.failure(r) != "":
+		badBody(t.id, t.upload.failure(r)).write(w, r)
+	case r.Context().Err() != nil: // the caller left
+		panic(http.ErrAbortHandler)
+	case p.replaced(t): // the fate of the request is unknown
+		panic(http.ErrAbortHandler)
+	case t.lane.isCut(), !p.alive(t):
+		notFound(t.id).write(w, r)
+	case errors.As(err, &dial):
+		portClosed(t.route).write(w, r)
+	default:
+		p.cfg.Log.Log(r.Context(), t.lane.levelOf(t.port), "a guest gave no answer", "sandbox", t.id, "port", t.port, "method", r.Method, "err", err)
+		noAnswer(t.route).write(w, r)
+	}
+}
+
+func (p *Proxy) alive(t *trip) bool {
+	now, err := p.cfg.Lookup(t.id)
+	return err == nil && now.Instance == t.lane.instance
+}
+
+// replaced reports whether a sandbox runs on as another instance.
+func (p *Proxy) replaced(t *trip) bool {
+	now, err := p.cfg.Lookup(t.id)
+	return err == nil && now.Instance != t.lane.instance
+}

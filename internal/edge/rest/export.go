@@ -1,0 +1,35 @@
+package rest
+
+import (
+	"context"
+	"io"
+	"net/http"
+
+	"github.com/cay-run/cay/api/rest/cayv1"
+)
+
+// ExportTemplate sends a template as one file.
+func (o own) ExportTemplate(ctx context.Context, r cayv1.ExportTemplateRequestObject) (cayv1.ExportTemplateResponseObject, error) {
+	file, _, err := o.control.ExportTemplate(ctx, callerOf(ctx), r.Name)
+	if err != nil {
+		return nil, err
+	}
+	return &templateFile{server: o.server, file: file}, nil
+}
+
+type templateFile struct {
+	*server
+	file io.ReadCloser
+}
+
+// VisitExportTemplateResponse sends it. After an error the connection breaks,
+// so that no client takes a part for the whole.
+func (t *templateFile) VisitExportTemplateResponse(w http.ResponseWriter) error {
+	defer t.file.Close()
+	w.Header().Set("Content-Type", "application/zstd")
+	if _, err := io.Copy(w, t.file); err != nil {
+		t.log.Warn("a template was not sent as a whole", "err", err)
+		panic(http.ErrAbortHandler)
+	}
+	return nil
+}

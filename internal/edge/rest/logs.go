@@ -1,0 +1,119 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"github.com/cay-run/cay/api/rest/e2b"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control"
+)
+
+const (
+	maxLogLines  = 1000
+	maxLogSearch = 256
+)
+
+// GetSandboxLogs reads a sandbox's log, oldest first, by E2B's older call.
+func (s *server) GetSandboxLogs(ctx context.Context, r e2b.GetSandboxLogsRequestObject) (e2b.GetSandboxLogsResponseObject, error) {
+	q := control.LogQuery{Sandbox: sandboxID(r.SandboxID), Newest: r.Params.Start == nil}
+	var err error
+	if q.From, err = logTime("start", r.Params.Start); err != nil {
+		return nil, err
+	}
+	if q.Limit, err = logLimit(r.Params.Limit); err != nil {
+		return nil, err
+	}
+	lines, err := s.control.Logs(ctx, callerOf(ctx), q)
+	if err != nil {
+		return nil, err
+	}
+	if q.Newest {
+		slices.Reverse(lines)
+	}
+	out := e2b.GetSandboxLogs200JSONResponse{Logs: make([]e2b.SandboxLog, 0, len(lines)), LogEntries: logEntries(lines)}
+	for _, l := range lines {
+		out.Logs = append(out.Logs, e2b.SandboxLog{Timestamp: l.At, Line: logLine(l)})
+	}
+	return out, nil
+}
+
+// GetSandboxLogsV2 reads a sandbox's log.
+func (s *server) GetSandboxLogsV2(ctx context.Context, r e2b.GetSandboxLogsV2RequestObject) (e2b.GetSandboxLogsV2ResponseObject, error) {
+	p := r.Params
+	q := control.LogQuery{
+		Sandbox: sandboxID(r.SandboxID),
+		Level:   value(p.Level, ""), Search: value(p.Search, ""),
+	}
+	if len(q.Search) > maxLogSearch {
+		return nil, cay.Errorf(cay.Invalid, "search: has more than %d bytes", maxLogSearch)
+	}
+	cursor, err := logTime("cursor", p.Cursor)
+	if err != nil {
+		return nil, err
+	}
+	switch value(p.Direction, "backward") {
+	case "backward":
+		q.To, q.Newest = cursor, true
+	case "forward":
+		q.From = cursor
+	default:
+		return nil, cay.Errorf(cay.Invalid, "direction: must be forward or backward")
+	}
+	if q.Limit, err = logLimit(p.Limit); err != nil {
+		return nil, err
+	}
+	lines, err := s.control.Logs(ctx, callerOf(ctx), q)
+	if err != nil {
+		return nil, err
+	}
+	return e2b.GetSandboxLogsV2200JSONResponse{Logs: logEntries(lines)}, nil
+}
+
+// logTime reads Unix milliseconds; none is the zero time.
+func logTime(name string, ms *int64) (time.Time, error) {
+	switch {
+	case ms == nil:
+		return time.Time{}, nil
+	case *ms < 0:
+		return time.Time{}, cay.Errorf(cay.Invalid, "%s: must not be negative", name)
+	}
+	return time.UnixMilli(*ms), nil
+}
+
+func logLimit(p *int32) (int, error) {
+	n := value(p, maxLogLines)
+	if n < 1 || n > maxLogLines {
+		return 0, cay.Errorf(cay.Invalid, "limit: must be 1 to %d", maxLogLines)
+	}
+	return int(n), nil
+}
+
+func logFields(l control.LogLine) map[string]string {
+	fields := make(map[string]string, len(l.Fields)+1)
+	maps.Copy(fields, l.Fields)
+	fields["logger"] = l.Logger
+	return fields
+}
+
+func logEntries(lines []control.LogLine) []e2b.SandboxLogEntry {
+	out := make([]e2b.SandboxLogEntry, 0, len(lines))
+	for _, l := range lines {
+		out = append(out, e2b.SandboxLogEntry{Timestamp: l.At, Message: l.Message, Level: l.Level, Fields: logFields(l)})
+	}
+	return out
+}
+
+// logLine is a line as JSON, for clients that take it apart.
+func logLine(l control.LogLine) string {
+	fields := logFields(l)
+	fields["level"], fields["message"] = l.Level, l.Message
+	text, err := json.Marshal(fields)
+	if err != nil { // strings only
+		panic(err)
+	}
+	return string(text)
+}

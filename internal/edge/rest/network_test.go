@@ -1,0 +1,48 @@
+package rest_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/cay-run/cay"
+)
+
+func TestUpdateNetwork(t *testing.T) {
+	w := newWorld(t, "")
+	box := w.create(`{"templateID":"base","network":{"allowPublicTraffic":false,"denyOut":["8.8.8.8"],"maskRequestHost":"x","httpsPorts":[8443,443,443]}}`)
+	path := "/sandboxes/" + box["sandboxID"].(string)
+	put := func(body string) reply { return w.call("PUT", path+"/network", body) }
+	want[object](t, put(`{"allowOut":["1.1.1.1"],"denyOut":["0.0.0.0/0"]}`), 204)
+	spec := w.node.Alive()[0].Spec
+	if n := spec.Network; len(n.AllowOut) != 1 || n.DenyOut[0] != cay.AllTraffic || n.AllowPublic || n.MaskHost != "x" || !n.AllowInternet {
+		t.Errorf("the node has %+v", n)
+	}
+	want[object](t, put(`{"dnsServers":["1.1.1.1"],"egressProxy":{"address":"x.example:1","tls":{"enabled":true,"serverName":"y.example"}}}`), 204)
+	shown := want[object](t, w.call("GET", path, ""), 200)["network"].(object)
+	if fmt.Sprint(shown["dnsServers"]) != "[1.1.1.1]" || fmt.Sprint(shown["egressProxy"]) != "map[address:x.example:1 tls:map[enabled:true serverName:y.example]]" {
+		t.Errorf("shown as %v", shown)
+	}
+	want[object](t, put(`{"allow_internet_access":false}`), 204)
+	detail := want[object](t, w.call("GET", path, ""), 200)
+	if n := detail["network"].(object); n["allowOut"] != nil || n["denyOut"] != nil || detail["allowInternetAccess"] != false || n["maskRequestHost"] != "x" || fmt.Sprint(n["httpsPorts"]) != "[443 8443]" {
+		t.Errorf("what is left out is not cleared: %v", detail)
+	}
+	tried := want[[]object](t, w.call("GET", "/cay/v1"+path+"/egress", ""), 200)
+	if len(tried) != 1 || tried[0]["rule"] != "denyOut 0.0.0.0/0" || tried[0]["allowed"] != false {
+		t.Errorf("tried %v", tried)
+	}
+	wantError(t, w.callAs(w.other, "GET", "/cay/v1"+path+"/egress", ""), 404, "doesn't exist")
+	wantError(t, put(`{"allowOut":["a b"]}`), 400, "network.allowOut")
+	wantError(t, put(`{"denyOut":["example.com"]}`), 400, "network.denyOut")
+	wantError(t, put(`{"rules":{"*":[{}]}}`), 400, "network.rules")
+	wantError(t, put(`{"egressProxy":{"address":"x"}}`), 400, "network.egressProxy.address")
+	wantError(t, put(`{"dnsServers":["::1"]}`), 400, "network.dnsServers")
+	wantError(t, put(`{"egressProxy":{"address":"x.example:1","tls":{"enabled":false,"serverName":"y.example"}}}`), 400, "network.egressProxy.tls")
+	wantError(t, put(`{"egressProxy":{"address":"x.example:1","tls":{"enabled":true,"serverName":"1.1"}}}`), 400, "network.egressProxy.tls.serverName")
+	wantError(t, put(`{"egressProxy":{"address":"x.example:1","tls":{"enabled":true,"caCert":"x"}}}`), 400, "network.egressProxy.tls.caCert")
+	wantError(t, put(`[]`), 400, "object")
+	wantError(t, w.callAs(w.other, "PUT", path+"/network", `{}`), 404, "doesn't exist")
+	want[object](t, w.call("POST", path+"/pause", ""), 204)
+	wantError(t, put(`{}`), 409, "paused")
+	wantError(t, w.call("GET", "/cay/v1"+path+"/egress", ""), 409, "paused")
+}

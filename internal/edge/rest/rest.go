@@ -1,0 +1,324 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/api/rest/e2b"
+	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/template/oci"
+)
+
+// maxBody bounds a request. The largest honest ones carry environment
+// variables and metadata.
+const maxBody = 1 << 20
+
+// Config is what the REST face needs. Domain is told to clients, who build the
+// host names of sandboxes with it; empty means that they make them themselves.
+// Links signs links that carry their own permission. Log may be nil.
+type Config struct {
+	Control *control.Control
+	Auth    *auth.Auth
+	Domain  string
+	Images  *oci.Teams // nil keeps none
+	Links   Links
+	// Dial connects to a port of a sandbox that runs; nil offers none.
+	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
+	SSH  Shells // nil offers none
+	// SSHListen is where the SSH server listens itself, if it does.
+	SSHListen string
+	// Defaults describes the templates that Cay brings, by name.
+	Defaults map[string]string
+	// Explain is given every error before it is told, and may know a better
+	// one; nil knows none.
+	Explain func(error) error
+	Log     *slog.Logger
+}
+
+// Shells is the SSH server.
+type Shells interface {
+	// HostKey is its public key.
+	HostKey() string
+	// ServeTrusted serves a connection of a team's member to its end.
+	ServeTrusted(c net.Conn, team cay.TeamID)
+	// Review ends the connections of those whose keys the team has no more.
+	Review(team cay.TeamID)
+}
+
+// Links signs texts.
+type Links interface {
+	Sign(text string) string
+	CheckSign(text, signature string) bool
+}
+
+// server is the REST face: it translates and holds no state.
+type server struct {
+	control *control.Control
+	auth    *auth.Auth
+	domain  string
+	images  *oci.Teams
+	links   Links
+	dial    func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
+	ssh     Shells
+	sshAt   string
+	explain func(error) error
+	log     *slog.Logger
+	streams atomic.Int32 // of events, that are open
+
+	defaults map[string]string
+}
+
+var _ e2b.StrictServerInterface = (*server)(nil)
+
+// New returns the handler of the whole REST surface.
+func New(cfg Config) http.Handler {
+	s := &server{control: cfg.Control, auth: cfg.Auth, domain: cfg.Domain, images: cfg.Images, links: cfg.Links, log: cfg.Log}
+	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
+	s.defaults = cfg.Defaults
+	if s.explain == nil {
+		s.explain = func(err error) error { return err }
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	root := chi.NewRouter()
+	root.NotFound(func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, cay.Errorf(cay.NotFound, "%s not found: there is no such route", r.URL.Path))
+	})
+	root.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, e2b.Error{Code: http.StatusMethodNotAllowed, Message: r.Method + " is not allowed on " + r.URL.Path}, cay.Retry{})
+	})
+	// The key is asked for before anything of a request is looked at, but
+	// only on routes that there are.
+	guarded := root.With(s.authenticate)
+	e2b.HandlerWithOptions(e2b.NewStrictHandlerWithOptions(s, nil, e2b.StrictHTTPServerOptions{
+		RequestErrorHandlerFunc:  s.badBody,
+		ResponseErrorHandlerFunc: s.fail,
+	}), e2b.ChiServerOptions{
+		BaseRouter: guarded, ErrorHandlerFunc: s.badParam, Middlewares: []e2b.MiddlewareFunc{s.checkIDs},
+	})
+	s.mountOwn(guarded)
+	if s.links != nil {
+		root.Put(uploadRoute, s.upload)
+	}
+	for _, route := range later {
+		guarded.MethodFunc(route.method, route.pattern, func(w http.ResponseWriter, r *http.Request) {
+			s.fail(w, r, cay.Errorf(cay.Unsupported, "%s is not in this version of Cay", route.what))
+		})
+	}
+	return s.guard(root)
+}
+
+// guard goes around everything: it bounds bodies, has the router see escaped
+// paths, so that an id may hold %2F, and answers for a panic.
+func (s *server) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			v := recover()
+			if v == nil {
+				return
+			}
+			if v == http.ErrAbortHandler {
+				panic(v)
+			}
+			s.log.Error("panic", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
+			s.fail(w, r, cay.Errorf(cay.Internal, "internal error"))
+		}()
+		if r.URL.Path != importRoute && !isUpload(r) {
+			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		}
+		u := *r.URL
+		u.RawPath = u.EscapedPath()
+		r2 := *r
+		r2.URL = &u
+		next.ServeHTTP(w, &r2)
+	})
+}
+
+type (
+	callerKey    struct{}
+	presentedKey struct{} // the API key itself
+)
+
+// callerOf returns the caller whose key the request carries: generated code
+// gives a handler nothing but the request's context. From here on the caller is
+// a parameter.
+func callerOf(ctx context.Context) cay.Caller {
+	who, _ := ctx.Value(callerKey{}).(cay.Caller)
+	return who
+}
+
+// teamOf returns the team whose key the request carries.
+func teamOf(ctx context.Context) cay.TeamID { return callerOf(ctx).Team }
+
+func (s *server) authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/health" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		key := r.Header.Get("X-API-Key")
+		if key == "" {
+			scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+			if strings.EqualFold(scheme, "bearer") {
+				key = strings.TrimSpace(token)
+			}
+		}
+		record, err := s.auth.Verify(r.Context(), key)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		ctx := context.WithValue(r.Context(), callerKey{}, record.Caller())
+		ctx = context.WithValue(ctx, presentedKey{}, key)
+		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, originKey{}, originOf(r))))
+	})
+}
+
+// fail answers with an error. Causes go to the log, not to the caller.
+func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	err = s.explain(err)
+	e := wireError(err)
+	if status := e.Code; status >= 500 && status != http.StatusNotImplemented && r.Context().Err() == nil {
+		s.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "status", status, "err", err)
+	}
+	writeError(w, e, cay.RetryOf(err))
+}
+
+// wireError is what callers are told of an error.
+func wireError(err error) e2b.Error {
+	status := cay.StatusOf(err)
+	code, text := "", "internal error"
+	var ours *cay.Error
+	switch {
+	case errors.As(err, &ours):
+		code, text = ours.Code, ours.Msg
+		if ours.Hint != "" {
+			text += "; " + ours.Hint
+		}
+	case status == http.StatusServiceUnavailable:
+		text = "the request ended before it was answered"
+	}
+	if code == "" && status == http.StatusInternalServerError {
+		code = cay.CodeInternal
+	}
+	return e2b.Error{Code: int32(status), Message: text, ErrorCode: pointer(code)}
+}
+
+// writeError writes an error. Should-Retry is always there: without it, SDKs
+// repeat some statuses on their own.
+func writeError(w http.ResponseWriter, e e2b.Error, retry cay.Retry) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json; charset=utf-8")
+	h.Set("Should-Retry", strconv.FormatBool(retry.May))
+	if retry.May {
+		h.Set("Retry-After", strconv.Itoa(int(retry.After/time.Second)))
+	}
+	w.WriteHeader(int(e.Code))
+	json.NewEncoder(w).Encode(e) // the client may be gone
+}
+
+// badBody answers for a body that could not be read.
+func (s *server) badBody(w http.ResponseWriter, r *http.Request, err error) {
+	var large *http.MaxBytesError
+	var field *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
+	text := "the request's body could not be read"
+	switch {
+	case errors.As(err, &large):
+		writeError(w, e2b.Error{Code: http.StatusRequestEntityTooLarge, Message: "the request's body has more than 1 MiB"}, cay.Retry{})
+		return
+	case errors.As(err, &field) && field.Field != "":
+		text = field.Field + ": cannot be a JSON " + firstWord(field.Value) + ", must be " + typeName(field.Type.String())
+	case errors.As(err, &field):
+		text = "the request's body must be a JSON object, not a JSON " + firstWord(field.Value)
+	case errors.As(err, &syntax):
+		text = "the request's body is no JSON: " + syntax.Error()
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		text = "the request's body is no JSON: it is empty or ends too early"
+	}
+	s.fail(w, r, cay.Errorf(cay.Invalid, "%s", text))
+}
+
+// firstWord drops the value that encoding/json adds to "number".
+func firstWord(s string) string {
+	word, _, _ := strings.Cut(s, " ")
+	return word
+}
+
+func typeName(goType string) string {
+	goType = strings.TrimLeft(goType, "*")
+	switch {
+	case strings.HasPrefix(goType, "int"):
+		return "a whole number"
+	case goType == "bool":
+		return "true or false"
+	case goType == "string":
+		return "a string"
+	case strings.HasPrefix(goType, "[]"):
+		return "an array"
+	}
+	return "an object"
+}
+
+// badParam answers for a parameter that could not be read.
+func (s *server) badParam(w http.ResponseWriter, r *http.Request, err error) {
+	name := "a parameter"
+	var format *e2b.InvalidParamFormatError
+	var required *e2b.RequiredParamError
+	var many *e2b.TooManyValuesForParamError
+	switch {
+	case errors.As(err, &required):
+		s.fail(w, r, cay.Errorf(cay.Invalid, "%s: is required", required.ParamName))
+		return
+	case errors.As(err, &format):
+		name = format.ParamName
+	case errors.As(err, &many):
+		name = many.ParamName
+	}
+	s.fail(w, r, cay.Errorf(cay.Invalid, "%s: has a value that cannot be read", name))
+}
+
+// GetHealth says that the server answers.
+func (s *server) GetHealth(context.Context, e2b.GetHealthRequestObject) (e2b.GetHealthResponseObject, error) {
+	return e2b.GetHealth204Response{}, nil
+}
+
+// seconds turns a number of the wire into a time, kept within what a Duration
+// can hold: control says what is too much.
+func seconds(n int64) time.Duration {
+	const most = int64(control.MaxTimeout/time.Second) + 1
+	return time.Duration(max(-1, min(n, most))) * time.Second
+}
+
+// pointer returns a pointer to v, or nil for a zero v: absent things are left
+// out of answers.
+func pointer[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// value returns what p points to, or v for none.
+func value[T any](p *T, v T) T {
+	if p != nil {
+		return *p
+	}
+	return v
+}

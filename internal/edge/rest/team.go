@@ -1,0 +1,156 @@
+package rest
+
+import (
+	"context"
+	"github.com/cay-run/cay/api/rest/e2b"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control"
+)
+
+const (
+	keyPrefix  = "e2b_"
+	keyLength  = 40 // characters after the prefix
+	maxKeyName = 128
+	// teamMetricsSince is how far samples of a team go back unless asked.
+	teamMetricsSince = 7 * 24 * time.Hour
+)
+
+// ListTeams names the team whose key the request carries. Clients that log in
+// take the key from here, so it is the one that they sent.
+func (s *server) ListTeams(ctx context.Context, _ e2b.ListTeamsRequestObject) (e2b.ListTeamsResponseObject, error) {
+	names, err := s.control.TeamNames(ctx)
+	if err != nil {
+		return nil, err
+	}
+	team := teamOf(ctx)
+	key, _ := ctx.Value(presentedKey{}).(string)
+	return e2b.ListTeams200JSONResponse{{TeamID: string(team), Name: names[team], APIKey: key, IsDefault: true}}, nil
+}
+
+// ListKeys lists a team's keys.
+func (s *server) ListKeys(ctx context.Context, _ e2b.ListKeysRequestObject) (e2b.ListKeysResponseObject, error) {
+	list, err := s.auth.Keys(ctx, teamOf(ctx))
+	if err != nil {
+		return nil, err
+	}
+	out := make(e2b.ListKeys200JSONResponse, 0, len(list))
+	for _, k := range list {
+		out = append(out, wireKey(k))
+	}
+	return out, nil
+}
+
+// CreateKey makes a key.
+func (s *server) CreateKey(ctx context.Context, r e2b.CreateKeyRequestObject) (e2b.CreateKeyResponseObject, error) {
+	name, err := keyName(r.Body.Name)
+	if err != nil {
+		return nil, err
+	}
+	key, record, err := s.auth.Issue(ctx, teamOf(ctx), name)
+	if err != nil {
+		return nil, err
+	}
+	out := wireKey(record)
+	out.Key = &key
+	return e2b.CreateKey201JSONResponse(out), nil
+}
+
+func keyName(given *string) (string, error) {
+	name := strings.TrimSpace(value(given, ""))
+	if name == "" || len(name) > maxKeyName || strings.ContainsFunc(name, unicode.IsControl) {
+		return "", cay.Errorf(cay.Invalid, "name: must be 1 to %d printable characters", maxKeyName)
+	}
+	return name, nil
+}
+
+// UpdateKey gives a key another name.
+func (s *server) UpdateKey(ctx context.Context, r e2b.UpdateKeyRequestObject) (e2b.UpdateKeyResponseObject, error) {
+	name, err := keyName(r.Body.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.auth.Rename(ctx, teamOf(ctx), cay.KeyID(r.KeyID), name); err != nil {
+		return nil, err
+	}
+	return e2b.UpdateKey200Response{}, nil
+}
+
+// DeleteKey removes a key.
+func (s *server) DeleteKey(ctx context.Context, r e2b.DeleteKeyRequestObject) (e2b.DeleteKeyResponseObject, error) {
+	if err := s.auth.Remove(ctx, teamOf(ctx), cay.KeyID(r.KeyID)); err != nil {
+		return nil, err
+	}
+	return e2b.DeleteKey204Response{}, nil
+}
+
+func wireKey(k cay.APIKey) e2b.TeamKey {
+	first, last, _ := strings.Cut(strings.TrimPrefix(k.Mask, keyPrefix), "…")
+	return e2b.TeamKey{
+		ID: string(k.ID), Name: k.Name, CreatedAt: k.CreatedAt,
+		Mask: e2b.KeyMask{Prefix: keyPrefix, ValueLength: keyLength, MaskedValuePrefix: first, MaskedValueSuffix: last},
+	}
+}
+
+// GetTeamMetrics returns how many sandboxes a team had running, and how many
+// it started.
+func (s *server) GetTeamMetrics(ctx context.Context, r e2b.GetTeamMetricsRequestObject) (e2b.GetTeamMetricsResponseObject, error) {
+	list, err := s.teamMetrics(ctx, r.TeamID, r.Params.Start, r.Params.End)
+	if err != nil {
+		return nil, err
+	}
+	out := make(e2b.GetTeamMetrics200JSONResponse, 0, len(list))
+	for _, m := range list {
+		out = append(out, e2b.TeamMetric{
+			Timestamp: m.At, TimestampUnix: m.At.Unix(),
+			ConcurrentSandboxes: int32(m.Running), SandboxStartRate: m.StartRate,
+		})
+	}
+	return out, nil
+}
+
+// GetTeamMetricsMax returns the greatest sample.
+func (s *server) GetTeamMetricsMax(ctx context.Context, r e2b.GetTeamMetricsMaxRequestObject) (e2b.GetTeamMetricsMaxResponseObject, error) {
+	var of func(control.TeamMetric) float64
+	switch r.Params.Metric {
+	case "concurrent_sandboxes":
+		of = func(m control.TeamMetric) float64 { return float64(m.Most) }
+	case "sandbox_start_rate":
+		of = func(m control.TeamMetric) float64 { return m.StartRate }
+	default:
+		return nil, cay.Errorf(cay.Invalid, "metric: must be concurrent_sandboxes or sandbox_start_rate")
+	}
+	list, err := s.teamMetrics(ctx, r.TeamID, r.Params.Start, r.Params.End)
+	if err != nil {
+		return nil, err
+	}
+	var most e2b.MaxTeamMetric
+	for i, m := range list {
+		if v := of(m); i == 0 || v > most.Value {
+			most = e2b.MaxTeamMetric{Timestamp: m.At, TimestampUnix: m.At.Unix(), Value: v}
+		}
+	}
+	return e2b.GetTeamMetricsMax200JSONResponse(most), nil
+}
+
+func (s *server) teamMetrics(ctx context.Context, id string, start, end *int64) ([]control.TeamMetric, error) {
+	who := callerOf(ctx)
+	if id != string(who.Team) {
+		return nil, cay.Errorf(cay.Denied, "team %.80q is not yours", id)
+	}
+	to := time.Now()
+	if end != nil {
+		to = time.Unix(*end, 0)
+	}
+	from := to.Add(-teamMetricsSince)
+	if start != nil {
+		from = time.Unix(*start, 0)
+	}
+	if !from.Before(to) {
+		return nil, cay.Errorf(cay.Invalid, "start: must be before end")
+	}
+	return s.control.TeamMetrics(ctx, who, from, to)
+}

@@ -1,0 +1,353 @@
+package sshd
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/conns"
+)
+
+const (
+	greetWithin  = 30 * time.Second // until a caller has said who it is
+	greeting     = 64               // callers that have not yet; more are turned away
+	perTeam      = 64               // connections of a team
+	perConn      = 32               // channels of a connection
+	maxTries     = 6
+	maxHead      = 64 << 10 // of what an agent answers
+	maxMessage   = 8 << 20
+	aliveEvery   = 30 * time.Second // the client is asked
+	aliveWithin  = 90 * time.Second // and answers, or is taken for gone
+	keepEvery    = time.Minute      // the sandbox's end is put off
+	versionLabel = "SSH-2.0-Cay"
+)
+
+// Config says who may enter, and where sandboxes are. All of it is required
+// but Log.
+type Config struct {
+	// HostKey is the server's.
+	HostKey ed25519.PrivateKey
+	// Password returns the team whose API key that is, and the key's id.
+	Password func(ctx context.Context, key string) (cay.TeamID, cay.KeyID, error)
+	// While returns a context that ends when a team's API key is removed.
+	While func(ctx context.Context, team cay.TeamID, key cay.KeyID) (context.Context, context.CancelFunc)
+	// Owner returns a sandbox's team. NotFound of one that is over.
+	Owner func(id cay.SandboxID) (cay.TeamID, error)
+	// Opens reports whether a team registered the key of a fingerprint.
+	Opens func(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error)
+	// Enter has a team's sandbox run for some minutes at least, and wakes it
+	// if need be.
+	Enter func(ctx context.Context, team cay.TeamID, id cay.SandboxID) error
+	// Keep puts the end of a sandbox that runs off for some minutes.
+	Keep func(ctx context.Context, team cay.TeamID, id cay.SandboxID) error
+	// Used is told before a program is started.
+	Used func(ctx context.Context, id cay.SandboxID)
+	// Dial connects to a port of a sandbox that runs.
+	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
+	// Token is the access token of a sandbox's agent, empty for none.
+	Token func(id cay.SandboxID) string
+	Log   *slog.Logger
+}
+
+// Server serves SSH. Its methods are safe for concurrent use.
+type Server struct {
+	cfg    Config
+	signer ssh.Signer
+	ctx    context.Context
+	cancel context.CancelFunc
+	greets chan struct{}
+	work   sync.WaitGroup
+
+	mu    sync.Mutex
+	over  bool
+	teams map[cay.TeamID]int  // connections
+	keyed map[*visit]struct{} // of those who came with a key
+}
+
+// New returns a server that does not serve yet.
+func New(cfg Config) (*Server, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	signer, err := ssh.NewSignerFromKey(cfg.HostKey)
+	if err != nil {
+		return nil, cay.Wrap(cay.Internal, err, "the SSH host key is of no use")
+	}
+	s := &Server{cfg: cfg, signer: signer, greets: make(chan struct{}, greeting), teams: map[cay.TeamID]int{}, keyed: map[*visit]struct{}{}}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// HostKey is the public key that clients should see, as known_hosts has it.
+func (s *Server) HostKey() string {
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(s.signer.PublicKey())))
+}
+
+// Close breaks every connection and waits for the work to end.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.over = true
+	s.mu.Unlock()
+	s.cancel()
+	s.work.Wait()
+}
+
+// Serve takes connections until the listener is closed.
+func (s *Server) Serve(l net.Listener) {
+	for c := range conns.Each(l) {
+		select {
+		case s.greets <- struct{}{}:
+		default:
+			c.Close()
+			continue
+		}
+		if !s.begin() {
+			c.Close()
+			return
+		}
+		go func() {
+			defer s.work.Done()
+			s.serve(c, s.stranger(), func() { <-s.greets })
+		}()
+	}
+}
+
+// ServeTrusted serves one connection of a caller who is of a team already, to
+// its end.
+func (s *Server) ServeTrusted(c net.Conn, team cay.TeamID) {
+	if !s.begin() {
+		c.Close()
+		return
+	}
+	defer s.work.Done()
+	s.serve(c, s.member(team), func() {})
+}
+
+func (s *Server) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return false
+	}
+	s.work.Add(1)
+	return true
+}
+
+// enterTeam counts a connection of a team, or says that there are too many.
+func (s *Server) enterTeam(team cay.TeamID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.teams[team] >= perTeam {
+		return false
+	}
+	s.teams[team]++
+	return true
+}
+
+func (s *Server) leaveTeam(team cay.TeamID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.teams[team]--; s.teams[team] == 0 {
+		delete(s.teams, team)
+	}
+}
+
+// serve greets a caller, says so, and serves it to its end.
+func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, greeted func()) {
+	defer c.Close()
+	defer context.AfterFunc(s.ctx, func() { c.Close() })()
+	_ = c.SetDeadline(time.Now().Add(greetWithin))
+	conn, channels, requests, err := ssh.NewServerConn(c, cfg)
+	greeted()
+	if err != nil {
+		s.cfg.Log.Debug("an SSH caller was not let in", "from", c.RemoteAddr(), "err", err)
+		return
+	}
+	_ = c.SetDeadline(time.Time{})
+	who := callerOf(conn.Permissions)
+	if !s.enterTeam(who.team) {
+		s.cfg.Log.Warn("a team has too many SSH connections", "team", who.team, "most", perTeam)
+		return
+	}
+	defer s.leaveTeam(who.team)
+	v := newVisit(s, conn, who)
+	if who.apiKey != "" {
+		ctx, done := s.cfg.While(s.ctx, who.team, who.apiKey)
+		defer done()
+		defer context.AfterFunc(ctx, func() { c.Close() })()
+	}
+	if who.key != "" {
+		s.mu.Lock()
+		s.keyed[v] = struct{}{}
+		s.mu.Unlock()
+		defer func() {
+			s.mu.Lock()
+			delete(s.keyed, v)
+			s.mu.Unlock()
+		}()
+		s.review(v) // the key may have gone while its owner was greeted
+	}
+	v.serve(channels, requests)
+}
+
+// Review ends the connections of those whose keys their teams have no more.
+func (s *Server) Review(team cay.TeamID) {
+	s.mu.Lock()
+	keyed := slices.Collect(maps.Keys(s.keyed))
+	s.mu.Unlock()
+	for _, v := range keyed {
+		if v.who.team == team {
+			s.review(v)
+		}
+	}
+}
+
+// review ends a connection unless its key is known to be its team's still.
+func (s *Server) review(v *visit) {
+	ctx, cancel := context.WithTimeout(s.ctx, greetWithin)
+	defer cancel()
+	if ok, err := s.cfg.Opens(ctx, v.who.team, v.who.key); err != nil || !ok {
+		v.conn.Close()
+	}
+}
+
+// caller is who was let in.
+type caller struct {
+	team    cay.TeamID
+	sandbox cay.SandboxID
+	user    string    // inside; empty for the sandbox's usual one
+	key     string    // the fingerprint of that which let it in; empty for others
+	apiKey  cay.KeyID // the same of an API key as the password
+}
+
+// The names of what Permissions carry.
+const (
+	extTeam    = "cay-team"
+	extSandbox = "cay-sandbox"
+	extUser    = "cay-user"
+	extKey     = "cay-key"
+	extAPIKey  = "cay-api-key"
+)
+
+func callerOf(p *ssh.Permissions) caller {
+	return caller{
+		team: cay.TeamID(p.Extensions[extTeam]), sandbox: cay.SandboxID(p.Extensions[extSandbox]), user: p.Extensions[extUser],
+		key: p.Extensions[extKey], apiKey: cay.KeyID(p.Extensions[extAPIKey]),
+	}
+}
+
+// errDenied is the one answer to everybody who is not let in.
+var errDenied = errors.New("permission denied")
+
+// letIn are the permissions of a team's member for the sandbox that the user's
+// name says, <id> or <id>+<user inside>, if it is the team's.
+func (s *Server) letIn(name string, team cay.TeamID) (*ssh.Permissions, error) {
+	id, user, err := splitName(name)
+	if err != nil {
+		return nil, err
+	}
+	owner, err := s.cfg.Owner(id)
+	if err != nil || owner != team {
+		return nil, errDenied
+	}
+	return &ssh.Permissions{Extensions: map[string]string{
+		extTeam: string(team), extSandbox: string(id), extUser: user,
+	}}, nil
+}
+
+const maxUser = 64
+
+func splitName(name string) (id cay.SandboxID, user string, err error) {
+	text, user, _ := strings.Cut(name, "+")
+	if !cay.ValidID(text) || len(user) > maxUser {
+		return "", "", errDenied
+	}
+	return cay.SandboxID(text), user, nil
+}
+
+func (s *Server) base() *ssh.ServerConfig {
+	cfg := &ssh.ServerConfig{MaxAuthTries: maxTries, ServerVersion: versionLabel}
+	cfg.AddHostKey(s.signer)
+	return cfg
+}
+
+// stranger is the configuration for a client of unknown team.
+func (s *Server) stranger() *ssh.ServerConfig {
+	cfg := s.base()
+	cfg.PublicKeyCallback = func(m ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+		id, _, err := splitName(m.User())
+		if err != nil {
+			return nil, err
+		}
+		team, err := s.cfg.Owner(id)
+		if err != nil {
+			return nil, errDenied
+		}
+		ctx, cancel := context.WithTimeout(s.ctx, greetWithin)
+		defer cancel()
+		print := ssh.FingerprintSHA256(key)
+		if ok, err := s.cfg.Opens(ctx, team, print); err != nil || !ok {
+			return nil, errDenied
+		}
+		in, err := s.letIn(m.User(), team)
+		if err == nil {
+			in.Extensions[extKey] = print
+		}
+		return in, err
+	}
+	cfg.PasswordCallback = func(m ssh.ConnMetadata, password []byte) (*ssh.Permissions, error) {
+		ctx, cancel := context.WithTimeout(s.ctx, greetWithin)
+		defer cancel()
+		team, key, err := s.cfg.Password(ctx, string(password))
+		if err != nil {
+			return nil, errDenied
+		}
+		in, err := s.letIn(m.User(), team)
+		if err == nil {
+			in.Extensions[extAPIKey] = string(key)
+		}
+		return in, err
+	}
+	return cfg
+}
+
+// member is the configuration for a client of a known team.
+func (s *Server) member(team cay.TeamID) *ssh.ServerConfig {
+	cfg := s.base()
+	cfg.NoClientAuth = true
+	cfg.NoClientAuthCallback = func(m ssh.ConnMetadata) (*ssh.Permissions, error) { return s.letIn(m.User(), team) }
+	return cfg
+}
+
+// halfCloser ends what is sent and goes on reading.
+type halfCloser interface{ CloseWrite() error }
+
+// join copies between two streams until both directions ended. A broken one
+// ends both.
+func join(a, b io.ReadWriteCloser) {
+	var both sync.WaitGroup
+	one := func(to, from io.ReadWriteCloser) {
+		_, err := io.Copy(to, from)
+		half, ok := to.(halfCloser)
+		if err != nil || !ok || half.CloseWrite() != nil {
+			a.Close()
+			b.Close()
+		}
+	}
+	both.Go(func() { one(a, b) })
+	both.Go(func() { one(b, a) })
+	both.Wait()
+	a.Close()
+	b.Close()
+}

@@ -1,0 +1,81 @@
+package runsc_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/engine"
+	"github.com/cay-run/cay/internal/machine/engine/enginetest"
+	"github.com/cay-run/cay/internal/machine/engine/runsc"
+)
+
+func TestConformance(t *testing.T) {
+	var hook enginetest.Hook
+	enginetest.Run(t, &hook, opener(t, "cay-enginetest", hook.Begun))
+}
+
+// TestSamples starts the snapshots of every format that were kept. A change of
+// the format keeps one more before it is made:
+//
+//	CAY_SAMPLE_GUEST=/path/of/compiled/guest.c go test -run TestSamples ./internal/machine/engine/runsc
+func TestSamples(t *testing.T) {
+	open := opener(t, "cay-enginesamples", nil)
+	if guest := os.Getenv("CAY_SAMPLE_GUEST"); guest != "" {
+		path := filepath.Join("testdata", "samples", fmt.Sprintf("format-%d.tar.gz", cay.SnapshotFormat))
+		enginetest.MakeSample(t, open, guest, path)
+	}
+	enginetest.Samples(t, open, filepath.Join("testdata", "samples"))
+}
+
+// opener returns what opens the engine that was built last, with state of its
+// own, and tells begun of its commands.
+func opener(t *testing.T, cgroup string, begun enginetest.Begun) func(testing.TB) engine.Engine {
+	root, err := filepath.Abs("../../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // not while another run uses it
+		dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + cgroup)
+		for _, dir := range append(dirs, "/sys/fs/cgroup/"+cgroup) {
+			_ = os.Remove(dir)
+		}
+	})
+	cfg := runsc.Config{
+		Engines: filepath.Join(root, "build/engines"),
+		Hash:    builtHash(t, filepath.Join(root, "build/manifest")),
+		Run:     t.TempDir(),
+		Cgroup:  cgroup,
+		Begun:   begun,
+
+		RestoreLimit: enginetest.RestoreLimit,
+	}
+	return func(t testing.TB) engine.Engine {
+		e, err := runsc.Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+}
+
+// builtHash reads which engine scripts/build-engine has built last.
+func builtHash(t *testing.T, manifest string) string {
+	t.Helper()
+	f, err := os.Open(manifest)
+	if err != nil {
+		t.Fatalf("no engine is built, run scripts/build-engine first: %v", err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Scan()
+	hash, ok := strings.CutPrefix(lines.Text(), "engine ")
+	if !ok {
+		t.Fatalf("%s starts with %q", manifest, lines.Text())
+	}
+	return hash
+}

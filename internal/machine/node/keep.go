@@ -1,0 +1,82 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// promiseFiles says that the files of an instance, which is paused, are to be
+// added to its memory snapshot: a caller that needs them waits.
+func (n *Node) promiseFiles(inst *instance, id cay.SnapshotID) {
+	inst.keep = id
+	n.mu.Lock()
+	n.keeping[id] = make(chan struct{})
+	n.mu.Unlock()
+}
+
+// keepFiles does it, with the guest still stopped in place. What fails here
+// costs nothing but the way back without memory.
+func (n *Node) keepFiles(inst *instance) {
+	if inst.keep == "" {
+		return
+	}
+	defer func() {
+		n.mu.Lock()
+		close(n.keeping[inst.keep])
+		delete(n.keeping, inst.keep)
+		n.mu.Unlock()
+	}()
+	if inst.death != nil {
+		return
+	}
+	select {
+	case n.copies <- struct{}{}:
+		defer func() { <-n.copies }()
+	case <-n.ctx.Done():
+		return
+	}
+	begun := time.Now()
+	if err := n.addFiles(inst.spec.Instance, inst.keep); err != nil {
+		if cay.KindOf(err) != cay.NotFound { // it was resumed and saved again, or is over
+			n.cfg.Log.Warn("a paused sandbox has no files beside its memory", "sandbox", inst.spec.Sandbox, "snapshot", inst.keep, "err", err)
+		}
+		return
+	}
+	n.cfg.Log.Debug("files kept beside memory", "sandbox", inst.spec.Sandbox, "snapshot", inst.keep, "took", time.Since(begun))
+}
+
+func (n *Node) addFiles(from cay.InstanceID, to cay.SnapshotID) error {
+	tmp, err := n.cfg.Snapshots.Begin()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := n.cfg.Snapshots.Abort(tmp); err != nil {
+			n.cfg.Log.Warn("an unfinished snapshot could not be removed", "path", tmp, "err", err)
+		}
+	}()
+	s, err := n.cfg.Engine.SnapshotFiles(context.Background(), from, tmp)
+	if err != nil {
+		return err
+	}
+	return n.cfg.Snapshots.Attach(tmp, to, layerOf(s))
+}
+
+// awaitFiles waits until a snapshot that was just taken has all that is to be
+// in it.
+func (n *Node) awaitFiles(ctx context.Context, id cay.SnapshotID) error {
+	n.mu.Lock()
+	kept := n.keeping[id]
+	n.mu.Unlock()
+	if kept == nil {
+		return nil
+	}
+	select {
+	case <-kept:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

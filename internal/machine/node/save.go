@@ -1,0 +1,229 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// job is what an instance's owner is asked to do. over says that the instance
+// is to end now.
+type job struct {
+	do   func(*instance) (over bool, err error)
+	done chan error // gets the answer
+}
+
+// Pause saves an instance and ends it. record names the snapshot, its kind,
+// which is memory unless it says files, and whose it is; the engine adds the
+// rest. The guest is stopped before it is read and ends when the snapshot is
+// safely on disk: when Pause fails the instance runs on, unless it died, which
+// Deaths tells. Once begun it cannot be cancelled.
+//
+// When that is done, and the caller has its answer, the files of the stopped
+// guest are added to a memory snapshot once more, in a form that outlives the
+// engine's build.
+func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error {
+	return n.askTurn(ctx, id, func(inst *instance) (bool, error) {
+		if err := n.roomToSave(ctx, inst, record.Kind == cay.FilesSnapshot); err != nil {
+			return false, err
+		}
+		// From here on no client may talk to it: what it said after its memory was
+		// read would be forgotten.
+		n.hide(inst)
+		if inst.routed.Swap(false) {
+			n.cfg.OnGone(inst.spec.Sandbox, inst.spec.Instance)
+		}
+		err := n.hold(inst)
+		if err == nil {
+			err = n.save(inst, record)
+		}
+		if err != nil {
+			n.revive(inst)
+			return false, err
+		}
+		// From here on it is the snapshot that goes on: should the server die,
+		// the next one must not let this guest run.
+		if err := unmark(n.journal(inst.spec.Instance)); err != nil {
+			n.cfg.Log.Warn("a paused sandbox's journal still says that it runs", "sandbox", inst.spec.Sandbox, "err", err)
+		}
+		if record.Kind != cay.FilesSnapshot {
+			n.promiseFiles(inst, record.ID)
+		}
+		return true, nil
+	})
+}
+
+// Checkpoint saves an instance, of the kind that record says, and lets it run
+// on.
+func (n *Node) Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error {
+	return n.askTurn(ctx, id, func(inst *instance) (bool, error) {
+		if err := n.roomToSave(ctx, inst, record.Kind == cay.FilesSnapshot); err != nil {
+			return false, err
+		}
+		return false, n.save(inst, record)
+	})
+}
+
+// RemoveSnapshot deletes a snapshot that was taken of a sandbox or made of a
+// team's template. One that Cay brings is left alone, and that there is none is
+// no error. The caller knows that nothing needs it; what the pool made of it is
+// ended first, of any template too.
+func (n *Node) RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error {
+	n.forget(ctx, id)
+	_, s, err := n.cfg.Snapshots.Get(id)
+	switch {
+	case cay.KindOf(err) == cay.NotFound || err == nil && !teams(s):
+		return nil
+	case err != nil:
+		return err
+	}
+	return n.cfg.Snapshots.Remove(id)
+}
+
+// teams reports whether a snapshot is a team's, not one of those that Cay
+// brings, which have no owner.
+func teams(s cay.Snapshot) bool { return s.Sandbox != "" || s.Team != "" }
+
+// Snapshots lists the snapshots that were taken of sandboxes or made of teams'
+// templates. A damaged one is left out.
+func (n *Node) Snapshots() []cay.Snapshot {
+	all, err := n.cfg.Snapshots.List()
+	if err != nil {
+		n.cfg.Log.Warn("some snapshots cannot be read", "err", err)
+	}
+	var out []cay.Snapshot
+	for _, s := range all {
+		if teams(s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// askTurn is ask for what reads or writes memory: it waits for its turn.
+func (n *Node) askTurn(ctx context.Context, id cay.InstanceID, do func(*instance) (bool, error)) error {
+	defer n.ahead()()
+	select {
+	case n.restores <- struct{}{}:
+		defer func() { <-n.restores }()
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.ctx.Done():
+		return cay.Errorf(cay.Unavailable, "the server is stopping")
+	}
+	return n.ask(ctx, id, do)
+}
+
+// ask hands a job to the owner of an instance and waits for its end.
+func (n *Node) ask(ctx context.Context, id cay.InstanceID, do func(*instance) (bool, error)) error {
+	n.mu.Lock()
+	inst := n.instances[id]
+	n.mu.Unlock()
+	if inst == nil {
+		return cay.Errorf(cay.NotFound, "instance %s is not on this machine", id)
+	}
+	j := job{do: do, done: make(chan error, 1)}
+	select {
+	case inst.jobs <- j:
+	case <-inst.ctx.Done():
+		return cay.Errorf(cay.Conflict, "instance %s is ending", id)
+	case <-inst.gone:
+		return cay.Errorf(cay.NotFound, "instance %s is over", id)
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.ctx.Done():
+		return cay.Errorf(cay.Unavailable, "the server is stopping")
+	}
+	return <-j.done
+}
+
+// hold stops a guest in place. The mark has the next node release one that a
+// crash of this one left held.
+func (n *Node) hold(inst *instance) error {
+	id := inst.spec.Instance
+	if err := os.WriteFile(filepath.Join(n.journal(id), heldFile), nil, 0o600); err != nil {
+		return diskError(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), clearTimeout)
+	defer cancel()
+	return n.cfg.Engine.Hold(ctx, id)
+}
+
+// save writes a snapshot: all of it, or nothing.
+func (n *Node) save(inst *instance, record cay.Snapshot) error {
+	tmp, err := n.cfg.Snapshots.Begin()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := n.cfg.Snapshots.Abort(tmp); err != nil {
+			n.cfg.Log.Warn("an unfinished snapshot could not be removed", "path", tmp, "err", err)
+		}
+	}()
+	begun := time.Now()
+	s, err := n.write(inst.spec.Instance, tmp, record.Kind == cay.FilesSnapshot)
+	if err != nil {
+		return err
+	}
+	saved := time.Now()
+	inst.sign(&s, record)
+	if err := n.cfg.Snapshots.Commit(tmp, s); err != nil {
+		return err
+	}
+	n.cfg.Log.Debug("sandbox saved", "sandbox", inst.spec.Sandbox, "snapshot", s.ID, "bytes", s.Size(),
+		"checkpoint", saved.Sub(begun), "commit", time.Since(saved))
+	return nil
+}
+
+// sign adds to the engine's record of a snapshot of this instance the part that
+// its owner knows.
+func (i *instance) sign(s *cay.Snapshot, record cay.Snapshot) {
+	s.ID, s.Parent, s.Team = record.ID, record.Parent, record.Team
+	s.Sandbox, s.Secure, s.Agent, s.Boot = record.Sandbox, record.Secure, i.protocol, i.boot
+}
+
+// write has the engine write the files of a snapshot into dir.
+func (n *Node) write(id cay.InstanceID, dir string, filesOnly bool) (cay.Snapshot, error) {
+	if filesOnly {
+		return n.cfg.Engine.SnapshotFiles(context.Background(), id, dir)
+	}
+	return n.cfg.Engine.Checkpoint(context.Background(), id, dir, true)
+}
+
+// revive lets a guest go on that was to be paused and could not be. One that
+// cannot go on is ended.
+func (n *Node) revive(inst *instance) {
+	if err := n.release(inst.spec.Instance); err != nil {
+		n.cfg.Log.Error("a sandbox that was held cannot go on", "sandbox", inst.spec.Sandbox, "err", err)
+		inst.stop(asked(cay.CauseEngine)) // its death, if it died, says more
+		return
+	}
+	n.show(inst)
+}
+
+// release lets a held guest go on; one that is not held is no error.
+func (n *Node) release(id cay.InstanceID) error {
+	ctx, cancel := context.WithTimeout(context.Background(), clearTimeout)
+	defer cancel()
+	if err := n.cfg.Engine.Release(ctx, id); err != nil {
+		return err
+	}
+	err := os.Remove(filepath.Join(n.journal(id), heldFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return diskError(err)
+	}
+	return nil
+}
+
+// releaseHeld lets an adopted guest go on if an earlier node held it.
+func (n *Node) releaseHeld(id cay.InstanceID) error {
+	_, err := os.Stat(filepath.Join(n.journal(id), heldFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return n.release(id)
+}

@@ -1,0 +1,92 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/disk"
+	"github.com/cay-run/cay/internal/machine/disk/disktest"
+)
+
+// On a disk that has come to its reserve new work is refused, saves and resumes
+// go on into a part of it, and an end is always possible.
+func TestADiskAtItsReserve(t *testing.T) {
+	m := newMachine(t)
+	dir := disktest.Ext4(t, 512<<20)
+	cfg := m.config()
+	cfg.Disk = disk.Reserve{Dir: dir}
+	n, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	box, other := create(t, n), create(t, n)
+	calls := map[string]func() error{
+		"create": func() error {
+			_, err := n.Create(t.Context(), spec())
+			return err
+		},
+		"build": func() error {
+			l, err := n.Borrow(t.Context(), BootSpec{Digest: "digest", Root: "/root.erofs", Limits: cay.Limits{CPUs: 1, MemoryMB: 1, DiskMB: 1}})
+			if err == nil {
+				l.Return()
+			}
+			return err
+		},
+		"resume": func() error {
+			again := spec()
+			again.Resume = true
+			_, err := n.Create(t.Context(), again)
+			return err
+		},
+		"checkpoint": func() error {
+			return n.Checkpoint(context.Background(), other.Spec.Instance, cay.Snapshot{ID: cay.NewSnapshotID(), Kind: cay.MemorySnapshot})
+		},
+		"pause": func() error {
+			return n.Pause(context.Background(), box.Spec.Instance, cay.Snapshot{ID: cay.NewSnapshotID(), Kind: cay.MemorySnapshot})
+		},
+	}
+	level, err := cfg.Disk.Level()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []struct {
+		what    string
+		free    int64
+		refused []string
+	}{
+		{"in the reserve", level.Reserve - 1<<20, []string{"build", "create"}},
+		{"at its end", level.Reserve / 8, []string{"build", "checkpoint", "create", "pause", "resume"}},
+	} {
+		left := disktest.FillTo(t, dir, at.free)
+		m.events = nil
+		var refused []string
+		for name, call := range calls {
+			if name == "pause" && at.refused[len(at.refused)-1] != "resume" {
+				continue // it would end the sandbox
+			}
+			err := call()
+			if err != nil && cay.KindOf(err) != cay.NoSpace {
+				t.Errorf("%s, %s: %v", at.what, name, err)
+			}
+			if err != nil {
+				refused = append(refused, name)
+			}
+		}
+		slices.Sort(refused)
+		if !slices.Equal(refused, at.refused) {
+			t.Errorf("%s: %v is refused, want %v", at.what, refused, at.refused)
+		}
+		if slices.Contains(m.events, "hold") {
+			t.Errorf("%s: a guest was held for a save that is refused", at.what)
+		}
+		left()
+	}
+	defer disktest.FillTo(t, dir, 64<<10)()
+	if err := n.Kill(t.Context(), other.Spec.Instance, cay.CauseAsked); err != nil {
+		t.Errorf("an end on a full disk: %v", err)
+	}
+	found(t, n, box)
+}

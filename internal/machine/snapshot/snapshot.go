@@ -1,0 +1,368 @@
+// Package snapshot keeps snapshots and root images on a local disk.
+//
+//	<data>/snapshots/<id>/snapshot.json   the record, written last
+//	<data>/snapshots/<id>/snapshot.sum    its checksum; older snapshots have none
+//	<data>/snapshots/<id>/<file>          what the engine wrote, some in a directory
+//	<data>/snapshots/<id>/attached.json   what was added later
+//	<data>/images/<digest>.erofs          root images, named by their SHA-256
+//
+// Everything is immutable once it has its name. Work in progress lies under a
+// name that begins with tempPrefix and is locked by who writes it; a crash
+// drops the lock, and the next Open removes the rest. A reader therefore sees
+// a whole snapshot or none.
+package snapshot
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cay-run/cay"
+)
+
+const (
+	recordName = "snapshot.json"
+	sumName    = "snapshot.sum" // the checksum of the record's text
+	tempPrefix = ".tmp-"
+	maxRecord  = 1 << 20
+)
+
+// Dir is the snapshots and images of one data directory. Its methods may be
+// called at the same time, also by several processes.
+type Dir struct {
+	snapshots string
+	images    string
+
+	mu    sync.Mutex
+	locks map[string]*os.File // of unfinished snapshots, by path
+
+	checks checks
+
+	removals sync.WaitGroup // of snapshots that have no name any more
+	removing sync.Mutex     // one at a time
+}
+
+// Open makes the directories where they lack and removes what a crash left.
+func Open(dataDir string) (*Dir, error) {
+	d := &Dir{
+		snapshots: filepath.Join(dataDir, "snapshots"),
+		images:    filepath.Join(dataDir, "images"),
+		locks:     map[string]*os.File{},
+	}
+	for _, dir := range []string{d.snapshots, d.images} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, diskError(err, "make %s", dir)
+		}
+		if err := removeLeftovers(dir); err != nil {
+			return nil, diskError(err, "remove what a crash left in %s", dir)
+		}
+	}
+	return d, nil
+}
+
+// Begin makes an empty directory to write a snapshot into. It ends with
+// Commit or Abort.
+func (d *Dir) Begin() (tmp string, err error) {
+	tmp, lock, err := lockedTemp(d.snapshots)
+	if err != nil {
+		return "", diskError(err, "begin a snapshot")
+	}
+	d.mu.Lock()
+	d.locks[tmp] = lock
+	d.mu.Unlock()
+	return tmp, nil
+}
+
+// Abort drops what Begin began. After Commit it does nothing, so it may be
+// deferred.
+func (d *Dir) Abort(tmp string) error {
+	if !d.unlock(tmp) {
+		return nil
+	}
+	return os.RemoveAll(tmp)
+}
+
+// Commit gives the snapshot in tmp its name. The record must list every file
+// there, with its size. On an error tmp stays the caller's to Abort.
+func (d *Dir) Commit(tmp string, s cay.Snapshot) error {
+	if !cay.ValidID(string(s.ID)) {
+		return cay.Errorf(cay.Invalid, "snapshot id %q is not valid", s.ID)
+	}
+	if err := checkFiles(tmp, s); err != nil {
+		return err
+	}
+	if err := checkNothingElse(tmp, s); err != nil {
+		return err
+	}
+	final := d.path(s.ID)
+	if _, err := os.Lstat(final); err == nil {
+		return cay.Errorf(cay.Conflict, "snapshot %s exists", s.ID)
+	}
+	for _, f := range s.Files {
+		path := filepath.Join(tmp, f.Name)
+		if err := syncPath(path); err != nil {
+			return diskError(err, "sync %s", f.Name)
+		}
+		d.checks.passed(filepath.Join(final, f.Name), path) // it was just measured
+	}
+	text, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "encode the record of snapshot %s", s.ID)
+	}
+	text = append(text, '\n')
+	err = writeSynced(filepath.Join(tmp, sumName), []byte(sumOf(text)+"\n"))
+	if err == nil {
+		err = writeSynced(filepath.Join(tmp, recordName), text)
+	}
+	if err != nil {
+		return diskError(err, "write the record of snapshot %s", s.ID)
+	}
+	for dir := range directories(s) {
+		if err := syncPath(filepath.Join(tmp, dir)); err != nil {
+			return diskError(err, "sync snapshot %s", s.ID)
+		}
+	}
+	if err := os.Rename(tmp, final); err != nil {
+		return diskError(err, "name snapshot %s", s.ID)
+	}
+	d.unlock(tmp)
+	if err := syncPath(d.snapshots); err != nil {
+		return diskError(err, "sync %s", d.snapshots)
+	}
+	return nil
+}
+
+// Get finds a snapshot and checks that its files are there with their sizes.
+// It does not read them; Verify does. NotFound when there is none, Conflict
+// when this Cay is too old for it, Internal when it is damaged.
+func (d *Dir) Get(id cay.SnapshotID) (dir string, s cay.Snapshot, err error) {
+	if !cay.ValidID(string(id)) {
+		return "", s, cay.Errorf(cay.NotFound, "no snapshot %q", id)
+	}
+	dir = d.path(id)
+	s, err = readRecord(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", s, cay.Errorf(cay.NotFound, "no snapshot %q", id)
+	case err != nil:
+		return "", s, cay.Wrap(cay.Internal, err, "the record of snapshot %s is damaged", id).WithCode(cay.CodeDamaged)
+	case s.ID != id:
+		return "", s, cay.Errorf(cay.Internal, "the record in %s is that of snapshot %q", dir, s.ID)
+	case s.Format > cay.SnapshotFormat || s.Format < 1:
+		return "", s, cay.Errorf(cay.Conflict, "snapshot %s has format %d; this Cay reads up to %d", id, s.Format, cay.SnapshotFormat)
+	}
+	if err := checkFiles(dir, s); err != nil {
+		return "", s, err
+	}
+	return dir, s, nil
+}
+
+// IDs names every snapshot there is, damaged ones too.
+func (d *Dir) IDs() ([]string, error) {
+	entries, err := os.ReadDir(d.snapshots)
+	if err != nil {
+		return nil, diskError(err, "list snapshots")
+	}
+	var out []string
+	for _, e := range entries {
+		if cay.ValidID(e.Name()) { // else it is a temporary name
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
+}
+
+// List returns every whole snapshot, oldest first. One that cannot be read is
+// left out and named in the error; the rest is still good.
+func (d *Dir) List() ([]cay.Snapshot, error) {
+	ids, err := d.IDs()
+	if err != nil {
+		return nil, err
+	}
+	var out []cay.Snapshot
+	var bad []error
+	for _, id := range ids {
+		_, s, err := d.Get(cay.SnapshotID(id))
+		switch {
+		case err == nil:
+			out = append(out, s)
+		case cay.KindOf(err) != cay.NotFound: // removed while we looked
+			bad = append(bad, err)
+		}
+	}
+	slices.SortFunc(out, func(a, b cay.Snapshot) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
+	return out, errors.Join(bad...)
+}
+
+// Verify reads every file of a snapshot and compares its checksum with the
+// record. It takes as long as the disk does.
+func (d *Dir) Verify(ctx context.Context, id cay.SnapshotID) error {
+	dir, s, err := d.Get(id)
+	if err != nil {
+		return err
+	}
+	for _, f := range s.Files {
+		if err := checkFile(ctx, filepath.Join(dir, f.Name), id, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Remove deletes a snapshot; that it is gone already is no error. The caller
+// knows that nothing uses it. After Remove no caller finds it; its space
+// follows, which takes the disk a while and keeps no caller waiting.
+func (d *Dir) Remove(id cay.SnapshotID) error {
+	if !cay.ValidID(string(id)) {
+		return cay.Errorf(cay.NotFound, "no snapshot %q", id)
+	}
+	d.checks.forget(d.path(id))
+	// A temporary name first: a crash half way leaves no torn snapshot.
+	aside, lock, err := lockedTemp(d.snapshots)
+	if err != nil {
+		return diskError(err, "remove snapshot %s", id)
+	}
+	err = os.Rename(d.path(id), filepath.Join(aside, "gone"))
+	if err != nil {
+		defer lock.Close()
+		if errors.Is(err, fs.ErrNotExist) {
+			return os.Remove(aside)
+		}
+		return errors.Join(diskError(err, "remove snapshot %s", id), os.Remove(aside))
+	}
+	d.removals.Go(func() {
+		defer lock.Close()
+		d.removing.Lock()
+		defer d.removing.Unlock()
+		_ = os.RemoveAll(aside) // what a failing disk leaves, the next Open removes
+	})
+	return nil
+}
+
+// Settle waits until the space of everything that was removed is free.
+func (d *Dir) Settle() { d.removals.Wait() }
+
+func (d *Dir) path(id cay.SnapshotID) string { return filepath.Join(d.snapshots, string(id)) }
+
+// unlock lets go of an unfinished snapshot and reports whether it was held.
+func (d *Dir) unlock(tmp string) bool {
+	d.mu.Lock()
+	lock, held := d.locks[tmp]
+	delete(d.locks, tmp)
+	d.mu.Unlock()
+	if held {
+		lock.Close()
+	}
+	return held
+}
+
+func readRecord(dir string) (cay.Snapshot, error) {
+	var s cay.Snapshot
+	text, err := readBounded(filepath.Join(dir, recordName))
+	if err != nil {
+		return s, err
+	}
+	if err := checkSum(dir, text); err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return s, err
+	}
+	more, err := attached(dir)
+	s.Files = append(s.Files, more...)
+	return s, err
+}
+
+// checkSum compares the text of a record with its checksum, if it has one. A
+// checksum that cannot be read is damage as well.
+func checkSum(dir string, text []byte) error {
+	want, err := readBounded(filepath.Join(dir, sumName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && strings.TrimSpace(string(want)) != sumOf(text) {
+		err = errors.New("its checksum differs from the one that was written with it")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", recordName, err)
+	}
+	return nil
+}
+
+func sumOf(text []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(text, castagnoli)) }
+
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxRecord))
+}
+
+// checkFiles compares what a directory holds with its record, by size.
+func checkFiles(dir string, s cay.Snapshot) error {
+	if len(s.Files) == 0 {
+		return cay.Errorf(cay.Internal, "the record of snapshot %s names no files", s.ID)
+	}
+	for _, f := range s.Files {
+		if !validName(f.Name) {
+			return cay.Errorf(cay.Internal, "the record of snapshot %s names a bad file: %q", s.ID, f.Name)
+		}
+		st, err := os.Lstat(filepath.Join(dir, f.Name))
+		if err != nil {
+			return cay.Wrap(cay.Internal, err, "snapshot %s is damaged: %s cannot be read", s.ID, f.Name).WithCode(cay.CodeDamaged)
+		}
+		if !st.Mode().IsRegular() || st.Size() != f.Size {
+			return cay.Errorf(cay.Internal, "snapshot %s is damaged: %s has %d bytes, its record says %d", s.ID, f.Name, st.Size(), f.Size).WithCode(cay.CodeDamaged)
+		}
+	}
+	return nil
+}
+
+// validName accepts the name of a file in a snapshot, or in a directory of it.
+func validName(name string) bool {
+	return filepath.IsLocal(name) && name == filepath.Clean(name) && name != "." && name != recordName && name != sumName && name != attachedName &&
+		strings.Count(name, "/") <= 1 && !strings.HasPrefix(name, tempPrefix)
+}
+
+// directories are those of a snapshot, its own included.
+func directories(s cay.Snapshot) map[string]bool {
+	out := map[string]bool{".": true}
+	for _, f := range s.Files {
+		out[filepath.Dir(f.Name)] = true
+	}
+	return out
+}
+
+// checkNothingElse refuses files that no record names: nothing would ever
+// check or copy them.
+func checkNothingElse(dir string, s cay.Snapshot) error {
+	named := map[string]bool{recordName: true, sumName: true} // which a Commit that failed may have left
+	for _, f := range s.Files {
+		named[f.Name] = true
+	}
+	dirs := directories(s)
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return diskError(err, "read %s", dir)
+		}
+		name, err := filepath.Rel(dir, path)
+		if err == nil && !named[name] && !(e.IsDir() && dirs[name]) {
+			err = cay.Errorf(cay.Internal, "snapshot %s holds %q, which its record does not name", s.ID, name)
+		}
+		return err
+	})
+}

@@ -1,0 +1,159 @@
+package doctor
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/machine/disk/disktest"
+)
+
+func files(pairs ...string) host {
+	sys := fstest.MapFS{}
+	for i := 0; i < len(pairs); i += 2 {
+		sys[pairs[i]] = &fstest.MapFile{Data: []byte(pairs[i+1] + "\n")}
+	}
+	return host{config.Default(), sys}
+}
+
+func TestChecksOfTheKernel(t *testing.T) {
+	const (
+		release = "proc/sys/kernel/osrelease"
+		mounts  = "proc/self/mounts"
+		trap    = "proc/sys/kernel/seccomp/actions_avail"
+	)
+	for _, tc := range []struct {
+		what string
+		look func(host) Check
+		host host
+		want Status
+		say  string
+	}{
+		{"new kernel", with(kernel), files(release, "6.18.44-x"), OK, "6.18"},
+		{"just new enough", with(kernel), files(release, "5.10.0"), OK, "5.10"},
+		{"old kernel", with(kernel), files(release, "4.19.0-1-amd64"), Fail, "too old"},
+		{"no kernel", with(kernel), files(), Warn, "version"},
+		{"cgroup v2", with(cgroups), files("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids"), OK, "v2"},
+		{"cgroup v2 without pids", with(cgroups), files("sys/fs/cgroup/cgroup.controllers", "cpu memory"), Fail, "pids"},
+		{"cgroup v1", with(cgroups), files(mounts, "cgroup /a cgroup rw,cpu,cpuacct 0 0\ncgroup /b cgroup rw,memory 0 0\ncgroup /c cgroup rw,pids 0 0"), OK, "v1"},
+		{"no cgroups", with(cgroups), files(mounts, "proc /proc proc rw 0 0"), Fail, "cpu"},
+		{"system calls", with(systemCalls), files(trap, "kill_process trap errno"), OK, "seccomp"},
+		{"no seccomp", with(systemCalls), files(), Fail, "seccomp"},
+		{"no ptrace", with(systemCalls), files(trap, "trap", "proc/sys/kernel/yama/ptrace_scope", "3"), Fail, "ptrace"},
+		{"no user namespaces", with(systemCalls), files(trap, "trap", "proc/sys/user/max_user_namespaces", "0"), Fail, "user namespaces"},
+		{"much memory", with(memory), files("proc/meminfo", "MemTotal: 9 kB\nMemAvailable:   16000000 kB"), OK, "15.3 GiB"},
+		{"little memory", with(memory), files("proc/meminfo", "MemAvailable: 1000 kB"), Warn, "only"},
+		{"few tasks", with(tasks), files("proc/sys/kernel/pid_max", "32768", "proc/sys/kernel/threads-max", "99999999"), Warn, "pid_max"},
+		{"many tasks", with(tasks), files("proc/sys/kernel/pid_max", "4194304"), OK, "room"},
+	} {
+		got := tc.look(tc.host)
+		if got.Status != tc.want || !strings.Contains(got.Detail, tc.say) {
+			t.Errorf("%s: %+v, want %s that says %q", tc.what, got, tc.want, tc.say)
+		}
+		if (got.Status == OK) != (got.Hint == "") {
+			t.Errorf("%s: %+v: a hint belongs to what is not well, and only to that", tc.what, got)
+		}
+	}
+}
+
+func with[C any](look func(C, host) Check) func(host) Check {
+	return func(h host) Check {
+		var none C
+		return look(none, h)
+	}
+}
+
+func TestPort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	h := files()
+	h.cfg.Listen = l.Addr().String()
+	got := port(t.Context(), h)
+	if got.Status != Fail || !strings.Contains(got.Detail, "taken") || !strings.Contains(got.Hint, "CAY_LISTEN") {
+		t.Errorf("port in use: %+v", got)
+	}
+	h.cfg.Listen = "127.0.0.1:0"
+	if got := port(t.Context(), h); got.Status != OK {
+		t.Errorf("free port: %+v", got)
+	}
+	h.cfg.Listen = "192.88.99.7:80"
+	if got := port(t.Context(), h); got.Status != Fail {
+		t.Errorf("another host's address: %+v", got)
+	}
+}
+
+func TestRequiredNamesTheFirstFailure(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	cfg := config.Default()
+	cfg.Data, cfg.Run = t.TempDir(), t.TempDir()
+	cfg.Listen = l.Addr().String()
+	// Whatever else this host lacks, the port is taken.
+	err = Required(t.Context(), cfg)
+	if err == nil {
+		t.Fatal("Required is content with a taken port")
+	}
+	if e, ok := err.(*cay.Error); !ok || e.Hint == "" || strings.Contains(e.Error(), "\n") {
+		t.Errorf("Required = %v, want one line with a hint", err)
+	}
+}
+
+func TestRunChecksEverything(t *testing.T) {
+	cfg := config.Default()
+	cfg.Data, cfg.Run = t.TempDir(), t.TempDir()
+	got := Run(t.Context(), cfg)
+	if len(got) != len(examinations) {
+		t.Fatalf("%d checks, want %d", len(got), len(examinations))
+	}
+	for _, c := range got {
+		t.Logf("%-4s %-14s %s  %s", c.Status, c.Name, c.Detail, c.Hint)
+		if c.Name == "" || c.Detail == "" || (c.Status == OK) != (c.Hint == "") {
+			t.Errorf("incomplete: %+v", c)
+		}
+	}
+}
+
+// A server must start on a disk that is full, to remove things with; one that
+// never ran must not begin there.
+func TestADiskWithoutRoom(t *testing.T) {
+	h := files()
+	h.cfg.Data = disktest.Ext4(t, 256<<20)
+	if c := with(dataDirectory)(h); c.Status != Fail || !strings.Contains(c.Detail, "no disk space") {
+		t.Errorf("before the first start: %+v", c)
+	}
+	if err := os.WriteFile(filepath.Join(h.cfg.Data, "cay.db"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for free, say := range map[int64]string{48 << 20: "new work is refused", 16 << 20: "kept for records"} {
+		empty := disktest.FillTo(t, h.cfg.Data, free)
+		if c := with(dataDirectory)(h); c.Status != Warn || !strings.Contains(c.Detail, say) || !strings.Contains(c.Hint, "cay gc") {
+			t.Errorf("with %d MB free: %+v", free>>20, c)
+		}
+		empty()
+	}
+}
+
+// Storage that is not mounted yet is no lack of anything.
+func TestStorageThatWaits(t *testing.T) {
+	h := files()
+	h.cfg.Data = t.TempDir()
+	if err := os.WriteFile(filepath.Join(h.cfg.Data, "storage.xfs"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, look := range []func(host) Check{with(sharing), with(dataDirectory)} {
+		if c := look(h); c.Status != OK || !strings.Contains(c.Detail, "mounted when the server starts") {
+			t.Errorf("%+v", c)
+		}
+	}
+}

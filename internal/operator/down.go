@@ -1,0 +1,86 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/keys/seal"
+	"github.com/cay-run/cay/internal/machine/host"
+	"github.com/cay-run/cay/internal/machine/loopfs"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// Down stops the running server, if there is one, ends all sandboxes and
+// removes what Cay made on this host: containers, network, mounts, run
+// directory. Data stays: templates, keys, records. It may be called again.
+func Down(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+	if log == nil {
+		log = slog.Default()
+	}
+	at := Host(cfg)
+	if _, err := os.Stat(at.Data); errors.Is(err, os.ErrNotExist) {
+		return nil // nothing was ever started here
+	}
+	if down := loopfs.Down(at.Data); down != nil {
+		log.Error(down.Error())
+		if err := host.LetGo(ctx, at); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(loopfs.Mount(ctx, at.Data), host.Stop(ctx, at.Data)); err != nil {
+		return err
+	}
+	if err := end(ctx, at, log); err != nil {
+		return err
+	}
+	return loopfs.Unmount(ctx, at.Data)
+}
+
+// end is Down of a machine whose server has ended.
+func end(ctx context.Context, at host.Config, log *slog.Logger) error {
+	lock, err := host.Take(ctx, at)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	m, err := host.Open(ctx, at, log)
+	if err != nil {
+		return err
+	}
+	// Records that cannot be written keep no sandbox alive: the next server
+	// finds that its instance is gone, and records that.
+	unrecorded := recordDown(ctx, at, m)
+	if err := m.Remove(ctx, at); err != nil {
+		return errors.Join(err, unrecorded)
+	}
+	if unrecorded != nil {
+		return cay.Wrap(cay.KindOf(unrecorded), unrecorded, "all sandboxes have ended; why they did could not be recorded").
+			WithHint("the next start records them as lost with the host; paused sandboxes are kept")
+	}
+	return nil
+}
+
+// recordDown records why the sandboxes end.
+func recordDown(ctx context.Context, at host.Config, m *host.Machine) error {
+	if _, err := os.Stat(at.Database()); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	key, err := seal.Open(at.Data)
+	if err != nil {
+		return err
+	}
+	db, err := store.Open(ctx, at.Database(), key)
+	if err != nil {
+		return err
+	}
+	saved := func(id cay.SnapshotID) bool {
+		_, _, err := m.Snapshots.Get(id)
+		return err == nil
+	}
+	return errors.Join(control.RecordDown(ctx, db, saved), db.Close())
+}

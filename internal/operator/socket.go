@@ -1,0 +1,115 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// Listen makes the socket. Only root may open it. A socket that a killed server
+// left is replaced.
+func (d *Desk) Listen(ctx context.Context) (net.Listener, error) {
+	path := d.cfg.Host.Operator()
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, cay.Wrap(cay.Internal, err, "make room for %s", path)
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, cay.Wrap(cay.Internal, err, "listen on %s", path)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(cay.Wrap(cay.Internal, err, "close %s to others", path), l.Close())
+	}
+	return l, nil
+}
+
+// Serve answers on the socket until ctx ends and every request has ended.
+func (d *Desk) Serve(ctx context.Context, l net.Listener) {
+	face := &http.Server{
+		Handler: d.routes(), ReadHeaderTimeout: time.Minute,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	over := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(over)
+		_ = face.Shutdown(context.WithoutCancel(ctx)) // requests end with ctx
+	})
+	_ = face.Serve(l)
+	if !stop() {
+		<-over
+	}
+}
+
+func (d *Desk) routes() http.Handler {
+	routes := http.NewServeMux()
+	routes.HandleFunc("POST /collect", func(w http.ResponseWriter, r *http.Request) {
+		garbage, err := d.Collect(r.Context(), r.URL.Query().Get("dry") != "")
+		answer(w, report{Garbage: append([]cay.Garbage{}, garbage...), failure: failed(err)})
+	})
+	routes.HandleFunc("POST /keys/{name}", func(w http.ResponseWriter, r *http.Request) {
+		key, err := d.newKey(r.Context(), r.PathValue("name"))
+		answer(w, newKey{Key: key, failure: failed(err)})
+	})
+	d.packageRoutes(routes)
+	d.extraRoutes(routes)
+	d.verifyRoutes(routes)
+	d.backupRoutes(routes)
+	return routes
+}
+
+// answer encodes an answer; a client that has left does not get it.
+func answer(w http.ResponseWriter, out any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(out)
+}
+
+// streamTo returns what encodes one line of an answer at a time.
+func streamTo(w http.ResponseWriter) func(any) {
+	out, flush := json.NewEncoder(w), http.NewResponseController(w)
+	return func(line any) { _ = errors.Join(out.Encode(line), flush.Flush()) }
+}
+
+// failure is how an error travels: kind, code and hint included.
+type failure struct {
+	Error string   `json:"error,omitempty"`
+	Kind  cay.Kind `json:"kind,omitempty"`
+	Code  string   `json:"code,omitempty"`
+	Hint  string   `json:"hint,omitempty"`
+}
+
+func failed(err error) failure {
+	if err == nil {
+		return failure{}
+	}
+	out := failure{Error: err.Error(), Kind: cay.KindOf(err)}
+	var ours *cay.Error
+	if errors.As(err, &ours) {
+		out.Code, out.Hint = ours.Code, ours.Hint
+	}
+	return out
+}
+
+func (f failure) err() error {
+	if f.Error == "" {
+		return nil
+	}
+	return &cay.Error{Kind: f.Kind, Code: f.Code, Msg: f.Error, Hint: f.Hint}
+}
+
+// report is the answer of a collection.
+type report struct {
+	Garbage []cay.Garbage `json:"garbage"`
+	failure
+}
+
+// newKey is the answer to the wish for a key.
+type newKey struct {
+	Key string `json:"key,omitempty"`
+	failure
+}

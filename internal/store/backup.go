@@ -1,0 +1,41 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+
+	"github.com/cay-run/cay"
+)
+
+// Backup writes a copy of the records, as they are at one moment, into a new
+// file at path, while others read and write.
+func (s *SQLite) Backup(ctx context.Context, path string) error {
+	s.log.mu.Lock() // one connection does both, and a reader keeps the log long anyhow
+	defer s.log.mu.Unlock()
+	if _, err := s.log.db.ExecContext(ctx, `VACUUM INTO ?`, path); err != nil {
+		return dbError(err)
+	}
+	return syncFile(path)
+}
+
+// Check looks through the whole database for damage: pages that are not in
+// order, and indexes that say something else than their tables. It does not
+// see a byte that was flipped in a value that no index holds.
+func (s *SQLite) Check(ctx context.Context) error { return check(ctx, s.reader) }
+
+func check(ctx context.Context, db *sql.DB) error {
+	rows, err := db.QueryContext(ctx, `PRAGMA integrity_check(5)`)
+	found, err := collect(rows, err, func(row scanner) (text string, err error) {
+		return text, row.Scan(&text)
+	})
+	if err == nil && (len(found) != 1 || found[0] != "ok") {
+		err = errors.New(strings.Join(found, "; "))
+	}
+	if err != nil && ctx.Err() == nil {
+		return cay.Wrap(cay.Internal, err, "the database is damaged").
+			WithHint("restore it from a backup (cay restore), or see what `sqlite3 cay.db .recover` saves")
+	}
+	return err
+}

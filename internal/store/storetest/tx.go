@@ -1,0 +1,119 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// testTx has calls that are joined count together or not at all.
+func testTx(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	team := addTeam(t, s, "a")
+	b := sandbox(team.ID, 1)
+	failed := errors.New("no")
+	err := s.Tx(ctx, func(tx store.Store) error {
+		noError(t, tx.AddSandbox(ctx, b, eventOf(b, 1, cay.SandboxCreated)))
+		got, err := tx.Sandbox(ctx, team.ID, b.ID)
+		noError(t, err)
+		same(t, "what the transaction wrote", got, b)
+		wantKind(t, tx.Tx(ctx, func(inner store.Store) error { return inner.RemoveKey(ctx, team.ID, "none") }), cay.NotFound)
+		return failed
+	})
+	if !errors.Is(err, failed) {
+		t.Errorf("Tx = %v", err)
+	}
+	_, err = s.Sandbox(ctx, team.ID, b.ID)
+	wantKind(t, err, cay.NotFound)
+	last, err := s.LastEvent(ctx, team.ID)
+	noError(t, err)
+	same(t, "the number of events", last, int64(0))
+
+	noError(t, s.Tx(ctx, func(tx store.Store) error {
+		b.State = cay.Paused
+		return errors.Join(tx.AddSandbox(ctx, b), tx.UpdateSandbox(ctx, b, eventOf(b, 2, cay.SandboxPaused)))
+	}))
+	got, err := s.Sandbox(ctx, team.ID, b.ID)
+	noError(t, err)
+	b.Version++
+	same(t, "the sandbox", got, b)
+}
+
+// testRunning has many add a sandbox if there are few: what they count is what
+// is there when they add.
+func testRunning(t *testing.T, s store.Store) {
+	const most = 5
+	ctx := t.Context()
+	team, other := addTeam(t, s, "a"), addTeam(t, s, "b")
+	var wg sync.WaitGroup
+	var added atomic.Int32
+	full := errors.New("full")
+	for i := range 20 {
+		wg.Go(func() {
+			b := sandbox(team.ID, i)
+			err := s.Tx(context.Background(), func(tx store.Store) error {
+				n, _, err := tx.RunningOf(ctx, team.ID, b.ID)
+				if err == nil && n >= most {
+					err = full
+				}
+				if err != nil {
+					return err
+				}
+				return tx.AddSandbox(ctx, b)
+			})
+			switch {
+			case err == nil:
+				added.Add(1)
+			case !errors.Is(err, full):
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	same(t, "the number that was added", added.Load(), int32(most))
+	theirs := sandbox(other.ID, 1)
+	noError(t, s.AddSandbox(ctx, theirs))
+	for _, state := range []cay.State{cay.Paused, cay.Killed} {
+		b := sandbox(team.ID, 1)
+		b.State = state
+		noError(t, s.AddSandbox(ctx, b))
+	}
+	n, memory, err := s.RunningOf(ctx, team.ID, "")
+	noError(t, err)
+	same(t, "what runs", [2]int{n, memory}, [2]int{most, most * theirs.Limits.MemoryMB})
+	n, memory, err = s.RunningOf(ctx, other.ID, theirs.ID)
+	noError(t, err)
+	same(t, "what runs without one", [2]int{n, memory}, [2]int{})
+}
+
+func testStarts(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	team, other := addTeam(t, s, "a"), addTeam(t, s, "b")
+	a, b, theirs := sandbox(team.ID, 1), sandbox(team.ID, 2), sandbox(other.ID, 3)
+	noError(t, s.AddEvents(ctx,
+		eventOf(a, 1, cay.SandboxCreated), eventOf(a, 2, cay.SandboxRunning),
+		eventOf(b, 3, cay.SandboxRunning), eventOf(theirs, 4, cay.SandboxRunning),
+		eventOf(a, 10, cay.SandboxRunning), // a pause failed
+		eventOf(a, 11, cay.SandboxPaused), eventOf(a, 12, cay.SandboxKilled), eventOf(b, 13, cay.SandboxForked),
+		eventOf(b, 14, cay.SandboxPaused), eventOf(b, 15, cay.SandboxResumed), eventOf(b, 16, cay.SandboxKilled),
+	))
+	type start struct {
+		At   time.Time
+		Runs bool
+	}
+	for since, want := range map[int][]start{
+		0:  {{at(2), true}, {at(3), true}, {at(11), false}, {at(14), false}, {at(15), true}, {at(16), false}},
+		12: {{at(14), false}, {at(15), true}, {at(16), false}},
+		17: nil,
+	} {
+		var got []start
+		noError(t, s.Starts(ctx, team.ID, at(since), func(at time.Time, runs bool) { got = append(got, start{at, runs}) }))
+		same(t, "the starts", got, want)
+	}
+}

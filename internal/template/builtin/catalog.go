@@ -1,0 +1,111 @@
+package builtin
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/template/image"
+)
+
+// The templates that Cay brings.
+const (
+	Base                  = "base"
+	CodeInterpreterPython = "code-interpreter-python"
+	CodeInterpreter       = "code-interpreter-v1"
+	CodeInterpreterNewer  = "code-interpreter-newer"
+	Desktop               = "desktop"
+)
+
+// Names lists those that every server has, in the order in which to build
+// them: the later ones begin with the trees of the earlier ones.
+func Names() []string { return []string{Base, CodeInterpreterPython, CodeInterpreter} }
+
+// Descriptions says for people what each template that every server has is for.
+func Descriptions() map[string]string {
+	return map[string]string{
+		Base:                  "Debian with Python, Node.js, Git and build tools",
+		CodeInterpreterPython: "The code interpreter with Python alone: starts with less memory",
+		CodeInterpreter:       "The code interpreter: Python, JavaScript, TypeScript, R, Java and Bash",
+	}
+}
+
+// Extras lists those that are built when an operator asks for them.
+func Extras() []string { return []string{CodeInterpreterNewer, Desktop} }
+
+// definition is one template.
+type definition struct {
+	recipe image.Recipe
+	args   []string // of PID 1
+	ports  []int    // that must answer /health before the snapshot
+	limits cay.Limits
+}
+
+func lookup(name string) (definition, error) {
+	switch name {
+	case Base:
+		return definition{
+			recipe: image.Base(),
+			args:   []string{guest.AgentPath},
+			limits: cay.Limits{CPUs: 2, MemoryMB: 1024, DiskMB: 10240},
+		}, nil
+	case CodeInterpreterPython:
+		return definition{
+			recipe: image.CodeInterpreterPython(),
+			args:   []string{guest.AgentPath, "-interp", "-languages", "python"},
+			ports:  []int{guest.InterpPort},
+			limits: cay.Limits{CPUs: 2, MemoryMB: 1024, DiskMB: 10240},
+		}, nil
+	case CodeInterpreter, CodeInterpreterNewer:
+		recipe := image.CodeInterpreter()
+		if name == CodeInterpreterNewer {
+			recipe = image.CodeInterpreterNewer()
+		}
+		return definition{
+			recipe: recipe,
+			args:   []string{guest.AgentPath, "-interp"},
+			ports:  []int{guest.InterpPort},
+			limits: cay.Limits{CPUs: 2, MemoryMB: 2048, DiskMB: 10240},
+		}, nil
+	case Desktop:
+		return definition{
+			recipe: image.Desktop(),
+			args:   []string{guest.AgentPath},
+			limits: cay.Limits{CPUs: 2, MemoryMB: 2048, DiskMB: 10240},
+		}, nil
+	}
+	return definition{}, cay.Errorf(cay.NotFound, "no recipe for a template %q", name)
+}
+
+// boot is what a sandbox of it needs that starts from files.
+func (d definition) boot() cay.Boot {
+	return cay.Boot{Env: image.Env(), User: guest.User, Dir: guest.Home, Ports: d.ports}
+}
+
+// setup is what processes start with, also in templates built from this one.
+func (d definition) setup() cay.Setup {
+	return cay.Setup{Args: d.args, Ports: d.ports, Env: image.Env(), User: guest.User, Dir: guest.Home}
+}
+
+// key names everything that a snapshot of this definition depends on. Equal
+// keys need no second build.
+func (d definition) key(files []image.File, agentDigest, engineHash string) string {
+	text, err := json.Marshal(struct {
+		Recipe, Files, Agent, Engine string
+		Format, Image                int
+		Args                         []string
+		Ports                        []int
+		Limits                       cay.Limits
+		Boot                         cay.Boot
+	}{
+		d.recipe.Digest(), image.FilesDigest(files), agentDigest, engineHash,
+		cay.SnapshotFormat, image.Format, d.args, d.ports, d.limits, d.boot(),
+	})
+	if err != nil {
+		panic(err) // plain data: it cannot fail
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
