@@ -77,7 +77,7 @@ func eventKeys(t *testing.T) map[string]map[string]bool {
 			// …, type, reason, key, value, key, value
 			what, ok := call.Args[2].(*ast.SelectorExpr)
 			name := callee(call)
-			if !ok || name != "event" && name != "Report" && name != "Emit" {
+			if !ok || name != "NewEvent" && name != "Report" && name != "Emit" {
 				return true
 			}
 			if out[what.Sel.Name] == nil {

@@ -106,6 +106,28 @@ func TestImportsFollowGroups(t *testing.T) {
 	}
 }
 
+// TestUseCasesAreApart holds the three packages of use cases to what they
+// share.
+func TestUseCasesAreApart(t *testing.T) {
+	three := []string{"internal/control/fleet", "internal/control/lifecycle", "internal/control/builds"}
+	found := 0
+	for _, p := range packages(t) {
+		from := strings.TrimPrefix(p.ImportPath, module+"/")
+		if !slices.Contains(three, from) {
+			continue
+		}
+		found++
+		for _, imported := range p.Imports {
+			if to := strings.TrimPrefix(imported, module+"/"); slices.Contains(three, to) || to == "internal/control" {
+				t.Errorf("%s imports %s", from, to)
+			}
+		}
+	}
+	if found != len(three) {
+		t.Errorf("there are %d of %v", found, three)
+	}
+}
+
 // within reports whether path is dir or below it. The root holds only itself.
 func within(path, dir string) bool {
 	return path == dir || dir != "" && strings.HasPrefix(path, dir+"/")

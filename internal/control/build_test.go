@@ -14,6 +14,8 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/builds"
+	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/store"
 )
 
@@ -84,7 +86,7 @@ func withBuilder(t *testing.T, b *builder) *world {
 
 func (w *world) request(name string, tags ...string) (cay.Template, cay.Build) {
 	w.Helper()
-	t, b, err := w.c.RequestBuild(w.Context(), w.who(), control.BuildRequest{Name: name, Tags: tags})
+	t, b, err := w.c.RequestBuild(w.Context(), w.who(), builds.BuildRequest{Name: name, Tags: tags})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -93,7 +95,7 @@ func (w *world) request(name string, tags ...string) (cay.Template, cay.Build) {
 
 func (w *world) start(b cay.Build) {
 	w.Helper()
-	err := w.c.StartBuild(w.Context(), w.who(), string(b.Template), b.ID, control.BuildStart{FromTemplate: "base"})
+	err := w.c.StartBuild(w.Context(), w.who(), string(b.Template), b.ID, builds.BuildStart{FromTemplate: "base"})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -153,7 +155,7 @@ func TestBuildsAreRecorded(t *testing.T) {
 	if err != nil || found.Snapshot != "s2" || found.ID != tmpl.ID {
 		t.Errorf("by tag: %+v, %v", found, err)
 	}
-	err = w.c.StartBuild(t.Context(), w.who(), "app:v1", build.ID, control.BuildStart{FromTemplate: "base"})
+	err = w.c.StartBuild(t.Context(), w.who(), "app:v1", build.ID, builds.BuildStart{FromTemplate: "base"})
 	if cay.KindOf(err) != cay.Invalid {
 		t.Errorf("started again: %v", err)
 	}
@@ -258,7 +260,7 @@ func TestBuildsWaitForEachOther(t *testing.T) {
 	<-full
 	<-full // two at once
 	_, one := w.request("more")
-	start := control.BuildStart{FromTemplate: "base"}
+	start := builds.BuildStart{FromTemplate: "base"}
 	if err := w.c.StartBuild(t.Context(), w.who(), string(one.Template), one.ID, start); cay.KindOf(err) != cay.Exhausted {
 		t.Errorf("one more than a team may have: %v", err)
 	}
@@ -298,22 +300,22 @@ func TestABuildThatAServerLeftHasFailed(t *testing.T) {
 func TestWhatCannotBeBuilt(t *testing.T) {
 	w := withBuilder(t, &builder{})
 	for what, c := range map[string]struct {
-		r    control.BuildRequest
+		r    builds.BuildRequest
 		kind cay.Kind
 	}{
-		"a template of Cay's":   {control.BuildRequest{Name: "base"}, cay.Denied},
-		"another team's name":   {control.BuildRequest{Name: "them/app"}, cay.Denied},
-		"an id for a name":      {control.BuildRequest{Name: string(cay.NewBuildID())}, cay.Invalid},
-		"three CPUs":            {control.BuildRequest{Name: "app", CPUs: 3}, cay.Invalid},
-		"no memory to speak of": {control.BuildRequest{Name: "app", MemoryMB: 2}, cay.Invalid},
-		"a tag with a slash":    {control.BuildRequest{Name: "app", Tags: []string{"a/b"}}, cay.Invalid},
+		"a template of Cay's":   {builds.BuildRequest{Name: "base"}, cay.Denied},
+		"another team's name":   {builds.BuildRequest{Name: "them/app"}, cay.Denied},
+		"an id for a name":      {builds.BuildRequest{Name: string(cay.NewBuildID())}, cay.Invalid},
+		"three CPUs":            {builds.BuildRequest{Name: "app", CPUs: 3}, cay.Invalid},
+		"no memory to speak of": {builds.BuildRequest{Name: "app", MemoryMB: 2}, cay.Invalid},
+		"a tag with a slash":    {builds.BuildRequest{Name: "app", Tags: []string{"a/b"}}, cay.Invalid},
 	} {
 		if _, _, err := w.c.RequestBuild(t.Context(), w.who(), c.r); cay.KindOf(err) != c.kind {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	_, b := w.request("app")
-	for what, s := range map[string]control.BuildStart{
+	for what, s := range map[string]builds.BuildStart{
 		"nothing to begin with": {},
 		"two to begin with":     {FromTemplate: "a", FromImage: "b"},
 		"half an ENV":           {FromTemplate: "a", Steps: []cay.BuildStep{{Type: "ENV", Args: []string{"A"}}}},
@@ -343,12 +345,12 @@ func TestExtrasSayHowTheyCome(t *testing.T) {
 			t.Errorf("%s: %v", ref, err)
 		}
 	}
-	if _, _, err := w.c.RequestBuild(t.Context(), w.who(), control.BuildRequest{Name: "desktop"}); cay.KindOf(err) != cay.Denied {
+	if _, _, err := w.c.RequestBuild(t.Context(), w.who(), builds.BuildRequest{Name: "desktop"}); cay.KindOf(err) != cay.Denied {
 		t.Errorf("a build takes its name: %v", err)
 	}
 	build := func(image string) cay.Build {
 		_, b := w.request("app")
-		if err := w.c.StartBuild(t.Context(), w.who(), string(b.Template), b.ID, control.BuildStart{FromImage: image}); err != nil {
+		if err := w.c.StartBuild(t.Context(), w.who(), string(b.Template), b.ID, builds.BuildStart{FromImage: image}); err != nil {
 			t.Fatal(err)
 		}
 		return w.await(b)
@@ -358,7 +360,7 @@ func TestExtrasSayHowTheyCome(t *testing.T) {
 			t.Errorf("FROM %s: %+v", image, got)
 		}
 	}
-	if _, err := w.c.Publish(t.Context(), control.Publication{Team: w.team.ID, Names: []string{"desktop"}, Public: true, Snapshot: "s1"}); err != nil {
+	if _, err := w.c.Publish(t.Context(), fleet.Publication{Team: w.team.ID, Names: []string{"desktop"}, Public: true, Snapshot: "s1"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := build("e2bdev/desktop"); got.State != cay.BuildReady {

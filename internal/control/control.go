@@ -1,92 +1,30 @@
-// Package control holds the use cases: create, list, extend, pause, resume,
-// fork and kill sandboxes, take snapshots, find templates. It is the only writer of a sandbox's state. Truth
-// is in the store; what lives is kept in memory as well, and a node does the
-// work.
+// Package control puts the use cases together, which are three packages: fleet
+// has the catalogue and the lists, lifecycle the live sandboxes of one node,
+// builds the queue of builds. Truth is in the store; ledger is what the three
+// share, and none of them knows another.
 package control
 
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/builds"
+	"github.com/cay-run/cay/internal/control/fleet"
+	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/control/logbook"
-	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/store"
 )
 
-// Node runs sandboxes. Create leaves nothing behind when it fails; Kill of an
-// unknown instance is no error; Deaths tells of every instance that ended,
-// also of those that were killed or paused.
-//
-// The node may be another machine's: every call can fail, and what it tells in
-// order is asked for with a cursor.
+// Node is all that the use cases ask of a node.
 type Node interface {
-	// Where spec welcomes an instance that was made beforehand, Create may answer
-	// with one, which has other ids than spec and the tokens that go with them.
-	Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error)
-	// Prepare is Create, but requests do not reach the instance before Route
-	// has them reach it, in place of any other of its sandbox.
-	Prepare(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error)
-	Route(ctx context.Context, id cay.InstanceID) error
-	// Pause saves an instance and ends it; Checkpoint saves it and lets it
-	// run on. Of the record it takes the ids and whose agent is inside. An
-	// error means that nothing was saved and the instance runs on, unless it
-	// died, which Deaths tells.
-	Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error
-	Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error
-	// Snapshots lists what was saved of sandboxes. RemoveSnapshot removes
-	// such a one; any other is left alone.
-	Snapshots(ctx context.Context) ([]cay.Snapshot, error)
-	// Snapshot returns the record of a snapshot.
-	Snapshot(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error)
-	RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error
-	// Compare tells which files differ between two moments.
-	Compare(ctx context.Context, before, after cay.Moment) (cay.Comparison, error)
-
-	// DiskUse says what groups of snapshots take on the disk.
-	DiskUse(ctx context.Context, groups [][]cay.SnapshotID) ([]cay.DiskUse, error)
-	Kill(ctx context.Context, id cay.InstanceID, cause cay.Cause) error
-	// SetNetwork replaces an instance's policy: all of it, or nothing.
-	SetNetwork(ctx context.Context, id cay.InstanceID, p cay.NetworkPolicy) error
-	Instances(ctx context.Context) ([]cay.Instance, error)
-	// Connections lists what an instance tried to reach lately.
-	Connections(ctx context.Context, id cay.InstanceID) ([]cay.Connection, error)
-	Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error)
-	// Responds asks the agent of an instance whether it answers. An error
-	// means that it did not before ctx ended.
-	Responds(ctx context.Context, id cay.InstanceID) error
-	// Diary asks the guest what happened inside after an entry.
-	// guest.ErrNoDiary when it cannot tell.
-	Diary(ctx context.Context, id cay.InstanceID, after int64) (guest.Diary, error)
-	// Deaths tells how instances ended, after a cursor, and the cursor to ask
-	// with next. It waits for one. Until it is asked with a later cursor, it
-	// tells the same again.
-	Deaths(ctx context.Context, after cay.Cursor) ([]cay.Death, cay.Cursor, error)
+	lifecycle.Node
+	fleet.Node
+	ledger.Snapshots
 }
-
-// Tokens derives the tokens of a sandbox from its id.
-type Tokens interface {
-	Access(id cay.SandboxID) string
-	Traffic(id cay.SandboxID) string
-}
-
-// MaxTimeout is the longest time that a sandbox can be given at once.
-const MaxTimeout = 30 * 24 * time.Hour
-
-const (
-	createWithin = time.Minute      // a client waits no longer
-	saveWithin   = 10 * time.Minute // a large memory on a slow disk
-	endWithin    = 30 * time.Second // to record an end and have the node carry it out
-	retryAfter   = 5 * time.Second  // when an end failed, and twice that the next time
-	retryMost    = 5 * time.Minute
-	sweepEvery   = 5 * time.Second // metrics, and what node and store disagree on
-	lookAgain    = time.Minute     // at deadlines, in case the clock was set
-	keepKilled   = 7 * 24 * time.Hour
-	pruneEvery   = time.Hour
-)
 
 // Config is what a Control needs. Logs keeps what guests say. Logs and Log
 // may be nil.
@@ -94,9 +32,9 @@ type Config struct {
 	Store  store.Store
 	Node   Node
 	NodeID cay.NodeID
-	Tokens Tokens
+	Tokens lifecycle.Tokens
 	Logs   *logbook.Book
-	Sealer Sealer // nil keeps no secrets
+	Sealer fleet.Sealer // nil keeps no secrets
 	Log    *slog.Logger
 	// TeamSandboxes and TeamMemoryMB bound what a team may have running at
 	// once, in number and in what their templates promise; 0 is no bound.
@@ -104,324 +42,69 @@ type Config struct {
 	// Builder builds templates; nil for a server that builds none. Reserved
 	// are the names of templates that Cay brings, Extras those of them that are
 	// there only when an operator asked for them.
-	Builder  Builder
+	Builder  builds.Builder
 	Reserved []string
 	Extras   []string
 	// Backlog is what of Reserved is still being built; nil for nothing.
-	Backlog Backlog
+	Backlog ledger.Backlog
 }
 
-// Backlog is what a server has still to build of the templates that Cay brings.
-type Backlog interface {
-	// Of tells how far the build of a template is, if it is not done.
-	Of(name string) (told string, building bool)
-	Names() []string
-}
-
-// nothing is the backlog of a server that has built all.
-type nothing struct{}
-
-func (nothing) Of(string) (string, bool) { return "", false }
-func (nothing) Names() []string          { return nil }
-
-// Control carries the use cases out.
+// Control is the sum of the use cases of one server.
 type Control struct {
-	store  store.Store
-	node   Node
-	nodeID cay.NodeID
-	tokens Tokens
-	logs   *logbook.Book
-	sealer Sealer
-	log    *slog.Logger
-	most   quota
-
-	readers chan struct{}  // a token for each diary that is read in the background
-	reading sync.WaitGroup // them
-
-	wake     chan struct{} // a deadline changed
-	wakeAuto chan struct{} // an automatic checkpoint may be due
-	told     hub           // events were recorded
-
-	mu   sync.RWMutex
-	live map[cay.SandboxID]*entry // all that are not killed
-	// starting are the places that are taken for sandboxes to come, orphans the
-	// last deaths of instances that were not known.
-	starting map[*starting]struct{}
-	orphans  []cay.Death
-	// claimed are idempotency keys that a create is at work with; each
-	// channel is closed when it is done.
-	claimed map[onceKey]chan struct{}
-
-	builds    builds
-	comparing turns
-	holds     *holds
+	*fleet.Catalogue
+	*lifecycle.Controller
+	*builds.Queue
+	ledger *ledger.Ledger
 }
 
-// entry is a sandbox that is not killed. Who changes it holds its lock from
-// the decision to the record; who reads it takes what is recorded.
-type entry struct {
-	lock    chan struct{} // holds a value while locked
-	current atomic.Pointer[cay.Sandbox]
-	metrics history
-	diary   diary
-	reports allowance // of events that the guest causes
-	toldEnd time.Time // the end that the last event told
-
-	tree treeState
-
-	ending      atomic.Bool              // Run is ending it
-	endFailed   atomic.Pointer[endRetry] // nil unless its end failed
-	pauseFailed string                   // why the last pause failed, if it did; guarded by the lock
-	missed      int                      // sweeps in a row that did not find its instance
-}
-
-func newEntry(s cay.Sandbox) *entry {
-	e := &entry{lock: make(chan struct{}, 1), toldEnd: s.EndAt}
-	e.current.Store(&s)
-	return e
-}
-
-func (e *entry) acquire(ctx context.Context) error {
-	select {
-	case e.lock <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return cay.Wrap(cay.Unavailable, ctx.Err(), "sandbox %s is busy", e.sandbox().ID)
-	}
-}
-
-func (e *entry) release() { <-e.lock }
-
-// sandbox returns the record. Its maps are shared and never written.
-func (e *entry) sandbox() cay.Sandbox { return *e.current.Load() }
-
-// Open brings store and node to agree: a sandbox whose instance is gone is
-// killed, or paused if it was saved; an instance or a snapshot that no record
-// wants is removed. Run must follow.
+// Open brings store and node to agree, and then looks at the builds that an
+// earlier server was at. Run must follow.
 func Open(ctx context.Context, cfg Config) (*Control, error) {
-	c := &Control{
-		store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, sealer: cfg.Sealer, logs: cfg.Logs, log: cfg.Log,
-		most:    quota{cfg.TeamSandboxes, cfg.TeamMemoryMB},
-		readers: make(chan struct{}, diaryReaders),
-		wake:    make(chan struct{}, 1), wakeAuto: make(chan struct{}, 1),
-		live:  make(map[cay.SandboxID]*entry),
-		holds: newHolds(), starting: make(map[*starting]struct{}),
-		claimed: make(map[onceKey]chan struct{}),
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	c.builds.open(cfg)
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
-	}
-	if err := c.reconcile(ctx); err != nil {
+	c := &Control{ledger: ledger.New(ledger.Config{
+		Store: cfg.Store, Snapshots: cfg.Node, Backlog: cfg.Backlog, Extras: cfg.Extras, Log: cfg.Log,
+	})}
+	var err error
+	c.Controller, err = lifecycle.Open(ctx, lifecycle.Config{
+		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Tokens: cfg.Tokens, Logs: cfg.Logs, Log: cfg.Log,
+		TeamSandboxes: cfg.TeamSandboxes, TeamMemoryMB: cfg.TeamMemoryMB,
+	})
+	if err != nil {
 		return nil, err
 	}
-	if err := c.endLostBuilds(ctx); err != nil {
+	c.Queue, err = builds.Open(ctx, builds.Config{
+		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, Builder: cfg.Builder,
+		Reserved: slices.Concat(cfg.Reserved, cfg.Extras), Log: cfg.Log,
+	})
+	if err != nil {
 		return nil, err
 	}
+	c.Catalogue = fleet.New(fleet.Config{Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, Builds: c.Queue, Sealer: cfg.Sealer})
 	return c, nil
 }
 
-func (c *Control) reconcile(ctx context.Context) error {
-	rows, err := c.store.LiveSandboxes(ctx)
-	if err != nil {
-		return err
-	}
-	unclaimed := make(map[cay.InstanceID]cay.Instance)
-	instances, err := c.node.Instances(ctx)
-	if err != nil {
-		return err
-	}
-	for _, i := range instances {
-		unclaimed[i.Spec.Instance] = i
-	}
-	snapshots, err := c.node.Snapshots(ctx)
-	if err != nil {
-		return err
-	}
-	saved := make(map[cay.SnapshotID]bool)
-	for _, s := range snapshots {
-		saved[s.ID] = true
-	}
-	for _, s := range rows {
-		var instance *cay.Instance
-		if i, ok := unclaimed[s.Instance]; ok {
-			instance = &i
-		}
-		found := settled(s, instance, saved[s.Snapshot])
-		found, changed := inForce(found, instance)
-		var events []cay.Event
-		if found.State == cay.Running {
-			delete(unclaimed, s.Instance)
-		}
-		if found.State != s.State {
-			c.log.Warn("sandbox was left half way", "sandbox", s.ID, "was", s.State, "is", found.State, "cause", found.Cause)
-			changed = true
-			events = append(events, foundEvent(found))
-		}
-		if changed {
-			if err := c.store.UpdateNetwork(ctx, found, events...); err != nil {
-				return err
-			}
-			found.Version++
-		}
-		if found.State != cay.Killed {
-			c.live[s.ID] = newEntry(found)
-		}
-	}
-	if err := c.reconcileTrees(ctx); err != nil {
-		return err
-	}
-	for id, i := range unclaimed {
-		c.log.Warn("instance has no record", "instance", id, "sandbox", i.Spec.Sandbox)
-		c.stop(ctx, id, cay.CauseHostLost)
-	}
-	for _, s := range snapshots {
-		c.discard(ctx, s.ID)
-	}
-	return nil
+// Run keeps sandboxes to their time and carries builds out, until ctx ends.
+// Sandboxes go on living then.
+func (c *Control) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	wg.Go(func() { c.Queue.Run(ctx) })
+	err := c.Controller.Run(ctx)
+	wg.Wait()
+	return err
 }
 
-// settled returns what has become of a sandbox while no server was there.
-// Unfinished changes are undone where that can be: a pause whose
-// guest lives did not happen, nor did a resume, of which no caller was told.
-func settled(s cay.Sandbox, instance *cay.Instance, saved bool) cay.Sandbox {
-	switch {
-	case s.State == cay.Paused:
-	case s.State == cay.Running && instance != nil:
-	case s.State == cay.Pausing && instance != nil:
-		s.State, s.Snapshot = cay.Running, instance.Spec.Snapshot
-	case (s.State == cay.Pausing || s.State == cay.Resuming) && saved:
-		s = paused(s)
-	case s.State == cay.Creating: // no caller was told of it
-		s = killed(s, cay.CauseFailedStart, now())
-	default:
-		s = killed(s, cay.CauseHostLost, now())
-	}
-	return s
+// Needs reports whether a snapshot must be kept: a sandbox, a template or
+// work in progress needs it, or that is unknown.
+func (c *Control) Needs(ctx context.Context, id cay.SnapshotID) bool { return c.ledger.Needs(ctx, id) }
+
+// Discard removes a snapshot if nothing needs it, and reports whether it did.
+func (c *Control) Discard(ctx context.Context, id cay.SnapshotID) (bool, error) {
+	return c.ledger.Discard(ctx, id)
 }
 
-// now has the precision of all recorded times.
-func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
-
-// killed returns the record of a sandbox that ended. What it was given as
-// environment holds secrets and is of no more use.
-func killed(s cay.Sandbox, cause cay.Cause, at time.Time) cay.Sandbox {
-	s.State, s.Cause, s.EndedAt, s.Env = cay.Killed, cause, at.UTC().Truncate(time.Millisecond), nil
-	return s
-}
-
-func errNoSandbox(id cay.SandboxID) error {
-	return cay.Errorf(cay.NotFound, "sandbox %q not found: it doesn't exist or you don't have access to it", string(id))
-}
-
-// find returns a team's living sandbox.
-func (c *Control) find(team cay.TeamID, id cay.SandboxID) (*entry, error) {
-	c.mu.RLock()
-	e := c.live[id]
-	c.mu.RUnlock()
-	if e == nil {
-		return nil, errNoSandbox(id)
-	}
-	if s := e.sandbox(); s.Team != team || s.State == cay.Creating {
-		return nil, errNoSandbox(id)
-	}
-	return e, nil
-}
-
-// entries returns all that lives.
-func (c *Control) entries() []*entry {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	out := make([]*entry, 0, len(c.live))
-	for _, e := range c.live {
-		out = append(out, e)
-	}
-	return out
-}
-
-// change runs f on a team's sandbox while no other caller changes it.
-func (c *Control) change(ctx context.Context, team cay.TeamID, id cay.SandboxID, f func(*entry, cay.Sandbox) error) error {
-	e, err := c.find(team, id)
-	if err != nil {
-		return err
-	}
-	if err := e.acquire(ctx); err != nil {
-		return err
-	}
-	defer e.release()
-	s := e.sandbox()
-	if s.State == cay.Killed { // while this waited
-		return errNoSandbox(id)
-	}
-	return f(e, s)
-}
-
-// save records a sandbox and what happened to it. The caller holds its lock. A
-// caller that goes away must not leave memory and store apart, so this cannot
-// be cancelled. The network stays as it is recorded: only changeNetwork changes
-// it.
-func (c *Control) save(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) error {
-	return c.record(ctx, e, s, func(ctx context.Context, s cay.Sandbox) error { return c.store.UpdateSandbox(ctx, s, events...) })
-}
-
-// record is save with what is to be written. The version is the one that this
-// server knows: Conflict when another one has changed the record.
-func (c *Control) record(ctx context.Context, e *entry, s cay.Sandbox, write func(context.Context, cay.Sandbox) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
-	defer cancel()
-	s.Version = e.sandbox().Version
-	if err := write(ctx, s); err != nil {
-		return err
-	}
-	s.Version++
-	e.current.Store(&s)
-	c.told.wake(s.Team)
-	c.lookAtDeadlines()
-	return nil
-}
-
-// lookAtDeadlines says that one may have changed.
-func (c *Control) lookAtDeadlines() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-}
-
-// end kills a sandbox. The caller holds its lock. The record comes first: if
-// the server dies after it, the next one finds an instance that no record
-// wants. Evidence, if any, is of the cause.
-func (c *Control) end(ctx context.Context, who cay.Caller, e *entry, cause cay.Cause, at time.Time, evidence string) error {
-	s := killed(e.sandbox(), cause, at)
-	if err := c.save(ctx, e, s, event(who, s, cay.SandboxKilled, string(cause), "evidence", evidence)); err != nil {
-		return err
-	}
-	c.drop(s.ID)
-	c.log.Info("sandbox ended", "sandbox", s.ID, "cause", cause)
-	if cause == cay.CauseAsked || cause == cay.CauseTimeout { // else no guest is there to answer
-		c.readDiary(ctx, e, diaryLast)
-	}
-	c.stop(ctx, s.Instance, cause)
-	c.discard(ctx, s.Snapshot)
-	c.leaveTree(ctx, e, s)
-	return nil
-}
-
-func (c *Control) drop(id cay.SandboxID) {
-	c.mu.Lock()
-	delete(c.live, id)
-	c.mu.Unlock()
-}
-
-// stop has the node end an instance. What fails here is tried again by the
-// sweep, for as long as the node has the instance.
-func (c *Control) stop(ctx context.Context, id cay.InstanceID, cause cay.Cause) {
-	if id == "" { // it was paused
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
-	defer cancel()
-	if err := c.node.Kill(ctx, id, cause); err != nil {
-		c.log.Error("cannot end an instance", "instance", id, "err", err)
-	}
+// Announce records an event of the machine for every team.
+func (c *Control) Announce(ctx context.Context, what cay.EventType, reason string, data ...string) error {
+	return c.ledger.Announce(ctx, what, reason, data...)
 }

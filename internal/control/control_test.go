@@ -14,6 +14,7 @@ import (
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/control/controltest"
+	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/control/logbook"
 	"github.com/cay-run/cay/internal/store"
 	"github.com/cay-run/cay/internal/store/storetest"
@@ -41,7 +42,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w.restart()
-	_, err = w.c.Publish(t.Context(), control.Publication{
+	_, err = w.c.Publish(t.Context(), fleet.Publication{
 		Team: w.team.ID, Names: []string{"base", "alias"}, Snapshot: "s1", RecipeDigest: "d1",
 		Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024},
 	})

@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/fleet"
+	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/guest"
 )
 
@@ -54,7 +55,7 @@ func (s *speaker) diary(_ cay.InstanceID, after int64) (guest.Diary, error) {
 
 func (w *world) messages(id cay.SandboxID) string {
 	w.Helper()
-	lines, err := w.c.Logs(w.Context(), w.who(), control.LogQuery{Sandbox: id})
+	lines, err := w.c.Logs(w.Context(), w.who(), lifecycle.LogQuery{Sandbox: id})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -96,15 +97,15 @@ func TestDiaryIsReadOnce(t *testing.T) {
 		t.Fatalf("after its end %q", got)
 	}
 	for _, tt := range []struct {
-		q    control.LogQuery
+		q    lifecycle.LogQuery
 		want string
 	}{
-		{control.LogQuery{Limit: 1}, "sandbox created"},
-		{control.LogQuery{Limit: 1, Newest: true}, "sandbox killed"},
-		{control.LogQuery{Search: "c"}, "c"},
-		{control.LogQuery{Level: "error"}, ""},
-		{control.LogQuery{From: time.Now().Add(time.Minute)}, ""},
-		{control.LogQuery{To: time.Now().Add(-time.Minute)}, ""},
+		{lifecycle.LogQuery{Limit: 1}, "sandbox created"},
+		{lifecycle.LogQuery{Limit: 1, Newest: true}, "sandbox killed"},
+		{lifecycle.LogQuery{Search: "c"}, "c"},
+		{lifecycle.LogQuery{Level: "error"}, ""},
+		{lifecycle.LogQuery{From: time.Now().Add(time.Minute)}, ""},
+		{lifecycle.LogQuery{To: time.Now().Add(-time.Minute)}, ""},
 	} {
 		tt.q.Sandbox = box.ID
 		lines, err := w.c.Logs(t.Context(), w.who(), tt.q)
@@ -132,7 +133,7 @@ func TestDiaryOfAHostileGuest(t *testing.T) {
 		})
 	}
 	s.say(guest.DiaryEntry{Event: "sandbox.killed", Message: "fake"})
-	lines, err := w.c.Logs(t.Context(), w.who(), control.LogQuery{Sandbox: box.ID})
+	lines, err := w.c.Logs(t.Context(), w.who(), lifecycle.LogQuery{Sandbox: box.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +142,7 @@ func TestDiaryOfAHostileGuest(t *testing.T) {
 			t.Fatalf("a line is %.200q", text)
 		}
 	}
-	events, err := w.c.Events(t.Context(), w.who(), control.EventQuery{Team: w.team.ID, Sandbox: box.ID})
+	events, err := w.c.Events(t.Context(), w.who(), fleet.EventQuery{Team: w.team.ID, Sandbox: box.ID})
 	if err != nil || len(events) >= 100 || len(events) < 20 {
 		t.Errorf("%d events, %v", len(events), err)
 	}
@@ -186,7 +187,7 @@ func TestDiaryOfTheBusyIsWatched(t *testing.T) {
 		used.Store(int64(time.Second))
 		time.Sleep(6 * time.Second)
 		synctest.Wait()
-		killed, err := w.c.Events(t.Context(), w.who(), control.EventQuery{Team: w.team.ID, Sandbox: box.ID, Type: cay.ProcessKilled})
+		killed, err := w.c.Events(t.Context(), w.who(), fleet.EventQuery{Team: w.team.ID, Sandbox: box.ID, Type: cay.ProcessKilled})
 		if err != nil || len(killed) != 1 || killed[0].Reason != cay.ReasonMemory || killed[0].Data["pid"] != "7" || killed[0].Data["name"] != "python3" {
 			t.Errorf("told %+v, %v", killed, err)
 		}

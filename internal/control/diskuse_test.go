@@ -4,14 +4,14 @@ import (
 	"testing"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/fleet"
 )
 
 // A template takes what all its builds take, each snapshot once.
 func TestDiskUse(t *testing.T) {
 	w := newWorld(t) // with base, of s1
 	for _, id := range []cay.SnapshotID{"s2", "s3", "s3"} {
-		_, err := w.c.Publish(t.Context(), control.Publication{
+		_, err := w.c.Publish(t.Context(), fleet.Publication{
 			Team: w.team.ID, Names: []string{"other"}, Snapshot: id, RecipeDigest: string(id), Limits: cay.Limits{CPUs: 1, MemoryMB: 512, DiskMB: 1024},
 		})
 		if err != nil {

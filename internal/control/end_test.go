@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/lifecycle"
 )
 
 func TestDownIsAskedFor(t *testing.T) {
@@ -17,7 +17,7 @@ func TestDownIsAskedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // it may be called again
-		err := control.RecordDown(t.Context(), w.store, func(id cay.SnapshotID) bool { return id == saved.Snapshot })
+		err := lifecycle.RecordDown(t.Context(), w.store, func(id cay.SnapshotID) bool { return id == saved.Snapshot })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/fleet"
+	"github.com/cay-run/cay/internal/control/lifecycle"
 )
 
 func TestReconcile(t *testing.T) {
@@ -130,7 +131,7 @@ func TestParallelLife(t *testing.T) {
 				if _, err := w.c.Extend(context.Background(), w.who(), s.ID, 2*time.Hour); err != nil {
 					t.Error(err)
 				}
-				if _, err := w.c.List(context.Background(), w.who(), control.Query{Limit: 5}); err != nil {
+				if _, err := w.c.List(context.Background(), w.who(), fleet.Query{Limit: 5}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -151,7 +152,7 @@ func TestParallelLife(t *testing.T) {
 func TestWrongTimeouts(t *testing.T) {
 	w := newWorld(t)
 	s := w.create(time.Hour)
-	for _, d := range []time.Duration{-1, control.MaxTimeout + 1} {
+	for _, d := range []time.Duration{-1, lifecycle.MaxTimeout + 1} {
 		if _, err := w.c.Create(t.Context(), w.who(), w.spec(d)); cay.KindOf(err) != cay.Invalid {
 			t.Errorf("create with %v: %v", d, err)
 		}
@@ -197,7 +198,7 @@ func TestTemplateReferences(t *testing.T) {
 
 func TestPublish(t *testing.T) {
 	w := newWorld(t)
-	p := control.Publication{
+	p := fleet.Publication{
 		Team: w.team.ID, Names: []string{"base"}, Snapshot: "s1", RecipeDigest: "d1",
 		Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024},
 	}
@@ -235,7 +236,7 @@ func TestListPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	var seen []cay.SandboxID
-	q := control.Query{States: []cay.State{cay.Running}, Limit: 2}
+	q := fleet.Query{States: []cay.State{cay.Running}, Limit: 2}
 	for {
 		page, err := w.c.List(t.Context(), w.who(), q)
 		if err != nil || page.Total[cay.Running] != 4 {

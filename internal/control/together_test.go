@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/store"
 )
 
@@ -219,7 +219,7 @@ func TestChangesOfAnotherServer(t *testing.T) {
 	if err := w.c.SetTimeout(t.Context(), w.who(), s.ID, 2*time.Hour); err != nil {
 		t.Error(err)
 	}
-	if page, err := w.c.List(t.Context(), w.who(), control.Query{}); err != nil || page.Sandboxes[0].Alias != "changed" {
+	if page, err := w.c.List(t.Context(), w.who(), fleet.Query{}); err != nil || page.Sandboxes[0].Alias != "changed" {
 		t.Errorf("%+v, %v", page.Sandboxes, err)
 	}
 }

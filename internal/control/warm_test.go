@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/store"
 )
 
@@ -44,7 +44,7 @@ func TestWarmCreateIsRecordedOnce(t *testing.T) {
 		if _, err := w.store.Sandbox(ctx, w.team.ID, spec.Sandbox); cay.KindOf(err) != cay.NotFound {
 			t.Errorf("recorded before it runs: %v", err)
 		}
-		if _, err := w.c.Publish(ctx, control.Publication{Team: w.team.ID, Names: []string{"base"}, Snapshot: "s2", RecipeDigest: "d2"}); err != nil {
+		if _, err := w.c.Publish(ctx, fleet.Publication{Team: w.team.ID, Names: []string{"base"}, Snapshot: "s2", RecipeDigest: "d2"}); err != nil {
 			t.Error(err)
 		}
 		if removed, err := w.c.Discard(ctx, "s1"); removed || err != nil {
@@ -163,7 +163,7 @@ func TestDiesAsItStarts(t *testing.T) {
 			t.Errorf("Create = %v", err)
 		}
 		w.node.OnCreated = nil
-		if page, err := w.c.List(t.Context(), w.who(), control.Query{States: []cay.State{cay.Running}}); err != nil || len(page.Sandboxes) != 0 {
+		if page, err := w.c.List(t.Context(), w.who(), fleet.Query{States: []cay.State{cay.Running}}); err != nil || len(page.Sandboxes) != 0 {
 			t.Errorf("recorded as running: %+v, %v", page.Sandboxes, err)
 		}
 	})
@@ -211,7 +211,7 @@ func TestCreateMeetsAReplacedTemplate(t *testing.T) {
 	wg.Go(func() {
 		defer close(over)
 		for i := range 50 {
-			_, err := w.c.Publish(context.Background(), control.Publication{
+			_, err := w.c.Publish(context.Background(), fleet.Publication{
 				Team: w.team.ID, Names: []string{"base"}, Snapshot: cay.NewSnapshotID(), RecipeDigest: fmt.Sprint(i),
 			})
 			if err != nil {

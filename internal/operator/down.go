@@ -8,7 +8,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/keys/seal"
 	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/machine/loopfs"
@@ -82,5 +82,5 @@ func recordDown(ctx context.Context, at host.Config, m *host.Machine) error {
 		_, _, err := m.Snapshots.Get(id)
 		return err == nil
 	}
-	return errors.Join(control.RecordDown(ctx, db, saved), db.Close())
+	return errors.Join(lifecycle.RecordDown(ctx, db, saved), db.Close())
 }

@@ -254,7 +254,7 @@ func (s *Server) openControl(ctx context.Context, m *host.Machine) error {
 		return err
 	}
 	face := rest.New(rest.Config{
-		Control: s.control, Auth: keys, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
+		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Builds: s.control.Queue, Auth: keys, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
 		Images: s.images, Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
 		Defaults: builtin.Descriptions(),
 	})

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/edge/proxy"
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/template/builtin"
@@ -101,7 +101,7 @@ func (s *Server) buildMissing(ctx context.Context) error {
 
 // publish offers a built template to every team.
 func (s *Server) publish(ctx context.Context, built builtin.Result) error {
-	_, err := s.control.Publish(ctx, control.Publication{
+	_, err := s.control.Publish(ctx, fleet.Publication{
 		Team:         s.team.ID,
 		Names:        []string{built.Name},
 		Public:       true,

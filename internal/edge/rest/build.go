@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/builds"
 	"github.com/cay-run/cay/internal/store"
 )
 
@@ -34,14 +34,14 @@ func (s *server) requestBuild(ctx context.Context, r e2b.NewBuild) (e2b.Requeste
 	if name == "" {
 		name = value(r.Alias, "")
 	}
-	t, b, err := s.control.RequestBuild(ctx, callerOf(ctx), control.BuildRequest{
+	t, b, err := s.builds.RequestBuild(ctx, callerOf(ctx), builds.BuildRequest{
 		Name: name, Tags: value(r.Tags, nil),
 		CPUs: value(r.CPUCount, 0), MemoryMB: value(r.MemoryMB, 0), MinFreeDisk: value(r.MinFreeDiskMb, 0),
 	})
 	if err != nil {
 		return out, err
 	}
-	teams, err := s.control.TeamNames(ctx)
+	teams, err := s.fleet.TeamNames(ctx)
 	if err != nil {
 		return out, err
 	}
@@ -52,7 +52,7 @@ func (s *server) requestBuild(ctx context.Context, r e2b.NewBuild) (e2b.Requeste
 
 // StartBuild starts a build.
 func (s *server) StartBuild(ctx context.Context, r e2b.StartBuildRequestObject) (e2b.StartBuildResponseObject, error) {
-	start := control.BuildStart{
+	start := builds.BuildStart{
 		FromArchive:  value(r.Body.CayArchive, ""),
 		FromTemplate: value(r.Body.FromTemplate, ""), FromImage: value(r.Body.FromImage, ""),
 		StartCmd: value(r.Body.StartCmd, ""), ReadyCmd: value(r.Body.ReadyCmd, ""), Force: value(r.Body.Force, false),
@@ -72,7 +72,7 @@ func (s *server) StartBuild(ctx context.Context, r e2b.StartBuildRequestObject) 
 		})
 	}
 	start.Secrets = value(r.Body.CaySecrets, nil)
-	err := s.control.StartBuild(ctx, callerOf(ctx), r.TemplateID, cay.BuildID(r.BuildID), start)
+	err := s.builds.StartBuild(ctx, callerOf(ctx), r.TemplateID, cay.BuildID(r.BuildID), start)
 	return e2b.StartBuild202Response{}, err
 }
 
@@ -96,7 +96,7 @@ func (s *server) GetBuildStatus(ctx context.Context, r e2b.GetBuildStatusRequest
 	if q.Offset = int(value(r.Params.LogsOffset, 0)); q.Offset < 0 {
 		return nil, cay.Errorf(cay.Invalid, "logsOffset: must not be negative")
 	}
-	b, lines, err := s.control.Build(ctx, callerOf(ctx), r.TemplateID, q)
+	b, lines, err := s.builds.Build(ctx, callerOf(ctx), r.TemplateID, q)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (s *server) GetBuildStatus(ctx context.Context, r e2b.GetBuildStatusRequest
 	if b.State != cay.BuildError {
 		return e2b.GetBuildStatus200JSONResponse(out), nil
 	}
-	_, last, err := s.control.Build(ctx, callerOf(ctx), r.TemplateID, store.BuildLogQuery{Build: b.ID, Backward: true, Limit: reasonLines})
+	_, last, err := s.builds.Build(ctx, callerOf(ctx), r.TemplateID, store.BuildLogQuery{Build: b.ID, Backward: true, Limit: reasonLines})
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (s *server) GetBuildLogs(ctx context.Context, r e2b.GetBuildLogsRequestObje
 	if ms := value(r.Params.Cursor, 0); ms != 0 {
 		q.From = time.UnixMilli(ms)
 	}
-	_, lines, err := s.control.Build(ctx, callerOf(ctx), r.TemplateID, q)
+	_, lines, err := s.builds.Build(ctx, callerOf(ctx), r.TemplateID, q)
 	return e2b.GetBuildLogs200JSONResponse{Logs: wireLog(lines)}, err
 }
 
@@ -173,16 +173,16 @@ func wireLog(lines []cay.BuildLog) []e2b.BuildLogEntry {
 
 // UpdateTemplate says who may use a template.
 func (s *server) UpdateTemplate(ctx context.Context, r e2b.UpdateTemplateRequestObject) (e2b.UpdateTemplateResponseObject, error) {
-	t, err := s.control.SetPublic(ctx, callerOf(ctx), r.TemplateID, r.Body.Public)
+	t, err := s.fleet.SetPublic(ctx, callerOf(ctx), r.TemplateID, r.Body.Public)
 	if err != nil {
 		return nil, err
 	}
-	teams, err := s.control.TeamNames(ctx)
+	teams, err := s.fleet.TeamNames(ctx)
 	return e2b.UpdateTemplate200JSONResponse{Names: fullNames(t, teams)}, err
 }
 
 // UpdateTemplateV1 is UpdateTemplate by E2B's older call.
 func (s *server) UpdateTemplateV1(ctx context.Context, r e2b.UpdateTemplateV1RequestObject) (e2b.UpdateTemplateV1ResponseObject, error) {
-	_, err := s.control.SetPublic(ctx, callerOf(ctx), r.TemplateID, r.Body.Public)
+	_, err := s.fleet.SetPublic(ctx, callerOf(ctx), r.TemplateID, r.Body.Public)
 	return e2b.UpdateTemplateV1200JSONResponse(nil), err
 }

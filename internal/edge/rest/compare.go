@@ -11,7 +11,7 @@ import (
 // CompareCheckpoints tells which files differ between two checkpoints.
 func (o own) CompareCheckpoints(ctx context.Context, r cayv1.CompareCheckpointsRequestObject) (cayv1.CompareCheckpointsResponseObject, error) {
 	from, to := cay.SnapshotID(r.CheckpointID), cay.SnapshotID(r.Params.To)
-	out, err := o.control.Compare(ctx, callerOf(ctx), from, to)
+	out, err := o.sandboxes.Compare(ctx, callerOf(ctx), from, to)
 	if err != nil {
 		return nil, err
 	}
@@ -20,7 +20,7 @@ func (o own) CompareCheckpoints(ctx context.Context, r cayv1.CompareCheckpointsR
 
 // CompareSandbox tells which files of a sandbox differ from a checkpoint.
 func (o own) CompareSandbox(ctx context.Context, r cayv1.CompareSandboxRequestObject) (cayv1.CompareSandboxResponseObject, error) {
-	out, since, err := o.control.Changes(ctx, callerOf(ctx), sandboxID(r.SandboxID), cay.SnapshotID(value(r.Params.From, "")))
+	out, since, err := o.sandboxes.Changes(ctx, callerOf(ctx), sandboxID(r.SandboxID), cay.SnapshotID(value(r.Params.From, "")))
 	if err != nil {
 		return nil, err
 	}

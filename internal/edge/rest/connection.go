@@ -8,7 +8,7 @@ import (
 
 // ListConnections lists what a sandbox tried to reach.
 func (o own) ListConnections(ctx context.Context, r cayv1.ListConnectionsRequestObject) (cayv1.ListConnectionsResponseObject, error) {
-	list, err := o.control.Connections(ctx, callerOf(ctx), sandboxID(r.SandboxID))
+	list, err := o.sandboxes.Connections(ctx, callerOf(ctx), sandboxID(r.SandboxID))
 	if err != nil {
 		return nil, err
 	}

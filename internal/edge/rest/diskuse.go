@@ -8,7 +8,7 @@ import (
 
 // GetDiskUse says what templates take on the disk.
 func (o own) GetDiskUse(ctx context.Context, _ cayv1.GetDiskUseRequestObject) (cayv1.GetDiskUseResponseObject, error) {
-	all, err := o.control.DiskUse(ctx, callerOf(ctx))
+	all, err := o.fleet.DiskUse(ctx, callerOf(ctx))
 	if err != nil {
 		return nil, err
 	}

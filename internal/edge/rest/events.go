@@ -11,7 +11,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/rest/cayv1"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/fleet"
 )
 
 const (
@@ -51,7 +51,7 @@ func (o own) ListSandboxEvents(ctx context.Context, r cayv1.ListSandboxEventsReq
 
 // GetSandboxEnd says why a sandbox is over.
 func (o own) GetSandboxEnd(ctx context.Context, r cayv1.GetSandboxEndRequestObject) (cayv1.GetSandboxEndResponseObject, error) {
-	end, err := o.control.End(ctx, callerOf(ctx), sandboxID(r.SandboxID))
+	end, err := o.fleet.End(ctx, callerOf(ctx), sandboxID(r.SandboxID))
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (o own) GetSandboxEnd(ctx context.Context, r cayv1.GetSandboxEndRequestObje
 		out.Metadata = &b.Metadata
 	}
 	if end.Snapshot != nil {
-		teams, err := o.control.TeamNames(ctx)
+		teams, err := o.fleet.TeamNames(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -89,7 +89,7 @@ type eventAnswer interface {
 }
 
 func (s *server) events(ctx context.Context, id cay.SandboxID, p eventParams) (eventAnswer, error) {
-	q := control.EventQuery{
+	q := fleet.EventQuery{
 		Sandbox: id, Type: cay.EventType(value(p.kind, "")),
 		After: value(p.lastEventID, value(p.after, 0)), Limit: int(value(p.limit, defaultEvents)),
 	}
@@ -102,12 +102,12 @@ func (s *server) events(ctx context.Context, id cay.SandboxID, p eventParams) (e
 	who := callerOf(ctx)
 	if q.After == fromNow {
 		var err error
-		if q.After, err = s.control.LastEvent(ctx, who); err != nil {
+		if q.After, err = s.fleet.LastEvent(ctx, who); err != nil {
 			return nil, err
 		}
 	}
 	if !wantsStream(value(p.accept, "")) {
-		list, err := s.control.Events(ctx, who, q)
+		list, err := s.fleet.Events(ctx, who, q)
 		if err != nil {
 			return nil, err
 		}
@@ -119,8 +119,8 @@ func (s *server) events(ctx context.Context, id cay.SandboxID, p eventParams) (e
 		return out, nil
 	}
 	var err error
-	out.over = s.control.Over(id)
-	out.first, err = s.control.Events(ctx, who, q) // says whether there is such a sandbox
+	out.over = s.sandboxes.Over(id)
+	out.first, err = s.fleet.Events(ctx, who, q) // says whether there is such a sandbox
 	return out, err
 }
 
@@ -178,7 +178,7 @@ type stream struct {
 	*server
 	ctx     context.Context
 	who     cay.Caller
-	query   control.EventQuery
+	query   fleet.EventQuery
 	first   []cay.Event // of a sandbox
 	resumed bool        // the client had a stream already
 	over    bool        // when first was listed, so was the sandbox
@@ -224,13 +224,13 @@ func (s *stream) run(w http.ResponseWriter) error {
 	defer tick.Stop()
 	text := []byte(":\n\n") // a comment: the stream is there
 	for {
-		news := s.control.NewEvents(s.who.Team)
-		last := !s.control.Streaming() || s.query.Sandbox != "" && s.control.Over(s.query.Sandbox)
-		newest, err := s.control.LastEvent(s.ctx, s.who)
+		news := s.fleet.NewEvents(s.who.Team)
+		last := !s.fleet.Streaming() || s.query.Sandbox != "" && s.sandboxes.Over(s.query.Sandbox)
+		newest, err := s.fleet.LastEvent(s.ctx, s.who)
 		if err != nil {
 			return err
 		}
-		list, err := s.control.Events(s.ctx, s.who, s.query)
+		list, err := s.fleet.Events(s.ctx, s.who, s.query)
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 
 // ExportTemplate sends a template as one file.
 func (o own) ExportTemplate(ctx context.Context, r cayv1.ExportTemplateRequestObject) (cayv1.ExportTemplateResponseObject, error) {
-	file, _, err := o.control.ExportTemplate(ctx, callerOf(ctx), r.Name)
+	file, _, err := o.builds.ExportTemplate(ctx, callerOf(ctx), r.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/rest/e2b"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/fleet"
 )
 
 const defaultResume = 15 // seconds
@@ -16,7 +16,7 @@ func (s *server) PauseSandbox(ctx context.Context, r e2b.PauseSandboxRequestObje
 	if r.Body != nil {
 		kind, strict = snapshotKind(r.Body.Memory), value(r.Body.RequireHealthyGuest, false)
 	}
-	if err := s.control.Pause(ctx, callerOf(ctx), sandboxID(r.SandboxID), kind, strict); err != nil {
+	if err := s.sandboxes.Pause(ctx, callerOf(ctx), sandboxID(r.SandboxID), kind, strict); err != nil {
 		return nil, err
 	}
 	return e2b.PauseSandbox204Response{}, nil
@@ -43,7 +43,7 @@ func (s *server) ResumeSandbox(ctx context.Context, r e2b.ResumeSandboxRequestOb
 			}
 		}
 	}
-	b, err := s.control.Resume(ctx, callerOf(ctx), sandboxID(r.SandboxID), seconds(timeout), onTimeout, memory)
+	b, err := s.sandboxes.Resume(ctx, callerOf(ctx), sandboxID(r.SandboxID), seconds(timeout), onTimeout, memory)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (s *server) ForkSandbox(ctx context.Context, r e2b.ForkSandboxRequestObject
 		timeout, count = value(r.Body.Timeout, timeout), value(r.Body.Count, count)
 	}
 	count = max(0, min(count, 1<<20)) // control says what is too much
-	forks, err := s.control.Fork(ctx, callerOf(ctx), sandboxID(r.SandboxID), int(count), seconds(timeout))
+	forks, err := s.sandboxes.Fork(ctx, callerOf(ctx), sandboxID(r.SandboxID), int(count), seconds(timeout))
 	if err != nil {
 		return nil, err
 	}
@@ -82,11 +82,11 @@ func (s *server) CreateSnapshot(ctx context.Context, r e2b.CreateSnapshotRequest
 		kind = snapshotKind(r.Body.Memory)
 		name = value(r.Body.Name, "")
 	}
-	t, err := s.control.Snapshot(ctx, callerOf(ctx), sandboxID(r.SandboxID), name, kind)
+	t, err := s.sandboxes.Snapshot(ctx, callerOf(ctx), sandboxID(r.SandboxID), name, kind)
 	if err != nil {
 		return nil, err
 	}
-	teams, err := s.control.TeamNames(ctx)
+	teams, err := s.fleet.TeamNames(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (s *server) CreateSnapshot(ctx context.Context, r e2b.CreateSnapshotRequest
 // wireSnapshot gives a snapshot the id that creates take as a template's: its
 // full name if it has one, and in any case a tag. Its names leave the default
 // tag out.
-func wireSnapshot(t control.Snap, teams map[cay.TeamID]string) e2b.Snapshot {
+func wireSnapshot(t fleet.Snap, teams map[cay.TeamID]string) e2b.Snapshot {
 	out := e2b.Snapshot{SnapshotID: string(t.ID), Names: fullNames(t.Template, teams)}
 	if len(out.Names) > 0 {
 		out.SnapshotID = out.Names[0]
@@ -112,15 +112,15 @@ func wireSnapshot(t control.Snap, teams map[cay.TeamID]string) e2b.Snapshot {
 
 // ListSnapshots lists a page of snapshots.
 func (s *server) ListSnapshots(ctx context.Context, r e2b.ListSnapshotsRequestObject) (e2b.ListSnapshotsResponseObject, error) {
-	list, err := s.control.Snapshots(ctx, callerOf(ctx), sandboxID(value(r.Params.SandboxID, "")), value(r.Params.Name, ""))
+	list, err := s.fleet.Snapshots(ctx, callerOf(ctx), sandboxID(value(r.Params.SandboxID, "")), value(r.Params.Name, ""))
 	if err != nil {
 		return nil, err
 	}
-	teams, err := s.control.TeamNames(ctx)
+	teams, err := s.fleet.TeamNames(ctx)
 	if err != nil {
 		return nil, err
 	}
-	page, next, err := cut(list, func(t control.Snap) string { return string(t.ID) + ":" + t.Tag }, r.Params.NextToken, r.Params.Limit)
+	page, next, err := cut(list, func(t fleet.Snap) string { return string(t.ID) + ":" + t.Tag }, r.Params.NextToken, r.Params.Limit)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (s *server) ListSnapshots(ctx context.Context, r e2b.ListSnapshotsRequestOb
 
 // DeleteTemplate removes a template or a snapshot.
 func (s *server) DeleteTemplate(ctx context.Context, r e2b.DeleteTemplateRequestObject) (e2b.DeleteTemplateResponseObject, error) {
-	if err := s.control.RemoveTemplate(ctx, callerOf(ctx), r.TemplateID); err != nil {
+	if err := s.fleet.RemoveTemplate(ctx, callerOf(ctx), r.TemplateID); err != nil {
 		return nil, err
 	}
 	return e2b.DeleteTemplate204Response{}, nil

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/fleet"
 )
 
 func TestPauseAndResume(t *testing.T) {
@@ -263,7 +263,7 @@ func TestTagOfABuild(t *testing.T) {
 	w := newWorld(t, "")
 	old := want[object](t, w.call("GET", "/templates/base", ""), 200)["buildID"].(string)
 	want[object](t, w.call("POST", "/templates/tags", `{"target":"base","tags":["keep"]}`), 201)
-	if _, err := w.control.Publish(t.Context(), control.Publication{
+	if _, err := w.control.Publish(t.Context(), fleet.Publication{
 		Team: w.team.ID, Names: []string{"base"}, Public: true, Snapshot: "s2", RecipeDigest: "d2",
 	}); err != nil {
 		t.Fatal(err)

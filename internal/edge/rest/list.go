@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/fleet"
+	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/guest"
 )
 
@@ -25,7 +26,7 @@ func (s *server) ListRunningSandboxes(ctx context.Context, r e2b.ListRunningSand
 	if err != nil {
 		return nil, err
 	}
-	page, err := s.control.List(ctx, callerOf(ctx), control.Query{
+	page, err := s.fleet.List(ctx, callerOf(ctx), fleet.Query{
 		States: []cay.State{cay.Running}, Metadata: filter,
 	})
 	if err != nil {
@@ -40,7 +41,7 @@ func (s *server) ListSandboxes(ctx context.Context, r e2b.ListSandboxesRequestOb
 	if err != nil {
 		return nil, err
 	}
-	page, err := s.control.List(ctx, callerOf(ctx), q)
+	page, err := s.fleet.List(ctx, callerOf(ctx), q)
 	if err != nil {
 		return nil, err
 	}
@@ -58,8 +59,8 @@ func (s *server) ListSandboxes(ctx context.Context, r e2b.ListSandboxesRequestOb
 	return out, nil
 }
 
-func listQuery(p e2b.ListSandboxesParams) (control.Query, error) {
-	q := control.Query{Template: value(p.Template, ""), StartedAfter: value(p.StartedAfter, time.Time{})}
+func listQuery(p e2b.ListSandboxesParams) (fleet.Query, error) {
+	q := fleet.Query{Template: value(p.Template, ""), StartedAfter: value(p.StartedAfter, time.Time{})}
 	var err error
 	if q.States, err = parseStates(value(p.State, nil)); err != nil {
 		return q, err
@@ -149,7 +150,7 @@ const (
 )
 
 // encodeToken names the place after which the next page starts.
-func encodeToken(c control.Cursor, ascending bool) string {
+func encodeToken(c fleet.Cursor, ascending bool) string {
 	text := c.StartedAt.UTC().Format(tokenTime) + tokenSeparator + string(c.ID)
 	if ascending {
 		text += tokenSeparator + tokenAscending
@@ -157,7 +158,7 @@ func encodeToken(c control.Cursor, ascending bool) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(text))
 }
 
-func decodeToken(token string, ascending bool) (*control.Cursor, error) {
+func decodeToken(token string, ascending bool) (*fleet.Cursor, error) {
 	wrong := cay.Errorf(cay.Invalid, "nextToken: is not from an earlier page")
 	if len(token) > 256 {
 		return nil, wrong
@@ -178,7 +179,7 @@ func decodeToken(token string, ascending bool) (*control.Cursor, error) {
 	if isAscending != ascending {
 		return nil, cay.Errorf(cay.Invalid, "nextToken: is from a page in the other order")
 	}
-	return &control.Cursor{StartedAt: at, ID: cay.SandboxID(parts[1])}, nil
+	return &fleet.Cursor{StartedAt: at, ID: cay.SandboxID(parts[1])}, nil
 }
 
 func listed(list []cay.Sandbox) []e2b.ListedSandbox {
@@ -212,7 +213,7 @@ func (s *server) GetSandboxMetrics(ctx context.Context, r e2b.GetSandboxMetricsR
 	if r.Params.End != nil {
 		until = time.Unix(end, 999_999_999) // the whole second
 	}
-	list, err := s.control.Metrics(ctx, callerOf(ctx), sandboxID(r.SandboxID), time.Unix(start, 0), until)
+	list, err := s.sandboxes.Metrics(ctx, callerOf(ctx), sandboxID(r.SandboxID), time.Unix(start, 0), until)
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +234,7 @@ func (s *server) GetSandboxesMetrics(ctx context.Context, r e2b.GetSandboxesMetr
 		ids = append(ids, sandboxID(id))
 	}
 	out := e2b.GetSandboxesMetrics200JSONResponse{Sandboxes: make(map[string]e2b.SandboxMetric)}
-	latest, err := s.control.LatestMetrics(ctx, callerOf(ctx), ids)
+	latest, err := s.sandboxes.LatestMetrics(ctx, callerOf(ctx), ids)
 	if err != nil {
 		return nil, err
 	}
@@ -243,7 +244,7 @@ func (s *server) GetSandboxesMetrics(ctx context.Context, r e2b.GetSandboxesMetr
 	return out, nil
 }
 
-func wireMetric(m control.Metric) e2b.SandboxMetric {
+func wireMetric(m lifecycle.Metric) e2b.SandboxMetric {
 	return e2b.SandboxMetric{
 		Timestamp: m.At, TimestampUnix: m.At.Unix(), CPUCount: int32(m.CPUs), CPUUsedPct: m.CPUPercent,
 		MemUsed: m.MemoryUsed, MemTotal: m.MemoryMax, DiskUsed: m.DiskUsed, DiskTotal: m.DiskMax,

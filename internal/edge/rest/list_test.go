@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/edge/rest"
 )
 
@@ -248,7 +248,7 @@ func TestDefaultTemplates(t *testing.T) {
 	if one["isDefault"] != true || one["buildID"] == "" || one["cpuCount"] != 2.0 || one["buildStatus"] != "ready" || one["envdVersion"] == "" {
 		t.Errorf("described as %v", one)
 	}
-	if _, err := w.control.Publish(t.Context(), control.Publication{
+	if _, err := w.control.Publish(t.Context(), fleet.Publication{
 		Team: w.team.ID, Names: []string{"own"}, Snapshot: "s2", RecipeDigest: "x",
 	}); err != nil {
 		t.Fatal(err)

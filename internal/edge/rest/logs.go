@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/lifecycle"
 )
 
 const (
@@ -19,7 +19,7 @@ const (
 
 // GetSandboxLogs reads a sandbox's log, oldest first, by E2B's older call.
 func (s *server) GetSandboxLogs(ctx context.Context, r e2b.GetSandboxLogsRequestObject) (e2b.GetSandboxLogsResponseObject, error) {
-	q := control.LogQuery{Sandbox: sandboxID(r.SandboxID), Newest: r.Params.Start == nil}
+	q := lifecycle.LogQuery{Sandbox: sandboxID(r.SandboxID), Newest: r.Params.Start == nil}
 	var err error
 	if q.From, err = logTime("start", r.Params.Start); err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (s *server) GetSandboxLogs(ctx context.Context, r e2b.GetSandboxLogsRequest
 	if q.Limit, err = logLimit(r.Params.Limit); err != nil {
 		return nil, err
 	}
-	lines, err := s.control.Logs(ctx, callerOf(ctx), q)
+	lines, err := s.sandboxes.Logs(ctx, callerOf(ctx), q)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (s *server) GetSandboxLogs(ctx context.Context, r e2b.GetSandboxLogsRequest
 // GetSandboxLogsV2 reads a sandbox's log.
 func (s *server) GetSandboxLogsV2(ctx context.Context, r e2b.GetSandboxLogsV2RequestObject) (e2b.GetSandboxLogsV2ResponseObject, error) {
 	p := r.Params
-	q := control.LogQuery{
+	q := lifecycle.LogQuery{
 		Sandbox: sandboxID(r.SandboxID),
 		Level:   value(p.Level, ""), Search: value(p.Search, ""),
 	}
@@ -66,7 +66,7 @@ func (s *server) GetSandboxLogsV2(ctx context.Context, r e2b.GetSandboxLogsV2Req
 	if q.Limit, err = logLimit(p.Limit); err != nil {
 		return nil, err
 	}
-	lines, err := s.control.Logs(ctx, callerOf(ctx), q)
+	lines, err := s.sandboxes.Logs(ctx, callerOf(ctx), q)
 	if err != nil {
 		return nil, err
 	}
@@ -92,14 +92,14 @@ func logLimit(p *int32) (int, error) {
 	return int(n), nil
 }
 
-func logFields(l control.LogLine) map[string]string {
+func logFields(l lifecycle.LogLine) map[string]string {
 	fields := make(map[string]string, len(l.Fields)+1)
 	maps.Copy(fields, l.Fields)
 	fields["logger"] = l.Logger
 	return fields
 }
 
-func logEntries(lines []control.LogLine) []e2b.SandboxLogEntry {
+func logEntries(lines []lifecycle.LogLine) []e2b.SandboxLogEntry {
 	out := make([]e2b.SandboxLogEntry, 0, len(lines))
 	for _, l := range lines {
 		out = append(out, e2b.SandboxLogEntry{Timestamp: l.At, Message: l.Message, Level: l.Level, Fields: logFields(l)})
@@ -108,7 +108,7 @@ func logEntries(lines []control.LogLine) []e2b.SandboxLogEntry {
 }
 
 // logLine is a line as JSON, for clients that take it apart.
-func logLine(l control.LogLine) string {
+func logLine(l lifecycle.LogLine) string {
 	fields := logFields(l)
 	fields["level"], fields["message"] = l.Level, l.Message
 	text, err := json.Marshal(fields)

@@ -102,7 +102,7 @@ func (s *server) UpdateNetwork(ctx context.Context, r e2b.UpdateNetworkRequestOb
 	if err != nil {
 		return nil, err
 	}
-	if err := s.control.SetNetwork(ctx, callerOf(ctx), sandboxID(r.SandboxID), p); err != nil {
+	if err := s.sandboxes.SetNetwork(ctx, callerOf(ctx), sandboxID(r.SandboxID), p); err != nil {
 		return nil, err
 	}
 	return e2b.UpdateNetwork204Response{}, nil

@@ -8,7 +8,7 @@ import (
 
 // GetIdempotencyKey finds the sandbox that a create with a key made.
 func (o own) GetIdempotencyKey(ctx context.Context, r cayv1.GetIdempotencyKeyRequestObject) (cayv1.GetIdempotencyKeyResponseObject, error) {
-	b, err := o.control.CreatedWith(ctx, callerOf(ctx), r.Key)
+	b, err := o.sandboxes.CreatedWith(ctx, callerOf(ctx), r.Key)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 // ListNetworks lists who is in private networks.
 func (o own) ListNetworks(ctx context.Context, _ cayv1.ListNetworksRequestObject) (cayv1.ListNetworksResponseObject, error) {
 	out := cayv1.ListNetworks200JSONResponse{}
-	members, err := o.control.Members(ctx, callerOf(ctx))
+	members, err := o.sandboxes.Members(ctx, callerOf(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +27,7 @@ func (o own) JoinNetwork(ctx context.Context, r cayv1.JoinNetworkRequestObject) 
 	if r.Body.Network == "" {
 		return nil, cay.Errorf(cay.Invalid, "network: is required")
 	}
-	err := o.control.Join(ctx, callerOf(ctx), sandboxID(r.SandboxID), r.Body.Network, value(r.Body.Name, ""))
+	err := o.sandboxes.Join(ctx, callerOf(ctx), sandboxID(r.SandboxID), r.Body.Network, value(r.Body.Name, ""))
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (o own) JoinNetwork(ctx context.Context, r cayv1.JoinNetworkRequestObject) 
 
 // LeaveNetwork has a sandbox be in no private network.
 func (o own) LeaveNetwork(ctx context.Context, r cayv1.LeaveNetworkRequestObject) (cayv1.LeaveNetworkResponseObject, error) {
-	if err := o.control.Join(ctx, callerOf(ctx), sandboxID(r.SandboxID), "", ""); err != nil {
+	if err := o.sandboxes.Join(ctx, callerOf(ctx), sandboxID(r.SandboxID), "", ""); err != nil {
 		return nil, err
 	}
 	return cayv1.LeaveNetwork204Response{}, nil
@@ -44,7 +44,7 @@ func (o own) LeaveNetwork(ctx context.Context, r cayv1.LeaveNetworkRequestObject
 
 // GetBandwidth tells how fast a sandbox may send and receive.
 func (o own) GetBandwidth(ctx context.Context, r cayv1.GetBandwidthRequestObject) (cayv1.GetBandwidthResponseObject, error) {
-	s, err := o.control.Get(ctx, callerOf(ctx), sandboxID(r.SandboxID))
+	s, err := o.sandboxes.Get(ctx, callerOf(ctx), sandboxID(r.SandboxID))
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (o own) GetBandwidth(ctx context.Context, r cayv1.GetBandwidthRequestObject
 // SetBandwidth bounds how fast a sandbox sends and receives.
 func (o own) SetBandwidth(ctx context.Context, r cayv1.SetBandwidthRequestObject) (cayv1.SetBandwidthResponseObject, error) {
 	b := cay.Bandwidth{Up: value(r.Body.Up, 0), Down: value(r.Body.Down, 0)}
-	if err := o.control.SetBandwidth(ctx, callerOf(ctx), sandboxID(r.SandboxID), b); err != nil {
+	if err := o.sandboxes.SetBandwidth(ctx, callerOf(ctx), sandboxID(r.SandboxID), b); err != nil {
 		return nil, err
 	}
 	return cayv1.SetBandwidth204Response{}, nil

@@ -19,7 +19,9 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/rest/e2b"
 	"github.com/cay-run/cay/internal/auth"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/builds"
+	"github.com/cay-run/cay/internal/control/fleet"
+	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/template/oci"
 )
 
@@ -31,11 +33,13 @@ const maxBody = 1 << 20
 // host names of sandboxes with it; empty means that they make them themselves.
 // Links signs links that carry their own permission. Log may be nil.
 type Config struct {
-	Control *control.Control
-	Auth    *auth.Auth
-	Domain  string
-	Images  *oci.Teams // nil keeps none
-	Links   Links
+	Fleet     *fleet.Catalogue
+	Sandboxes *lifecycle.Controller
+	Builds    *builds.Queue
+	Auth      *auth.Auth
+	Domain    string
+	Images    *oci.Teams // nil keeps none
+	Links     Links
 	// Dial connects to a port of a sandbox that runs; nil offers none.
 	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
 	SSH  Shells // nil offers none
@@ -67,17 +71,19 @@ type Links interface {
 
 // server is the REST face: it translates and holds no state.
 type server struct {
-	control *control.Control
-	auth    *auth.Auth
-	domain  string
-	images  *oci.Teams
-	links   Links
-	dial    func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
-	ssh     Shells
-	sshAt   string
-	explain func(error) error
-	log     *slog.Logger
-	streams atomic.Int32 // of events, that are open
+	fleet     *fleet.Catalogue
+	sandboxes *lifecycle.Controller
+	builds    *builds.Queue
+	auth      *auth.Auth
+	domain    string
+	images    *oci.Teams
+	links     Links
+	dial      func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
+	ssh       Shells
+	sshAt     string
+	explain   func(error) error
+	log       *slog.Logger
+	streams   atomic.Int32 // of events, that are open
 
 	defaults map[string]string
 }
@@ -86,7 +92,7 @@ var _ e2b.StrictServerInterface = (*server)(nil)
 
 // New returns the handler of the whole REST surface.
 func New(cfg Config) http.Handler {
-	s := &server{control: cfg.Control, auth: cfg.Auth, domain: cfg.Domain, images: cfg.Images, links: cfg.Links, log: cfg.Log}
+	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, builds: cfg.Builds, auth: cfg.Auth, domain: cfg.Domain, images: cfg.Images, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
 	s.defaults = cfg.Defaults
 	if s.explain == nil {
@@ -301,7 +307,7 @@ func (s *server) GetHealth(context.Context, e2b.GetHealthRequestObject) (e2b.Get
 // seconds turns a number of the wire into a time, kept within what a Duration
 // can hold: control says what is too much.
 func seconds(n int64) time.Duration {
-	const most = int64(control.MaxTimeout/time.Second) + 1
+	const most = int64(lifecycle.MaxTimeout/time.Second) + 1
 	return time.Duration(max(-1, min(n, most))) * time.Second
 }
 

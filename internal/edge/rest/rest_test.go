@@ -15,6 +15,7 @@ import (
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/control/controltest"
+	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/control/logbook"
 	"github.com/cay-run/cay/internal/edge/rest"
 	"github.com/cay-run/cay/internal/keys/seal"
@@ -66,14 +67,14 @@ func newWorld(t testing.TB, domain string) *world {
 	if w.control, err = control.Open(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	w.base, err = w.control.Publish(t.Context(), control.Publication{
+	w.base, err = w.control.Publish(t.Context(), fleet.Publication{
 		Team: w.team.ID, Names: []string{"base"}, Public: true, Snapshot: "s1", EnvdVersion: "0.6.13",
 		Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024}, RecipeDigest: "d",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.handler = rest.New(rest.Config{Control: w.control, Auth: auth.New(s), Domain: domain, Images: oci.NewTeams(t.TempDir(), oci.Options{}),
+	w.handler = rest.New(rest.Config{Fleet: w.control.Catalogue, Sandboxes: w.control.Controller, Builds: w.control.Queue, Auth: auth.New(s), Domain: domain, Images: oci.NewTeams(t.TempDir(), oci.Options{}),
 		Defaults: map[string]string{"base": "what base is for"}})
 	server := httptest.NewServer(w.handler)
 	t.Cleanup(server.Close)

@@ -54,7 +54,7 @@ func (s *server) create(ctx context.Context, body *e2b.NewSandbox, secure bool, 
 		return e2b.Sandbox{}, cay.Errorf(cay.Invalid, "Idempotency-Key: is empty")
 	}
 	spec.IdempotencyKey = value(key, "")
-	box, err := s.control.Create(ctx, callerOf(ctx), spec)
+	box, err := s.sandboxes.Create(ctx, callerOf(ctx), spec)
 	if err != nil {
 		return e2b.Sandbox{}, err
 	}
@@ -63,7 +63,7 @@ func (s *server) create(ctx context.Context, body *e2b.NewSandbox, secure bool, 
 
 // sandbox is a sandbox with what is needed to talk to it.
 func (s *server) sandbox(b cay.Sandbox) e2b.Sandbox {
-	access, traffic := s.control.TokensOf(b)
+	access, traffic := s.sandboxes.TokensOf(b)
 	return e2b.Sandbox{
 		SandboxID: string(b.ID), TemplateID: string(b.Template), ClientID: clientID,
 		EnvdVersion: guest.EnvdVersion, Alias: pointer(b.Alias), Domain: pointer(s.domain),
@@ -73,11 +73,11 @@ func (s *server) sandbox(b cay.Sandbox) e2b.Sandbox {
 
 // GetSandbox describes a sandbox.
 func (s *server) GetSandbox(ctx context.Context, r e2b.GetSandboxRequestObject) (e2b.GetSandboxResponseObject, error) {
-	b, err := s.control.Get(ctx, callerOf(ctx), sandboxID(r.SandboxID))
+	b, err := s.sandboxes.Get(ctx, callerOf(ctx), sandboxID(r.SandboxID))
 	if err != nil {
 		return nil, err
 	}
-	access, _ := s.control.TokensOf(b)
+	access, _ := s.sandboxes.TokensOf(b)
 	end := b.EndAt
 	if b.State == cay.Paused {
 		end = b.EndedAt
@@ -119,7 +119,7 @@ func unresponsive(b cay.Sandbox) *bool {
 
 // KillSandbox ends a sandbox.
 func (s *server) KillSandbox(ctx context.Context, r e2b.KillSandboxRequestObject) (e2b.KillSandboxResponseObject, error) {
-	if err := s.control.Kill(ctx, callerOf(ctx), sandboxID(r.SandboxID)); err != nil {
+	if err := s.sandboxes.Kill(ctx, callerOf(ctx), sandboxID(r.SandboxID)); err != nil {
 		return nil, err
 	}
 	return e2b.KillSandbox204Response{}, nil
@@ -157,7 +157,7 @@ func (s *server) connect(ctx context.Context, id string, body *e2b.Connect) (e2b
 	if body != nil {
 		timeout, memory = value(body.Timeout, timeout), value(body.Memory, true)
 	}
-	b, resumed, err := s.control.Connect(ctx, callerOf(ctx), sandboxID(id), seconds(timeout), memory)
+	b, resumed, err := s.sandboxes.Connect(ctx, callerOf(ctx), sandboxID(id), seconds(timeout), memory)
 	if err != nil {
 		return e2b.Sandbox{}, false, err
 	}
@@ -169,7 +169,7 @@ func (s *server) SetSandboxTimeout(ctx context.Context, r e2b.SetSandboxTimeoutR
 	if r.Body.Timeout == nil {
 		return nil, cay.Errorf(cay.Invalid, "timeout: is required")
 	}
-	if err := s.control.SetTimeout(ctx, callerOf(ctx), sandboxID(r.SandboxID), seconds(*r.Body.Timeout)); err != nil {
+	if err := s.sandboxes.SetTimeout(ctx, callerOf(ctx), sandboxID(r.SandboxID), seconds(*r.Body.Timeout)); err != nil {
 		return nil, err
 	}
 	return e2b.SetSandboxTimeout204Response{}, nil
@@ -186,7 +186,7 @@ func (s *server) RefreshSandbox(ctx context.Context, r e2b.RefreshSandboxRequest
 		return nil, cay.Errorf(cay.Invalid, "duration: must be 0 to %d seconds", refreshAtMost)
 	}
 	duration = max(duration, refreshAtLeast)
-	if err := s.control.Refresh(ctx, callerOf(ctx), sandboxID(r.SandboxID), seconds(duration)); err != nil {
+	if err := s.sandboxes.Refresh(ctx, callerOf(ctx), sandboxID(r.SandboxID), seconds(duration)); err != nil {
 		return nil, err
 	}
 	return e2b.RefreshSandbox204Response{}, nil

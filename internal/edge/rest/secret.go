@@ -20,7 +20,7 @@ func wireSecret(x cay.Secret) e2b.Secret {
 
 // ListSecrets lists a page of secrets, without their values.
 func (s *server) ListSecrets(ctx context.Context, r e2b.ListSecretsRequestObject) (e2b.ListSecretsResponseObject, error) {
-	list, err := s.control.Secrets(ctx, callerOf(ctx))
+	list, err := s.fleet.Secrets(ctx, callerOf(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (s *server) ListSecrets(ctx context.Context, r e2b.ListSecretsRequestObject
 
 // CreateSecret keeps a value.
 func (s *server) CreateSecret(ctx context.Context, r e2b.CreateSecretRequestObject) (e2b.CreateSecretResponseObject, error) {
-	x, err := s.control.CreateSecret(ctx, callerOf(ctx), value(r.Body.Name, ""), value(r.Body.Value, ""), value(r.Body.Metadata, nil))
+	x, err := s.fleet.CreateSecret(ctx, callerOf(ctx), value(r.Body.Name, ""), value(r.Body.Value, ""), value(r.Body.Metadata, nil))
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (s *server) CreateSecret(ctx context.Context, r e2b.CreateSecretRequestObje
 
 // GetSecret tells everything of a secret but its value.
 func (s *server) GetSecret(ctx context.Context, r e2b.GetSecretRequestObject) (e2b.GetSecretResponseObject, error) {
-	x, err := s.control.Secret(ctx, callerOf(ctx), r.SecretID)
+	x, err := s.fleet.Secret(ctx, callerOf(ctx), r.SecretID)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (s *server) GetSecret(ctx context.Context, r e2b.GetSecretRequestObject) (e
 
 // UpdateSecret gives a secret a new value.
 func (s *server) UpdateSecret(ctx context.Context, r e2b.UpdateSecretRequestObject) (e2b.UpdateSecretResponseObject, error) {
-	x, err := s.control.UpdateSecret(ctx, callerOf(ctx), r.SecretID, value(r.Body.Value, ""), value(r.Body.Metadata, nil))
+	x, err := s.fleet.UpdateSecret(ctx, callerOf(ctx), r.SecretID, value(r.Body.Value, ""), value(r.Body.Metadata, nil))
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (s *server) UpdateSecret(ctx context.Context, r e2b.UpdateSecretRequestObje
 
 // DeleteSecret forgets a secret.
 func (s *server) DeleteSecret(ctx context.Context, r e2b.DeleteSecretRequestObject) (e2b.DeleteSecretResponseObject, error) {
-	if err := s.control.RemoveSecret(ctx, callerOf(ctx), r.SecretID); err != nil {
+	if err := s.fleet.RemoveSecret(ctx, callerOf(ctx), r.SecretID); err != nil {
 		return nil, err
 	}
 	return e2b.DeleteSecret204Response{}, nil

@@ -95,7 +95,7 @@ func (o own) ConnectPort(ctx context.Context, r cayv1.ConnectPortRequestObject) 
 	case !strings.EqualFold(value(r.Params.Upgrade, ""), "tcp"):
 		return nil, cay.Errorf(cay.Invalid, "Upgrade: must be tcp, over HTTP/1.1")
 	}
-	if err := o.control.Enter(ctx, callerOf(ctx), id); err != nil {
+	if err := o.sandboxes.Enter(ctx, callerOf(ctx), id); err != nil {
 		return nil, err
 	}
 	far, err := o.dial(ctx, id, port)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/rest/e2b"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/fleet"
 )
 
 // Pages of tags and of their assignments, as E2B's console asks for them.
@@ -23,18 +23,18 @@ const (
 
 // AssignTags points tags at a build.
 func (s *server) AssignTags(ctx context.Context, r e2b.AssignTagsRequestObject) (e2b.AssignTagsResponseObject, error) {
-	build, tags, err := s.control.AssignTags(ctx, callerOf(ctx), r.Body.Target, r.Body.Tags)
+	build, tags, err := s.fleet.AssignTags(ctx, callerOf(ctx), r.Body.Target, r.Body.Tags)
 	return e2b.AssignTags201JSONResponse{BuildID: string(build), Tags: notNull(tags)}, err
 }
 
 // RemoveTags takes tags away.
 func (s *server) RemoveTags(ctx context.Context, r e2b.RemoveTagsRequestObject) (e2b.RemoveTagsResponseObject, error) {
-	return e2b.RemoveTags204Response{}, s.control.RemoveTags(ctx, callerOf(ctx), r.Body.Name, r.Body.Tags)
+	return e2b.RemoveTags204Response{}, s.fleet.RemoveTags(ctx, callerOf(ctx), r.Body.Name, r.Body.Tags)
 }
 
 // ListTags lists a template's tags.
 func (s *server) ListTags(ctx context.Context, r e2b.ListTagsRequestObject) (e2b.ListTagsResponseObject, error) {
-	tags, err := s.control.Tags(ctx, callerOf(ctx), r.TemplateID)
+	tags, err := s.fleet.Tags(ctx, callerOf(ctx), r.TemplateID)
 	out := make(e2b.ListTags200JSONResponse, len(tags))
 	for i, t := range tags {
 		out[i].Tag, out[i].BuildID, out[i].CreatedAt = t.Name, string(t.Build), t.CreatedAt
@@ -44,17 +44,17 @@ func (s *server) ListTags(ctx context.Context, r e2b.ListTagsRequestObject) (e2b
 
 // CountTags counts the tags that point to a build that is ready.
 func (s *server) CountTags(ctx context.Context, r e2b.CountTagsRequestObject) (e2b.CountTagsResponseObject, error) {
-	all, err := s.control.TagAssignments(ctx, callerOf(ctx), r.TemplateID)
+	all, err := s.fleet.TagAssignments(ctx, callerOf(ctx), r.TemplateID)
 	return e2b.CountTags200JSONResponse{Total: len(grouped(all))}, err
 }
 
 // TagExists says whether a tag points to a build that is ready.
 func (s *server) TagExists(ctx context.Context, r e2b.TagExistsRequestObject) (e2b.TagExistsResponseObject, error) {
-	tag, err := control.CleanTag(r.Params.Tag)
+	tag, err := fleet.CleanTag(r.Params.Tag)
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.control.TagAssignments(ctx, callerOf(ctx), r.TemplateID)
+	all, err := s.fleet.TagAssignments(ctx, callerOf(ctx), r.TemplateID)
 	exists := slices.ContainsFunc(all, func(a cay.TagAssignment) bool { return a.Tag == tag })
 	return e2b.TagExists200JSONResponse{Exists: exists, NormalizedTag: tag}, err
 }
@@ -65,11 +65,11 @@ func (s *server) ListTagAssignments(ctx context.Context, r e2b.ListTagAssignment
 	if err != nil {
 		return nil, err
 	}
-	tag, err := control.CleanTag(r.Tag)
+	tag, err := fleet.CleanTag(r.Tag)
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.control.TagAssignments(ctx, callerOf(ctx), r.TemplateID)
+	all, err := s.fleet.TagAssignments(ctx, callerOf(ctx), r.TemplateID)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (s *server) ListTagGroups(ctx context.Context, r e2b.ListTagGroupsRequestOb
 	if len(search) > maxSearch {
 		return nil, cay.Errorf(cay.Invalid, "search: has more than %d bytes", maxSearch)
 	}
-	all, err := s.control.TagAssignments(ctx, callerOf(ctx), r.TemplateID)
+	all, err := s.fleet.TagAssignments(ctx, callerOf(ctx), r.TemplateID)
 	if err != nil {
 		return nil, err
 	}

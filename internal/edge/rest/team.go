@@ -8,7 +8,7 @@ import (
 	"unicode"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/fleet"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 // ListTeams names the team whose key the request carries. Clients that log in
 // take the key from here, so it is the one that they sent.
 func (s *server) ListTeams(ctx context.Context, _ e2b.ListTeamsRequestObject) (e2b.ListTeamsResponseObject, error) {
-	names, err := s.control.TeamNames(ctx)
+	names, err := s.fleet.TeamNames(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -114,12 +114,12 @@ func (s *server) GetTeamMetrics(ctx context.Context, r e2b.GetTeamMetricsRequest
 
 // GetTeamMetricsMax returns the greatest sample.
 func (s *server) GetTeamMetricsMax(ctx context.Context, r e2b.GetTeamMetricsMaxRequestObject) (e2b.GetTeamMetricsMaxResponseObject, error) {
-	var of func(control.TeamMetric) float64
+	var of func(fleet.TeamMetric) float64
 	switch r.Params.Metric {
 	case "concurrent_sandboxes":
-		of = func(m control.TeamMetric) float64 { return float64(m.Most) }
+		of = func(m fleet.TeamMetric) float64 { return float64(m.Most) }
 	case "sandbox_start_rate":
-		of = func(m control.TeamMetric) float64 { return m.StartRate }
+		of = func(m fleet.TeamMetric) float64 { return m.StartRate }
 	default:
 		return nil, cay.Errorf(cay.Invalid, "metric: must be concurrent_sandboxes or sandbox_start_rate")
 	}
@@ -136,7 +136,7 @@ func (s *server) GetTeamMetricsMax(ctx context.Context, r e2b.GetTeamMetricsMaxR
 	return e2b.GetTeamMetricsMax200JSONResponse(most), nil
 }
 
-func (s *server) teamMetrics(ctx context.Context, id string, start, end *int64) ([]control.TeamMetric, error) {
+func (s *server) teamMetrics(ctx context.Context, id string, start, end *int64) ([]fleet.TeamMetric, error) {
 	who := callerOf(ctx)
 	if id != string(who.Team) {
 		return nil, cay.Errorf(cay.Denied, "team %.80q is not yours", id)
@@ -152,5 +152,5 @@ func (s *server) teamMetrics(ctx context.Context, id string, start, end *int64) 
 	if !from.Before(to) {
 		return nil, cay.Errorf(cay.Invalid, "start: must be before end")
 	}
-	return s.control.TeamMetrics(ctx, who, from, to)
+	return s.fleet.TeamMetrics(ctx, who, from, to)
 }

@@ -54,11 +54,11 @@ func (s *server) templates(ctx context.Context, team *string) ([]e2b.Template, e
 	if err := ownTeam(ctx, team); err != nil {
 		return nil, err
 	}
-	list, err := s.control.Templates(ctx, callerOf(ctx))
+	list, err := s.fleet.Templates(ctx, callerOf(ctx))
 	if err != nil {
 		return nil, err
 	}
-	teams, err := s.control.TeamNames(ctx)
+	teams, err := s.fleet.TeamNames(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -148,21 +148,21 @@ func cut[T any](list []T, key func(T) string, token *string, limit *int32) (page
 
 // GetTemplateByAlias says whether there is a template of a name.
 func (s *server) GetTemplateByAlias(ctx context.Context, r e2b.GetTemplateByAliasRequestObject) (e2b.GetTemplateByAliasResponseObject, error) {
-	t, err := s.control.Template(ctx, callerOf(ctx), r.Alias)
+	t, err := s.fleet.Template(ctx, callerOf(ctx), r.Alias)
 	return e2b.GetTemplateByAlias200JSONResponse{TemplateID: string(t.ID), Public: t.Public}, err
 }
 
 // GetTemplate describes a template and its builds.
 func (s *server) GetTemplate(ctx context.Context, r e2b.GetTemplateRequestObject) (e2b.GetTemplateResponseObject, error) {
-	t, err := s.control.Template(ctx, callerOf(ctx), r.TemplateID)
+	t, err := s.fleet.Template(ctx, callerOf(ctx), r.TemplateID)
 	if err != nil {
 		return nil, err
 	}
-	teams, err := s.control.TeamNames(ctx)
+	teams, err := s.fleet.TeamNames(ctx)
 	if err != nil {
 		return nil, err
 	}
-	builds, err := s.control.Builds(ctx, callerOf(ctx), t.ID)
+	builds, err := s.fleet.Builds(ctx, callerOf(ctx), t.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/fleet"
 )
 
 func TestTokenRoundTrip(t *testing.T) {
 	for _, ascending := range []bool{true, false} {
-		c := control.Cursor{StartedAt: time.Date(2026, 2, 3, 4, 5, 6, 7e6, time.UTC), ID: cay.NewSandboxID()}
+		c := fleet.Cursor{StartedAt: time.Date(2026, 2, 3, 4, 5, 6, 7e6, time.UTC), ID: cay.NewSandboxID()}
 		got, err := decodeToken(encodeToken(c, ascending), ascending)
 		if err != nil || *got != c {
 			t.Errorf("%+v became %+v, %v", c, got, err)
@@ -24,8 +24,8 @@ func TestTokenRoundTrip(t *testing.T) {
 
 // FuzzToken: whatever is taken for a token names one place, in one order.
 func FuzzToken(f *testing.F) {
-	f.Add(encodeToken(control.Cursor{StartedAt: time.UnixMilli(1), ID: "ia"}, false), false)
-	f.Add(encodeToken(control.Cursor{StartedAt: time.UnixMilli(1), ID: "ia"}, true), true)
+	f.Add(encodeToken(fleet.Cursor{StartedAt: time.UnixMilli(1), ID: "ia"}, false), false)
+	f.Add(encodeToken(fleet.Cursor{StartedAt: time.UnixMilli(1), ID: "ia"}, true), true)
 	f.Add("MjAyMy0xMS0xNFQyMjoxMzoyMC4wMDBaX19fXw==", true)
 	f.Fuzz(func(t *testing.T, token string, ascending bool) {
 		c, err := decodeToken(token, ascending)

@@ -10,7 +10,7 @@ import (
 
 // GetTree describes the tree of checkpoints that a sandbox is in.
 func (o own) GetTree(ctx context.Context, r cayv1.GetTreeRequestObject) (cayv1.GetTreeResponseObject, error) {
-	tree, err := o.control.Tree(ctx, callerOf(ctx), sandboxID(r.SandboxID))
+	tree, err := o.sandboxes.Tree(ctx, callerOf(ctx), sandboxID(r.SandboxID))
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func (o own) CreateCheckpoint(ctx context.Context, r cayv1.CreateCheckpointReque
 	if r.Body != nil {
 		kind, label = value(r.Body.Kind, ""), value(r.Body.Label, "")
 	}
-	n, err := o.control.Checkpoint(ctx, callerOf(ctx), sandboxID(r.SandboxID), cay.SnapshotKind(kind), label)
+	n, err := o.sandboxes.Checkpoint(ctx, callerOf(ctx), sandboxID(r.SandboxID), cay.SnapshotKind(kind), label)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (o own) RollbackSandbox(ctx context.Context, r cayv1.RollbackSandboxRequest
 	if r.Body.CheckpointID == "" {
 		return nil, cay.Errorf(cay.Invalid, "checkpointID: is required")
 	}
-	s, n, err := o.control.Rollback(ctx, callerOf(ctx), sandboxID(r.SandboxID), cay.SnapshotID(r.Body.CheckpointID))
+	s, n, err := o.sandboxes.Rollback(ctx, callerOf(ctx), sandboxID(r.SandboxID), cay.SnapshotID(r.Body.CheckpointID))
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (o own) RollbackSandbox(ctx context.Context, r cayv1.RollbackSandboxRequest
 
 // UndoSandbox brings a sandbox back by one checkpoint.
 func (o own) UndoSandbox(ctx context.Context, r cayv1.UndoSandboxRequestObject) (cayv1.UndoSandboxResponseObject, error) {
-	s, n, err := o.control.Undo(ctx, callerOf(ctx), sandboxID(r.SandboxID))
+	s, n, err := o.sandboxes.Undo(ctx, callerOf(ctx), sandboxID(r.SandboxID))
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (o own) PromoteSandbox(ctx context.Context, r cayv1.PromoteSandboxRequestOb
 	if r.Body.Branch == "" {
 		return nil, cay.Errorf(cay.Invalid, "branch: is required")
 	}
-	s, n, err := o.control.Promote(ctx, callerOf(ctx), sandboxID(r.SandboxID), sandboxID(r.Body.Branch))
+	s, n, err := o.sandboxes.Promote(ctx, callerOf(ctx), sandboxID(r.SandboxID), sandboxID(r.Body.Branch))
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (o own) PromoteSandbox(ctx context.Context, r cayv1.PromoteSandboxRequestOb
 
 // GetAutoCheckpoints says when checkpoints are taken by themselves.
 func (o own) GetAutoCheckpoints(ctx context.Context, r cayv1.GetAutoCheckpointsRequestObject) (cayv1.GetAutoCheckpointsResponseObject, error) {
-	auto, err := o.control.Auto(ctx, callerOf(ctx), sandboxID(r.SandboxID))
+	auto, err := o.sandboxes.Auto(ctx, callerOf(ctx), sandboxID(r.SandboxID))
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (o own) GetAutoCheckpoints(ctx context.Context, r cayv1.GetAutoCheckpointsR
 
 // SetAutoCheckpoints changes that.
 func (o own) SetAutoCheckpoints(ctx context.Context, r cayv1.SetAutoCheckpointsRequestObject) (cayv1.SetAutoCheckpointsResponseObject, error) {
-	auto, err := o.control.SetAuto(ctx, callerOf(ctx), sandboxID(r.SandboxID),
+	auto, err := o.sandboxes.SetAuto(ctx, callerOf(ctx), sandboxID(r.SandboxID),
 		autoCheckpoint(r.Body.EverySeconds, r.Body.BeforeCommands, r.Body.Keep, r.Body.Kind))
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func autoCheckpoint(every *int64, before *bool, keep *int64, kind *string) cay.A
 
 // LabelCheckpoint names a checkpoint.
 func (o own) LabelCheckpoint(ctx context.Context, r cayv1.LabelCheckpointRequestObject) (cayv1.LabelCheckpointResponseObject, error) {
-	n, err := o.control.Label(ctx, callerOf(ctx), cay.SnapshotID(r.CheckpointID), r.Body.Label)
+	n, err := o.sandboxes.Label(ctx, callerOf(ctx), cay.SnapshotID(r.CheckpointID), r.Body.Label)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (o own) LabelCheckpoint(ctx context.Context, r cayv1.LabelCheckpointRequest
 
 // DeleteCheckpoint deletes a checkpoint.
 func (o own) DeleteCheckpoint(ctx context.Context, r cayv1.DeleteCheckpointRequestObject) (cayv1.DeleteCheckpointResponseObject, error) {
-	if err := o.control.RemoveCheckpoint(ctx, callerOf(ctx), cay.SnapshotID(r.CheckpointID)); err != nil {
+	if err := o.sandboxes.RemoveCheckpoint(ctx, callerOf(ctx), cay.SnapshotID(r.CheckpointID)); err != nil {
 		return nil, err
 	}
 	return cayv1.DeleteCheckpoint204Response{}, nil
@@ -125,7 +125,7 @@ func (o own) ForkCheckpoint(ctx context.Context, r cayv1.ForkCheckpointRequestOb
 		count, timeout = value(r.Body.Count, count), value(r.Body.Timeout, timeout)
 	}
 	count = max(0, min(count, 1<<20)) // control says what is too much
-	forks, err := o.control.ForkCheckpoint(ctx, callerOf(ctx), cay.SnapshotID(r.CheckpointID), int(count), seconds(timeout))
+	forks, err := o.sandboxes.ForkCheckpoint(ctx, callerOf(ctx), cay.SnapshotID(r.CheckpointID), int(count), seconds(timeout))
 	if err != nil {
 		return nil, err
 	}

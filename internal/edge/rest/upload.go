@@ -36,7 +36,7 @@ func (s *server) GetUploadLink(ctx context.Context, r e2b.GetUploadLinkRequestOb
 	}
 	who := callerOf(ctx)
 	team := who.Team
-	present, err := s.control.Uploaded(ctx, who, r.TemplateID, r.Hash)
+	present, err := s.builds.Uploaded(ctx, who, r.TemplateID, r.Hash)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (s *server) upload(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body := http.MaxBytesReader(w, r.Body, uploadMost)
-	err = s.control.Upload(r.Context(), cay.ForTeam(cay.TeamID(team)), hash, body, r.ContentLength)
+	err = s.builds.Upload(r.Context(), cay.ForTeam(cay.TeamID(team)), hash, body, r.ContentLength)
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
 		err = cay.Errorf(cay.Invalid, "the archive has more than %d GB", uploadMost>>30)

@@ -1,0 +1,108 @@
+package fleet
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/ledger"
+)
+
+// RemoveTemplate removes a team's own template or snapshot, unless a sandbox
+// that has not ended was made of it. Of a snapshot that has several tags, a
+// reference with one of them removes that one alone.
+func (c *Catalogue) RemoveTemplate(ctx context.Context, who cay.Caller, ref string) error {
+	if err := who.May(cay.WriteTemplates); err != nil {
+		return err
+	}
+	t, err := c.ledger.FindTemplate(ctx, who.Team, ref)
+	if err != nil {
+		return err
+	}
+	if t.Team != who.Team {
+		return ledger.OtherTeam(ref)
+	}
+	if done, err := c.removeSnapshotTag(ctx, t, ref); done || err != nil {
+		return err
+	}
+	snapshots := []cay.SnapshotID{t.Snapshot}
+	builds, err := c.store.Builds(ctx, who.Team, t.ID)
+	if err != nil {
+		return err
+	}
+	for _, b := range builds {
+		c.builds.Cancel(b.ID)
+		snapshots = append(snapshots, b.Snapshot)
+	}
+	if err := c.removeTemplate(ctx, t); err != nil {
+		return err
+	}
+	for _, id := range snapshots {
+		c.ledger.Tidy(ctx, id)
+	}
+	c.builds.Tidy()
+	return nil
+}
+
+// removeSnapshotTag removes one of several tags of a snapshot, where the
+// reference names it.
+func (c *Catalogue) removeSnapshotTag(ctx context.Context, t cay.Template, ref string) (done bool, err error) {
+	_, tag, named := strings.Cut(strings.ToLower(ref), ":")
+	if !named || t.Source == "" {
+		return false, nil
+	}
+	tags, err := c.store.Tags(ctx, t.ID)
+	switch {
+	case err != nil:
+		return false, err
+	case !slices.ContainsFunc(tags, func(one cay.Tag) bool { return one.Name == tag }):
+		return false, cay.Errorf(cay.NotFound, "snapshot %q not found", ref)
+	case len(tags) == 1: // the snapshot goes with it
+		return false, nil
+	}
+	before := c.ledger.TagSnapshots(ctx, t.ID, []string{tag})
+	if err := c.store.RemoveTags(ctx, t.ID, []string{tag}); err != nil {
+		return false, err
+	}
+	for _, id := range before {
+		c.ledger.Tidy(ctx, id)
+	}
+	return true, nil
+}
+
+func (c *Catalogue) removeTemplate(ctx context.Context, t cay.Template) (err error) {
+	removed := c.ledger.Remove(t.ID, func() bool {
+		n := 0
+		if n, err = c.users(ctx, t.ID); err != nil {
+			return false
+		}
+		if n > 0 {
+			err = errTemplateUsed(t.ID, "are running or paused use it (%d)", n)
+			return false
+		}
+		err = c.store.RemoveTemplate(ctx, t.Team, t.ID)
+		return err == nil
+	})
+	if !removed && err == nil {
+		err = errTemplateUsed(t.ID, "are being started use it")
+	}
+	return err
+}
+
+// users counts the sandboxes of all teams that were made of a template and have
+// not ended.
+func (c *Catalogue) users(ctx context.Context, id cay.TemplateID) (n int, err error) {
+	rows, err := c.store.LiveSandboxes(ctx)
+	for _, s := range rows {
+		if s.Template == id {
+			n++
+		}
+	}
+	return n, err
+}
+
+func errTemplateUsed(id cay.TemplateID, how string, args ...any) error {
+	return cay.Errorf(cay.Invalid, "template %s cannot be deleted: sandboxes that "+how, append([]any{id}, args...)...).
+		WithHint("end them first")
+}

@@ -1,0 +1,157 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/cay-run/cay"
+)
+
+const (
+	// KeepEvents outlives the records of sandboxes that ended: their last
+	// event says why.
+	KeepEvents = KeepKilled + 24*time.Hour
+
+	// MaxData, MaxKey and MaxValue bound what an event carries.
+	MaxData  = 16
+	MaxKey   = 64
+	MaxValue = 512
+)
+
+// NewEvent returns an event of a sandbox; it names the caller's key.
+// Data are keys and values by turns; empty values are left out. Any text is fit
+// to be shown.
+func NewEvent(who cay.Caller, s cay.Sandbox, what cay.EventType, reason string, data ...string) cay.Event {
+	out := cay.Event{Team: s.Team, Sandbox: s.ID, Type: what, Reason: reason, At: Now(), Data: make(map[string]string)}
+	for i := 0; i+1 < len(data) && len(out.Data) < MaxData; i += 2 {
+		if data[i+1] != "" {
+			out.Data[Fit(data[i], MaxKey)] = Fit(data[i+1], MaxValue)
+		}
+	}
+	if who.Key != "" {
+		out.Data["by"] = string(who.Key)
+	}
+	return out
+}
+
+// Fit makes text from anywhere one short line.
+func Fit(s string, most int) string {
+	if len(s) > most {
+		s = s[:most]
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(s, ""))
+}
+
+// Announce records an event of the machine for every team.
+func (l *Ledger) Announce(ctx context.Context, what cay.EventType, reason string, data ...string) error {
+	teams, err := l.store.Teams(ctx)
+	if err != nil {
+		return err
+	}
+	for _, team := range teams {
+		err = errors.Join(err, l.Add(ctx, NewEvent(cay.ForTeam(team.ID), cay.Sandbox{Team: team.ID}, what, reason, data...)))
+	}
+	return err
+}
+
+// Add records an event that goes with no change of a record.
+func (l *Ledger) Add(ctx context.Context, e cay.Event) error {
+	if err := l.store.AddEvents(ctx, e); err != nil {
+		return err
+	}
+	l.told.wake(e.Team)
+	return nil
+}
+
+// Tell records an event of what is done already: a failure cannot undo it.
+func (l *Ledger) Tell(ctx context.Context, e cay.Event) {
+	if err := l.Add(context.WithoutCancel(ctx), e); err != nil {
+		l.log.Error("cannot record an event", "sandbox", e.Sandbox, "type", e.Type, "err", err)
+	}
+}
+
+// Wake tells the streams of a team that events were recorded with a change.
+func (l *Ledger) Wake(team cay.TeamID) { l.told.wake(team) }
+
+// NewEvents returns a channel that is closed once a team has events that were
+// recorded after this call, or streams must end: a stream asks for it first
+// and lists then.
+func (l *Ledger) NewEvents(team cay.TeamID) <-chan struct{} { return l.told.next(team) }
+
+// EndStreams ends all waiting for events, for good: Streaming is false from
+// now on.
+func (l *Ledger) EndStreams() { l.told.close() }
+
+// Streaming reports whether it makes sense to wait for events.
+func (l *Ledger) Streaming() bool { return !l.told.isClosed() }
+
+// hub wakes those who wait for events of a team.
+type hub struct {
+	mu      sync.Mutex
+	closed  bool
+	waiting map[cay.TeamID]chan struct{}
+}
+
+func (h *hub) next(team cay.TeamID) <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ch := h.waiting[team]
+	if ch == nil {
+		ch = make(chan struct{})
+		if h.closed {
+			close(ch)
+			return ch
+		}
+		if h.waiting == nil {
+			h.waiting = make(map[cay.TeamID]chan struct{})
+		}
+		h.waiting[team] = ch
+	}
+	return ch
+}
+
+func (h *hub) wake(team cay.TeamID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ch := h.waiting[team]; ch != nil {
+		close(ch)
+		delete(h.waiting, team)
+	}
+}
+
+func (h *hub) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	for team, ch := range h.waiting {
+		close(ch)
+		delete(h.waiting, team)
+	}
+}
+
+func (h *hub) isClosed() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.closed
+}
+
+// Visible is what callers may be told of an error.
+func Visible(err error) string {
+	var ours *cay.Error
+	if errors.As(err, &ours) && ours.Msg != "" {
+		return ours.Msg
+	}
+	return string(cay.KindOf(err))
+}
+
+// Stamp is a time in an event's data.
+func Stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }

@@ -1,0 +1,77 @@
+// Package ledger holds what the use cases share: they find templates in it,
+// hold snapshots against removal, and write events that streams wait for.
+// Truth is in the store; a hold and a waiting stream are of this process.
+package ledger
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
+)
+
+const (
+	// EndWithin bounds what is recorded or undone after the client has left.
+	EndWithin = 30 * time.Second
+	// KeepKilled is how long the record of a sandbox is kept that ended.
+	KeepKilled = 7 * 24 * time.Hour
+)
+
+// Snapshots removes what was saved of sandboxes and made of teams' templates;
+// any other snapshot is left alone.
+type Snapshots interface {
+	RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error
+}
+
+// Config is what a Ledger needs. Backlog may be nil.
+type Config struct {
+	Store     store.Store
+	Snapshots Snapshots
+	Backlog   Backlog
+	// Extras are the templates that Cay brings only when an operator asks for
+	// them.
+	Extras []string
+	Log    *slog.Logger
+}
+
+// Ledger is shared by all use cases of one server.
+type Ledger struct {
+	store     store.Store
+	snapshots Snapshots
+	backlog   Backlog
+	extras    []string
+	log       *slog.Logger
+
+	told  hub // events were recorded
+	holds *holds
+}
+
+// New returns a ledger in which nothing is held.
+func New(cfg Config) *Ledger {
+	l := &Ledger{
+		store: cfg.Store, snapshots: cfg.Snapshots, backlog: cfg.Backlog, extras: cfg.Extras, log: cfg.Log,
+		holds: newHolds(),
+	}
+	if l.backlog == nil {
+		l.backlog = nothing{}
+	}
+	return l
+}
+
+// Now has the precision of all recorded times.
+func Now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
+
+// NoSandbox is the error for a sandbox that a team does not have.
+func NoSandbox(id cay.SandboxID) error {
+	return cay.Errorf(cay.NotFound, "sandbox %q not found: it doesn't exist or you don't have access to it", string(id))
+}
+
+// Known gives a sandbox that the store does not know the usual words.
+func Known(err error, id cay.SandboxID) error {
+	if cay.KindOf(err) == cay.NotFound {
+		return NoSandbox(id)
+	}
+	return err
+}

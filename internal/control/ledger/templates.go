@@ -1,0 +1,182 @@
+package ledger
+
+import (
+	"context"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/cay-run/cay"
+)
+
+// TagSnapshots returns the snapshots that tags of a template stand for.
+func (l *Ledger) TagSnapshots(ctx context.Context, template cay.TemplateID, tags []string) []cay.SnapshotID {
+	var out []cay.SnapshotID
+	for _, tag := range tags {
+		if old, err := l.store.TaggedBuild(ctx, template, tag); err == nil {
+			out = append(out, old.Snapshot)
+		}
+	}
+	return out
+}
+
+const tagsMost = 50 // of one build
+
+var tagName = regexp.MustCompile(`^[a-z0-9_.-]{1,128}$`)
+
+// Backlog is what a server has still to build of the templates that Cay brings.
+type Backlog interface {
+	// Of tells how far the build of a template is, if it is not done.
+	Of(name string) (told string, building bool)
+	Names() []string
+}
+
+// nothing is the backlog of a server that has built all.
+type nothing struct{}
+
+func (nothing) Of(string) (string, bool) { return "", false }
+
+func (nothing) Names() []string { return nil }
+
+// Hold finds a team's template of a reference and holds its snapshot, and the
+// template itself if asked.
+func (l *Ledger) Hold(ctx context.Context, team cay.TeamID, ref string, withTemplate bool) (t cay.Template, release func(), err error) {
+	for {
+		since := l.holds.moment()
+		if t, err = l.FindTemplate(ctx, team, ref); err != nil {
+			return t, nil, err
+		}
+		keys := []string{string(t.Snapshot)}
+		if withTemplate {
+			keys = append(keys, string(t.ID))
+		}
+		if release, err = l.holds.hold(ctx, since, keys...); release != nil || err != nil {
+			return t, release, err
+		}
+	}
+}
+
+// BadTag is the error for a tag that no template can have.
+func BadTag(tag string) error {
+	return cay.Errorf(cay.Invalid, "tags: invalid tag %.80q", tag).WithHint("use letters, digits, '.', '_' and '-'")
+}
+
+// IsTag reports whether a text, in lower case, is fit to be a tag.
+func IsTag(text string) bool { return tagName.MatchString(text) }
+
+// CleanTags brings tags to the form that they are recorded in. Empty ones are
+// left out; none at all means the default one.
+func CleanTags(tags []string) ([]string, error) {
+	var out []string
+	for _, tag := range tags {
+		tag = strings.ToLower(tag)
+		switch {
+		case tag == "" || slices.Contains(out, tag):
+		case !IsTag(tag) || cay.ValidUUID(tag):
+			return nil, BadTag(tag)
+		default:
+			out = append(out, tag)
+		}
+	}
+	if len(out) > tagsMost {
+		return nil, cay.Errorf(cay.Invalid, "tags: must be at most %d", tagsMost)
+	}
+	if len(out) == 0 {
+		out = []string{cay.DefaultTag}
+	}
+	return out, nil
+}
+
+// OtherTeam is the error for a template that only its own team may change.
+func OtherTeam(ref string) error {
+	return cay.Errorf(cay.Denied, "template %q is another team's", ref)
+}
+
+var reference = regexp.MustCompile(`^(?:([a-z0-9][a-z0-9._-]*)/)?([a-z0-9][a-z0-9._-]*)(?::([a-z0-9][a-z0-9._-]*))?$`)
+
+// Reference takes apart a reference to a template: "name", with or without
+// "team/" before it and ":tag" after it. The parts are in lower case.
+func Reference(ref string) (space, name, tag string, ok bool) {
+	parts := reference.FindStringSubmatch(strings.ToLower(ref))
+	if parts == nil {
+		return "", "", "", false
+	}
+	return parts[1], parts[2], parts[3], true
+}
+
+// FindTemplate finds a template by id, name or team/name, each with or without
+// ":tag", in any case. It is the team's own or public.
+func (l *Ledger) FindTemplate(ctx context.Context, team cay.TeamID, ref string) (cay.Template, error) {
+	space, name, tag, ok := Reference(ref)
+	if !ok || len(ref) > 256 {
+		return cay.Template{}, cay.Errorf(cay.Invalid, "templateID: %.80q is no template id or name", ref).
+			WithHint("use an id, a name, or name:tag")
+	}
+	t, err := l.template(ctx, team, space, name)
+	if err == nil && tag != "" && tag != cay.DefaultTag {
+		t, err = l.Tagged(ctx, t, tag)
+	}
+	told, building := "", false
+	if cay.KindOf(err) == cay.NotFound && space == "" {
+		told, building = l.backlog.Of(name)
+	}
+	switch {
+	case building:
+		e := cay.Errorf(cay.Unavailable, "template %q is being built: %s", name, told).
+			WithHint("`cay template wait` returns when it is there")
+		e.Code = cay.CodeTemplateBuilding
+		return cay.Template{}, e
+	case cay.KindOf(err) == cay.NotFound && space == "" && slices.Contains(l.extras, name):
+		return cay.Template{}, cay.Errorf(cay.NotFound, "template %q is not built on this server", ref).
+			WithHint("on its machine, as root: cay template add %s", name)
+	case cay.KindOf(err) == cay.NotFound:
+		return cay.Template{}, cay.Errorf(cay.NotFound, "template %q not found", ref).
+			WithHint("`cay template list` shows what there is")
+	}
+	return t, err
+}
+
+// Tagged returns a template as the build of a tag has it. In place of a tag,
+// the id of a build that some tag points to will do: others are not kept.
+func (l *Ledger) Tagged(ctx context.Context, t cay.Template, tag string) (cay.Template, error) {
+	if cay.ValidUUID(tag) {
+		tags, err := l.store.Tags(ctx, t.ID)
+		if err != nil {
+			return t, err
+		}
+		i := slices.IndexFunc(tags, func(one cay.Tag) bool { return string(one.Build) == tag })
+		if i < 0 {
+			return t, cay.Errorf(cay.NotFound, "no tag of template %s points to build %s", t.ID, tag)
+		}
+		tag = tags[i].Name
+	}
+	b, err := l.store.TaggedBuild(ctx, t.ID, tag)
+	t.Build, t.Snapshot, t.BuildState = b.ID, b.Snapshot, b.State
+	t.Limits, t.EnvdVersion, t.RecipeDigest, t.Setup = b.Limits, b.EnvdVersion, b.RecipeDigest, b.Setup
+	return t, err
+}
+
+func (l *Ledger) template(ctx context.Context, team cay.TeamID, space, name string) (cay.Template, error) {
+	if space == "" {
+		return l.store.FindTemplate(ctx, team, name)
+	}
+	owner, err := l.store.TeamByName(ctx, space)
+	if err != nil {
+		return cay.Template{}, err
+	}
+	t, err := l.store.TemplateByName(ctx, owner.ID, name)
+	if err == nil && (t.Team != owner.ID || (owner.ID != team && !t.Public)) {
+		err = cay.Errorf(cay.NotFound, "")
+	}
+	return t, err
+}
+
+// Backlog names the templates that are still being built.
+func (l *Ledger) Backlog() []string { return l.backlog.Names() }
+
+// Snap is a snapshot that clients took: a build of a template of its own,
+// under a tag.
+type Snap struct {
+	cay.Template
+	Tag string
+}

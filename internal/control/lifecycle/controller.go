@@ -1,0 +1,388 @@
+// Package lifecycle holds the use cases of live sandboxes: create, extend,
+// pause, resume, fork, roll back and kill. It is the only writer of a sandbox's
+// state. Truth is in the store; what lives on its node is kept in memory as
+// well, with locks and deadlines, and the node does the work.
+package lifecycle
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/control/logbook"
+	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// Node runs sandboxes. Create leaves nothing behind when it fails; Kill of an
+// unknown instance is no error; Deaths tells of every instance that ended,
+// also of those that were killed or paused.
+//
+// The node may be another machine's: every call can fail, and what it tells in
+// order is asked for with a cursor.
+type Node interface {
+	// Where spec welcomes an instance that was made beforehand, Create may answer
+	// with one, which has other ids than spec and the tokens that go with them.
+	Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error)
+	// Prepare is Create, but requests do not reach the instance before Route
+	// has them reach it, in place of any other of its sandbox.
+	Prepare(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error)
+	Route(ctx context.Context, id cay.InstanceID) error
+	// Pause saves an instance and ends it; Checkpoint saves it and lets it
+	// run on. Of the record it takes the ids and whose agent is inside. An
+	// error means that nothing was saved and the instance runs on, unless it
+	// died, which Deaths tells.
+	Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error
+	Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error
+	// Snapshots lists what was saved of sandboxes.
+	Snapshots(ctx context.Context) ([]cay.Snapshot, error)
+	// Snapshot returns the record of a snapshot.
+	Snapshot(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error)
+	// Compare tells which files differ between two moments.
+	Compare(ctx context.Context, before, after cay.Moment) (cay.Comparison, error)
+	Kill(ctx context.Context, id cay.InstanceID, cause cay.Cause) error
+	// SetNetwork replaces an instance's policy: all of it, or nothing.
+	SetNetwork(ctx context.Context, id cay.InstanceID, p cay.NetworkPolicy) error
+	Instances(ctx context.Context) ([]cay.Instance, error)
+	// Connections lists what an instance tried to reach lately.
+	Connections(ctx context.Context, id cay.InstanceID) ([]cay.Connection, error)
+	Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error)
+	// Responds asks the agent of an instance whether it answers. An error
+	// means that it did not before ctx ended.
+	Responds(ctx context.Context, id cay.InstanceID) error
+	// Diary asks the guest what happened inside after an entry.
+	// guest.ErrNoDiary when it cannot tell.
+	Diary(ctx context.Context, id cay.InstanceID, after int64) (guest.Diary, error)
+	// Deaths tells how instances ended, after a cursor, and the cursor to ask
+	// with next. It waits for one. Until it is asked with a later cursor, it
+	// tells the same again.
+	Deaths(ctx context.Context, after cay.Cursor) ([]cay.Death, cay.Cursor, error)
+}
+
+// Tokens derives the tokens of a sandbox from its id.
+type Tokens interface {
+	Access(id cay.SandboxID) string
+	Traffic(id cay.SandboxID) string
+}
+
+// MaxTimeout is the longest time that a sandbox can be given at once.
+const MaxTimeout = 30 * 24 * time.Hour
+
+const (
+	createWithin = time.Minute      // a client waits no longer
+	saveWithin   = 10 * time.Minute // a large memory on a slow disk
+	retryAfter   = 5 * time.Second  // when an end failed, and twice that the next time
+	retryMost    = 5 * time.Minute
+	sweepEvery   = 5 * time.Second // metrics, and what node and store disagree on
+	lookAgain    = time.Minute     // at deadlines, in case the clock was set
+	pruneEvery   = time.Hour
+)
+
+// Config is what a Controller needs. Logs keeps what guests say. Logs and Log
+// may be nil.
+type Config struct {
+	Ledger *ledger.Ledger
+	Store  store.Store
+	Node   Node
+	NodeID cay.NodeID
+	Tokens Tokens
+	Logs   *logbook.Book
+	Log    *slog.Logger
+	// TeamSandboxes and TeamMemoryMB bound what a team may have running at
+	// once, in number and in what their templates promise; 0 is no bound.
+	TeamSandboxes, TeamMemoryMB int
+}
+
+// Controller carries out the use cases of one node's sandboxes.
+type Controller struct {
+	ledger *ledger.Ledger
+	store  store.Store
+	node   Node
+	nodeID cay.NodeID
+	tokens Tokens
+	logs   *logbook.Book
+	log    *slog.Logger
+	most   quota
+
+	readers chan struct{}  // a token for each diary that is read in the background
+	reading sync.WaitGroup // them
+
+	wake     chan struct{} // a deadline changed
+	wakeAuto chan struct{} // an automatic checkpoint may be due
+
+	mu   sync.RWMutex
+	live map[cay.SandboxID]*entry // all that are not killed
+	// starting are the places that are taken for sandboxes to come, orphans the
+	// last deaths of instances that were not known.
+	starting map[*starting]struct{}
+	orphans  []cay.Death
+	// claimed are idempotency keys that a create is at work with; each
+	// channel is closed when it is done.
+	claimed map[onceKey]chan struct{}
+
+	comparing turns
+}
+
+// entry is a sandbox that is not killed. Who changes it holds its lock from
+// the decision to the record; who reads it takes what is recorded.
+type entry struct {
+	lock    chan struct{} // holds a value while locked
+	current atomic.Pointer[cay.Sandbox]
+	metrics history
+	diary   diary
+	reports allowance // of events that the guest causes
+	toldEnd time.Time // the end that the last event told
+
+	tree treeState
+
+	ending      atomic.Bool              // Run is ending it
+	endFailed   atomic.Pointer[endRetry] // nil unless its end failed
+	pauseFailed string                   // why the last pause failed, if it did; guarded by the lock
+	missed      int                      // sweeps in a row that did not find its instance
+}
+
+func newEntry(s cay.Sandbox) *entry {
+	e := &entry{lock: make(chan struct{}, 1), toldEnd: s.EndAt}
+	e.current.Store(&s)
+	return e
+}
+
+func (e *entry) acquire(ctx context.Context) error {
+	select {
+	case e.lock <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return cay.Wrap(cay.Unavailable, ctx.Err(), "sandbox %s is busy", e.sandbox().ID)
+	}
+}
+
+func (e *entry) release() { <-e.lock }
+
+// sandbox returns the record. Its maps are shared and never written.
+func (e *entry) sandbox() cay.Sandbox { return *e.current.Load() }
+
+// Open brings store and node to agree: a sandbox whose instance is gone is
+// killed, or paused if it was saved; an instance or a snapshot that no record
+// wants is removed. Run must follow.
+func Open(ctx context.Context, cfg Config) (*Controller, error) {
+	c := &Controller{
+		ledger: cfg.Ledger, store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, logs: cfg.Logs, log: cfg.Log,
+		most:    quota{cfg.TeamSandboxes, cfg.TeamMemoryMB},
+		readers: make(chan struct{}, diaryReaders),
+		wake:    make(chan struct{}, 1), wakeAuto: make(chan struct{}, 1),
+		live: make(map[cay.SandboxID]*entry), starting: make(map[*starting]struct{}),
+		claimed: make(map[onceKey]chan struct{}),
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	return c, c.reconcile(ctx)
+}
+
+func (c *Controller) reconcile(ctx context.Context) error {
+	rows, err := c.store.LiveSandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	unclaimed := make(map[cay.InstanceID]cay.Instance)
+	instances, err := c.node.Instances(ctx)
+	if err != nil {
+		return err
+	}
+	for _, i := range instances {
+		unclaimed[i.Spec.Instance] = i
+	}
+	snapshots, err := c.node.Snapshots(ctx)
+	if err != nil {
+		return err
+	}
+	saved := make(map[cay.SnapshotID]bool)
+	for _, s := range snapshots {
+		saved[s.ID] = true
+	}
+	for _, s := range rows {
+		var instance *cay.Instance
+		if i, ok := unclaimed[s.Instance]; ok {
+			instance = &i
+		}
+		found := settled(s, instance, saved[s.Snapshot])
+		found, changed := inForce(found, instance)
+		var events []cay.Event
+		if found.State == cay.Running {
+			delete(unclaimed, s.Instance)
+		}
+		if found.State != s.State {
+			c.log.Warn("sandbox was left half way", "sandbox", s.ID, "was", s.State, "is", found.State, "cause", found.Cause)
+			changed = true
+			events = append(events, foundEvent(found))
+		}
+		if changed {
+			if err := c.store.UpdateNetwork(ctx, found, events...); err != nil {
+				return err
+			}
+			found.Version++
+		}
+		if found.State != cay.Killed {
+			c.live[s.ID] = newEntry(found)
+		}
+	}
+	if err := c.reconcileTrees(ctx); err != nil {
+		return err
+	}
+	for id, i := range unclaimed {
+		c.log.Warn("instance has no record", "instance", id, "sandbox", i.Spec.Sandbox)
+		c.stop(ctx, id, cay.CauseHostLost)
+	}
+	for _, s := range snapshots {
+		c.ledger.Tidy(ctx, s.ID)
+	}
+	return nil
+}
+
+// settled returns what has become of a sandbox while no server was there.
+// Unfinished changes are undone where that can be: a pause whose
+// guest lives did not happen, nor did a resume, of which no caller was told.
+func settled(s cay.Sandbox, instance *cay.Instance, saved bool) cay.Sandbox {
+	switch {
+	case s.State == cay.Paused:
+	case s.State == cay.Running && instance != nil:
+	case s.State == cay.Pausing && instance != nil:
+		s.State, s.Snapshot = cay.Running, instance.Spec.Snapshot
+	case (s.State == cay.Pausing || s.State == cay.Resuming) && saved:
+		s = paused(s)
+	case s.State == cay.Creating: // no caller was told of it
+		s = killed(s, cay.CauseFailedStart, ledger.Now())
+	default:
+		s = killed(s, cay.CauseHostLost, ledger.Now())
+	}
+	return s
+}
+
+// killed returns the record of a sandbox that ended. What it was given as
+// environment holds secrets and is of no more use.
+func killed(s cay.Sandbox, cause cay.Cause, at time.Time) cay.Sandbox {
+	s.State, s.Cause, s.EndedAt, s.Env = cay.Killed, cause, at.UTC().Truncate(time.Millisecond), nil
+	return s
+}
+
+// find returns a team's living sandbox.
+func (c *Controller) find(team cay.TeamID, id cay.SandboxID) (*entry, error) {
+	c.mu.RLock()
+	e := c.live[id]
+	c.mu.RUnlock()
+	if e == nil {
+		return nil, ledger.NoSandbox(id)
+	}
+	if s := e.sandbox(); s.Team != team || s.State == cay.Creating {
+		return nil, ledger.NoSandbox(id)
+	}
+	return e, nil
+}
+
+// entries returns all that lives.
+func (c *Controller) entries() []*entry {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	out := make([]*entry, 0, len(c.live))
+	for _, e := range c.live {
+		out = append(out, e)
+	}
+	return out
+}
+
+// change runs f on a team's sandbox while no other caller changes it.
+func (c *Controller) change(ctx context.Context, team cay.TeamID, id cay.SandboxID, f func(*entry, cay.Sandbox) error) error {
+	e, err := c.find(team, id)
+	if err != nil {
+		return err
+	}
+	if err := e.acquire(ctx); err != nil {
+		return err
+	}
+	defer e.release()
+	s := e.sandbox()
+	if s.State == cay.Killed { // while this waited
+		return ledger.NoSandbox(id)
+	}
+	return f(e, s)
+}
+
+// save records a sandbox and what happened to it. The caller holds its lock. A
+// caller that goes away must not leave memory and store apart, so this cannot
+// be cancelled. The network stays as it is recorded: only changeNetwork changes
+// it.
+func (c *Controller) save(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) error {
+	return c.record(ctx, e, s, func(ctx context.Context, s cay.Sandbox) error { return c.store.UpdateSandbox(ctx, s, events...) })
+}
+
+// record is save with what is to be written. The version is the one that this
+// server knows: Conflict when another one has changed the record.
+func (c *Controller) record(ctx context.Context, e *entry, s cay.Sandbox, write func(context.Context, cay.Sandbox) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
+	defer cancel()
+	s.Version = e.sandbox().Version
+	if err := write(ctx, s); err != nil {
+		return err
+	}
+	s.Version++
+	e.current.Store(&s)
+	c.ledger.Wake(s.Team)
+	c.lookAtDeadlines()
+	return nil
+}
+
+// lookAtDeadlines says that one may have changed.
+func (c *Controller) lookAtDeadlines() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// end kills a sandbox. The caller holds its lock. The record comes first: if
+// the server dies after it, the next one finds an instance that no record
+// wants. Evidence, if any, is of the cause.
+func (c *Controller) end(ctx context.Context, who cay.Caller, e *entry, cause cay.Cause, at time.Time, evidence string) error {
+	s := killed(e.sandbox(), cause, at)
+	if err := c.save(ctx, e, s, ledger.NewEvent(who, s, cay.SandboxKilled, string(cause), "evidence", evidence)); err != nil {
+		return err
+	}
+	c.drop(s.ID)
+	c.log.Info("sandbox ended", "sandbox", s.ID, "cause", cause)
+	if cause == cay.CauseAsked || cause == cay.CauseTimeout { // else no guest is there to answer
+		c.readDiary(ctx, e, diaryLast)
+	}
+	c.stop(ctx, s.Instance, cause)
+	c.ledger.Tidy(ctx, s.Snapshot)
+	c.leaveTree(ctx, e, s)
+	return nil
+}
+
+func (c *Controller) drop(id cay.SandboxID) {
+	c.mu.Lock()
+	delete(c.live, id)
+	c.mu.Unlock()
+}
+
+// stop has the node end an instance. What fails here is tried again by the
+// sweep, for as long as the node has the instance.
+func (c *Controller) stop(ctx context.Context, id cay.InstanceID, cause cay.Cause) {
+	if id == "" { // it was paused
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
+	defer cancel()
+	if err := c.node.Kill(ctx, id, cause); err != nil {
+		c.log.Error("cannot end an instance", "instance", id, "err", err)
+	}
+}
+
+func (c *Controller) entry(id cay.SandboxID) *entry {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.live[id]
+}

@@ -1,0 +1,34 @@
+package lifecycle
+
+import (
+	"context"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// RecordDown records, with no server running, that all sandboxes which run are
+// ended on purpose. Those that are saved stay so; saved tells which snapshots
+// there are. The instances are ended by the caller, after it.
+func RecordDown(ctx context.Context, s store.Store, saved func(cay.SnapshotID) bool) error {
+	rows, err := s.LiveSandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, before := range rows {
+		found := settled(before, nil, saved(before.Snapshot))
+		if found.State == before.State {
+			continue
+		}
+		told := foundEvent(found)
+		if found.State == cay.Killed {
+			found.Cause = cay.CauseAsked
+			told = ledger.NewEvent(cay.ForTeam(found.Team), found, cay.SandboxKilled, cay.ReasonAsked, "evidence", "`cay down` ended all sandboxes of this machine")
+		}
+		if err := s.UpdateSandbox(ctx, found, told); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package lifecycle
+
+import (
+	"cmp"
+	"context"
+	"reflect"
+	"slices"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/ledger"
+)
+
+// SetNetwork replaces what a running sandbox may reach, at once. What the
+// policy says of reaching the sandbox is left as it was, and so are its private
+// network and bandwidth.
+func (c *Controller) SetNetwork(ctx context.Context, who cay.Caller, id cay.SandboxID, p cay.NetworkPolicy) error {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return err
+	}
+	if err := p.Check(); err != nil {
+		return err
+	}
+	if err := c.hasSecrets(ctx, who.Team, p); err != nil {
+		return err
+	}
+	return c.changeNetwork(ctx, who, id, func(now cay.NetworkPolicy) cay.NetworkPolicy { return outwards(now, p) })
+}
+
+// hasSecrets reports, as an error, a secret that a policy's rules name and the
+// team does not have. A secret that is removed later has requests refused.
+func (c *Controller) hasSecrets(ctx context.Context, team cay.TeamID, p cay.NetworkPolicy) error {
+	for _, name := range p.SecretNames() {
+		_, err := c.store.Secret(ctx, team, name)
+		if cay.KindOf(err) == cay.NotFound {
+			return cay.Wrap(cay.Invalid, err, "network.rules: there is no secret %q", name).
+				WithHint("create the secret first: POST /secrets")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Join has a running sandbox share a network of its team's, under a name of
+// its own, or under its id without one. It leaves the one that it was in. An
+// empty network leaves it in none.
+func (c *Controller) Join(ctx context.Context, who cay.Caller, id cay.SandboxID, network, name string) error {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return err
+	}
+	var joined *cay.PrivateNetwork
+	if network != "" {
+		if name == "" {
+			name = string(id)
+		}
+		joined = &cay.PrivateNetwork{Team: who.Team, Name: network, Member: name}
+	}
+	if err := joined.Check(); err != nil {
+		return err
+	}
+	return c.changeNetwork(ctx, who, id, func(now cay.NetworkPolicy) cay.NetworkPolicy {
+		now.Private = joined
+		return now
+	})
+}
+
+// SetBandwidth bounds how fast a running sandbox sends and receives.
+func (c *Controller) SetBandwidth(ctx context.Context, who cay.Caller, id cay.SandboxID, b cay.Bandwidth) error {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return err
+	}
+	if err := b.Check(); err != nil {
+		return err
+	}
+	return c.changeNetwork(ctx, who, id, func(now cay.NetworkPolicy) cay.NetworkPolicy {
+		now.Bandwidth = b
+		return now
+	})
+}
+
+// changeNetwork puts a change of a running sandbox's policy in force and
+// records it, or neither.
+func (c *Controller) changeNetwork(ctx context.Context, who cay.Caller, id cay.SandboxID, f func(cay.NetworkPolicy) cay.NetworkPolicy) error {
+	return c.change(ctx, who.Team, id, func(e *entry, s cay.Sandbox) error {
+		if err := mustRun(s); err != nil {
+			return err
+		}
+		before := s.Network
+		s.Network = f(before)
+		if err := c.node.SetNetwork(ctx, s.Instance, s.Network); err != nil {
+			return err
+		}
+		changed := ledger.NewEvent(who, s, cay.SandboxNetworkChanged, cay.ReasonAsked)
+		err := c.record(ctx, e, s, func(ctx context.Context, s cay.Sandbox) error { return c.store.UpdateNetwork(ctx, s, changed) })
+		if err != nil { // what is recorded is what is in force
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
+			defer cancel()
+			if back := c.node.SetNetwork(ctx, s.Instance, before); back != nil {
+				c.log.Error("cannot put a network policy back", "sandbox", s.ID, "err", back)
+			}
+		}
+		return err
+	})
+}
+
+// Members lists a team's sandboxes that are in private networks, by network
+// and name.
+func (c *Controller) Members(_ context.Context, who cay.Caller) ([]cay.Sandbox, error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return nil, err
+	}
+	var out []cay.Sandbox
+	for _, e := range c.entries() {
+		if s := e.sandbox(); s.Team == who.Team && s.Network.Private != nil && s.State != cay.Killed && s.State != cay.Creating {
+			out = append(out, s)
+		}
+	}
+	slices.SortFunc(out, func(a, b cay.Sandbox) int {
+		x, y := a.Network.Private, b.Network.Private
+		return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Member, y.Member), cmp.Compare(a.ID, b.ID))
+	})
+	return out, nil
+}
+
+// Connections lists what a running sandbox tried to reach lately, the oldest
+// first, as far as its host looked at it.
+func (c *Controller) Connections(ctx context.Context, who cay.Caller, id cay.SandboxID) ([]cay.Connection, error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return nil, err
+	}
+	s, err := c.get(who.Team, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := mustRun(s); err != nil {
+		return nil, err
+	}
+	return c.node.Connections(ctx, s.Instance)
+}
+
+// outwards is a policy with what another says of reaching out.
+func outwards(p, from cay.NetworkPolicy) cay.NetworkPolicy {
+	p.AllowInternet, p.AllowOut, p.DenyOut = from.AllowInternet, from.AllowOut, from.DenyOut
+	p.Rules, p.Proxy, p.DNSServers = from.Rules, from.Proxy, from.DNSServers
+	return p
+}
+
+// inForce is a sandbox's record with the policy that its instance has: a crash
+// between applying a policy and recording it leaves the two apart.
+func inForce(s cay.Sandbox, instance *cay.Instance) (cay.Sandbox, bool) {
+	if instance == nil || s.State == cay.Killed || reflect.DeepEqual(s.Network, instance.Spec.Network) {
+		return s, false
+	}
+	s.Network = outwards(s.Network, instance.Spec.Network)
+	s.Network.Private, s.Network.Bandwidth = instance.Spec.Network.Private, instance.Spec.Network.Bandwidth
+	return s, true
+}
