@@ -57,7 +57,7 @@ func interpreter(ctx context.Context, g *errgroup.Group, o options, a *agent.Age
 	// is what its template's build waits for.
 	g.Go(func() error {
 		if err := srv.Start(ctx); err != nil {
-			log.Error("interpreter did not start", "error", err)
+			log.Error("interpreter did not start", "err", err)
 		}
 		return nil
 	})

@@ -40,10 +40,10 @@ func (a *Agent) cloned(ctx context.Context, in guest.Init) error {
 		return err
 	}
 	if err := a.writeBootID(in.Entropy); err != nil { // the engine that took the snapshot offers no other
-		a.log.Debug("the boot id stays as it was saved", "error", err)
+		a.log.Debug("the boot id stays as it was saved", "err", err)
 	}
 	if err := a.onClone(ctx, path); err != nil { // the template's affair: the sandbox is whole
-		a.log.Error("the on-clone command failed", "command", onClonePath, "error", err)
+		a.log.Error("the on-clone command failed", "command", onClonePath, "err", err)
 	}
 	return nil
 }

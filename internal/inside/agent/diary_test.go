@@ -54,7 +54,7 @@ func TestDiaryHasWarnings(t *testing.T) {
 	defer a.Close()
 	a.log.Info("nothing")
 	a.log.With("x", 1).Warn("careful")
-	a.log.Error("broken", "error", errors.New("disk"), "stack", "long")
+	a.log.Error("broken", "err", errors.New("disk"), "stack", "long")
 	for query, status := range map[string]int{"?after=0": 200, "": 400, "?after=x": 400} {
 		r := httptest.NewRecorder()
 		a.Handler().ServeHTTP(r, httptest.NewRequest("GET", guest.DiaryPath+query, nil))
@@ -70,7 +70,7 @@ func TestDiaryHasWarnings(t *testing.T) {
 		}
 		if len(page.Entries) != 2 || page.Entries[0].Level != "warn" || page.Entries[1].Level != "error" ||
 			page.Entries[0].Fields["x"] != "1" ||
-			page.Entries[1].Fields["error"] != "disk" || page.Entries[1].Fields["stack"] != "" {
+			page.Entries[1].Fields["err"] != "disk" || page.Entries[1].Fields["stack"] != "" {
 			t.Errorf("got %+v", page.Entries)
 		}
 	}

@@ -53,7 +53,7 @@ func (a *Agent) init(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := a.become(r.Context(), in); err != nil {
-		a.log.Error("init failed", "error", err)
+		a.log.Error("init failed", "err", err)
 		wire.Error(w, http.StatusInternalServerError, err.Error())
 		return
 	}

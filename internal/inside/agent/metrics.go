@@ -71,7 +71,7 @@ func (a *Agent) metrics(w http.ResponseWriter, _ *http.Request) {
 
 	mem, err := readMemory(a.procRoot())
 	if err != nil {
-		a.log.Warn("metrics: read memory", "error", err)
+		a.log.Warn("metrics: read memory", "err", err)
 	}
 	f.MemTotal, f.MemUsed, f.MemCache = mem.total, mem.used(), mem.cache
 	if l.memory > 0 {
@@ -81,7 +81,7 @@ func (a *Agent) metrics(w http.ResponseWriter, _ *http.Request) {
 
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(a.path("/"), &st); err != nil {
-		a.log.Warn("metrics: read disk", "error", err)
+		a.log.Warn("metrics: read disk", "err", err)
 	} else {
 		unit := uint64(st.Bsize)
 		f.DiskTotal = st.Blocks * unit

@@ -266,7 +266,7 @@ func (k *jupyter) listenToAll() {
 		}
 		m, err := decode(k.key, frames)
 		if err != nil {
-			k.log.Warn("kernel's publications", "pid", k.pid, "error", err)
+			k.log.Warn("kernel's publications", "pid", k.pid, "err", err)
 			continue
 		}
 		k.mu.Lock()

@@ -169,7 +169,7 @@ func (s *Server) Start(ctx context.Context) error {
 		}
 	}
 	if failed := <-compiled; failed != nil {
-		s.cfg.Log.Warn("Java will start slowly", "error", failed)
+		s.cfg.Log.Warn("Java will start slowly", "err", failed)
 	}
 	s.warm.Store(err == nil)
 	return err
@@ -312,7 +312,7 @@ func (s *Server) newSession(lang, cwd string) (*session, error) {
 			start: s.cfg.Spawn, why: s.cfg.Why, dir: s.cfg.Dir, log: s.cfg.Log.With("context", sess.ID, "language", lang),
 		})
 		if err != nil {
-			s.cfg.Log.Warn("kernel start", "context", sess.ID, "language", lang, "error", err)
+			s.cfg.Log.Warn("kernel start", "context", sess.ID, "language", lang, "err", err)
 		}
 		if lang == langJava {
 			env = nil // its code looks for it in properties, which the first preparation sets

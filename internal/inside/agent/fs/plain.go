@@ -56,7 +56,7 @@ func (s *Service) plain(h func(http.ResponseWriter, *http.Request, call) error) 
 			f = &fault{status: http.StatusInternalServerError, msg: err.Error()}
 		}
 		if f.status >= http.StatusInternalServerError {
-			s.log.Warn("request failed", "method", r.Method, "path", r.URL.Path, "status", f.status, "error", err)
+			s.log.Warn("request failed", "method", r.Method, "path", r.URL.Path, "status", f.status, "err", err)
 		}
 		if r.Header.Get("Expect") == "" {
 			_, _ = io.CopyN(io.Discard, r.Body, maxDrain) // only to let the client read

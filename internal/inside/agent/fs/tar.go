@@ -61,7 +61,7 @@ func (s *Service) pack(w http.ResponseWriter, r *http.Request, c call) error {
 		err = z.Close()
 	}
 	if err != nil {
-		s.log.Warn("archive broken off", "path", path, "error", err)
+		s.log.Warn("archive broken off", "path", path, "err", err)
 		abort()
 	}
 	return nil
