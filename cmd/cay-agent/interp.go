@@ -53,8 +53,8 @@ func interpreter(ctx context.Context, g *errgroup.Group, o options, a *agent.Age
 		defer srv.Close()
 		return agent.Serve(ctx, l, srv.Handler(), log)
 	})
-	// /health of the interpreter fails until its first kernel is warm, which
-	// is what its template's build waits for.
+	// /health of the interpreter fails until its first kernel is warm: its
+	// template's build waits for that.
 	g.Go(func() error {
 		if err := srv.Start(ctx); err != nil {
 			log.Error("interpreter did not start", "err", err)

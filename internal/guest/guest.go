@@ -1,5 +1,5 @@
-// Package guest is what the host and the agent inside a sandbox agree on:
-// ports, paths and the body of the agent's internal /init. Both sides import
+// Package guest is the contract between the host and the agent inside a
+// sandbox: ports, paths and the body of the agent's internal /init. Both sides import
 // it; it imports the standard library only. A change here is a change of the
 // snapshot format (cay.SnapshotFormat), because agents live in snapshots.
 package guest
@@ -10,7 +10,7 @@ const (
 	// Protocol is the version of /init that this build speaks. The host
 	// speaks it and the last few; an agent answers with its own.
 	Protocol = 1
-	// EnvdVersion is what SDKs are told: the version of E2B's daemon whose
+	// EnvdVersion is the version that SDKs see: that of E2B's daemon whose
 	// wire the agent implements.
 	EnvdVersion = "0.6.13"
 
@@ -34,8 +34,8 @@ const (
 	// JavaClasses are Java's console and compiler as its virtual machine maps
 	// them, in root images that have Java: its kernel starts sooner.
 	JavaClasses = "/usr/lib/cay/java.jsa"
-	// ReservedMount is the bind mount that every bundle has. What the host
-	// mounts below its source later appears inside a running sandbox.
+	// ReservedMount is the bind mount that every bundle has. A later mount
+	// below its source on the host appears inside a running sandbox.
 	ReservedMount = "/.cay"
 	// RunDir holds the files that tell a program where it runs.
 	RunDir = "/run/e2b"

@@ -168,7 +168,7 @@ func TestPackOneFile(t *testing.T) {
 	}
 }
 
-// Whatever an archive says, nothing outside the directory changes.
+// An archive changes nothing outside its directory, whatever it says.
 func TestUnpackStaysInside(t *testing.T) {
 	for name, headers := range map[string][]tar.Header{
 		"parent":           {reg("../evil", "x")},

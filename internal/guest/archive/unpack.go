@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Owner is who gets all that is unpacked.
+// Owner is the account that owns all unpacked files.
 type Owner struct{ UID, GID int }
 
 // Stats counts what was unpacked.
@@ -35,10 +35,10 @@ type unpacking struct {
 }
 
 // Unpack reads a tar into the directory dir, which must exist. All that it
-// makes belongs to owner; with nil, to whom the archive says, set-id bits
-// kept. Sockets, FIFOs and devices are left out. The error is *FormatError
-// where the archive is at fault. What was unpacked before an error stays, but
-// no part of a file does.
+// makes belongs to owner; without one, files keep the archive's owners and
+// set-id bits. Sockets, FIFOs and devices are left out. The error is
+// *FormatError where the archive is at fault. Files unpacked before an error
+// stay, but no part of a file does.
 func Unpack(r io.Reader, dir string, owner *Owner) (Stats, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -112,8 +112,8 @@ func (u *unpacking) entry(h *tar.Header, r io.Reader) error {
 	return u.outside(name, err)
 }
 
-// outside names the entry in errors of os.Root that have no errno: what it
-// says when a link leads out.
+// outside names the entry in errors of os.Root that have no errno: its answer
+// to a link that leads out.
 func (u *unpacking) outside(name string, err error) error {
 	var errno syscall.Errno
 	var pe *fs.PathError

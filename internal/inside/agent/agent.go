@@ -1,5 +1,5 @@
 // Package agent is the daemon inside a sandbox: one HTTP server that runs
-// processes, moves files and is told by its host whose sandbox this is.
+// processes, moves files and gets the sandbox's identity from its host.
 package agent
 
 import (

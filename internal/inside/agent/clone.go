@@ -14,20 +14,20 @@ import (
 	"github.com/cay-run/cay/internal/guest"
 )
 
-// A clone is a copy of a process's memory that the process did not ask for:
-// what it drew at random before, its siblings draw too. Kernels are reseeded;
-// other programs can look at the generation, which is another one in every
-// clone, and a template can bring a command that sets right what it runs.
+// A clone is a copy of a process's memory that the process did not ask for: its
+// siblings draw the same random numbers. Kernels are reseeded; other programs
+// can look at the generation, which differs in every clone, and a template can
+// bring a command that reseeds its own programs.
 const (
 	generationPath = "/run/cay/generation"
 	onClonePath    = "/etc/cay/on-clone"
 	bootIDPath     = "/proc/sys/kernel/random/boot_id"
-	// onCloneTime is what a create waits for the command at most.
+	// onCloneTime bounds how long a create waits for the command.
 	onCloneTime = 10 * time.Second
 )
 
 // cloned marks a new clone and lets its template's command run, as root,
-// before anybody reaches the sandbox.
+// before a client can reach the sandbox.
 func (a *Agent) cloned(ctx context.Context, in guest.Init) error {
 	if in.Mode != guest.ModeCreate {
 		return nil

@@ -22,8 +22,9 @@ const (
 	diaryText  = 512 // bytes of a text in it
 )
 
-// diary is what happened inside since the last /init. The host keeps it; here
-// is only what it has not read yet, and the last before that.
+// diary lists the events inside since the last /init. The host keeps them all;
+// the agent keeps those that the host has not read yet, and the newest before
+// those.
 type diary struct {
 	mu      sync.Mutex
 	epoch   string
@@ -31,8 +32,8 @@ type diary struct {
 	entries []guest.DiaryEntry
 }
 
-// begin starts a new one: who reads on has another sandbox, or the same one
-// in another incarnation.
+// begin starts a new diary: its reader then has another sandbox, or the same
+// one in another incarnation.
 func (d *diary) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -60,7 +61,7 @@ func (d *diary) note(event, level, logger, message string, fields ...string) {
 
 func short(s string) string { return s[:min(len(s), diaryText)] }
 
-// page returns what came after an entry, as much as fits an answer.
+// page returns the entries after one, as many as fit an answer.
 func (d *diary) page(after int64) guest.Diary {
 	d.mu.Lock()
 	defer d.mu.Unlock()

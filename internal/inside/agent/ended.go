@@ -10,11 +10,11 @@ const (
 	// endedKept is how many acts of the guard are remembered.
 	endedKept = 8
 	// endedFresh is how long one explains the end of a process: its id may be
-	// another's later, and who outlived a child did not die with it.
+	// another's later, and a parent that outlived its child did not die with it.
 	endedFresh = 10 * time.Second
 )
 
-// ended remembers whom the guard ended of late, and why.
+// ended remembers which processes the guard ended lately, and why.
 type ended struct {
 	mu   sync.Mutex
 	acts []endedAct // the latest last

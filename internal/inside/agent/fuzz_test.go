@@ -24,7 +24,7 @@ var kinds = []string{
 	"application/grpc", "application/grpc-web+json",
 }
 
-// Whatever arrives, the agent answers, and never with what a panic leaves.
+// The agent answers every request, and never with the remains of a panic.
 func FuzzCalls(f *testing.F) {
 	envelope := func(flags byte, size uint32, message string) []byte {
 		return append(binary.BigEndian.AppendUint32([]byte{flags}, size), message...)

@@ -52,12 +52,12 @@ const (
 	guardMemory   = 5 * time.Second
 )
 
-// guard ends what fills the memory when it runs short: the biggest process,
-// or its group where the group is many, or, when that does not help, all.
+// guard ends processes when the memory runs short: the biggest one, or its
+// group where the group is many, or, when that does not help, all.
 type guard struct {
 	proc   string // where /proc is
 	self   int
-	limit  func() uint64 // what the host says there is, 0 for unknown
+	limit  func() uint64 // the memory that the host promised, 0 for unknown
 	sample func() (sample, error)
 	freeze func(bool)          // stops all processes but this one, or lets them go on
 	kill   func(pid int) error // as kill(2): a group when negative, all when -1
@@ -66,7 +66,7 @@ type guard struct {
 	// many bytes.
 	told  func(pid int, comm string, used uint64, reason string)
 	kills []time.Time // the latest, oldest first
-	last  spare       // what the latest look saw
+	last  spare       // as the latest look saw it
 	slots int         // how many processes there can be
 }
 
@@ -222,7 +222,7 @@ type spare struct {
 	tasks int
 }
 
-// look acts if it must, and says when to look again.
+// look acts if memory or processes run short, and returns when to look again.
 func (g *guard) look(ctx context.Context) time.Duration {
 	now, ok := g.spare()
 	if !ok {
@@ -240,8 +240,8 @@ func (g *guard) look(ctx context.Context) time.Duration {
 	return pause(before, now)
 }
 
-// full says whether hardly a process more can be: no program could start that ends
-// the others.
+// full reports whether the process table is nearly full: a program that ends the
+// others could not start.
 func (g *guard) full(now spare) bool {
 	most := g.slots / 10 * 9
 	return g.slots > 0 && now.tasks >= most && len(pids(g.proc)) >= most
@@ -268,9 +268,9 @@ func soon(before, now spare) uint64 {
 	return now.left - min(now.left, uint64(loss))
 }
 
-// act ends what fills the memory, or, where processes crowd, what is many.
-// Nothing of the guest runs while it looks: a fork bomb would fill what is left
-// before two hundred processes are read.
+// act ends the processes that fill the memory, or, where processes crowd, the
+// crowd. The guest's processes stand still while it looks: a fork bomb would
+// fill the rest before two hundred processes are read.
 func (g *guard) act(ctx context.Context, crowded bool) {
 	g.freeze(true)
 	defer g.freeze(false)
@@ -307,11 +307,11 @@ func (g *guard) disperse(ctx context.Context, all census, crowd []int, now spare
 	}
 	g.sweep(ctx, all)
 	g.told(first.pid, first.comm, cost, reason)
-	g.settle(ctx, now.left)
+	g.awaitMemory(ctx, now.left)
 }
 
-// sweep ends who comes while everybody stands still: only the child of a fork
-// that was under way can, and it would begin anew.
+// sweep ends processes that appear while all others stand still: children of
+// forks that were under way, each of which would start the bomb anew.
 func (g *guard) sweep(ctx context.Context, known census) {
 	ctx, cancel := context.WithTimeout(ctx, guardSweep)
 	defer cancel()
@@ -347,7 +347,7 @@ func (g *guard) relieve(ctx context.Context, v victim, now spare) {
 	}
 	if g.kill(target) == nil {
 		g.told(v.pid, v.comm, v.rss, reason)
-		g.settle(ctx, now.left)
+		g.awaitMemory(ctx, now.left)
 	}
 }
 
@@ -384,8 +384,8 @@ func (g *guard) choose(v victim) int {
 	return v.pid
 }
 
-// settle waits until memory comes back, or a while.
-func (g *guard) settle(ctx context.Context, before uint64) {
+// awaitMemory waits until memory comes back, for guardSettle at most.
+func (g *guard) awaitMemory(ctx context.Context, before uint64) {
 	ctx, cancel := context.WithTimeout(ctx, guardSettle)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)

@@ -31,8 +31,8 @@ const (
 
 var machineID = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-// init gives the sandbox its identity. Who knows the current token may change
-// it; before there is one, only the host can reach this route.
+// init gives the sandbox its identity. A caller with the current token may
+// change it; before there is one, only the host can reach this route.
 func (a *Agent) init(w http.ResponseWriter, r *http.Request) {
 	if !a.trusts(r) {
 		wire.Error(w, http.StatusUnauthorized, "access token is wrong")
@@ -52,7 +52,7 @@ func (a *Agent) init(w http.ResponseWriter, r *http.Request) {
 		wire.Error(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	if err := a.become(r.Context(), in); err != nil {
+	if err := a.takeIdentity(r.Context(), in); err != nil {
 		a.log.Error("init failed", "err", err)
 		wire.Error(w, http.StatusInternalServerError, err.Error())
 		return
@@ -78,9 +78,9 @@ func checkInit(in guest.Init) error {
 	return nil
 }
 
-// become takes an identity: the files that show it, the state that calls see,
-// then the hooks.
-func (a *Agent) become(ctx context.Context, in guest.Init) error {
+// takeIdentity sets the files that show an identity, the state that calls see,
+// then runs the hooks.
+func (a *Agent) takeIdentity(ctx context.Context, in guest.Init) error {
 	a.initing.Lock()
 	defer a.initing.Unlock()
 	if in.Mode == guest.ModeBuild {

@@ -107,8 +107,8 @@ func readMemory(procRoot string) (memory, error) {
 	return parseMemory(text), nil
 }
 
-// parseMemory reads lines like "MemFree:  123 kB". What it does not know, or
-// cannot read, is zero.
+// parseMemory reads lines like "MemFree:  123 kB". A figure that it does not
+// know, or cannot read, is zero.
 func parseMemory(text []byte) memory {
 	var m memory
 	for line := range bytes.Lines(text) {

@@ -288,7 +288,7 @@ func TestOutputIsWhole(t *testing.T) {
 }
 
 // A daemon that keeps the output open holds back neither the end nor itself:
-// what it writes later goes nowhere, and does not kill it.
+// its later writes go nowhere, and do not kill it.
 func TestDaemonKeepsOutput(t *testing.T) {
 	w := newWorld(t)
 	r := w.start(w.client(), sh(`(while [ ! -e done ]; do echo noise; sleep 0.05; done; touch survived) & echo $!`)).wait()

@@ -133,7 +133,7 @@ func TestInit(t *testing.T) {
 	if got := w.read("etc/ssl/certs/ca-certificates.crt"); got != "the image's\n" {
 		t.Errorf("certificates after they went: %q", got)
 	}
-	// The files that every sandbox has are there for who brings no ids; a boot
+	// The files that every sandbox has are there for a host that sends no ids; a boot
 	// makes them again.
 	mark := filepath.Join(w.root, "run/e2b/.E2B_SANDBOX")
 	must(t, os.Remove(mark))

@@ -19,7 +19,7 @@ const (
 	maxBody = 64 << 20
 	// silence is how long a stream may say nothing.
 	silence = 5 * time.Second
-	// moment is how long what is to be sent waits for more.
+	// moment is how long an event waits for others, to be sent with them.
 	moment = 3 * time.Millisecond
 )
 

@@ -347,7 +347,7 @@ for _ in range(60):
         caught += 1
 signal.setitimer(signal.ITIMER_REAL, 0)
 caught > 0`)
-	// What IPython catches it shows, so that there may be an error as well.
+	// IPython shows an exception that it catches, so that there may be an error as well.
 	if x.text() != "True" {
 		t.Fatalf("ended with %v and %q", x.err, x.text())
 	}

@@ -280,7 +280,7 @@ func (k *jupyter) listenToAll() {
 		case <-s.gone:
 		}
 	}
-	k.deaf(err)
+	k.awaitEnd(err)
 	_ = k.line.Close()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -290,9 +290,9 @@ func (k *jupyter) listenToAll() {
 	}
 }
 
-// deaf waits for the end of a kernel whose line broke. One that has not ended by
-// itself is ended: a kernel that cannot be heard is of no use.
-func (k *jupyter) deaf(err error) {
+// awaitEnd waits for the end of a kernel whose line broke, and kills one that
+// has not ended by itself: a kernel that cannot be heard is of no use.
+func (k *jupyter) awaitEnd(err error) {
 	select {
 	case <-k.exited:
 		return

@@ -282,9 +282,9 @@ func (k *lines) unlisten(s *listener) {
 	}
 }
 
-// tell hands an event to who listens. One who is slow holds the kernel back:
-// its pipes fill up.
-func (k *lines) tell(ev lineEvent) {
+// publish hands an event to the subscriber. A slow subscriber holds the kernel
+// back: its pipes fill up.
+func (k *lines) publish(ev lineEvent) {
 	k.mu.Lock()
 	s := k.sub
 	k.mu.Unlock()
@@ -320,8 +320,8 @@ func (k *lines) readAll() error {
 		if err != nil {
 			return err
 		}
-		// The events first: what was printed before them is in the pipes by
-		// now, and is told before them.
+		// The events are read first: text that was printed before them is in
+		// the pipes by now, and is published before them.
 		n, err := readSome(k.events, buf)
 		if err != nil {
 			return err
@@ -329,7 +329,7 @@ func (k *lines) readAll() error {
 		half = append(half, buf[:n]...)
 		for _, o := range k.outputs {
 			if text := o.read(buf); text != "" {
-				k.tell(lineEvent{Type: o.name, Text: text})
+				k.publish(lineEvent{Type: o.name, Text: text})
 			}
 		}
 		if half, err = k.tellLines(half); err != nil {
@@ -358,7 +358,7 @@ func (k *lines) poll() (gone bool, err error) {
 	}
 }
 
-// tellLines tells the events in data and returns what is left of it.
+// tellLines publishes the events in data and returns the incomplete rest.
 func (k *lines) tellLines(data []byte) (rest []byte, err error) {
 	for {
 		line, after, found := bytes.Cut(data, []byte("\n"))
@@ -373,6 +373,6 @@ func (k *lines) tellLines(data []byte) (rest []byte, err error) {
 		if err := json.Unmarshal(line, &ev); err != nil {
 			return nil, err
 		}
-		k.tell(ev)
+		k.publish(ev)
 	}
 }

@@ -108,7 +108,7 @@ func (p *process) buried(err error, why func(pid int) string) {
 	if err != nil {
 		p.status = err.Error()
 	}
-	p.kill() // what is left of its group, which may hold its sockets
+	p.kill() // the rest of its group, which may hold its sockets
 	if reason := why(p.pid); reason != "" {
 		p.status += ": " + reason
 	}

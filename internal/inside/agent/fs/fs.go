@@ -1,6 +1,6 @@
 // Package fs is the files half of the agent: the Connect service
-// filesystem.Filesystem and the routes below /files. It serves E2B's wire;
-// what it adds is /files/tar, which moves whole trees.
+// filesystem.Filesystem and the routes below /files. It serves E2B's wire and
+// adds /files/tar, which moves whole trees.
 //
 // # Tar
 //
@@ -102,7 +102,7 @@ func (s *Service) Routes(mux *http.ServeMux, opts ...connect.HandlerOption) {
 	mux.HandleFunc("PUT "+guest.TarPath, s.plain(s.unpack))
 }
 
-// OwnAuth reports whether the service itself decides who may call a path,
+// OwnAuth reports whether the service itself authorizes the callers of a path,
 // because a signature may stand in for the access token there.
 func OwnAuth(path string) bool {
 	return path == guest.FilesPath || path == guest.ComposePath || path == guest.TarPath

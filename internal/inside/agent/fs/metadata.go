@@ -13,7 +13,7 @@ import (
 const (
 	metadataHeader   = "X-Metadata-"
 	metadataPrefix   = "user.e2b."
-	maxMetadataKey   = 246 // with the prefix, what a name may measure
+	maxMetadataKey   = 246 // with the prefix, the longest name of an attribute
 	maxMetadataTotal = 4096
 )
 
@@ -56,7 +56,7 @@ func printable(s string) bool {
 
 // replaceMetadata makes m all the metadata of a file. A new file has none to
 // clear, so it is not touched where m is empty: each attribute that changes
-// makes an event for who watches.
+// makes an event for watchers.
 func replaceMetadata(f *os.File, m map[string]string, isNew bool) error {
 	fd := int(f.Fd())
 	if !isNew {

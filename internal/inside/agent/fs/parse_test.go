@@ -55,7 +55,7 @@ func FuzzParseDisposition(f *testing.F) {
 	})
 }
 
-// Whatever name a client that quotes as HTML says sends, arrives.
+// A client that quotes as HTML says can send any name.
 func FuzzFileNames(f *testing.F) {
 	f.Add("/home/user/a b.txt")
 	f.Add("we\"ird\r\nname")

@@ -150,11 +150,11 @@ func (up *uploading) file(path string, content io.Reader, size int64) error {
 }
 
 // writeFile makes content the whole of the file at path, owned by u, with
-// missing parents made for it. Who watches sees a new small file as exactly
+// missing parents made for it. A watcher sees a new small file as exactly
 // three events: created, attributes changed, written. So the owner comes
 // before the content, and content that fits the buffer is one write. size is
-// what the content measures, -1 if unknown. At an error no part of a
-// new file stays.
+// the length of the content, -1 if unknown. At an error no part of a new file
+// stays.
 func writeFile(path string, content io.Reader, size int64, u user.User, metadata map[string]string) error {
 	if _, err := makeDirs(filepath.Dir(path), u); err != nil {
 		return err

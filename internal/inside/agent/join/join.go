@@ -1,6 +1,6 @@
 // Package join connects a program's input and output with a Unix socket, inside
-// the sandbox and as whom the program runs: who asks for it reaches what a shell
-// would reach.
+// the sandbox and under the program's account: its caller reaches the sockets
+// that a shell would reach.
 package join
 
 import (
@@ -8,8 +8,8 @@ import (
 	"net"
 )
 
-// Socket carries what it reads from in to the socket and what the socket says to
-// out, until the socket has no more to say.
+// Socket carries the bytes of in to the socket and those of the socket to out,
+// until the socket ends.
 func Socket(path string, in io.Reader, out io.Writer) error {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -21,7 +21,7 @@ func Socket(path string, in io.Reader, out io.Writer) error {
 			conn.Close()
 			return
 		}
-		_ = conn.CloseWrite() // what it has still to say is waited for
+		_ = conn.CloseWrite() // the rest of its answer is waited for
 	}()
 	_, err = io.Copy(out, conn)
 	return err

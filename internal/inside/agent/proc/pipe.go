@@ -31,7 +31,7 @@ type output struct {
 	chunk int                 // the most of one event
 	wide  bool                // the pipe was made bigger
 	emit  func([]byte, *slab) // takes over the bytes, which may lie in a slab
-	want  func() bool         // reports whether anybody listens
+	want  func() bool         // reports whether a subscriber listens
 }
 
 // ends is a pipe: one end for the agent, in its poller, one for the child.

@@ -19,7 +19,7 @@ import (
 // the output is read no further and the process itself has to wait.
 const backlog = 8
 
-// process is one process and those who follow it.
+// process is one process and its subscribers.
 type process struct {
 	pid    uint32
 	tag    *string

@@ -18,7 +18,7 @@ type Reaper struct {
 	all bool
 
 	// mu is held for reading while a process starts, so that no exit is
-	// collected between its fork and its entry in children. Those who start
+	// collected between its fork and its entry in children. Starts that go on
 	// side by side share children under table.
 	mu       sync.RWMutex
 	table    sync.Mutex
@@ -109,9 +109,9 @@ func (r *Reaper) waitForAny() {
 	}
 }
 
-// tellStarted says that there is a child. Several may share one telling: who
-// hears it looks for all.
-func (r *Reaper) tellStarted() {
+// signalStarted says that there is a child. Several starts may share one
+// signal: its receiver looks for all children.
+func (r *Reaper) signalStarted() {
 	select {
 	case r.started <- struct{}{}:
 	default:
@@ -140,7 +140,7 @@ func (r *Reaper) add(c *Child) {
 	r.table.Lock()
 	r.children[c.Pid] = c
 	r.table.Unlock()
-	r.tellStarted()
+	r.signalStarted()
 }
 
 // collect takes every exit there is. It holds the lock throughout: a process

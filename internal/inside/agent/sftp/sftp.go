@@ -1,5 +1,5 @@
 // Package sftp serves files over a connection in SSH's file transfer protocol,
-// inside the sandbox and as whom the process runs: who speaks it is trusted
+// inside the sandbox and under the process's account: its client is trusted
 // with no more than a shell is, and nothing of it is parsed on the host.
 package sftp
 
