@@ -23,7 +23,6 @@ const tailSize = 4 << 10
 var packageOf = map[string]string{
 	"mmdebstrap": "mmdebstrap",
 	"mkfs.erofs": "erofs-utils",
-	"npm":        "npm",
 	"unshare":    "util-linux",
 	"cp":         "coreutils",
 }

@@ -100,13 +100,21 @@ func pipConfig() []byte {
 
 func npmConfig() []byte {
 	out := "cafile=" + bundlePath + "\nupdate-notifier=false\nfund=false\n"
-	home, _ := os.UserHomeDir()
-	for _, path := range []string{filepath.Join(home, ".npmrc"), "/usr/local/etc/npmrc", "/usr/etc/npmrc", "/etc/npmrc"} {
-		if registry := globalSettings(path)["registry"]; shareable(registry) {
-			return []byte(out + "registry=" + registry + "\n")
-		}
+	if registry := npmRegistry(); shareable(registry) {
+		out += "registry=" + registry + "\n"
 	}
 	return []byte(out)
+}
+
+// npmRegistry is the registry that the host's npm is told to use, if any.
+func npmRegistry() string {
+	home, _ := os.UserHomeDir()
+	for _, path := range []string{filepath.Join(home, ".npmrc"), "/usr/local/etc/npmrc", "/usr/etc/npmrc", "/etc/npmrc"} {
+		if registry := globalSettings(path)["registry"]; registry != "" {
+			return registry
+		}
+	}
+	return ""
 }
 
 // globalSettings reads "key = value" lines of a configuration file, outside
