@@ -20,7 +20,7 @@ def modules(path):
     yield "stdlib", info["GoVersion"].removeprefix("go")
     for dep in info["Deps"]:
         dep = dep.get("Replace", dep)
-        if "Version" in dep and dep["Version"]:  # else a directory: gVisor with our patches, below
+        if not dep["Path"].startswith("/"):  # a directory is gVisor with our patches, below
             yield dep["Path"], dep["Version"]
 
 

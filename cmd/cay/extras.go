@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -73,11 +74,19 @@ func (c *templateWaitCmd) Run(a *app) error {
 type templatePrepareCmd struct{}
 
 func (templatePrepareCmd) Run(a *app) error {
+	return a.withTrees(func(b *image.Builder, p image.Progress) error {
+		return b.Prepare(a.ctx, image.CodeInterpreterPython(), p)
+	})
+}
+
+// withTrees does something to the trees of the data directory. Neither server
+// nor engine is needed.
+func (a *app) withTrees(do func(b *image.Builder, p image.Progress) error) error {
 	cfg, err := a.config()
 	if err != nil {
 		return err
 	}
-	if err := loopfs.Down(cfg.Data); err != nil {
+	if err := loopfs.Mount(a.ctx, cfg.Data); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(cfg.Data, 0o711); err != nil {
@@ -85,5 +94,58 @@ func (templatePrepareCmd) Run(a *app) error {
 	}
 	p := newProgress(a.err)
 	defer p.end()
-	return image.NewBuilder(cfg.Data, nil).Prepare(a.ctx, image.CodeInterpreterPython(), p.update)
+	return do(image.NewBuilder(cfg.Data, nil), p.update)
+}
+
+type templatePackCmd struct {
+	File  string   `arg:"" help:"File to write."`
+	Names []string `arg:"" optional:"" help:"Templates' names; none means those that every server has."`
+}
+
+// Help says what is in the file.
+func (templatePackCmd) Help() string {
+	return "As root, on a machine with a network; no server need run. The file holds the packages that the templates are made of, " +
+		"for the same version of Cay and the same architecture, and nothing that belongs to this machine but the mirrors that it asked."
+}
+
+func (c *templatePackCmd) Run(a *app) error {
+	names := c.Names
+	if len(names) == 0 {
+		names = builtin.Names()
+	}
+	recipes, err := builtin.Recipes(names...)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(c.File, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return cay.Wrap(cay.Invalid, err, "cannot write %s: %v", c.File, err)
+	}
+	err = a.withTrees(func(b *image.Builder, p image.Progress) error { return b.Pack(a.ctx, f, recipes, p) })
+	if err := errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(c.File))
+	}
+	return nil
+}
+
+type templateUnpackCmd struct {
+	File string `arg:"" help:"File that cay template pack wrote."`
+}
+
+// Help says when to use it.
+func (templateUnpackCmd) Help() string {
+	return "As root, before the server's first start or its start after an upgrade: it then builds its templates of them, without a network."
+}
+
+func (c *templateUnpackCmd) Run(a *app) error {
+	recipes, err := builtin.Recipes(append(builtin.Names(), builtin.Extras()...)...)
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(c.File)
+	if err != nil {
+		return cay.Wrap(cay.Invalid, err, "cannot read %s: %v", c.File, err)
+	}
+	defer f.Close()
+	return a.withTrees(func(b *image.Builder, p image.Progress) error { return b.Unpack(a.ctx, f, recipes, p) })
 }

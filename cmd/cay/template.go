@@ -25,6 +25,8 @@ type templateCmd struct {
 	Publish templatePublishCmd `cmd:"" help:"Let other teams use a template, or no longer."`
 	Export  templateExportCmd  `cmd:"" help:"Write a template to one file, for machines without a network."`
 	Import  templateImportCmd  `cmd:"" help:"Take a template from such a file."`
+	Pack    templatePackCmd    `cmd:"" help:"Write what the templates that Cay brings are made of to one file, for servers without a network."`
+	Unpack  templateUnpackCmd  `cmd:"" help:"Take it from such a file."`
 	Delete  templateDeleteCmd  `cmd:"" aliases:"rm" help:"Delete templates that no sandbox uses."`
 }
 

@@ -79,6 +79,19 @@ func lookup(name string) (definition, error) {
 	return definition{}, cay.Errorf(cay.NotFound, "no recipe for a template %q", name)
 }
 
+// Recipes returns what the trees of templates are made by.
+func Recipes(names ...string) ([]image.Recipe, error) {
+	var out []image.Recipe
+	for _, name := range names {
+		def, err := lookup(name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, def.recipe)
+	}
+	return out, nil
+}
+
 // boot is what a sandbox of it needs that starts from files.
 func (d definition) boot() cay.Boot {
 	return cay.Boot{Env: image.Env(), User: guest.User, Dir: guest.Home, Ports: d.ports}

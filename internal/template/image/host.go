@@ -21,7 +21,12 @@ var hostBundles = []string{
 	"/etc/ssl/cert.pem",
 }
 
-const localAuthorities = "/usr/local/share/ca-certificates"
+// Where a tree has what is the host's.
+const (
+	localAuthorities = "/usr/local/share/ca-certificates"
+	pipPath          = "/etc/pip.conf"
+	npmPath          = "/usr/local/etc/npmrc"
+)
 
 // HostFiles are the files by which programs in a guest trust and find what
 // programs on the host do: the authorities, and the package indexes where
@@ -35,8 +40,8 @@ func HostFiles() ([]File, error) {
 	}
 	files := []File{
 		{Path: bundlePath, Mode: 0o644, Data: bundle},
-		{Path: "/etc/pip.conf", Mode: 0o644, Data: pipConfig()},
-		{Path: "/usr/local/etc/npmrc", Mode: 0o644, Data: npmConfig()},
+		{Path: pipPath, Mode: 0o644, Data: pipConfig()},
+		{Path: npmPath, Mode: 0o644, Data: npmConfig()},
 	}
 	// Those that the host's administrator added: update-ca-certificates in
 	// the guest must not lose them.
