@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/machine/loopfs"
 	"github.com/cay-run/cay/internal/operator"
 	"github.com/cay-run/cay/internal/operator/doctor"
@@ -61,7 +62,7 @@ func (upCmd) Run(a *app) error {
 // serve builds a first template, where there is none, and serves until it is
 // told to end. The server builds the others meanwhile.
 func (a *app) serve(cfg config.Config) error {
-	s, err := server.New(a.ctx, cfg, a.logger())
+	s, err := server.New(a.ctx, cfg, server.ThisMachine(), a.logger())
 	if err != nil {
 		return err
 	}
@@ -136,7 +137,7 @@ func (downCmd) Run(a *app) error {
 		return err
 	}
 	err = a.wait("ending the server and its sandboxes", func() error {
-		return operator.Down(a.ctx, cfg, a.logger())
+		return operator.Down(a.ctx, cfg, host.Open, a.logger())
 	})
 	if err != nil {
 		return err

@@ -17,8 +17,9 @@ import (
 
 // Down stops the running server, if there is one, ends all sandboxes and
 // removes what Cay made on this host: containers, network, mounts, run
-// directory. Data stays: templates, keys, records. It may be called again.
-func Down(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+// directory. Data stays: templates, keys, records. It may be called again. open
+// opens the machine, host.Open.
+func Down(ctx context.Context, cfg config.Config, open host.Opener, log *slog.Logger) error {
 	if log == nil {
 		log = slog.Default()
 	}
@@ -35,20 +36,20 @@ func Down(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	if err := errors.Join(loopfs.Mount(ctx, at.Data), host.Stop(ctx, at.Data)); err != nil {
 		return err
 	}
-	if err := end(ctx, at, log); err != nil {
+	if err := end(ctx, at, open, log); err != nil {
 		return err
 	}
 	return loopfs.Unmount(ctx, at.Data)
 }
 
 // end is Down of a machine whose server has ended.
-func end(ctx context.Context, at host.Config, log *slog.Logger) error {
+func end(ctx context.Context, at host.Config, open host.Opener, log *slog.Logger) error {
 	lock, err := host.Take(ctx, at)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	m, err := host.Open(ctx, at, log)
+	m, err := open(ctx, at, log)
 	if err != nil {
 		return err
 	}

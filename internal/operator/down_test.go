@@ -17,7 +17,7 @@ import (
 func TestDownWithoutAnything(t *testing.T) {
 	cfg := config.Default()
 	cfg.Data, cfg.Run = t.TempDir()+"/never/made", t.TempDir()
-	if err := Down(t.Context(), cfg, nil); err != nil {
+	if err := Down(t.Context(), cfg, host.Open, nil); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(cfg.Data); !os.IsNotExist(err) {

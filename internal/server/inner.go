@@ -52,7 +52,7 @@ func (s *Server) inner() *egress.Server {
 				c.Close()
 				return
 			}
-			conf := s.http.TLSConfig
+			conf := s.tls
 			switch {
 			case secure && conf == nil:
 				c.Close()
@@ -72,11 +72,11 @@ func (s *Server) inner() *egress.Server {
 // innerServer serves the connections of guests.
 func (s *Server) innerServer() *http.Server {
 	var face http.Handler = s.proxy.Hosts(s.cfg.ClientDomain())
-	if s.http.TLSConfig != nil {
+	if s.tls != nil {
 		face = onlyTLS(face)
 	}
 	return &http.Server{
 		Handler: face, ReadHeaderTimeout: s.http.ReadHeaderTimeout, IdleTimeout: s.http.IdleTimeout,
-		Protocols: s.http.Protocols, ErrorLog: s.http.ErrorLog, TLSConfig: s.http.TLSConfig,
+		Protocols: s.http.Protocols, ErrorLog: s.http.ErrorLog,
 	}
 }

@@ -7,6 +7,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -56,9 +57,24 @@ const (
 	idleTime = 11 * time.Minute
 )
 
+// Machine is how a server comes to the machine that it runs on.
+type Machine struct {
+	// Check refuses a machine that cannot run sandboxes, with a hint.
+	Check func(ctx context.Context, cfg config.Config) error
+	// Open opens it. The server has its data directory then.
+	Open host.Opener
+	// Images makes the root images of the templates that Cay brings; nil makes
+	// them of Debian's packages.
+	Images func(*snapshot.Dir) builtin.Images
+}
+
+// ThisMachine is the machine that this process runs on.
+func ThisMachine() Machine { return Machine{Check: doctor.Required, Open: host.Open} }
+
 // Server is a whole Cay on one machine.
 type Server struct {
 	cfg      config.Config
+	machine  Machine
 	log      *slog.Logger
 	team     cay.Team
 	firstKey string
@@ -78,6 +94,7 @@ type Server struct {
 	arrivals  *arrivals // connections of guests to sandboxes' public names
 	ssh       *sshd.Server
 	local     *certs.Local // nil where the server's certificates are not its own authority's
+	tls       *tls.Config  // nil without certificates; http.Server changes one that it is given
 	http      *http.Server
 	listener  net.Listener // from Run on
 
@@ -95,11 +112,11 @@ type Server struct {
 // and takes over the sandboxes that an earlier server left. Run must follow,
 // and Close in the end. Templates that are built already are offered;
 // Run builds the others.
-func New(ctx context.Context, cfg config.Config, log *slog.Logger) (*Server, error) {
+func New(ctx context.Context, cfg config.Config, on Machine, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.Default()
 	}
-	s := &Server{cfg: cfg, log: log, ready: make(chan struct{}), backlog: builtin.NewBacklog()}
+	s := &Server{cfg: cfg, machine: on, log: log, ready: make(chan struct{}), backlog: builtin.NewBacklog()}
 	if err := s.open(ctx); err != nil {
 		s.Close()
 		return nil, err
@@ -111,7 +128,7 @@ func (s *Server) open(ctx context.Context) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
-	m, err := host.Open(ctx, operator.Host(s.cfg), s.log)
+	m, err := s.machine.Open(ctx, operator.Host(s.cfg), s.log)
 	if err != nil {
 		return err
 	}
@@ -142,7 +159,10 @@ func (s *Server) begin(ctx context.Context) error {
 		return err
 	}
 	s.later(lock.Close)
-	return doctor.Required(ctx, s.cfg)
+	if err := doctor.Port(ctx, s.cfg); err != nil {
+		return err
+	}
+	return s.machine.Check(ctx, s.cfg)
 }
 
 func (s *Server) openNode(ctx context.Context, m *host.Machine) error {
@@ -189,6 +209,7 @@ func (s *Server) openNode(ctx context.Context, m *host.Machine) error {
 		OnGone:    s.proxy.Cut,
 		Token:     tokens.Access,
 		Traffic:   tokens.Traffic,
+		Room:      m.Room,
 		Log:       s.log,
 
 		PoolMemory:  pool,
@@ -198,10 +219,15 @@ func (s *Server) openNode(ctx context.Context, m *host.Machine) error {
 		return err
 	}
 	s.later(s.node.Close)
+	var images builtin.Images
+	if s.machine.Images != nil {
+		images = s.machine.Images(m.Snapshots)
+	}
 	s.templates = builtin.New(builtin.Config{
 		Data:            s.cfg.Data,
 		Node:            s.node,
 		Snapshots:       m.Snapshots,
+		Images:          images,
 		AgentPath:       m.Binaries.AgentPath,
 		AgentDigest:     m.Binaries.AgentDigest,
 		Authority:       authority.PEM(),

@@ -59,7 +59,7 @@ func (s *Server) openTLS() error {
 	if err != nil {
 		return err
 	}
-	s.http.TLSConfig = get.Config()
+	s.tls = get.Config()
 	s.http.Protocols.SetHTTP2(true)
 	s.http.Handler = onlyTLS(s.http.Handler)
 	return nil
@@ -67,10 +67,10 @@ func (s *Server) openTLS() error {
 
 // secure is a listener that takes TLS too, where there are certificates.
 func (s *Server) secure(l net.Listener) net.Listener {
-	if s.http.TLSConfig == nil {
+	if s.tls == nil {
 		return l
 	}
-	return listenEither(l, s.http.TLSConfig)
+	return listenEither(l, s.tls)
 }
 
 // onlyTLS keeps keys off the wire: who comes from elsewhere in the clear is

@@ -78,9 +78,14 @@ type Machine struct {
 	Engine    Engine
 	Snapshots *snapshot.Dir
 	Net       Net
+	// Room tells what the machine has left; nil asks this host.
+	Room func() (node.Room, error)
 }
 
-// Open opens the machine. The caller has its data directory (Take) and closes
+// Opener opens a machine; Open is the real one.
+type Opener func(ctx context.Context, cfg Config, log *slog.Logger) (*Machine, error)
+
+// Open opens this machine. The caller has its data directory (Take) and closes
 // the network in the end. The order is fixed: the mount that instances share
 // is there before an instance is, the engine's programs are unpacked before the
 // engine looks for them, and the network comes last, because it alone must be

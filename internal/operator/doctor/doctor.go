@@ -51,7 +51,7 @@ var examinations = []examination{
 	{"system calls", true, systemCalls},
 	{"data directory", true, dataDirectory},
 	{"run directory", true, runDirectory},
-	{"port", true, port},
+	{"port", false, port}, // Port asks for it
 	{"sharing", false, sharing},
 	{"memory", false, memory},
 	{"tasks", false, tasks},
@@ -83,24 +83,32 @@ func examine(ctx context.Context, h host, list []examination) []Check {
 	return out
 }
 
-// Required is what a server asks before it starts: nil, or the first thing
-// that must be put right, with a hint.
+// Required is what a server asks of the machine before it starts: nil, or the
+// first thing that must be put right, with a hint.
 func Required(ctx context.Context, cfg config.Config) error {
-	h := host{cfg, os.DirFS("/")}
-	for _, e := range examinations {
+	return required(ctx, host{cfg, os.DirFS("/")}, examinations)
+}
+
+func required(ctx context.Context, h host, list []examination) error {
+	for _, e := range list {
 		if !e.start {
 			continue
 		}
 		if c := e.look(ctx, h); c.Status == Fail {
 			kind := cay.Unsupported
-			switch e.name {
-			case "port":
-				kind = cay.Conflict
-			case "data directory":
+			if e.name == "data directory" {
 				kind = cay.NoSpace
 			}
 			return cay.Errorf(kind, "%s", c.Detail).WithHint("%s", c.Hint)
 		}
+	}
+	return nil
+}
+
+// Port refuses to start a server whose port is taken.
+func Port(ctx context.Context, cfg config.Config) error {
+	if c := port(ctx, host{cfg: cfg}); c.Status == Fail {
+		return cay.Errorf(cay.Conflict, "%s", c.Detail).WithHint("%s", c.Hint)
 	}
 	return nil
 }

@@ -90,22 +90,26 @@ func TestPort(t *testing.T) {
 	}
 }
 
-func TestRequiredNamesTheFirstFailure(t *testing.T) {
+func TestPortNamesWhatIsWrong(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	cfg := config.Default()
-	cfg.Data, cfg.Run = t.TempDir(), t.TempDir()
 	cfg.Listen = l.Addr().String()
-	// Whatever else this host lacks, the port is taken.
-	err = Required(t.Context(), cfg)
-	if err == nil {
-		t.Fatal("Required is content with a taken port")
+	err = Port(t.Context(), cfg)
+	if e, ok := err.(*cay.Error); !ok || e.Kind != cay.Conflict || e.Hint == "" || strings.Contains(e.Error(), "\n") {
+		t.Errorf("Port = %v, want a conflict in one line with a hint", err)
 	}
-	if e, ok := err.(*cay.Error); !ok || e.Hint == "" || strings.Contains(e.Error(), "\n") {
-		t.Errorf("Required = %v, want one line with a hint", err)
+}
+
+// A lack of the machine is named with what to do about it.
+func TestRequiredNamesTheFirstFailure(t *testing.T) {
+	lack := host{config.Default(), fstest.MapFS{"proc/sys/kernel/osrelease": {Data: []byte("4.9.0")}}}
+	err := required(t.Context(), lack, []examination{{"kernel", true, kernel}, {"cgroups", true, cgroups}})
+	if e, ok := err.(*cay.Error); !ok || e.Kind != cay.Unsupported || e.Hint == "" || !strings.Contains(e.Error(), "4.9.0") {
+		t.Errorf("Required = %v, want the kernel with a hint", err)
 	}
 }
 

@@ -32,11 +32,21 @@ type Node interface {
 	EngineHash() string
 }
 
+// Images makes the root images of recipes; *image.Builder does.
+type Images interface {
+	// Build makes the image of a recipe with files put over its tree, and
+	// returns its digest.
+	Build(ctx context.Context, r image.Recipe, files []image.File, p image.Progress) (digest string, err error)
+	// Prune removes what no recipe of those to keep needs.
+	Prune(ctx context.Context, dry bool, keep ...image.Recipe) ([]cay.Garbage, error)
+}
+
 // Config is what a Builder needs.
 type Config struct {
 	Data            string // the data directory
 	Node            Node
 	Snapshots       *snapshot.Dir
+	Images          Images // nil makes them of Debian's packages
 	AgentPath       string // the agent to put into images, for this machine's Linux
 	AgentDigest     string
 	Authority       []byte // PEM that guests trust besides what the host trusts; may be empty
@@ -47,7 +57,7 @@ type Config struct {
 // Builder builds templates, one at a time.
 type Builder struct {
 	cfg    Config
-	images *image.Builder
+	images Images
 	dir    string // <data>/builds
 }
 
@@ -63,11 +73,10 @@ type Result struct {
 
 // New returns a builder.
 func New(cfg Config) *Builder {
-	return &Builder{
-		cfg:    cfg,
-		images: image.NewBuilder(cfg.Data, cfg.Snapshots),
-		dir:    filepath.Join(cfg.Data, "builds"),
+	if cfg.Images == nil {
+		cfg.Images = image.NewBuilder(cfg.Data, cfg.Snapshots)
 	}
+	return &Builder{cfg: cfg, images: cfg.Images, dir: filepath.Join(cfg.Data, "builds")}
 }
 
 // Current returns the finished build of a template as it would be built now,

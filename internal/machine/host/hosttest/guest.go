@@ -1,0 +1,131 @@
+package hosttest
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync"
+
+	"github.com/cay-run/cay/internal/guest"
+)
+
+// AppPort is where every guest has a program of its user's.
+const AppPort = 8000
+
+// Memory is what a guest knows, and what a snapshot of it holds.
+type Memory struct {
+	SandboxID string
+	Token     string
+	Env       map[string]string
+	// Said is what its user's program was told by PUT.
+	Said string
+}
+
+// Guest stands for all that runs in an instance: the agent, the interpreter
+// and a program of its user's, which is an HTTP server that answers GET with
+// what it was last sent by PUT.
+type Guest struct {
+	mu     sync.Mutex
+	memory Memory
+
+	servers []*http.Server
+	serving sync.WaitGroup
+}
+
+func newGuest(addr netip.Addr, memory Memory) (*Guest, error) {
+	g := &Guest{memory: memory}
+	agent := http.NewServeMux()
+	agent.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	agent.HandleFunc("POST /init", g.init)
+	agent.HandleFunc("GET "+guest.DiaryPath, g.diary)
+	agent.HandleFunc("GET /envs", g.envs)
+	interp := http.NewServeMux()
+	interp.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	for port, h := range map[int]http.Handler{
+		guest.AgentPort: agent, guest.InterpPort: interp, AppPort: http.HandlerFunc(g.app),
+	} {
+		l, err := net.Listen("tcp4", net.JoinHostPort(addr.String(), strconv.Itoa(port)))
+		if err != nil {
+			g.close()
+			return nil, err
+		}
+		server := &http.Server{Handler: h}
+		g.servers = append(g.servers, server)
+		g.serving.Go(func() { _ = server.Serve(l) })
+	}
+	return g, nil
+}
+
+// close ends the guest; its connections break.
+func (g *Guest) close() {
+	for _, s := range g.servers {
+		s.Close()
+	}
+	g.serving.Wait()
+}
+
+// Memory returns what the guest knows.
+func (g *Guest) Memory() Memory {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	m := g.memory
+	m.Env = maps.Clone(m.Env)
+	return m
+}
+
+// opens reports whether a request has the agent's token, if it has one.
+func (g *Guest) opens(r *http.Request) bool {
+	token := g.Memory().Token
+	return token == "" || r.Header.Get("X-Access-Token") == token
+}
+
+func (g *Guest) init(w http.ResponseWriter, r *http.Request) {
+	var in guest.Init
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if !g.opens(r) {
+		http.Error(w, "the token is not this agent's", http.StatusUnauthorized)
+		return
+	}
+	g.mu.Lock()
+	g.memory.SandboxID, g.memory.Token, g.memory.Env = in.SandboxID, in.AccessToken, in.EnvVars
+	g.mu.Unlock()
+	_ = json.NewEncoder(w).Encode(guest.InitReply{Protocol: guest.Protocol, Version: guest.EnvdVersion})
+}
+
+func (g *Guest) diary(w http.ResponseWriter, r *http.Request) {
+	if !g.opens(r) {
+		http.Error(w, "the token is not this agent's", http.StatusUnauthorized)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(guest.Diary{Epoch: "1"})
+}
+
+func (g *Guest) envs(w http.ResponseWriter, r *http.Request) {
+	if !g.opens(r) {
+		http.Error(w, "the token is not this agent's", http.StatusUnauthorized)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(g.Memory().Env)
+}
+
+// app is the program of the guest's user.
+func (g *Guest) app(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodPut {
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		g.mu.Lock()
+		g.memory.Said = string(text)
+		g.mu.Unlock()
+	}
+	fmt.Fprint(w, g.Memory().Said)
+}
