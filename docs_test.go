@@ -78,6 +78,34 @@ func TestLinksLead(t *testing.T) {
 	}
 }
 
+// TestPlacesExist holds the documents for developers to the tree: a file that
+// they name exists, and defines the functions and types named right after it.
+func TestPlacesExist(t *testing.T) {
+	place := regexp.MustCompile("`((?:[\\w-]+/)+[\\w.-]+\\.(?:go|py|mjs|yaml|md))`((?:,? `\\w+`)*)")
+	name := regexp.MustCompile(`\w+`)
+	for _, page := range tracked(t, ".md") {
+		if dir := filepath.Dir(page); dir != "docs/develop" && page != "ARCHITECTURE.md" && page != "CONTRIBUTING.md" {
+			continue
+		}
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range place.FindAllStringSubmatch(string(text), -1) {
+			code, err := os.ReadFile(m[1])
+			if err != nil {
+				t.Errorf("%s names %s, which is not there", page, m[1])
+				continue
+			}
+			for _, want := range name.FindAllString(m[2], -1) {
+				if !regexp.MustCompile(`(?m)^(func (\([^)]*\) )?|type )` + want + `\b`).Match(code) {
+					t.Errorf("%s says that %s defines %s", page, m[1], want)
+				}
+			}
+		}
+	}
+}
+
 // TestDecisionsAreListed holds docs/adr/README.md to the pages beside it.
 func TestDecisionsAreListed(t *testing.T) {
 	index, err := os.ReadFile("docs/adr/README.md")
