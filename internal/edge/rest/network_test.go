@@ -2,9 +2,12 @@ package rest_test
 
 import (
 	"fmt"
+	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/api/rest/e2b"
 )
 
 func TestUpdateNetwork(t *testing.T) {
@@ -45,4 +48,36 @@ func TestUpdateNetwork(t *testing.T) {
 	want[object](t, w.call("POST", path+"/pause", ""), 204)
 	wantError(t, put(`{}`), 409, "paused")
 	wantError(t, w.call("GET", "/cay/v1"+path+"/egress", ""), 409, "paused")
+}
+
+// A field of a policy that create, PUT, control or GET forget is dropped
+// without a word, so each one has a value here.
+func TestEveryFieldOfAPolicyArrives(t *testing.T) {
+	const outwards = `"allowOut":["1.1.1.1"],"denyOut":["8.8.8.8"],"dnsServers":["9.9.9.9"],
+		"egressProxy":{"address":"x.example:1"},"rules":{"a.example":[{"transform":{"headers":{"X-A":"b"}}}]}`
+	w := newWorld(t, "")
+	box := w.create(`{"templateID":"base","network":{"allowPublicTraffic":true,"maskRequestHost":"x","httpsPorts":[443],` + outwards + `}}`)
+	path := "/sandboxes/" + box["sandboxID"].(string)
+	whole := func(when string) {
+		t.Helper()
+		policy := reflect.ValueOf(w.node.Alive()[0].Spec.Network)
+		for i := range policy.NumField() {
+			name := policy.Type().Field(i).Name
+			if name != "Private" && name != "Bandwidth" && policy.Field(i).IsZero() { // they have routes of their own
+				t.Errorf("%s: the node lacks %s", when, name)
+			}
+		}
+		shown := want[object](t, w.call("GET", path, ""), 200)["network"].(object)
+		fields := reflect.TypeFor[e2b.Network]()
+		for i := range fields.NumField() {
+			name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
+			if shown[name] == nil {
+				t.Errorf("%s: GET lacks %s", when, name)
+			}
+		}
+	}
+	whole("created")
+	want[object](t, w.call("PUT", path+"/network", `{}`), 204)
+	want[object](t, w.call("PUT", path+"/network", `{`+outwards+`}`), 204)
+	whole("replaced")
 }
