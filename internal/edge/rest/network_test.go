@@ -56,9 +56,11 @@ func TestEveryFieldOfAPolicyArrives(t *testing.T) {
 	const outwards = `"allowOut":["1.1.1.1"],"denyOut":["8.8.8.8"],"dnsServers":["9.9.9.9"],
 		"egressProxy":{"address":"x.example:1"},"rules":{"a.example":[{"transform":{"headers":{"X-A":"b"}}}]}`
 	w := newWorld(t, "")
-	box := w.create(`{"templateID":"base","network":{"allowPublicTraffic":true,"maskRequestHost":"x","httpsPorts":[443],` + outwards + `}}`)
-	path := "/sandboxes/" + box["sandboxID"].(string)
-	whole := func(when string) {
+	create := func(more string) (path string) {
+		box := w.create(`{"templateID":"base","network":{"allowPublicTraffic":true,"maskRequestHost":"x","httpsPorts":[443]` + more + `}}`)
+		return "/sandboxes/" + box["sandboxID"].(string)
+	}
+	whole := func(when, path string) {
 		t.Helper()
 		policy := reflect.ValueOf(w.node.Alive()[0].Spec.Network)
 		for i := range policy.NumField() {
@@ -76,8 +78,10 @@ func TestEveryFieldOfAPolicyArrives(t *testing.T) {
 			}
 		}
 	}
-	whole("created")
-	want[object](t, w.call("PUT", path+"/network", `{}`), 204)
+	path := create("," + outwards)
+	whole("created", path)
+	want[object](t, w.call("DELETE", path, ""), 204)
+	path = create("")
 	want[object](t, w.call("PUT", path+"/network", `{`+outwards+`}`), 204)
-	whole("replaced")
+	whole("replaced", path)
 }
