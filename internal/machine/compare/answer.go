@@ -162,7 +162,8 @@ func (r *run) diff(c *cay.Change, p pair) {
 	c.Diff = string(text)
 }
 
-// content is what of a file a diff shows: nothing of what is no regular file.
+// content returns the part of a file that a diff shows: nothing of a file that
+// is not regular.
 func (s *state) content() []byte {
 	if s == nil {
 		return nil

@@ -1,10 +1,10 @@
 // Package compare tells which files differ between two states of a sandbox.
 //
-// Both states stand on one root image and say what they changed of it, as tars
-// in OCI's form do. Nothing of them is laid out on the host: the two sets of
-// changes and the image are walked side by side in memory, contents are read
-// only where they decide something, and everything that a guest can make large
-// is bounded: how many files there are, how much is read, how much is shown.
+// Both states stand on one root image and list their changes of it, as tars in
+// OCI's form do. The host lays out no file of them: it walks the two sets of
+// changes and the image side by side in memory, reads contents only where they
+// decide something, and bounds everything that a guest can make large: the
+// number of files, the bytes read, the bytes shown.
 package compare
 
 import (
@@ -79,8 +79,8 @@ type pair struct {
 	doubt bool
 }
 
-// spot is a place in a side: what the side says of it, and the image's file
-// that shows through where it says nothing.
+// spot is a path in a side: the side's own entry, and the image's file that
+// shows through where there is none.
 type spot struct {
 	said *node
 	root *erofs.Node

@@ -105,7 +105,7 @@ func (r *run) read(files Files) (*side, error) {
 // clean is a name as it is kept: relative, without dots.
 func clean(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
 
-// add takes in a header. What is of no known form is left out.
+// add takes in a header. An entry of an unknown form is left out.
 func (s *side) add(h *tar.Header) {
 	name := clean(h.Name)
 	dir, base := path.Split(name)

@@ -1,5 +1,5 @@
-// Package disk has what keepers of files share: locks between processes, how
-// much room something takes, copies that say whose fault it is that they end.
+// Package disk serves packages that keep files: locks between processes, disk
+// use, copies whose error names the side that failed.
 package disk
 
 import (
@@ -48,7 +48,7 @@ func Lock(ctx context.Context, dir string, waiting func()) (unlock func(), err e
 }
 
 // Use is how many bytes a file, or a directory with all in it, takes on the
-// disk. What cannot be seen, or is being removed, counts as nothing; a file
+// disk. A file that cannot be seen, or is being removed, counts as nothing; one
 // with several names counts once.
 func Use(path string) int64 {
 	var total int64
@@ -82,7 +82,7 @@ func Use(path string) int64 {
 func Room(dir, what string, bytes int64) error {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {
-		return nil // who writes there will know
+		return nil // a writer will get the error
 	}
 	if free := int64(st.Bavail) * st.Bsize; bytes > free {
 		return cay.Errorf(cay.NoSpace, "%s has %d MB, and the disk has %d MB free", what, bytes>>20, free>>20).
@@ -91,8 +91,8 @@ func Room(dir, what string, bytes int64) error {
 	return nil
 }
 
-// Copy is io.Copy that tells whose fault an error is: read is what the reader
-// said, err what the copying came to.
+// Copy is io.Copy that tells the two sides' errors apart: read is the reader's
+// error, err that of the whole copy.
 func Copy(w io.Writer, r io.Reader) (n int64, read, err error) {
 	in := &witness{Reader: r}
 	n, err = io.Copy(w, in)

@@ -34,9 +34,9 @@ type fiemapExtent struct {
 	_                         [3]uint32
 }
 
-// Extents says where on its disk a file is, so that it is known what files
-// share; an error says that its file system does not tell. What has no place
-// yet is left out.
+// Extents returns the places of a file on its disk, which show the blocks that
+// files share; an error means that the file system does not tell. Data without
+// a place yet is left out.
 func Extents(path string) ([]Extent, error) {
 	f, err := os.Open(path)
 	if err != nil {

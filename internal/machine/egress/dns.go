@@ -156,7 +156,7 @@ func (p *Proxy) answer(ctx context.Context, g *guest, query []byte) []byte {
 }
 
 // answerMember answers with the addresses that a name has in the guest's
-// private network. Nothing of such a question leaves the host.
+// private network. Such a question never leaves the host.
 func (p *Proxy) answerMember(g *guest, h dnsmessage.Header, q dnsmessage.Question, name string) []byte {
 	found := p.members(g, name)
 	switch {

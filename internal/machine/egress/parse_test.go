@@ -243,8 +243,8 @@ func TestRingForgetsTheOldest(t *testing.T) {
 	}
 }
 
-// TestTeamComesLater: who was known before it was anybody's gets its team, and
-// with it its secrets.
+// TestTeamComesLater: a guest that is known before it has a team gets the team
+// later, and the team's secrets with it.
 func TestTeamComesLater(t *testing.T) {
 	p := New(Config{})
 	defer p.Close()

@@ -111,8 +111,8 @@ func New(cfg Config) *Proxy {
 	return p
 }
 
-// Close cuts every connection and waits for the work to end. What listens is
-// closed by its owner before.
+// Close cuts every connection and waits for the work to end. The owner of the
+// listeners closes them before.
 func (p *Proxy) Close() {
 	p.cancel()
 	p.mu.Lock()
@@ -125,8 +125,8 @@ func (p *Proxy) Close() {
 	p.work.Wait()
 }
 
-// Set says who has an address and what it may reach. Connections that its new
-// policy does not allow are cut.
+// Set gives an address to an instance, with its policy. Connections that the
+// new policy does not allow are cut.
 func (p *Proxy) Set(addr netip.Addr, spec cay.InstanceSpec) {
 	r := compile(spec.Network)
 	p.mu.Lock()
@@ -144,7 +144,7 @@ func (p *Proxy) Set(addr netip.Addr, spec cay.InstanceSpec) {
 	g.review(r)
 }
 
-// Drop forgets who has an address and cuts its connections.
+// Drop forgets the instance of an address and cuts its connections.
 func (p *Proxy) Drop(addr netip.Addr) {
 	p.mu.Lock()
 	g := p.guests[addr]
@@ -306,7 +306,7 @@ func (p *Proxy) handle(f *flow) {
 	names := !byAddress.allow && !r.names.empty()
 	dressed := !r.headers.empty() && (f.dst.Port() == portWeb || f.dst.Port() == portTLS)
 	if byAddress.allow && !dressed {
-		p.pass(f, nil, "tcp", "", byAddress)
+		p.tunnel(f, nil, "tcp", "", byAddress)
 		return
 	}
 	patience := lastWord
@@ -319,22 +319,22 @@ func (p *Proxy) handle(f *flow) {
 	case err != nil && (!byAddress.allow || !isTimeout(err)):
 		p.drop(f, "tcp", "", byAddress.rule)
 	case err != nil: // a server that speaks first
-		p.pass(f, br, "tcp", "", byAddress)
+		p.tunnel(f, br, "tcp", "", byAddress)
 	case head == recordHandshake:
 		p.handleTLS(f, br, r, byAddress)
 	case isHTTP(br):
 		_ = f.conn.SetReadDeadline(time.Time{})
 		p.web.serve(f, br, "")
 	case byAddress.allow:
-		p.pass(f, br, "tcp", "", byAddress)
+		p.tunnel(f, br, "tcp", "", byAddress)
 	default:
 		p.drop(f, "tcp", "", byAddress.rule)
 	}
 }
 
 // first waits for a client's first byte, which stays to be read. When this host
-// stands still, its clock does not, and what came meanwhile seems too late: so
-// there is a second look. What follows the byte has a time of its own.
+// stands still, its clock does not, and a byte that came meanwhile seems too
+// late: so there is a second look. The bytes after it have a time of their own.
 func (f *flow) first(br *bufio.Reader, patience time.Duration) (byte, error) {
 	_ = f.conn.SetReadDeadline(time.Now().Add(patience))
 	head, err := br.Peek(1)
@@ -364,8 +364,8 @@ func (p *Proxy) drop(f *flow, protocol, name, rule string) {
 // alertDenied is the TLS alert access_denied, which clients show to people.
 var alertDenied = []byte{21, 3, 3, 0, 2, 2, 49}
 
-// dropTLS refuses a connection with an alert. It is recorded first: who was
-// refused may look at once.
+// dropTLS refuses a connection with an alert. It is recorded first: the refused
+// client may read the record at once.
 func (p *Proxy) dropTLS(f *flow, name, rule string) {
 	f.refused("tls", name, rule)
 	_ = f.conn.SetWriteDeadline(time.Now().Add(lastWord))
@@ -378,7 +378,7 @@ func (p *Proxy) handleTLS(f *flow, br *bufio.Reader, r *rules, byAddress verdict
 	h, err := readHello(br)
 	_ = f.conn.SetReadDeadline(time.Time{})
 	if err != nil && byAddress.allow {
-		p.pass(f, br, "tcp", "", byAddress)
+		p.tunnel(f, br, "tcp", "", byAddress)
 		return
 	}
 	if err != nil {
@@ -403,7 +403,7 @@ func (p *Proxy) handleTLS(f *flow, br *bufio.Reader, r *rules, byAddress verdict
 	case v.named && h.ech:
 		p.dropTLS(f, h.name, "the client hides the server's name (ECH)")
 	default:
-		p.pass(f, br, "tls", h.name, v)
+		p.tunnel(f, br, "tls", h.name, v)
 	}
 }
 
@@ -418,8 +418,8 @@ func (p *Proxy) dial(ctx context.Context, r *rules, dst netip.AddrPort, name str
 	return p.dialSOCKS(ctx, r.proxy, dst, name)
 }
 
-// pass connects and passes bytes on, both ways, unread.
-func (p *Proxy) pass(f *flow, br *bufio.Reader, protocol, name string, v verdict) {
+// tunnel connects and passes bytes on, both ways, unread.
+func (p *Proxy) tunnel(f *flow, br *bufio.Reader, protocol, name string, v verdict) {
 	defer f.finish()
 	_ = f.conn.SetReadDeadline(time.Time{})
 	remote := ""
@@ -461,8 +461,8 @@ func (p *Proxy) pass(f *flow, br *bufio.Reader, protocol, name string, v verdict
 	_ = far.Close()
 }
 
-// stream copies until the end of one direction, and passes the end on. What
-// breaks breaks both directions.
+// stream copies until the end of one direction, and passes the end on. An error
+// of one direction ends both.
 func stream(to, from net.Conn, count *atomic.Int64, cut func()) {
 	const piece = 1 << 20
 	for {

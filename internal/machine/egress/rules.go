@@ -67,7 +67,7 @@ func find(list []addressRule, a netip.Addr) (string, bool) {
 }
 
 // decide says whether a guest may reach an address under a name, which is
-// empty when it told none. That the address is the name's is for the caller.
+// empty when it told none. The caller checks that the address is the name's.
 func (r *rules) decide(a netip.Addr, name string) verdict {
 	if text, ok := find(r.allowed, a); ok {
 		return verdict{allow: true, rule: text}

@@ -28,8 +28,9 @@ type Binaries struct {
 }
 
 // Unpack writes the programs below a data directory, each under its hash, and
-// says where. What is there already is left alone, so it costs nothing the
-// second time, and older engines stay for the snapshots that need them.
+// returns their paths. A program that is there already is left alone, so a
+// second call costs nothing, and older engines stay for the snapshots that need
+// them.
 func Unpack(dataDir string) (Binaries, error) { return unpack(bin, dataDir) }
 
 func unpack(files fs.FS, dataDir string) (Binaries, error) {

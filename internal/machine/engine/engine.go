@@ -61,9 +61,9 @@ type Engine interface {
 	// has just filled: the record is then that of the added files, and the
 	// memory snapshot can be booted from too.
 	//
-	// Left out are sockets, extended attributes that are empty or not
-	// UTF-8, what lies outside the root (/dev, /proc, /sys), and of file times
-	// what is finer than a second.
+	// Left out are sockets, extended attributes that are empty or not UTF-8,
+	// files outside the root (/dev, /proc, /sys), and fractions of seconds in
+	// file times.
 	SnapshotFiles(ctx context.Context, id cay.InstanceID, dir string) (cay.Snapshot, error)
 	// Hold stops an instance in place at no CPU; Release lets it go on.
 	// Both are idempotent.
@@ -93,8 +93,8 @@ type Engine interface {
 	// Removed files appear as OCI whiteouts (".wh.<name>").
 	Changes(ctx context.Context, id cay.InstanceID) (io.ReadCloser, error)
 	// ReadFiles visits the files that SnapshotFiles wrote into dir, in the form
-	// of Changes. What is in them is a guest's making. A body that is not read
-	// costs nothing, however large the file is; none may be kept.
+	// of Changes. The guest shaped them. A body that is not read costs nothing,
+	// however large the file is; none may be kept.
 	ReadFiles(dir string, visit func(h *tar.Header, body io.Reader) error) error
 }
 

@@ -52,9 +52,9 @@ func (t *Tree) Write(ctx context.Context, f *os.File) error {
 	return l.write(ctx, f)
 }
 
-// Extend writes the tree into the image that it was read from, which nothing
-// may use meanwhile, and which is none after an error. Contents that were
-// there stay where they are; what is new goes behind them, as do all
+// Extend writes the tree into the image that it was read from. No sandbox may
+// use the image meanwhile, and after an error it is not one any more. Contents
+// that were there stay where they are; new ones go behind them, as do all
 // directories. Removed files stay in the image file, out of sight.
 func (t *Tree) Extend(ctx context.Context, f *os.File) error {
 	if t.image == nil {

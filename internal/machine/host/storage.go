@@ -36,7 +36,8 @@ func Take(ctx context.Context, cfg Config) (io.Closer, error) {
 }
 
 // CreateStorage gives the data directory a file system of its own whose files
-// share blocks, and moves what is there into it. Nothing of Cay may run.
+// share blocks, and moves its contents into it. No server and no sandbox of it
+// may run.
 func CreateStorage(ctx context.Context, cfg Config, size int64) error {
 	if err := makeDirs(cfg); err != nil {
 		return err
@@ -56,9 +57,10 @@ func CreateStorage(ctx context.Context, cfg Config, size int64) error {
 	return loopfs.Create(ctx, cfg.Data, size)
 }
 
-// LetGo ends whatever uses a data directory whose file system is down, and
-// unmounts that. Nothing in the directory can be read, so the server is found
-// by its socket, and sandboxes by their cgroups, with a copy of the engine.
+// LetGo ends the processes that use a data directory whose file system is down,
+// and unmounts that. No file in the directory can be read, so it finds the
+// server by its socket, and sandboxes by their cgroups, with a copy of the
+// engine.
 func LetGo(ctx context.Context, cfg Config) error {
 	if err := stopServing(ctx, cfg); err != nil {
 		return err

@@ -18,10 +18,10 @@ import (
 // ours are names that are no data.
 var ours = []string{fileName, newName, workName, movedName, "lost+found"}
 
-// Create gives a data directory storage of a size, 0 for half of what the disk
-// has free above what is to be moved, and moves what is in the directory into
-// it. The caller keeps everybody else away from the directory. It is not
-// mounted afterwards. An error leaves the directory as it was.
+// Create gives a data directory storage of a size, and moves the directory's
+// contents into it. The size 0 stands for half of the disk's free room above
+// those contents. The caller keeps other processes away from the directory. The
+// storage is not mounted afterwards. An error leaves the directory as it was.
 func Create(ctx context.Context, dir string, size int64) error {
 	if os.Geteuid() != 0 {
 		return cay.Errorf(cay.Denied, "making a file system needs root").WithHint("run it with sudo")
@@ -242,7 +242,7 @@ func removeUnfinished(dir string) {
 	os.Remove(name)
 }
 
-// removeWork removes the mount that one left who was killed.
+// removeWork removes the mount that a killed Create left.
 func removeWork(dir string) (work string, err error) {
 	work = filepath.Join(dir, workName)
 	if err := unix.Unmount(work, 0); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {

@@ -5,8 +5,8 @@
 //	<data>/storage.xfs   the file system; seen exactly while it is not mounted
 //
 // All of the file is allocated, and stays so, so that a full disk around it
-// never breaks a write inside. Who makes, mounts or grows it holds a lock on
-// the file. What a crash leaves of making one, the next to mount removes.
+// never breaks a write inside. A process that makes, mounts or grows it holds a
+// lock on the file. The next mount removes the leftovers of a crash.
 package loopfs
 
 import (
@@ -38,8 +38,8 @@ const (
 	busyTime  = 10 * time.Second // that the last user of a mount may take to go
 )
 
-// Waiting reports whether a data directory has storage that is not mounted.
-// Nothing may be read or written in the directory then.
+// Waiting reports whether a data directory has storage that is not mounted. The
+// caller must not read or write in the directory then.
 func Waiting(dir string) bool {
 	_, err := os.Lstat(filepath.Join(dir, fileName))
 	return err == nil
@@ -109,8 +109,8 @@ func Mount(ctx context.Context, dir string) error {
 	return attachNew(ctx, f.Name(), dir)
 }
 
-// Unmount takes the storage of a data directory away, if it is mounted there.
-// Nothing may use the directory any more.
+// Unmount takes the storage of a data directory away, if it is mounted there. No
+// process may use the directory any more.
 func Unmount(ctx context.Context, dir string) error {
 	if _, mounted := device(dir); !mounted {
 		return nil
@@ -214,7 +214,7 @@ func locked(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
-// allocate has the disk give a file all of its size; what it holds stays.
+// allocate has the disk give a file all of its size; its contents stay.
 func allocate(f *os.File, size int64) error {
 	for {
 		if err := unix.Fallocate(int(f.Fd()), 0, 0, size); !errors.Is(err, unix.EINTR) {

@@ -12,7 +12,7 @@ import (
 // something means that it is not known, and then it is not asked about.
 type Room struct {
 	Memory     int64 // bytes
-	MemoryFree int64 // bytes that could be used without hurting anybody
+	MemoryFree int64 // bytes that new work can use without swapping or reclaim
 	Tasks      int   // processes and threads that the kernel allows
 	TasksFree  int
 }

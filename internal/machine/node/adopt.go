@@ -152,7 +152,7 @@ func (n *Node) condemn(ctx context.Context, r record, alive, whole bool) *leftov
 		tried := func() { once.Do(func() { close(l.tried) }) }
 		defer tried()
 		if n.finishAfter(inst, tried) && whole {
-			n.deaths.tell(inst.deathRecord())
+			n.deaths.add(inst.deathRecord())
 		}
 	})
 	return l

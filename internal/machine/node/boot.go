@@ -68,8 +68,8 @@ func (n *Node) check(ctx context.Context, from source) (done func() error) {
 // a boot: a kernel imports its libraries then.
 const bootTimeout = 2 * time.Minute
 
-// bootIdentity is what an agent is told that knows nothing yet: who it is, and
-// what it was told when its template was built.
+// bootIdentity is the body of /init for an agent that has just booted: the
+// sandbox's identity, and the settings of its template's build.
 func bootIdentity(spec cay.InstanceSpec, b cay.Boot) guest.Init {
 	in := identity(spec)
 	in.Mode = guest.ModeBuild
@@ -105,8 +105,8 @@ const (
 
 // startAgain has a booted instance run the start command of its template, as
 // when that was built, and waits until the ready command says that it is up.
-// A failure is the template's affair, or that of the user who changed the
-// command: the sandbox is whole, and the notice says what it lacks.
+// A failure is the template's affair, or that of a user's change to the command:
+// the sandbox is whole, and the notice says what it lacks.
 func (n *Node) startAgain(ctx context.Context, inst *instance, b cay.Boot) (notice string, err error) {
 	in := b.StartContext()
 	if b.StartIn == nil { // the agent knows the template's variables, and the sandbox's own go first

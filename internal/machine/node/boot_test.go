@@ -110,8 +110,8 @@ func TestDegrades(t *testing.T) {
 	}
 }
 
-// TestFilesAreAwaited: who wants the files of a sandbox that was just paused
-// waits for them; who wants its memory does not.
+// TestFilesAreAwaited: a start from the files of a sandbox that was just paused
+// waits for them; a start from its memory does not.
 func TestFilesAreAwaited(t *testing.T) {
 	m := newMachine(t)
 	n := m.open(t)
@@ -182,8 +182,8 @@ func TestPausedWithoutFiles(t *testing.T) {
 	}
 }
 
-// TestDamage: a damaged snapshot never becomes a sandbox that anybody sees,
-// and it is the damage that is named, not what it led to.
+// TestDamage: a damaged snapshot never becomes a sandbox that a client sees, and
+// the error names the damage, not its consequence.
 func TestDamage(t *testing.T) {
 	for _, crash := range []bool{false, true} {
 		m := newMachine(t)

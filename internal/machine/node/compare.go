@@ -118,10 +118,10 @@ func (n *Node) openInstance(ctx context.Context, id cay.InstanceID) (o opened, e
 	return o, err
 }
 
-// takeFiles adds files to a snapshot that holds memory only. Nothing but its
-// engine reads that, so it is restored, without a network and without an
-// identity, and saved at once. What its guest does in that moment is in the
-// files; that it is kept makes all later comparisons say the same.
+// takeFiles adds files to a snapshot that holds memory only. Its engine alone
+// reads that, so it is restored, without a network and without an identity, and
+// saved at once. The files have the guest's changes of that moment; because they
+// are kept, all later comparisons give the same answer.
 func (n *Node) takeFiles(ctx context.Context, id cay.SnapshotID) error {
 	inst, err := n.begin(cay.InstanceSpec{Instance: cay.NewInstanceID(), Sandbox: cay.NewSandboxID(), Snapshot: id})
 	if err != nil {
@@ -160,7 +160,7 @@ func (n *Node) takeFiles(ctx context.Context, id cay.SnapshotID) error {
 	if err := n.prepare(inst); err != nil {
 		return err
 	}
-	err = n.bring(ctx, inst, from)
+	err = n.startContainer(ctx, inst, from)
 	if damage := checked(); damage != nil { // then it explains the other error
 		return damage
 	}

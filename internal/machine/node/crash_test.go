@@ -14,8 +14,8 @@ import (
 )
 
 // stall opens a node and has it stand still at a step of its machine, as if it
-// had been killed there: what it does is begun by work and never ended. It
-// returns the node that comes after it.
+// had been killed there: work begins an operation that never ends. It returns
+// the node that comes after it.
 func stall(t *testing.T, m *machine, first *Node, step string, work func() error) *Node {
 	t.Helper()
 	reached, over, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)

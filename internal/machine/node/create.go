@@ -43,7 +43,7 @@ func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance,
 	return n.create(ctx, spec, n.show)
 }
 
-// create makes an instance and hands it over before anybody tends it.
+// create makes an instance and hands it over before a goroutine tends it.
 func (n *Node) create(ctx context.Context, spec cay.InstanceSpec, done func(*instance)) (cay.Instance, error) {
 	inst, err := n.begin(spec)
 	if err != nil {
@@ -182,7 +182,7 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) error {
 		return by.failed(ctx, "write its journal", err)
 	}
 	prepared := time.Now()
-	err = n.bring(ctx, inst, from)
+	err = n.startContainer(ctx, inst, from)
 	if damage := checked(); damage != nil { // then it explains the other error
 		return by.failed(ctx, "read its snapshot", damage)
 	}
@@ -254,8 +254,8 @@ func (n *Node) find(ctx context.Context, spec *cay.InstanceSpec) (source, error)
 	return source{record: record, dir: dir, root: root, cold: cold, notice: notice}, nil
 }
 
-// bring starts the guest.
-func (n *Node) bring(ctx context.Context, inst *instance, from source) error {
+// startContainer starts the guest.
+func (n *Node) startContainer(ctx context.Context, inst *instance, from source) error {
 	if from.cold {
 		return n.cfg.Engine.Boot(ctx, n.bootSpec(inst, from))
 	}
@@ -306,9 +306,9 @@ func (n *Node) tokenIn(s cay.Snapshot) string {
 	return n.cfg.Token(s.Sandbox)
 }
 
-// introduce tells the agent who it is, and waits for what a boot has still to
-// start. A guest that dies meanwhile ends the wait with the evidence of its
-// death.
+// introduce gives the agent its identity, and waits for the programs that a boot
+// still has to start. A guest that dies meanwhile ends the wait with the evidence
+// of its death.
 func (n *Node) introduce(ctx context.Context, inst *instance, greet func(context.Context) (guest.InitReply, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -349,13 +349,13 @@ func (n *Node) greet(ctx context.Context, inst *instance, from source) (guest.In
 	if from.cold {
 		token, in = "", bootIdentity(inst.spec, from.record.Boot)
 	}
-	reply, err := n.tell(ctx, inst, token, in)
+	reply, err := n.sendInit(ctx, inst, token, in)
 	if err == nil && from.cold {
 		err = n.warmUp(ctx, inst.slot, from.record.Boot)
 	}
 	if err == nil && from.cold && !inst.spec.Resume {
 		// The files have the marks of the sandbox before.
-		reply, err = n.tell(ctx, inst, inst.spec.AccessToken, identity(inst.spec))
+		reply, err = n.sendInit(ctx, inst, inst.spec.AccessToken, identity(inst.spec))
 	}
 	if err == nil && from.cold {
 		var notice string
@@ -365,8 +365,8 @@ func (n *Node) greet(ctx context.Context, inst *instance, from source) (guest.In
 	return reply, err
 }
 
-// tell calls an agent's /init, which it is to answer soon.
-func (n *Node) tell(ctx context.Context, inst *instance, token string, in guest.Init) (guest.InitReply, error) {
+// sendInit calls an agent's /init, which it is to answer soon.
+func (n *Node) sendInit(ctx context.Context, inst *instance, token string, in guest.Init) (guest.InitReply, error) {
 	if n.cfg.TrustAlways || len(inst.spec.Network.Rules) > 0 { // most images have it already
 		in.CABundle = n.cfg.Authority
 	}

@@ -23,7 +23,7 @@ func newDeaths() *deaths {
 	return &deaths{epoch: string(cay.NewInstanceID()), news: make(chan struct{})}
 }
 
-func (d *deaths) tell(death cay.Death) {
+func (d *deaths) add(death cay.Death) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.list = append(d.list, death)

@@ -69,8 +69,8 @@ type claimant struct {
 	each     int64 // bytes
 }
 
-// share divides the pool's memory: everybody gets one before anybody gets
-// another, and who wants most comes first.
+// share divides the pool's memory: each template gets one instance before any
+// gets another, and the template with the largest demand comes first.
 func share(all []claimant, budget int64) map[cay.SnapshotID]int {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b claimant) int {

@@ -9,8 +9,8 @@ import (
 )
 
 // Diary asks the agent of an instance what happened inside after an entry.
-// guest.ErrNoDiary when the agent is too old to know. What it says is the
-// guest's word.
+// guest.ErrNoDiary when the agent is too old to know. The entries are the guest's
+// word.
 func (n *Node) Diary(ctx context.Context, id cay.InstanceID, after int64) (guest.Diary, error) {
 	inst, err := n.serving(id)
 	if err != nil {

@@ -354,7 +354,7 @@ func (m *machine) Kill(_ context.Context, id cay.InstanceID) error {
 	return nil
 }
 
-// die ends a container's life; what the engine keeps of it stays until Kill.
+// die ends a container's life; the engine keeps its record until Kill.
 func (m *machine) die(id cay.InstanceID, d cay.Death) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -26,7 +26,7 @@ type instance struct {
 	// protocol is what the agent inside speaks; snapshots record it.
 	protocol int
 	boot     cay.Boot       // what a start from its files needs; snapshots record it
-	notice   string         // what it could not be given back
+	notice   string         // which part of its snapshot could not be restored
 	keep     cay.SnapshotID // that its files are still to be added to, once it is paused
 	// pooled is true while it has no owner; size is the memory, in bytes, that
 	// it took when it was put into the pool.
@@ -137,7 +137,7 @@ func (n *Node) tend(inst *instance) {
 	n.unstock(inst)
 	n.keepFiles(inst)
 	if n.finish(inst) && !inst.pooled.Load() && inst.lease == nil { // else no record names it
-		n.deaths.tell(d)
+		n.deaths.add(d)
 	}
 }
 
@@ -185,10 +185,9 @@ func (i *instance) deathRecord() cay.Death {
 	return d
 }
 
-// clear gives back what an instance still has, in the order that makes it safe:
-// the engine first, then routes, then the address, then the journal. It does
-// what it can also after a failure, but never frees an address that a
-// container may still have.
+// clear gives back an instance's resources, in the order that makes it safe: the
+// engine first, then routes, then the address, then the journal. It goes on after
+// a failure, but never frees an address that a container may still have.
 func (n *Node) clear(inst *instance) error {
 	ctx, cancel := context.WithTimeout(context.Background(), clearTimeout)
 	defer cancel()

@@ -16,8 +16,8 @@ func (n *Node) promiseFiles(inst *instance, id cay.SnapshotID) {
 	n.mu.Unlock()
 }
 
-// keepFiles does it, with the guest still stopped in place. What fails here
-// costs nothing but the way back without memory.
+// keepFiles does it, with the guest still stopped in place. A failure costs only
+// the way back without memory.
 func (n *Node) keepFiles(inst *instance) {
 	if inst.keep == "" {
 		return

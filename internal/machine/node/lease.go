@@ -105,7 +105,7 @@ func (n *Node) startOfLease(inst *instance, spec BootSpec) start {
 			if err := n.awaitPort(ctx, inst, guest.AgentPort, bootTimeout); err != nil {
 				return guest.InitReply{}, err
 			}
-			reply, err := n.tell(ctx, inst, "", buildSettings(spec))
+			reply, err := n.sendInit(ctx, inst, "", buildSettings(spec))
 			inst.protocol = reply.Protocol
 			return reply, err
 		},

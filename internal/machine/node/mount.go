@@ -41,8 +41,8 @@ func ShareMount(dir string) error {
 // UnshareMount removes dir with all that is mounted on or below it.
 func UnshareMount(dir string) error { return removeMounted(dir) }
 
-// removeMounted removes a directory after unmounting what is there. Nothing is
-// removed while something is mounted: it may be a volume of a user.
+// removeMounted removes a directory after unmounting all below it. It removes no
+// file while a mount is left: that may be a volume of a user.
 func removeMounted(dir string) error {
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil

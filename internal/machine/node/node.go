@@ -102,7 +102,7 @@ type Config struct {
 	Reserved string
 	Engine   Engine
 	Net      Net
-	Egress   Egress // nil decides nothing: what is diverted is lost
+	Egress   Egress // nil decides nothing: diverted connections are lost
 	// Authority is what instances are told to trust, as PEM, when headers of
 	// their requests are to be set. Empty for none.
 	Authority string
@@ -125,8 +125,8 @@ type Config struct {
 	Disk disk.Reserve
 	// Room tells what the host has left; nil asks this host.
 	Room func() (Room, error)
-	// Token derives a sandbox's access token: an agent in a snapshot listens
-	// only to who has that of the sandbox that it was taken of.
+	// Token derives a sandbox's access token: an agent in a snapshot accepts only
+	// the token of the sandbox that the snapshot was taken of.
 	Token func(cay.SandboxID) string
 	// Traffic derives the token that a sandbox's ports ask for.
 	Traffic func(cay.SandboxID) string
@@ -148,7 +148,7 @@ type Node struct {
 	cfg      Config
 	restores chan struct{} // a token for each instance that is being made or saved
 	copies   chan struct{} // and one for each whose files are being kept: restores may wait for them
-	compares chan struct{} // and one for who compares files
+	compares chan struct{} // and one for each comparison of files
 
 	ctx    context.Context // done when the node closes
 	cancel context.CancelFunc
@@ -213,7 +213,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 		bySandbox: map[cay.SandboxID]*instance{},
 		keeping:   map[cay.SnapshotID]chan struct{}{},
 	}
-	n.pool = pool{budget: cfg.PoolMemory, wake: make(chan struct{}, 1), racks: map[cay.SnapshotID]*rack{}}
+	n.pool = pool{budget: cfg.PoolMemory, wake: make(chan struct{}, 1), supplies: map[cay.SnapshotID]*supply{}}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if err := n.recover(ctx); err != nil {
 		n.Close()
@@ -239,8 +239,8 @@ func (n *Node) Close() error {
 
 // Deaths tells how instances ended that had been running: killed on request
 // too, and those that an earlier node left and Open found dead. It returns
-// those after a cursor, and the cursor to ask with next; it waits for one. What
-// is before the cursor is forgotten, and all else is told again if asked again.
+// those after a cursor, and the cursor to ask with next; it waits for one. Deaths
+// before the cursor are forgotten, and all others are told again if asked again.
 func (n *Node) Deaths(ctx context.Context, after cay.Cursor) ([]cay.Death, cay.Cursor, error) {
 	return n.deaths.after(ctx, after)
 }

@@ -22,15 +22,15 @@ type pool struct {
 	wake   chan struct{} // there may be something to do
 
 	// Below are guarded by the node's mu.
-	racks map[cay.SnapshotID]*rack
-	front int       // restores and saves under way, which go first
-	eased time.Time // when a caller last got an instance
-	short bool      // the host has no memory to spare
-	stats PoolStats
+	supplies map[cay.SnapshotID]*supply
+	front    int       // restores and saves under way, which go first
+	eased    time.Time // when a caller last got an instance
+	short    bool      // the host has no memory to spare
+	stats    PoolStats
 }
 
-// rack is what the pool knows of one snapshot.
-type rack struct {
+// supply is the pool of one snapshot: its instances and the demand for them.
+type supply struct {
 	shape  cay.InstanceSpec // without ids and without anything of a sandbox
 	demand demand
 	ready  []*instance // the oldest first
@@ -69,7 +69,7 @@ func (n *Node) Pool() PoolStats {
 	out.Budget, out.Short = n.pool.budget, n.pool.short
 	out.Ready, out.Wanted = map[cay.TemplateID]int{}, map[cay.TemplateID]int{}
 	targets := n.targets(time.Now())
-	for id, s := range n.pool.racks {
+	for id, s := range n.pool.supplies {
 		out.Ready[s.shape.Template] += len(s.ready)
 		out.Wanted[s.shape.Template] += targets[id]
 		out.Memory += int64(len(s.ready)) * s.each
@@ -87,19 +87,19 @@ func (n *Node) claim(shape cay.InstanceSpec) *instance {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for id, s := range n.pool.racks { // of a template that has changed
+	for id, s := range n.pool.supplies { // of a template that has changed
 		if (s.shape.Template == shape.Template || id == shape.Snapshot) && !sameShape(s.shape, shape) {
-			n.discard(s.ready)
-			delete(n.pool.racks, id)
+			n.endPooled(s.ready)
+			delete(n.pool.supplies, id)
 		}
 	}
-	s := n.pool.racks[shape.Snapshot]
+	s := n.pool.supplies[shape.Snapshot]
 	if s == nil {
-		s = &rack{shape: shapeOf(shape)}
-		n.pool.racks[shape.Snapshot] = s
+		s = &supply{shape: shapeOf(shape)}
+		n.pool.supplies[shape.Snapshot] = s
 	}
 	s.demand.ask(time.Now())
-	n.prod()
+	n.wakePool()
 	if len(s.ready) == 0 || n.closed {
 		n.pool.stats.Cold++
 		return nil
@@ -138,7 +138,7 @@ func (n *Node) handOver(ctx context.Context, inst *instance, spec cay.InstanceSp
 	j := job{done: done, do: func(inst *instance) (bool, error) {
 		err := n.roomFor("a new sandbox")
 		if err == nil {
-			err = n.become(ctx, inst, spec)
+			err = n.assign(ctx, inst, spec)
 		}
 		return err != nil, err
 	}}
@@ -154,10 +154,10 @@ func (n *Node) handOver(ctx context.Context, inst *instance, spec cay.InstanceSp
 	}
 }
 
-// become gives a pooled instance its place in the world: its journal, its
+// assign gives a pooled instance its place in the world: its journal, its
 // network and its identity at once, because each waits for something else. Only
 // its owner calls it.
-func (n *Node) become(ctx context.Context, inst *instance, spec cay.InstanceSpec) error {
+func (n *Node) assign(ctx context.Context, inst *instance, spec cay.InstanceSpec) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(inst.ctx, func() { cancel(context.Cause(inst.ctx)) })()
@@ -181,7 +181,7 @@ func (n *Node) become(ctx context.Context, inst *instance, spec cay.InstanceSpec
 	var err error
 	if n.hasNews(spec) {
 		err = n.introduce(ctx, inst, func(ctx context.Context) (guest.InitReply, error) {
-			return n.tell(ctx, inst, n.cfg.Token(spec.Sandbox), adoption(spec))
+			return n.sendInit(ctx, inst, n.cfg.Token(spec.Sandbox), adoption(spec))
 		})
 	}
 	if err := errors.Join(err, <-done, <-done); err != nil {
@@ -217,8 +217,8 @@ func adoption(spec cay.InstanceSpec) guest.Init {
 	return in
 }
 
-// prod has the pool look for something to do.
-func (n *Node) prod() {
+// wakePool has the pool look for something to do.
+func (n *Node) wakePool() {
 	select {
 	case n.pool.wake <- struct{}{}:
 	default:
@@ -235,7 +235,7 @@ func (n *Node) ahead() (done func()) {
 		n.mu.Lock()
 		n.pool.front--
 		n.mu.Unlock()
-		n.prod()
+		n.wakePool()
 	}
 }
 
@@ -270,15 +270,15 @@ func (n *Node) trim() (next *cay.InstanceSpec, wait time.Duration) {
 	defer n.mu.Unlock()
 	now := time.Now()
 	targets := n.targets(now)
-	var neediest *rack
+	var neediest *supply
 	most := 0
-	for id, s := range n.pool.racks {
+	for id, s := range n.pool.supplies {
 		if over := len(s.ready) - targets[id]; over > 0 {
-			n.discard(s.ready[:over])
+			n.endPooled(s.ready[:over])
 			s.ready = s.ready[over:]
 		}
 		if targets[id] == 0 && len(s.ready) == 0 && s.demand.want(now) == 0 {
-			delete(n.pool.racks, id)
+			delete(n.pool.supplies, id)
 		}
 		if missing := targets[id] - len(s.ready); missing > most && now.Sub(s.failed) > poolRetry {
 			neediest, most = s, missing
@@ -302,15 +302,15 @@ func (n *Node) targets(now time.Time) map[cay.SnapshotID]int {
 		return nil
 	}
 	var all []claimant
-	for id, s := range n.pool.racks {
+	for id, s := range n.pool.supplies {
 		all = append(all, claimant{id, s.demand.want(now), max(s.each, 1)})
 	}
 	return share(all, n.pool.budget)
 }
 
-// discard ends instances of the pool. The caller holds n.mu and has taken them
-// off their rack.
-func (n *Node) discard(list []*instance) {
+// endPooled ends instances of the pool. The caller holds n.mu and has taken them
+// off their supply.
+func (n *Node) endPooled(list []*instance) {
 	for _, inst := range list {
 		inst.stop(asked(cay.CauseAsked))
 	}
@@ -322,14 +322,14 @@ func (n *Node) restock(shape cay.InstanceSpec) {
 	inst, err := n.stock(shape)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s := n.pool.racks[shape.Snapshot]
+	s := n.pool.supplies[shape.Snapshot]
 	switch {
 	case err != nil && s != nil && n.ctx.Err() == nil: // else it was not wanted any more
 		n.cfg.Log.Warn("the pool cannot be filled", "template", shape.Template, "err", err)
 		s.failed = time.Now()
 	case err != nil:
 	case s == nil || !sameShape(s.shape, shape) || n.pool.short: // changed meanwhile
-		n.discard([]*instance{inst})
+		n.endPooled([]*instance{inst})
 	default:
 		s.demand.made(time.Since(begun))
 		s.each = max(s.each, inst.size)
@@ -352,15 +352,15 @@ func (n *Node) stock(shape cay.InstanceSpec) (*instance, error) {
 		n.undo(inst)
 		return nil, err
 	}
-	n.rest(inst)
+	n.awaitIdle(inst)
 	n.freeze(inst)
 	n.work.Go(func() { n.tend(inst) })
 	return inst, nil
 }
 
-// rest waits until a new instance has nothing more to do, and sees how much
+// awaitIdle waits until a new instance has nothing more to do, and sees how much
 // memory it takes then. Work that is left would run while a caller waits.
-func (n *Node) rest(inst *instance) {
+func (n *Node) awaitIdle(inst *instance) {
 	const look, idle, most = 25 * time.Millisecond, time.Millisecond, time.Second
 	before := time.Duration(-1)
 	for begun := time.Now(); time.Since(begun) < most; time.Sleep(look) {
@@ -383,11 +383,11 @@ func (n *Node) freeze(inst *instance) {
 	}
 }
 
-// unstock takes a pooled instance that ends off its rack.
+// unstock takes a pooled instance that ends off its supply.
 func (n *Node) unstock(inst *instance) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s := n.pool.racks[inst.spec.Snapshot]
+	s := n.pool.supplies[inst.spec.Snapshot]
 	if s == nil {
 		return
 	}
@@ -402,12 +402,12 @@ func (n *Node) unstock(inst *instance) {
 // forget empties the pool of a snapshot that is about to go, and waits.
 func (n *Node) forget(ctx context.Context, id cay.SnapshotID) {
 	n.mu.Lock()
-	s := n.pool.racks[id]
-	delete(n.pool.racks, id)
+	s := n.pool.supplies[id]
+	delete(n.pool.supplies, id)
 	var list []*instance
 	if s != nil {
 		list = s.ready
-		n.discard(list)
+		n.endPooled(list)
 	}
 	n.mu.Unlock()
 	await(ctx, list)
@@ -418,11 +418,11 @@ func (n *Node) forget(ctx context.Context, id cay.SnapshotID) {
 func (n *Node) giveUp(ctx context.Context) bool {
 	n.mu.Lock()
 	var list []*instance
-	for _, s := range n.pool.racks {
+	for _, s := range n.pool.supplies {
 		list = append(list, s.ready...)
 		s.ready = nil
 	}
-	n.discard(list)
+	n.endPooled(list)
 	n.mu.Unlock()
 	await(ctx, list)
 	return len(list) > 0
@@ -449,10 +449,10 @@ func (n *Node) readopt(inst *instance) {
 	n.freeze(inst) // it may have been too young for that
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s := n.pool.racks[inst.spec.Snapshot]
+	s := n.pool.supplies[inst.spec.Snapshot]
 	if s == nil {
-		s = &rack{shape: shapeOf(inst.spec)}
-		n.pool.racks[inst.spec.Snapshot] = s
+		s = &supply{shape: shapeOf(inst.spec)}
+		n.pool.supplies[inst.spec.Snapshot] = s
 	}
 	s.demand.ask(time.Now())
 	s.each = max(s.each, inst.size)

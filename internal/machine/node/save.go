@@ -31,8 +31,8 @@ func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot
 		if err := n.roomToSave(ctx, inst, record.Kind == cay.FilesSnapshot); err != nil {
 			return false, err
 		}
-		// From here on no client may talk to it: what it said after its memory was
-		// read would be forgotten.
+		// From here on no client may talk to it: the guest would forget a request
+		// that it answers after its memory was read.
 		n.hide(inst)
 		if inst.routed.Swap(false) {
 			n.cfg.OnGone(inst.spec.Sandbox, inst.spec.Instance)
@@ -69,9 +69,9 @@ func (n *Node) Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Sna
 }
 
 // RemoveSnapshot deletes a snapshot that was taken of a sandbox or made of a
-// team's template. One that Cay brings is left alone, and that there is none is
-// no error. The caller knows that nothing needs it; what the pool made of it is
-// ended first, of any template too.
+// team's template. One that Cay brings is left alone, and a missing one is no
+// error. The caller knows that no sandbox needs it. The pool's instances of it are
+// ended first, those of Cay's templates too.
 func (n *Node) RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error {
 	n.forget(ctx, id)
 	_, s, err := n.cfg.Snapshots.Get(id)

@@ -54,11 +54,11 @@ func TestDeathsAreAskedForAgain(t *testing.T) {
 			}
 			return next
 		}
-		d.tell(cay.Death{Instance: "a"})
-		d.tell(cay.Death{Instance: "b"})
+		d.add(cay.Death{Instance: "a"})
+		d.add(cay.Death{Instance: "b"})
 		ask(cay.Cursor{}, "a", "b")
 		next := ask(cay.Cursor{Epoch: "another node's", Seq: 77}, "a", "b")
-		d.tell(cay.Death{Instance: "c"})
+		d.add(cay.Death{Instance: "c"})
 		ask(next, "c")
 		next = ask(next, "c")
 
@@ -68,7 +68,7 @@ func TestDeathsAreAskedForAgain(t *testing.T) {
 			next = ask(next, "d")
 		}()
 		synctest.Wait()
-		d.tell(cay.Death{Instance: "d"})
+		d.add(cay.Death{Instance: "d"})
 		<-waiting
 
 		ctx, cancel := context.WithCancel(t.Context())

@@ -21,8 +21,8 @@ func (n *Node) roomFor(what string) error {
 }
 
 // roomToSave refuses a save before the guest is held for it, where its memory
-// and its files do not fit on the disk. A part of the reserve may be used:
-// what is saved can end.
+// and its files do not fit on the disk. A part of the reserve may be used: a
+// saved sandbox can end, which frees room.
 func (n *Node) roomToSave(ctx context.Context, inst *instance, filesOnly bool) error {
 	if n.cfg.Disk.Dir == "" {
 		return nil

@@ -113,7 +113,7 @@ func (c *Cache) Has(name string) bool {
 func (c *Cache) Serve(rw http.ResponseWriter, r *http.Request, scheme, name string) {
 	w, ok := readWish(r, scheme, name)
 	if !ok {
-		c.pass(rw, r, scheme, name)
+		c.forward(rw, r, scheme, name)
 		return
 	}
 	for {
@@ -131,9 +131,9 @@ func (c *Cache) Serve(rw http.ResponseWriter, r *http.Request, scheme, name stri
 			defer c.leave(f)
 			c.fetch(rw, r, w, f, old, file)
 		case old != nil:
-			c.tell(rw, r, old, file, "hit")
+			c.answerFromDisk(rw, r, old, file, "hit")
 		default:
-			c.pass(rw, r, scheme, name)
+			c.forward(rw, r, scheme, name)
 		}
 		return
 	}
@@ -157,19 +157,19 @@ func (c *Cache) fetch(rw http.ResponseWriter, r *http.Request, w wish, f *flight
 		c.misses.Add(1)
 		c.stream(rw, r, f)
 	case f.outcome == same && old != nil:
-		c.tell(rw, r, old, file, "hit")
+		c.answerFromDisk(rw, r, old, file, "hit")
 	case f.outcome == stale && old != nil:
 		c.kept.Add(1)
-		c.tell(rw, r, old, file, "stale")
+		c.answerFromDisk(rw, r, old, file, "stale")
 	case f.outcome == unreachable || f.outcome == stale:
 		refuse(rw, http.StatusGatewayTimeout, w.host+" cannot be reached, and the package cache does not have this")
 	default:
-		c.pass(rw, r, w.scheme, w.host)
+		c.forward(rw, r, w.scheme, w.host)
 	}
 }
 
-// tell answers from the disk: with ranges, and 304 where that is the answer.
-func (c *Cache) tell(rw http.ResponseWriter, r *http.Request, e *entry, file *os.File, how string) {
+// answerFromDisk answers from the disk: with ranges, and 304 where that is the answer.
+func (c *Cache) answerFromDisk(rw http.ResponseWriter, r *http.Request, e *entry, file *os.File, how string) {
 	c.hits.Add(1)
 	setHeader(rw, e.Header, how)
 	modified, _ := http.ParseTime(e.Header["Last-Modified"]) // zero says nothing
@@ -252,9 +252,9 @@ func (c *Cache) setDown(host string) {
 	c.down[host] = time.Now().Add(downFor)
 }
 
-// pass has the host itself answer a request, whatever it is, as it would
+// forward has the host itself answer a request, whatever it is, as it would
 // without a cache.
-func (c *Cache) pass(rw http.ResponseWriter, r *http.Request, scheme, name string) {
+func (c *Cache) forward(rw http.ResponseWriter, r *http.Request, scheme, name string) {
 	c.passed.Add(1)
 	proxy := httputil.ReverseProxy{
 		Transport:     c.direct,

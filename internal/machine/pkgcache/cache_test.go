@@ -309,7 +309,7 @@ func TestAFileThatMayBeDamagedIsAskedAboutOnceMore(t *testing.T) {
 	want(t, get(t, s, "GET", host, deb, "Cache-Control", "no-cache"), 200, "stale", "the very package")
 }
 
-// Some hosts give neither ETag nor date: what they say twice is right.
+// Some hosts give neither ETag nor date: an answer that they repeat is right.
 func TestAFileThatCameTwiceTheSameIsKept(t *testing.T) {
 	u := newUpstream(t)
 	const host = "deb.debian.org"

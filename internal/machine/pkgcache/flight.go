@@ -33,7 +33,7 @@ const (
 	foreign                    // nothing to keep: each client asks the host itself
 )
 
-// flight asks an upstream once, for all who wish the same at the time.
+// flight asks an upstream once, for all requests of the same file at the time.
 type flight struct {
 	key     string
 	cancel  context.CancelFunc
@@ -90,7 +90,7 @@ func (f *flight) enter() bool {
 	return true
 }
 
-// land takes a flight off the list. Its file lives on in who still reads it.
+// land takes a flight off the list. Its file lives on for its readers.
 func (c *Cache) land(f *flight) {
 	c.mu.Lock()
 	if c.flights[f.key] == f {
@@ -127,13 +127,13 @@ func (f *flight) leave() {
 	}
 }
 
-// decide tells those who wait what came of it.
+// decide tells the waiting requests the outcome.
 func (f *flight) decide(o outcome) {
 	f.outcome = o
 	close(f.decided)
 }
 
-// end tells those who read that no more comes.
+// end tells the readers that no more comes.
 func (f *flight) end(err error) {
 	f.mu.Lock()
 	f.done, f.err = true, err
@@ -255,7 +255,7 @@ func (f *flight) receive(resp *http.Response, path string, s *store) error {
 	if sum != nil && hex.EncodeToString(sum.Sum(nil)) != want {
 		return errors.New("its content is not the one that its path names")
 	}
-	return f.file.Sync() // after a power cut, what has its name is whole
+	return f.file.Sync() // after a power cut, a file with its final name is whole
 }
 
 // roomFor reports whether n more bytes have room, and takes more if need be.

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzWish gives readWish requests of a hostile guest. Whatever it asks for,
-// the upstream is the host that was named, below the mirror's path.
+// FuzzWish gives readWish requests of a hostile guest. The upstream is always the
+// named host, below the mirror's path.
 func FuzzWish(f *testing.F) {
 	f.Add("/simple/pip/", "application/json", "gzip")
 	f.Add("/@scope%2fname", "", "")

@@ -3,10 +3,9 @@
 // operator names.
 //
 // It stands where the names of those hosts lead sandboxes (package egress), so
-// no client is configured and none notices: what it answers is what the host
-// would have. Only what anybody gets is kept: a GET without credentials and
-// without a query. Everything else is passed on unread, as if there were no
-// cache.
+// no client is configured and none notices: it answers as the host would have.
+// It keeps only public answers: those of a GET without credentials and without a
+// query. Everything else is passed on unread, as if there were no cache.
 //
 //	guest ── egress ── Cache ─┬─ kept: from the disk
 //	                          ├─ a file: fetched once for all clients that wait, streamed, kept for good

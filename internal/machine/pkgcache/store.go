@@ -56,7 +56,7 @@ type store struct {
 	used    int64      // bytes, with those that are on their way
 }
 
-// openStore reads what is there. What is not whole is removed.
+// openStore reads the files that are there, and removes those that are not whole.
 func openStore(dir string, limit int64) (*store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, cay.Wrap(cay.Internal, err, "the package cache cannot be made in %s", dir)

@@ -99,7 +99,8 @@ func (c *checks) get(path string) *checked {
 	return f
 }
 
-// once checks a file, or waits for who does, or knows that it is whole.
+// once checks a file, or waits for a check that is under way, or knows that the
+// file is whole.
 func (c *checks) once(ctx context.Context, path string, check func() error) error {
 	f := c.get(path)
 	select {

@@ -25,8 +25,8 @@ func (d *Dir) AddImage(tmpPath string) (digest string, err error) {
 	return digest, d.AddNamed(tmpPath, digest)
 }
 
-// AddNamed is AddImage for one whose digest is that of the parts which alone
-// decide what is in it: images of a base and layers, which are made in less
+// AddNamed is AddImage for an image whose digest is that of its parts, which
+// alone decide its contents: images of a base and layers, which are made in less
 // time than it takes to read them.
 func (d *Dir) AddNamed(tmpPath, digest string) error {
 	if !validDigest(digest) {

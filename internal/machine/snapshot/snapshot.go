@@ -7,8 +7,8 @@
 //	<data>/images/<digest>.erofs          root images, named by their SHA-256
 //
 // Everything is immutable once it has its name. Work in progress lies under a
-// name that begins with tempPrefix and is locked by who writes it; a crash
-// drops the lock, and the next Open removes the rest. A reader therefore sees
+// name that begins with tempPrefix, locked by its writer; a crash drops the
+// lock, and the next Open removes the rest. A reader therefore sees
 // a whole snapshot or none.
 package snapshot
 
@@ -246,7 +246,7 @@ func (d *Dir) Remove(id cay.SnapshotID) error {
 		defer lock.Close()
 		d.removing.Lock()
 		defer d.removing.Unlock()
-		_ = os.RemoveAll(aside) // what a failing disk leaves, the next Open removes
+		_ = os.RemoveAll(aside) // the next Open removes the rest that a failing disk leaves
 	})
 	return nil
 }

@@ -253,7 +253,7 @@ func TestVerifyFindsWhatGetDoesNot(t *testing.T) {
 	wantKind(t, d.Verify(t.Context(), s.ID), cay.Internal)
 }
 
-// TestAttach: what is added to a snapshot is there as a whole or not at all.
+// TestAttach: files added to a snapshot are there as a whole or not at all.
 func TestAttach(t *testing.T) {
 	data := t.TempDir()
 	d := open(t, data)
@@ -302,8 +302,8 @@ func TestAttach(t *testing.T) {
 	wantKind(t, err, cay.Internal)
 }
 
-// TestCheck: what a start reads is compared with the quick checksum, once in a
-// while and whenever it has changed.
+// TestCheck: the files that a start reads are compared with the quick checksum,
+// once in a while and whenever they have changed.
 func TestCheck(t *testing.T) {
 	data := t.TempDir()
 	s := commit(t, open(t, data), "memory")

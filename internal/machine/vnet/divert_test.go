@@ -45,7 +45,7 @@ func TestDivert(t *testing.T) {
 			}
 			return err
 		})
-		wait := 100 * time.Millisecond // what comes too late for it fails the next one
+		wait := 100 * time.Millisecond // an answer that comes too late fails the next try
 		if want {
 			wait = patience
 		}

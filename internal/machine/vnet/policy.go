@@ -39,7 +39,7 @@ func networkOf(p *cay.PrivateNetwork) networkID {
 }
 
 // Apply sets what the instance in a slot may reach, in one step, in place of
-// what was set before. Who serves Diverted must know the policy already.
+// the policy before. The server of Diverted must know the policy already.
 // IPv6 destinations are taken and have no effect, because guests have no IPv6.
 func (m *Manager) Apply(_ context.Context, s Slot, p cay.NetworkPolicy) error {
 	m.mu.Lock()

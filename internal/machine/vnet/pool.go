@@ -66,8 +66,8 @@ func (m *Manager) reserve() (int, error) {
 }
 
 // Release gives a slot back. The instance must be gone and nothing may route
-// to its address any more. Whatever it left behind in the packet filter is
-// removed, and the slot is put at the end of the queue.
+// to its address any more. Its elements of the packet filter are removed, and the
+// slot is put at the end of the queue.
 func (m *Manager) Release(_ context.Context, s Slot) error {
 	m.mu.Lock()
 	ok := m.slots[s.Index] == held

@@ -18,7 +18,7 @@ import (
 
 // sets are the table's memory of slots.
 type sets struct {
-	slots   *nftables.Set // interface . address: who may send as whom
+	slots   *nftables.Set // interface . address: the address that each may send from
 	open    *nftables.Set // address: reaches the internet
 	dns     *nftables.Set // address: may ask all names
 	asking  *nftables.Set // address: its questions are diverted
@@ -79,8 +79,8 @@ func (m *Manager) writeTable(resolver netip.AddrPort) error {
 	m.blocked = blocked
 	err = m.writeTableOnce(resolver, blocked)
 	if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EBUSY) {
-		// Another version's sets are in the way. Policies are applied again
-		// by those who adopt; until then the slots are closed.
+		// Another version's sets are in the way. Adoption applies policies again;
+		// until then the slots are closed.
 		if err := m.deleteTable(); err != nil {
 			return err
 		}
@@ -258,7 +258,7 @@ func (w chainWriter) spoofing(s *sets) {
 
 // divert sends the guests' questions to the resolver, or to us; and to us the
 // connections that forward would refuse, but for those to closed ranges, whose
-// answer is plain. A name may allow the others, and who refuses them says why.
+// answer is plain. A name may allow the others, and a refusal there says why.
 func (w chainWriter) divert(s *sets, resolver, conns, questions netip.AddrPort, gateway, server []uint16) {
 	rule := w.chain("names", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
 	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
@@ -312,8 +312,8 @@ func destinationNAT(to netip.AddrPort) []expr.Any {
 	}
 }
 
-// input is what guests may send to the host itself: answers, what was diverted
-// to us, and questions if the resolver is one of the host's addresses.
+// input lets guests send to the host itself: answers, diverted connections, and
+// questions if the resolver is one of the host's addresses.
 func (w chainWriter) input(resolver, conns, questions netip.AddrPort) {
 	rule := w.chain("input", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter)
 	w.dropInvalid(rule)

@@ -19,9 +19,9 @@ const (
 	shapeLimit = 64 << 20
 )
 
-// shape bounds how fast the instance in a slot sends and receives. What it
-// receives queues at the host's end of the pair, what it sends at its own. The
-// engine has no say in either.
+// shape bounds how fast the instance in a slot sends and receives. Packets to it
+// queue at the host's end of the pair, packets from it at its own. The engine has
+// no say in either.
 func (m *Manager) shape(index int, want cay.Bandwidth) error {
 	m.mu.Lock()
 	have, known := m.shaped[index]

@@ -96,7 +96,7 @@ func makeNamespace(path string) error {
 
 // shareNamespaces makes the directory of namespaces a mount of its own, as
 // `ip netns add` does when it is not. Done by that, later, it would lay a copy
-// over our namespaces: what is unmounted in one would stay busy in the other.
+// over our namespaces: one that is unmounted here would stay busy there.
 func shareNamespaces(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

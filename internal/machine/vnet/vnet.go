@@ -14,11 +14,10 @@
 // in snapshots: as default route, as name server, and (with its hardware
 // address) in neighbour caches.
 //
-// One nftables table, named like the manager, holds static chains; what
-// belongs to a slot is an element of a set. Nothing is open before Apply opens
-// it: a fresh slot reaches nothing, and what no Apply can open is the host, a
-// neighbour (but for one that is of the same private network), a private range,
-// link-local and multicast addresses, and IPv6.
+// One nftables table, named like the manager, holds static chains; a slot's
+// addresses are elements of sets. A slot reaches nothing before Apply opens it,
+// and no Apply opens the host, a neighbour (but for one that is of the same
+// private network), a private range, link-local and multicast addresses, or IPv6.
 // The host may dial guests; guests may answer. Connections that
 // addresses alone do not decide are diverted to Diverted (package egress).
 package vnet
@@ -103,7 +102,7 @@ type Manager struct {
 	servers  []netip.AddrPort
 	opened   []netip.Prefix
 	closed4  []netip.Prefix
-	blocked  []netip.Prefix // what is closed to all
+	blocked  []netip.Prefix // ranges that are closed to all
 	packages bool
 	ports    []uint16     // of the host's own server
 	own      []netip.Addr // the host's addresses

@@ -193,7 +193,7 @@ func (s *suite) pause(t *testing.T) {
 	id := s.start(t, at)
 	must(t, s.Hold(t.Context(), id))
 	must(t, s.Hold(t.Context(), id))
-	// Whatever is slow here, a held guest answers never, so this cannot flake.
+	// A held guest never answers, however slow this machine is, so this cannot flake.
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if text, _, err := at.try(ctx, "/health"); err == nil {

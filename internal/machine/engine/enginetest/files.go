@@ -63,7 +63,7 @@ func sameTree(t *testing.T, got, want string) {
 }
 
 // files boots from a snapshot of files: all files are as they were, memory is
-// new. What was booted so is saved, and restored, like any other.
+// new. Such an instance is saved and restored like any other.
 func (s *suite) files(t *testing.T) {
 	a, b := s.slots[0], s.slots[1]
 	id := s.start(t, a)

@@ -19,8 +19,8 @@ import (
 
 // A sample is an archive with a root image (root.erofs), a snapshot of an
 // instance of sample/guest.c that was asked once, and its record
-// (snapshot.json). One of every format is kept for good: what a user has saved
-// is worth no less.
+// (snapshot.json). One of every format is kept for good, because users keep
+// theirs as long.
 
 const sampleAnswers = "2 first\n" // of a memory that goes on; files alone answer "1 again\n"
 

@@ -2,7 +2,7 @@
 // suite that every implementation of engine.Engine runs.
 //
 // It needs root, a Go toolchain, mkfs.erofs and a kernel with network
-// namespaces; what is missing it names and fails.
+// namespaces; it fails and names the missing one.
 package enginetest
 
 import (

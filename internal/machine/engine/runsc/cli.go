@@ -72,7 +72,7 @@ func (e *Engine) lockState(id cay.InstanceID) (*os.File, error) {
 func (e *Engine) output(ctx context.Context, r *record, cmd *exec.Cmd, args []string) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &limited{buf: &stderr}
-	if err := waitFor(ctx, cmd, e.tell(r, args, (*exec.Cmd).Start)); err != nil {
+	if err := waitFor(ctx, cmd, e.reportBegun(r, args, (*exec.Cmd).Start)); err != nil {
 		return nil, fmt.Errorf("cay-runsc %s: %w: %s", verb(args), withCause(err, stderr.Bytes()), lastLines(stderr.Bytes()))
 	}
 	return stdout.Bytes(), nil
@@ -107,7 +107,7 @@ func (e *Engine) start(ctx context.Context, r *record, image string, args ...str
 	if r.background {
 		begin = startNice
 	}
-	if err := waitFor(ctx, cmd, e.tell(r, args, begin)); err != nil {
+	if err := waitFor(ctx, cmd, e.reportBegun(r, args, begin)); err != nil {
 		return fmt.Errorf("cay-runsc: %w: %s", err, lastLines(readTail(log)))
 	}
 	return nil
@@ -123,8 +123,8 @@ func (e *Engine) command(r *record, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// tell reports to the configured listener that a command has begun.
-func (e *Engine) tell(r *record, args []string, begin func(*exec.Cmd) error) func(*exec.Cmd) error {
+// reportBegun reports to the configured listener that a command has begun.
+func (e *Engine) reportBegun(r *record, args []string, begin func(*exec.Cmd) error) func(*exec.Cmd) error {
 	if e.cfg.Begun == nil {
 		return begin
 	}

@@ -2,7 +2,7 @@
 // gVisor's runsc, one container an instance, and reads the rest (usage, death,
 // what is alive) from cgroups and process descriptors.
 //
-// Nothing here holds an instance up: it lives in the sentry's process, its
+// An instance does not depend on this process: it lives in the sentry's, its
 // cgroup and a record below Config.Run. A new Engine over the same directories
 // lists and adopts what an earlier one started.
 package runsc
@@ -122,8 +122,8 @@ func (e *Engine) CanRestore(s cay.Snapshot) error {
 	return nil
 }
 
-// List implements engine.Engine: what has a record or a cgroup is alive or
-// half made.
+// List implements engine.Engine: an instance with a record or a cgroup is alive
+// or half made.
 func (e *Engine) List(context.Context) ([]cay.InstanceID, error) {
 	ids := e.cg.children()
 	entries, err := os.ReadDir(e.recordDir())

@@ -66,7 +66,7 @@ func (e *Engine) load(id cay.InstanceID) (*record, error) {
 	return r, nil
 }
 
-// pid reads which process the sentry was. It may be anyone's by now.
+// pid reads the sentry's process id. Another process may have it by now.
 func (e *Engine) pid(id cay.InstanceID) (int, error) {
 	text, err := os.ReadFile(e.recordFile(id, "pid"))
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 
 // This file reads gVisor's file checkpoints. Their parts are a manifest, a tar
 // in which a file's body is its size and a list of segments, and the pages
-// that the segments point into through an index. What is read was shaped by a
-// hostile guest, so every number is checked.
+// that the segments point into through an index. A hostile guest shaped their
+// contents, so every number is checked.
 
 // errFormat says that a checkpoint is not what this reader knows.
 var errFormat = errors.New("unexpected format")
@@ -130,7 +130,7 @@ func (s *saved) body(in io.Reader, length int64) (io.Reader, int64, error) {
 	return io.MultiReader(parts...), size, nil
 }
 
-// memory returns a part of the memory file. What was not committed is zero.
+// memory returns a part of the memory file. Pages that were not committed are zero.
 func (s *saved) memory(from, to int64) []io.Reader {
 	var parts []io.Reader
 	i := sort.Search(len(s.index), func(i int) bool { return s.index[i].end > from })

@@ -39,7 +39,7 @@ func (e *Engine) Boot(ctx context.Context, s engine.BootSpec) error {
 		}
 		return newDocument(args, r.DiskMB, p), err
 	}
-	if err := e.bring(ctx, r, s.Root, s.Net, fresh, command...); err != nil || s.From == "" {
+	if err := e.launch(ctx, r, s.Root, s.Net, fresh, command...); err != nil || s.From == "" {
 		return err
 	}
 	// The guest runs on files that are still being read. A return before
@@ -73,7 +73,7 @@ func (e *Engine) Restore(ctx context.Context, s engine.RestoreSpec) error {
 	limit := e.restoreLimit(s.Background)
 	within, cancel := context.WithTimeoutCause(ctx, limit, errLimit)
 	defer cancel()
-	err := e.bring(within, r, s.Root, s.Net, recorded, "restore", "--detach", "--image-path="+s.From)
+	err := e.launch(within, r, s.Root, s.Net, recorded, "restore", "--detach", "--image-path="+s.From)
 	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(within), errLimit) {
 		return cay.Wrap(cay.Unavailable, err, "the memory of snapshot %s was not restored in %s", s.Snapshot.ID, limit).
 			WithCode(cay.CodeRestoreTimeout).
@@ -99,9 +99,9 @@ func (e *Engine) restoreLimit(background bool) time.Duration {
 	return cmp.Or(e.cfg.RestoreLimit, restoreLimit)
 }
 
-// bring makes an instance from nothing with one command; on any error nothing
+// launch makes an instance from nothing with one command; on any error nothing
 // of it is left.
-func (e *Engine) bring(ctx context.Context, r *record, image string, net engine.Net, bundle func(place) (document, error), command ...string) error {
+func (e *Engine) launch(ctx context.Context, r *record, image string, net engine.Net, bundle func(place) (document, error), command ...string) error {
 	r.Reserved = cmp.Or(r.Reserved, filepath.Join(r.Dir, "reserved"))
 	if err := check(r, net); err != nil {
 		return err

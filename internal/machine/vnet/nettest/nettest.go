@@ -35,7 +35,7 @@ func Claim(t testing.TB) byte {
 func number(k int) byte { return byte(4*k + 1) }
 
 // lock takes a number by a lock on a file, which ends with the process at the
-// latest. The files stay: to remove one is to race with who opens it.
+// latest. The files stay: removing one would race with a process that opens it.
 func lock(t testing.TB, k int, how int) bool {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("cay-nettest-%d", k)), os.O_CREATE|os.O_RDWR, 0o600)
