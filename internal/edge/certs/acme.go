@@ -26,7 +26,7 @@ type ACME struct {
 	Email     string
 	Directory string // of the authority; empty is Let's Encrypt
 	Roots     string // PEM file of what signed the directory's own certificate; empty is the system's
-	DNS       string // who sets records, see OpenDNS
+	DNS       string // the program or server that sets records, see OpenDNS
 	TSIG      string // the key's file, for rfc2136
 	Resolver  string // host:port that is asked whether a record is there; empty asks the zone's own servers
 	Log       *slog.Logger

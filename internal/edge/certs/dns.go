@@ -18,7 +18,7 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// OpenDNS returns who sets the records that prove a domain:
+// OpenDNS returns the setter of the records that prove a domain:
 //
 //	exec:/path/to/program   is called with `set NAME VALUE` and `unset NAME VALUE`
 //	rfc2136:server[:port]   is sent dynamic updates, signed with the key of a file

@@ -24,9 +24,9 @@ const (
 	leafAgain = 24 * time.Hour      // how old one may be: addresses of machines change
 )
 
-// Local is an authority of this installation. Who trusts it trusts it for the
-// names that it was made for and for addresses, and for nothing else: it says
-// so itself.
+// Local is an authority of this installation. Its own certificate limits it to
+// the names that it was made for and to addresses, so that is all a client
+// trusts it for.
 type Local struct {
 	names []string
 	files authority.Files

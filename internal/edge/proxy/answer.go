@@ -11,7 +11,7 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// answer is what the proxy itself says. Programs get it as JSON, whose texts
+// answer is an answer of the proxy itself. Programs get it as JSON, whose texts
 // SDKs and their tests compare; people in browsers get a page.
 type answer struct {
 	SandboxID cay.SandboxID `json:"sandboxId"`
@@ -111,8 +111,8 @@ func (a answer) write(w http.ResponseWriter, r *http.Request) {
 }
 
 // isNavigation tells a person's browser from a program, by the name that it
-// gives itself, as E2B does. What a page's script asks for is a program's, where
-// the browser says so.
+// gives itself, as E2B does. A request of a page's script counts as a program's,
+// where the browser marks it so.
 func isNavigation(r *http.Request) bool {
 	if mode := r.Header.Get("Sec-Fetch-Mode"); mode != "" && mode != "navigate" {
 		return false

@@ -22,8 +22,8 @@ const (
 	tokenCookie = ownCookies + "token_"
 )
 
-// openedFor is as long as browsers keep a cookie. What pages store outlives
-// sessions, so what keeps teams apart must too.
+// openedFor is as long as browsers keep a cookie. Pages' storage outlives
+// sessions, so the cookies that keep teams apart must too.
 const openedFor = 400 * 24 * 60 * 60
 
 // digest is what cookies hold in place of what it is made of.

@@ -282,7 +282,7 @@ func (l *lane) expire() {
 }
 
 // isQuiet reports whether an idle line is as it was left: open, and nothing has
-// come. What cannot be looked at is not used again.
+// come. A line that cannot be looked at is not used again.
 func (n *line) isQuiet() bool {
 	tcp := tcpOf(n.Conn)
 	if tcp == nil {

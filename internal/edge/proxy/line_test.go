@@ -77,7 +77,7 @@ func (w *world) fetch(t *testing.T, method string, id cay.SandboxID) (int, strin
 	return resp.StatusCode, string(body)
 }
 
-// Whatever kind of answer it was, the next request goes by the same connection.
+// After an answer of any kind the next request goes by the same connection.
 func TestLinesAreReused(t *testing.T) {
 	w := newWorld(t)
 	var kind atomic.Int32
@@ -388,7 +388,7 @@ func TestShortBodiesByLine(t *testing.T) {
 }
 
 // The log says how the connection of the agent or the interpreter broke, and
-// how old it was. What a guest's own port does is not worth a warning.
+// how old it was. A break by a guest's own port is not worth a warning.
 func TestNoAnswerIsToldWithItsReason(t *testing.T) {
 	w := newWorld(t)
 	var log lockedLog

@@ -31,7 +31,7 @@ func (t *trip) bound(h http.Header) {
 	// A page at another site would load sandboxes of two teams into frames that
 	// get no cookies; one of this host gets them, and is bound like any other.
 	h.Add("Content-Security-Policy", "frame-ancestors "+framers(t.in.Host))
-	// A page says whose it is by its referrer, and to this origin alone.
+	// A page's referrer names its sandbox, and to this origin alone.
 	switch policy := h.Values("Referrer-Policy"); {
 	case len(policy) == 0:
 	case slices.ContainsFunc([]string{"no-referrer", "origin", "strict-origin"}, func(s string) bool { return s == lastPolicy(policy) }):

@@ -217,7 +217,7 @@ func TestBrowsersAreBound(t *testing.T) {
 }
 
 // Two windows open pages of two teams at once, in a browser that has opened
-// none. Whatever the order of the four requests, at most one page is shown.
+// none. In any order of the four requests, at most one page is shown.
 func TestBrowsersAreBoundAtOnce(t *testing.T) {
 	w := teams(t)
 	for _, order := range []string{"aabb", "abab", "abba", "baba", "baab", "bbaa"} {

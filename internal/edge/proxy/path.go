@@ -66,7 +66,7 @@ func parsePath(u *url.URL) place {
 		return place{verdict: broken, way: byPath}
 	}
 	at := place{route: rt, verdict: ours, way: byPath, prefix: prefixOf(rt)}
-	if !slash { // what is relative on the page would be so to another directory
+	if !slash { // the page's relative links would start from another directory
 		at.moved = at.prefix + "/" + query(u)
 	}
 	return at
@@ -106,9 +106,10 @@ func (p *Proxy) byPathForm(r *http.Request) place {
 // prefix, so that what it loads in turn says where it belongs and cookies
 // arrive; only a websocket, which browsers do not redirect, passes as it is.
 //
-// The referrer says whose page it is. Where it cannot, the last page that was
+// The referrer names the page's sandbox. Where it cannot, the last page that was
 // opened may be meant; not so for navigations, or the server's own pages would
-// be out of reach: those are for [lost]. Programs with an API key mean the API.
+// be out of reach: those are for [strayReply]. Programs with an API key mean the
+// API.
 func (p *Proxy) astray(r *http.Request) place {
 	if !p.takesStrays(r) {
 		return place{}

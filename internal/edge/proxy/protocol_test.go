@@ -406,7 +406,7 @@ func TestFrames(t *testing.T) {
 		var f frames
 		for at := 0; at < all.Len(); {
 			n := min(step, all.Len()-at)
-			f.pass(all.Bytes()[at : at+n])
+			f.observe(all.Bytes()[at : at+n])
 			if at += n; f.between() != ends[at] {
 				t.Fatalf("steps of %d: at %d between is %v", step, at, f.between())
 			}
@@ -420,9 +420,9 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte{0x82, 127, 255, 255, 255, 255, 255, 255, 255, 255})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var whole, parts frames
-		whole.pass(b)
+		whole.observe(b)
 		for i := range b {
-			parts.pass(b[i : i+1])
+			parts.observe(b[i : i+1])
 		}
 		if whole.between() != parts.between() || whole.left != parts.left || len(parts.head) > 14 {
 			t.Errorf("at once %+v, byte by byte %+v", whole, parts)

@@ -21,7 +21,7 @@ import (
 	"github.com/cay-run/cay/internal/guest"
 )
 
-// Target is where a sandbox is and who may reach it.
+// Target is a sandbox's address, and the tokens that open it.
 type Target struct {
 	Instance     cay.InstanceID
 	Team         cay.TeamID
@@ -43,9 +43,9 @@ type Config struct {
 	// wait for it. Nil means that nothing is ever woken.
 	Asleep func(cay.SandboxID) (Target, bool)
 	Wake   func(context.Context, cay.SandboxID) error
-	// Used is told, before they get there, of requests by who may make them
-	// that may change a sandbox; a command is one that starts a program or
-	// runs code. The request waits for it. Nil tells no one.
+	// Used is called before an authorized request that may change a sandbox
+	// reaches it; a command is one that starts a program or runs code. The
+	// request waits for the call. Nil makes no call.
 	Used func(ctx context.Context, id cay.SandboxID, command bool)
 	// Tokens yields the access tokens of the sandboxes that a signed file URL
 	// may reach: those that run, and those that traffic may wake. Nil means
@@ -89,7 +89,7 @@ func (p *Proxy) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch at := p.find(r); {
 		case at.verdict == notOurs:
-			next.ServeHTTP(p.orLost(w, r), r)
+			next.ServeHTTP(p.replyTo(w, r), r)
 		case at.verdict == broken:
 			badRoute(w, r, at)
 		case at.moved != "":
@@ -224,7 +224,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
 		p.upgrade(w, r, t)
 		return
 	}
-	p.pass(w, t)
+	p.forward(w, t)
 }
 
 // answered reports whether a request may not pass, and then was told so.

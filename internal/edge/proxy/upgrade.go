@@ -153,7 +153,7 @@ func (j *joined) toClient(b []byte) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.websocket {
-		j.frames.pass(b)
+		j.frames.observe(b)
 	}
 	_, err := j.client.Write(b)
 	return err
@@ -329,8 +329,8 @@ type frames struct {
 
 func (f *frames) between() bool { return f.left == 0 && len(f.head) == 0 }
 
-// pass is told of bytes on their way.
-func (f *frames) pass(b []byte) {
+// observe follows the frames of bytes on their way.
+func (f *frames) observe(b []byte) {
 	for len(b) > 0 {
 		if f.left > 0 {
 			n := min(f.left, uint64(len(b)))
@@ -376,8 +376,8 @@ func headOf(head []byte) (size uint64, whole bool) {
 // hostLabel is the label by which hosts name a route.
 func hostLabel(rt route) string { return strconv.Itoa(rt.port) + "-" + string(rt.id) }
 
-// guestTLS is how guests' own TLS is spoken to: they have no certificate that
-// anybody could verify, and the way to them is this machine's memory.
+// guestTLS is the client side of guests' own TLS: they have no certificate that
+// a client could verify, and the way to them is this machine's memory.
 func guestTLS() *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}
 }

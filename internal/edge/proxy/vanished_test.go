@@ -201,7 +201,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // edge is a proxy on one host, with a service of a sandbox on that host and one
-// on another, and who is connected to it.
+// on another, and the clients that are connected to it.
 type edge struct {
 	*Proxy
 	ours, far        *host
@@ -359,9 +359,9 @@ func (e *edge) until(t *testing.T, what string, client *http.Client, state func(
 // and buffers hold.
 const nothingIn = 64 << 20
 
-// A client whose machine is cut off says no goodbye. Whatever it was at, it is
-// found out: by keepalive where it only waits, by missing acknowledgements where
-// it is being sent something. Then its service is told, and nothing is left.
+// A client whose machine is cut off says no goodbye. The proxy finds that out: by
+// keepalive where the client only waits, by missing acknowledgements where bytes
+// go to it. Then its service is told, and nothing is left.
 func TestClientsThatVanish(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t)
@@ -401,8 +401,8 @@ func TestClientsThatVanish(t *testing.T) {
 	work.Wait()
 }
 
-// A service whose machine is cut off is found out in the same ways, and who
-// waits for it gets an answer or a broken connection.
+// A service whose machine is cut off is found out in the same ways, and a client
+// that waits for it gets an answer or a broken connection.
 func TestServicesThatVanish(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t)

@@ -171,7 +171,7 @@ func wireLog(lines []cay.BuildLog) []e2b.BuildLogEntry {
 	return out
 }
 
-// UpdateTemplate says who may use a template.
+// UpdateTemplate opens a template to other teams, or closes it.
 func (s *server) UpdateTemplate(ctx context.Context, r e2b.UpdateTemplateRequestObject) (e2b.UpdateTemplateResponseObject, error) {
 	t, err := s.fleet.SetPublic(ctx, callerOf(ctx), r.TemplateID, r.Body.Public)
 	if err != nil {

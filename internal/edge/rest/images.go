@@ -117,7 +117,7 @@ func (p *imageProgress) VisitPullImageResponse(w http.ResponseWriter) error {
 		if err != nil {
 			return
 		}
-		_, _ = w.Write(append(text, '\n')) // who asked may be gone
+		_, _ = w.Write(append(text, '\n')) // the client may be gone
 		_ = flush.Flush()
 	}
 	img, err := p.do(func(step string) { tell(cayv1.ImageProgress{Step: &step}) })

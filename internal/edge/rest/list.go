@@ -117,7 +117,7 @@ func parseStates(names []string) ([]cay.State, error) {
 }
 
 // parseMetadata reads a filter: a query string whose keys and values are
-// escaped once more, as SDKs send it. What is not escaped stays as it is.
+// escaped once more, as SDKs send it. Text that is not escaped stays as it is.
 func parseMetadata(text string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil

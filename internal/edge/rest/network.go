@@ -54,8 +54,8 @@ func httpsPorts(ports []int) ([]int, error) {
 	return ports, nil
 }
 
-// egressPolicy is the part of a network that can be changed later: what the
-// sandbox may reach.
+// egressPolicy is the part of a network that can be changed later: the addresses
+// and names that the sandbox may reach.
 func egressPolicy(n e2b.NetworkUpdate) (cay.NetworkPolicy, error) {
 	p := cay.NetworkPolicy{
 		AllowInternet: value(n.AllowInternetAccess, true),

@@ -7,7 +7,7 @@ import (
 	"github.com/cay-run/cay/api/rest/cayv1"
 )
 
-// ListNetworks lists who is in private networks.
+// ListNetworks lists the members of private networks.
 func (o own) ListNetworks(ctx context.Context, _ cayv1.ListNetworksRequestObject) (cayv1.ListNetworksResponseObject, error) {
 	out := cayv1.ListNetworks200JSONResponse{}
 	members, err := o.sandboxes.Members(ctx, callerOf(ctx))

@@ -59,7 +59,8 @@ type Shells interface {
 	HostKey() string
 	// ServeTrusted serves a connection of a team's member to its end.
 	ServeTrusted(c net.Conn, team cay.TeamID)
-	// Review ends the connections of those whose keys the team has no more.
+	// Review ends the connections that were opened with keys which the team has no
+	// more.
 	Review(team cay.TeamID)
 }
 
@@ -161,8 +162,8 @@ type (
 )
 
 // callerOf returns the caller whose key the request carries: generated code
-// gives a handler nothing but the request's context. From here on the caller is
-// a parameter.
+// gives a handler only the request's context. From here on the caller is a
+// parameter.
 func callerOf(ctx context.Context) cay.Caller {
 	who, _ := ctx.Value(callerKey{}).(cay.Caller)
 	return who

@@ -10,8 +10,8 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// createSpec checks what a caller asks of a new sandbox. What this version
-// cannot do is refused, never silently left out.
+// createSpec checks a caller's wishes for a new sandbox. A wish that this version
+// cannot serve is refused, never silently left out.
 func createSpec(body *e2b.NewSandbox, secure bool, timeout int64) (cay.CreateSpec, error) {
 	spec := cay.CreateSpec{
 		Template: value(body.TemplateID, ""),

@@ -8,7 +8,7 @@
 //	ssh ── ServeTrusted (the one) ───┘
 //
 // A key opens the sandboxes of the teams that registered it, an API key as the
-// password those of its team, and nothing else is told apart from a wrong one.
-// Callers are bounded: in how long they may take to say who they are, in
-// connections, and in channels. What a guest sends is only passed on.
+// password those of its team, and every other answer is that to a wrong key.
+// Callers are bounded: in the time until they have logged in, in connections, and
+// in channels. A guest's bytes are only passed on.
 package sshd

@@ -112,7 +112,7 @@ func (s *session) setEnv(payload []byte) bool {
 	return true
 }
 
-// maxCells bounds a terminal: what it is told of is allocated inside.
+// maxCells bounds a terminal: its cells are allocated inside.
 const maxCells = 10_000
 
 func sizeOf(columns, rows uint32) *process.PTY_Size {
@@ -241,8 +241,9 @@ func (s *session) run(p program) {
 	_, _ = s.ch.SendRequest("exit-status", false, ssh.Marshal(statusRequest{status}))
 }
 
-// sessionError is what a caller hears of a program that could not be started
-// or followed. What the agent says is of the sandbox itself.
+// sessionError is the text that a caller gets when a program could not be
+// started or followed. The agent's own text speaks of the sandbox alone, so it
+// is shown.
 func sessionError(err error) string {
 	var e *connect.Error
 	if errors.As(err, &e) && connect.IsWireError(err) {

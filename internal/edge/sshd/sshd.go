@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	greetWithin  = 30 * time.Second // until a caller has said who it is
+	greetWithin  = 30 * time.Second // until a caller has logged in
 	greeting     = 64               // callers that have not yet; more are turned away
 	perTeam      = 64               // connections of a team
 	perConn      = 32               // channels of a connection
@@ -33,7 +33,7 @@ const (
 	versionLabel = "SSH-2.0-Cay"
 )
 
-// Config says who may enter, and where sandboxes are. All of it is required
+// Config gives a Server its accounts and its sandboxes. All of it is required
 // but Log.
 type Config struct {
 	// HostKey is the server's.
@@ -72,7 +72,7 @@ type Server struct {
 	mu    sync.Mutex
 	over  bool
 	teams map[cay.TeamID]int  // connections
-	keyed map[*visit]struct{} // of those who came with a key
+	keyed map[*visit]struct{} // those that logged in with a key
 }
 
 // New returns a server that does not serve yet.
@@ -123,7 +123,7 @@ func (s *Server) Serve(l net.Listener) {
 	}
 }
 
-// ServeTrusted serves one connection of a caller who is of a team already, to
+// ServeTrusted serves one connection of a caller whose team is known already, to
 // its end.
 func (s *Server) ServeTrusted(c net.Conn, team cay.TeamID) {
 	if !s.begin() {
@@ -201,7 +201,8 @@ func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, greeted func()) {
 	v.serve(channels, requests)
 }
 
-// Review ends the connections of those whose keys their teams have no more.
+// Review ends the connections that were opened with keys which their teams have
+// no more.
 func (s *Server) Review(team cay.TeamID) {
 	s.mu.Lock()
 	keyed := slices.Collect(maps.Keys(s.keyed))
@@ -222,7 +223,7 @@ func (s *Server) review(v *visit) {
 	}
 }
 
-// caller is who was let in.
+// caller is the account that logged in.
 type caller struct {
 	team    cay.TeamID
 	sandbox cay.SandboxID
@@ -247,7 +248,7 @@ func callerOf(p *ssh.Permissions) caller {
 	}
 }
 
-// errDenied is the one answer to everybody who is not let in.
+// errDenied is the one answer to every caller that is refused.
 var errDenied = errors.New("permission denied")
 
 // letIn are the permissions of a team's member for the sandbox that the user's

@@ -123,7 +123,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// accounts is a root whose usual user is who runs the test.
+// accounts is a root whose usual user is the one that runs the test.
 func accounts(t *testing.T) string {
 	root := t.TempDir()
 	for file, text := range map[string]string{
@@ -219,7 +219,7 @@ func TestReview(t *testing.T) {
 	}
 }
 
-// trusted dials the way of those whose team is known.
+// trusted dials as a caller whose team is known.
 func (w *world) trusted(user string) (*ssh.Client, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(w.t, err)

@@ -109,7 +109,7 @@ func (v *visit) open(c ssh.NewChannel) {
 	switch c.ChannelType() {
 	case "session":
 		if err := v.server.cfg.Enter(v.ctx, v.who.team, v.who.sandbox); err != nil {
-			_ = c.Reject(ssh.ConnectionFailed, told(err))
+			_ = c.Reject(ssh.ConnectionFailed, publicText(err))
 			return
 		}
 		v.session(c)
@@ -122,8 +122,8 @@ func (v *visit) open(c ssh.NewChannel) {
 	}
 }
 
-// told is what a caller hears of an error: never its cause.
-func told(err error) string {
+// publicText is the text that a caller gets for an error: never its cause.
+func publicText(err error) string {
 	switch cay.KindOf(err) {
 	case cay.NotFound:
 		return "the sandbox is over"
@@ -159,7 +159,7 @@ func (v *visit) forward(c ssh.NewChannel) {
 	}
 	conn, err := v.dial(int(to.Port))
 	if err != nil {
-		_ = c.Reject(ssh.ConnectionFailed, told(err))
+		_ = c.Reject(ssh.ConnectionFailed, publicText(err))
 		return
 	}
 	defer conn.Close()
@@ -191,7 +191,7 @@ func (v *visit) socket(c ssh.NewChannel) {
 		return
 	}
 	if err := v.server.cfg.Enter(v.ctx, v.who.team, v.who.sandbox); err != nil {
-		_ = c.Reject(ssh.ConnectionFailed, told(err))
+		_ = c.Reject(ssh.ConnectionFailed, publicText(err))
 		return
 	}
 	ch, requests, err := c.Accept()
@@ -204,7 +204,7 @@ func (v *visit) socket(c ssh.NewChannel) {
 		if v.server.cfg.Used != nil {
 			v.server.cfg.Used(v.ctx, v.who.sandbox)
 		}
-		_, _ = s.follow(program{guest.AgentPath, []string{guest.JoinFlag, to.Path}}) // who called sees the end
+		_, _ = s.follow(program{guest.AgentPath, []string{guest.JoinFlag, to.Path}}) // the caller sees the end
 		ch.Close()
 	})
 	ssh.DiscardRequests(requests)

@@ -4,20 +4,20 @@ import "net/http"
 
 // Apps that route in the browser put paths of their own into its address line,
 // which then lacks their prefix: a reload of such a page, or a link on it, asks
-// the server for what is the app's. What the server does not have itself is
-// looked for where the browser was last.
+// the server for a page of the app. A page that the server lacks is looked for
+// where the browser was last.
 
-// lost sends a navigation that the server has no page for to the page that was
-// opened last by the path form.
-type lost struct {
+// strayReply sends a navigation that the server has no page for to the page that
+// was opened last by the path form.
+type strayReply struct {
 	http.ResponseWriter
 	to    place
 	begun bool // the head is written
 	moved bool // as another answer than the server's own
 }
 
-// orLost returns what a request that is not for a sandbox is to be answered with.
-func (p *Proxy) orLost(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
+// replyTo returns the writer for a request that is not for a sandbox.
+func (p *Proxy) replyTo(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
 	if !p.takesStrays(r) || !opensDocument(r) {
 		return w
 	}
@@ -26,10 +26,10 @@ func (p *Proxy) orLost(w http.ResponseWriter, r *http.Request) http.ResponseWrit
 		return w
 	}
 	at.moved = at.prefix + r.URL.RequestURI()
-	return &lost{ResponseWriter: w, to: at}
+	return &strayReply{ResponseWriter: w, to: at}
 }
 
-func (l *lost) WriteHeader(code int) {
+func (l *strayReply) WriteHeader(code int) {
 	switch {
 	case l.moved:
 	case l.begun || code != http.StatusNotFound:
@@ -42,8 +42,8 @@ func (l *lost) WriteHeader(code int) {
 	}
 }
 
-func (l *lost) Write(b []byte) (int, error) {
-	if l.moved { // what the server says instead
+func (l *strayReply) Write(b []byte) (int, error) {
+	if l.moved { // the server's own text goes nowhere
 		return len(b), nil
 	}
 	l.begun = true
@@ -51,4 +51,4 @@ func (l *lost) Write(b []byte) (int, error) {
 }
 
 // Unwrap is for http.ResponseController.
-func (l *lost) Unwrap() http.ResponseWriter { return l.ResponseWriter }
+func (l *strayReply) Unwrap() http.ResponseWriter { return l.ResponseWriter }

@@ -16,11 +16,11 @@ import (
 	"github.com/cay-run/cay/internal/guest"
 )
 
-// pass sends a request to its guest and the answer back. It is not net/http's
+// forward sends a request to its guest and the answer back. It is not net/http's
 // own reverse proxy, because that sends the head of each answer from a
 // goroutine of its own, ahead of the body: two packets and two threads where
 // one does.
-func (p *Proxy) pass(w http.ResponseWriter, t *trip) {
+func (p *Proxy) forward(w http.ResponseWriter, t *trip) {
 	out := t.outgoing()
 	if out.Body != nil {
 		t.upload = &upload{body: out.Body}
@@ -61,8 +61,8 @@ func (p *Proxy) pass(w http.ResponseWriter, t *trip) {
 	}
 }
 
-// send makes the request. What a guest says before its answer, such as early
-// hints, is passed on meanwhile.
+// send makes the request. Interim answers of the guest, such as early hints, are
+// passed on meanwhile.
 func (t *trip) send(w http.ResponseWriter, out *http.Request) (*http.Response, error) {
 	var mu sync.Mutex
 	answered := false

@@ -9,7 +9,7 @@ import (
 )
 
 // A reload of a path that an app has put into the address line finds the app;
-// what the server has itself stays the server's.
+// the server's own pages stay the server's.
 func TestLost(t *testing.T) {
 	w := pathWorld(t)
 	server := httptest.NewServer(w.Wrap(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
