@@ -75,7 +75,7 @@ type Builder struct {
 	images map[string]*lease // of root images
 }
 
-// lease says who needs a root image that no snapshot stands on yet.
+// lease counts the builds that need a root image which no snapshot stands on yet.
 type lease struct {
 	holds int  // builds
 	ours  bool // a build of this process made it
@@ -398,8 +398,8 @@ func (r *run) step(ctx context.Context, i int, s cay.BuildStep) error {
 	return r.box.explain(err)
 }
 
-// overtime is what a step is told whose time was over when it failed, or nil.
-// The agent counts the same time, and may be a moment ahead.
+// overtime is the error of a step whose time was over when it failed, or nil. The
+// agent counts the same time, and may be a moment ahead.
 func overtime(ctx context.Context, err error) error {
 	if connect.CodeOf(err) == connect.CodeDeadlineExceeded {
 		<-ctx.Done()

@@ -256,14 +256,14 @@ func (c copying) entry(h *tar.Header) (*tar.Header, error) {
 	}
 	if c.mode >= 0 && h.Typeflag != tar.TypeSymlink {
 		next.Mode = c.mode
-		if h.Typeflag == tar.TypeDir { // who may read it may enter it
+		if h.Typeflag == tar.TypeDir { // a reader of a directory may enter it
 			next.Mode |= c.mode & 0o444 >> 2
 		}
 	}
 	return next, nil
 }
 
-// pour copies a content and tells whose fault it is that it ends.
+// pour copies a content; its error names the side that failed.
 func pour(w io.Writer, r io.Reader) error {
 	_, read, err := disk.Copy(w, r)
 	if read != nil {

@@ -155,7 +155,7 @@ func (r *run) onHost(ctx context.Context, s cay.BuildStep) (bool, error) {
 }
 
 // graft makes a layer of a COPY's archive. It reports whether it did: where
-// the tree does not say who the owner is, the sandbox has to.
+// the tree does not name the owner, the sandbox has to.
 func (r *run) graft(ctx context.Context, s cay.BuildStep, c copying) (bool, error) {
 	tree, err := r.tree()
 	if err != nil {

@@ -74,8 +74,8 @@ func credentials(a *cay.RegistryAuth) oci.Credentials {
 	return oci.Credentials{Username: a.Username, Password: a.Password}
 }
 
-// setupOf is what processes of an image's sandboxes begin with. Whose they are
-// is E2B's rule, not the image's.
+// setupOf is the setting in which processes of an image's sandboxes begin. Their
+// user follows E2B's rule, not the image's.
 func setupOf(c oci.Config) cay.Setup {
 	env := image.Env()
 	for _, pair := range c.Env {

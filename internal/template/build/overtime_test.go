@@ -10,7 +10,8 @@ import (
 	"connectrpc.com/connect"
 )
 
-// A step whose time is over is told so, by the first party that notices.
+// A step whose time is over fails with that reason, from the first party that
+// notices.
 func TestOvertime(t *testing.T) {
 	over, broken := errors.New("it took too long"), errors.New("broken")
 	ahead := connect.NewError(connect.CodeDeadlineExceeded, context.DeadlineExceeded)

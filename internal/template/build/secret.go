@@ -15,8 +15,8 @@ import (
 // sandbox's memory that is no part of its root, so that no layer can have them.
 const shelf = "/dev/shm/.cay-secrets"
 
-// stepKey names a step and all before it. What a secret holds is no part of
-// it, as with Docker: only that the step asks for one.
+// stepKey names a step and all before it. As with Docker, the name of a secret is
+// a part of it, and the value is not.
 func stepKey(before string, s cay.BuildStep) string {
 	if len(s.Secrets) == 0 {
 		return digest(before, s.Type, s.Args, s.FilesHash)

@@ -121,7 +121,7 @@ func (r *run) envStep(ctx context.Context, s cay.BuildStep) (changed bool, err e
 	return true, err
 }
 
-// defaultPath is the PATH of who has set none.
+// defaultPath is the PATH where an image sets none.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // lookup finds a variable of the build.
@@ -208,7 +208,7 @@ func stepError(what string, err error) error {
 }
 
 // expand replaces $NAME, ${NAME}, ${NAME:-word} and ${NAME:+word}, as a
-// Dockerfile has them. What is not set is empty; \$ is a dollar sign.
+// Dockerfile has them. A variable that is not set is empty; \$ is a dollar sign.
 func expand(s string, lookup func(string) (string, bool)) string {
 	var out strings.Builder
 	for i := 0; i < len(s); {

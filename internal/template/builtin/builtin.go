@@ -176,8 +176,8 @@ func (b *Builder) root(ctx context.Context, def definition, files []image.File, 
 }
 
 // snapshot boots a root image in a borrowed instance, waits until all in it is
-// ready, and commits its checkpoint. Nothing of the instance is left, whatever
-// happens.
+// ready, and commits its checkpoint. The instance is gone afterwards, after an
+// error too.
 func (b *Builder) snapshot(ctx context.Context, name string, def definition, root string, p image.Progress) (s cay.Snapshot, err error) {
 	path, err := b.cfg.Snapshots.Image(root)
 	if err != nil {

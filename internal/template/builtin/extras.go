@@ -34,8 +34,7 @@ func (b *Builder) want(name string) error {
 	return nil
 }
 
-// Forget has an extra not be wanted any more. What it takes on the disk is
-// left to Collect.
+// Forget has an extra not be wanted any more. Collect frees its room on the disk.
 func (b *Builder) Forget(name string) error {
 	if err := os.Remove(b.wantedPath(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return disk.Error(err, "forget template %s", name)

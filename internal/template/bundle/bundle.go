@@ -192,8 +192,8 @@ func (r *Reader) manifest() error {
 	return nil
 }
 
-// Files writes the files of the root as a tar. An error means that nothing of
-// what was written may be used: the sum comes last.
+// Files writes the files of the root as a tar. After an error the reader must
+// drop all of it: the sum comes last.
 func (r *Reader) Files(w io.Writer) error {
 	out := tar.NewWriter(w)
 	for {
@@ -236,7 +236,7 @@ func (r *Reader) Files(w io.Writer) error {
 	return out.Close()
 }
 
-// copyFrom is io.Copy that tells whose fault an error is.
+// copyFrom is io.Copy whose error names the side that failed.
 func copyFrom(w io.Writer, r io.Reader) (int64, error) {
 	n, read, err := disk.Copy(w, r)
 	if read != nil {

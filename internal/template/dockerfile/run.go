@@ -72,8 +72,8 @@ func secretOf(m *instructions.Mount) Secret {
 	return out
 }
 
-// exports gives a command the arguments of the build. What ENV sets is there
-// already, and wins.
+// exports gives a command the arguments of the build. Variables of ENV are there
+// already, and win.
 func (s *stage) exports() string {
 	values := map[string]string{}
 	for _, name := range undeclared {

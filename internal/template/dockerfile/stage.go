@@ -27,8 +27,8 @@ type stage struct {
 	onBuild         []string
 }
 
-// begin says who runs commands and where, which Docker takes for granted: root
-// and the root directory, unless what the stage begins with had others.
+// begin sets the user and the directory of commands, which Docker takes for
+// granted: root and the root directory, unless the stage's base has others.
 func (s *stage) begin(user, dir string) {
 	s.user, s.dir = user, dir
 	s.Steps = append(s.Steps, Step{User: user}, Step{Workdir: dir})

@@ -210,7 +210,7 @@ func grow(ctx context.Context, r Recipe, from, tree, work string, p Progress) er
 	return nil
 }
 
-// python installs wheels for everybody. They are compiled by a later step,
+// python installs wheels for all users. They are compiled by a later step,
 // which uses all cores; pip would use one.
 func python(ctx context.Context, r Recipe, tree string, p Progress) error {
 	script := "pip install --no-compile --no-cache-dir --only-binary=:all: --progress-bar=off"

@@ -131,7 +131,7 @@ func TestBuild(t *testing.T) {
 	if st, err := os.Stat(filepath.Join(root, "etc/motd")); err != nil || !st.ModTime().Equal(epoch) {
 		t.Errorf("the image did not keep a file's time: %v, %v", st, err)
 	}
-	for _, dir := range []string{"dev", "proc", "tmp"} { // what a step sees there is not the tree's
+	for _, dir := range []string{"dev", "proc", "tmp"} { // a step's files there are not the tree's
 		if entries, err := os.ReadDir(filepath.Join(root, dir)); err != nil || len(entries) != 0 {
 			t.Errorf("%s holds %v, %v", dir, entries, err)
 		}

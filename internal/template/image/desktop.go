@@ -2,7 +2,7 @@ package image
 
 import "strings"
 
-// channels is where Xfce's settings lie for who has chosen none.
+// channels is where Xfce's settings lie for users that have chosen none.
 const channels = "/etc/xdg/xfce4/xfconf/xfce-perchannel-xml"
 
 // viewerDir is where E2B's Desktop SDKs look for noVNC.

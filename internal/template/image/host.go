@@ -28,10 +28,9 @@ const (
 	npmPath          = "/usr/local/etc/npmrc"
 )
 
-// HostFiles are the files by which programs in a guest trust and find what
-// programs on the host do: the authorities, and the package indexes where
-// the host uses others than everybody. Nothing that is secret or is only
-// there on the host goes in.
+// HostFiles are the files that give programs in a guest the host's authorities,
+// and its package indexes where the host has others than the usual. A file that
+// is secret or makes sense on the host alone stays out.
 func HostFiles() ([]File, error) {
 	bundle, err := readFirst(hostBundles)
 	if err != nil {

@@ -148,9 +148,9 @@ var sudoers = `user ALL=(ALL:ALL) NOPASSWD: ALL
 Defaults env_keep += "` + strings.Join(trustVars, " ") + `"
 `
 
-// The user owns /usr/local, so that pip and npm install for everybody without
-// sudo, and a kernel that runs already finds what pip installed. The user's
-// own site directory exists for the same reason: Python looks for it once.
+// The user owns /usr/local, so that pip and npm install for all users without
+// sudo, and a kernel that runs already finds packages that pip installed. The
+// user's own site directory exists for the same reason: Python looks for it once.
 const makeUser = `
 useradd --create-home --uid 1000 --user-group --shell /bin/bash user
 site=$(python3 -c 'import sysconfig as s; v = s.get_config_var("py_version_short"); print("/home/user/.local/lib/python%s/site-packages" % v)')

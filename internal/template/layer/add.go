@@ -36,8 +36,8 @@ var modes = map[byte]uint32{
 	tar.TypeChar: 0x2000, tar.TypeBlock: 0x6000, tar.TypeFifo: 0x1000,
 }
 
-// elsewhere are the directories of a sandbox that are mounts: what is in them
-// is no part of its root.
+// elsewhere are the directories of a sandbox that are mounts: their files are no
+// part of its root.
 var elsewhere = []string{"dev/", "proc/", "sys/", ".cay/"}
 
 // place is where a content is.
@@ -190,7 +190,7 @@ func (w *writer) store(f *file, in io.Reader, size int64) error {
 		if blank {
 			return nil
 		}
-		return w.pack.Truncate(w.end) // what comes next may have holes
+		return w.pack.Truncate(w.end) // the next content may have holes
 	}
 	w.known[f.Sum] = place{w.mine, w.end}
 	w.end = (at + blockSize - 1) / blockSize * blockSize

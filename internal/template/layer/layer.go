@@ -10,7 +10,7 @@
 //
 // Everything is immutable once it has its name; keys are replaced as a whole.
 // Work in progress is below tmp and removed by the next Open. Layers are a
-// cache: what is damaged or missing is built again.
+// cache: a damaged or missing one is built again.
 package layer
 
 import (
@@ -41,8 +41,8 @@ type Store struct{ dir string }
 type Layer struct {
 	Digest string
 	Below  string // digest of the layer that this one stands on; empty for a root image
-	// Capable are files that had capabilities, which no layer keeps. Only who
-	// made a layer knows them.
+	// Capable are files that had capabilities, which no layer keeps. Only the
+	// maker of a layer knows them.
 	Capable []string
 	packs   []string
 	files   []file

@@ -3,9 +3,9 @@
 // becomes a directory tree, unpacked by the code in this package, and a Config
 // that says what programs in it expect.
 //
-// Nothing of an image is ever run here, and nothing in it can reach outside
-// its tree: every path is resolved by the kernel as if the tree were the root
-// of the file system, links included.
+// The host never runs a program of an image, and no path in it leads outside its
+// tree: the kernel resolves every path as if the tree were the root of the file
+// system, links included.
 package oci
 
 import "time"

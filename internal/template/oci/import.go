@@ -139,19 +139,18 @@ func readArchive(ctx context.Context, archive, dir string) (img v1.Image, has st
 	if err != nil {
 		return nil, "", cay.Wrap(cay.Invalid, err, "the archive's image is unusable: %v", err)
 	}
-	left = unbounded // what is opened from now on are layers
+	left = unbounded // from now on layers are opened
 	return img, has, nil
 }
 
-// metaMost bounds what of an archive is read into memory: what describes its
-// image, and headers.
+// metaMost bounds the part of an archive that is read into memory: the image's
+// description, and headers.
 const (
 	metaMost  = 8 << 20
 	unbounded = -1
 )
 
-// frugal is a file of which only so much is read; what is passed over costs
-// nothing.
+// frugal is a file of which only so much is read; skipped bytes cost nothing.
 type frugal struct {
 	f    *os.File
 	left *int64

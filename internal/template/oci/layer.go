@@ -38,8 +38,8 @@ type unpacker struct {
 	left Limits
 }
 
-// latest is what image files can hold; what is said to be newer is from a
-// wrong clock.
+// latest is the newest time that image files can hold; a newer one is from a wrong
+// clock.
 var latest = time.Unix(4102444800, 0)
 
 // layer is what is known while one layer is applied.
@@ -83,8 +83,8 @@ func (u *unpacker) apply(ctx context.Context, r io.Reader) error {
 	return l.setTimes()
 }
 
-// entryError says which entry failed. What the disk said is not the image's
-// fault; all else is.
+// entryError names the entry that failed. An error of the disk is not the image's
+// fault; every other one is.
 func entryError(name string, err error) error {
 	var ours *cay.Error
 	switch {
@@ -120,11 +120,11 @@ func (l *layer) entry(h *tar.Header, body io.Reader) error {
 	if err := l.make(h, dir, base, body); err != nil {
 		return err
 	}
-	l.bring(path.Join(dir.path, base))
+	l.materialize(path.Join(dir.path, base))
 	return nil
 }
 
-func (l *layer) bring(full string) {
+func (l *layer) materialize(full string) {
 	l.mine[full] = true
 	for dir := path.Dir(full); dir != "." && !l.above[dir]; dir = path.Dir(dir) {
 		l.above[dir] = true

@@ -247,7 +247,7 @@ func TestLayerKeepsWhatFilesAre(t *testing.T) {
 	}
 }
 
-// Whatever a layer holds, nothing outside the tree changes.
+// A layer changes nothing outside the tree, whatever it holds.
 func FuzzLayer(f *testing.F) {
 	f.Add(layerOf(f, item{name: "up", kind: tar.TypeSymlink, link: "../outside"}, item{name: "up/f", body: "x"}))
 	f.Add(layerOf(f, item{name: "d/f", body: "1"}, item{name: "d/.wh..wh..opq"}, item{name: "../.wh.outside"}))

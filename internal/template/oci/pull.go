@@ -132,8 +132,8 @@ func (c Credentials) authenticator(ctx context.Context, client *http.Client) (au
 	return authn.Anonymous, nil
 }
 
-// newClient speaks to registries. A caller who builds a template names one, so
-// it reaches only addresses outside, but for the hosts that the operator allows.
+// newClient speaks to registries. A build's client names them, so it reaches only
+// addresses outside, but for the hosts that the operator allows.
 func newClient(allowed []string, networks outside.Networks) *http.Client {
 	dialer := &net.Dialer{Timeout: 20 * time.Second, KeepAlive: 30 * time.Second}
 	t := http.DefaultTransport.(*http.Transport).Clone()

@@ -136,9 +136,9 @@ func (s *Store) named(full string) *kept {
 }
 
 // Pull returns the image that a reference means now: an imported one as it is;
-// else what the registry has, unpacked unless it is here already. When the
-// registry cannot be reached, what is here serves, and step is told. Two pulls
-// of one image are one.
+// else the registry's, unpacked unless it is here already. When the registry
+// cannot be reached, the image that is here serves, and step is told. Two pulls of
+// one image are one.
 func (s *Store) Pull(ctx context.Context, ref string, creds Credentials, step func(string)) (Image, error) {
 	if step == nil {
 		step = func(string) {}

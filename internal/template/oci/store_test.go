@@ -204,7 +204,7 @@ func TestPull(t *testing.T) {
 		t.Errorf("%+v, %v", old, err)
 	}
 
-	// A restart finds the same; what a crash left is gone.
+	// A restart finds the same; the leftovers of a crash are gone.
 	dir := w.dir
 	if err := os.MkdirAll(filepath.Join(dir, tempPrefix+"x", treeName), 0o755); err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestPull(t *testing.T) {
 		t.Error("what was half made is still there")
 	}
 
-	// Without the registry, what is here serves.
+	// Without the registry, the image that is here serves.
 	w.server.Close()
 	var said []string
 	if got, err := w.Pull(ctx, ref, Credentials{}, func(s string) { said = append(said, s) }); err != nil || got.Digest != next.Digest || len(said) == 0 {
@@ -293,7 +293,7 @@ func TestImport(t *testing.T) {
 	if err := tarball.Write(tag, img, &saved); err != nil {
 		t.Fatal(err)
 	}
-	var other bytes.Buffer // not the same: what is here is not unpacked again
+	var other bytes.Buffer // not the same: the image that is here is not unpacked again
 	if err := tarball.Write(tag, imageOf(t, layerOf(t, item{name: "f", body: "2"})), &other); err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/cay-run/cay/internal/machine/disk"
 )
 
-// Teams keeps a Store for each team, below one directory. What a team pulled
-// with its credentials, or imported, no other team can name.
+// Teams keeps a Store for each team, below one directory. No other team can name
+// an image that a team pulled with its credentials, or imported.
 type Teams struct {
 	dir  string
 	opts Options

@@ -19,7 +19,7 @@ type tree struct {
 	root *os.File
 
 	// The directory that the last entry was in: the next one is mostly in it
-	// too. Whatever removes something lets go of it.
+	// too. Every removal lets go of it.
 	last      string
 	lastPlace place
 }
