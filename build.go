@@ -2,8 +2,8 @@ package cay
 
 import "time"
 
-// Build is one making of a template: what it was made from and, when ready,
-// the snapshot that sandboxes start from.
+// Build is one making of a template: its recipe and, when ready, the snapshot
+// that sandboxes start from.
 type Build struct {
 	ID           BuildID
 	Template     TemplateID

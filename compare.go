@@ -1,7 +1,7 @@
 package cay
 
-// Comparison is what differs between the files of two moments of a sandbox's
-// life. What Cay itself writes into each sandbox is left out.
+// Comparison lists the files that differ between two moments of a sandbox's life.
+// Files that Cay itself writes into each sandbox are left out.
 type Comparison struct {
 	Changes []Change // by path; the first so many
 	// How many there are of each, also of those that are not listed.

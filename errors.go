@@ -85,7 +85,7 @@ func CodeOf(err error) string {
 }
 
 // KindOf finds the kind of any error. Nil has none; a cancelled or late
-// context is Unavailable; what is not ours is Internal.
+// context is Unavailable; an error of another package is Internal.
 func KindOf(err error) Kind {
 	var e *Error
 	switch {

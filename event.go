@@ -115,5 +115,5 @@ type Event struct {
 	Type    EventType
 	Reason  string // why, in one word; may be empty
 	At      time.Time
-	Data    map[string]string // a few short values; what is in it depends on the type
+	Data    map[string]string // a few short values; the type decides its keys
 }

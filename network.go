@@ -257,7 +257,7 @@ func Destination(s string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(addr, addr.BitLen()), err == nil && addr.Zone() == ""
 }
 
-// IsDomain reports whether s is a domain name, or one behind "*.". What a
+// IsDomain reports whether s is a domain name, or one behind "*.". A text that a
 // program could take for an IPv4 address, such as 127.1 or 0x7f000001, is none.
 func IsDomain(s string) bool {
 	if len(s) > 253 {

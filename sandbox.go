@@ -54,8 +54,8 @@ const (
 	PauseFilesOnTimeout TimeoutAction = "pause_files"
 )
 
-// NetworkPolicy says what a sandbox may reach and who may reach it. The zero
-// value denies the internet and the public; DefaultNetwork is the usual start.
+// NetworkPolicy bounds a sandbox's connections, from it and to it. The zero value
+// denies the internet and the public; DefaultNetwork is the usual start.
 type NetworkPolicy struct {
 	AllowInternet bool     `json:"allowInternet"`
 	AllowPublic   bool     `json:"allowPublic"`        // reach its ports without a traffic token
@@ -75,8 +75,8 @@ type NetworkPolicy struct {
 	Bandwidth Bandwidth       `json:"bandwidth,omitzero"`
 }
 
-// DefaultNetwork is what a sandbox gets that asks for nothing: the internet,
-// and ports open to who knows its id.
+// DefaultNetwork is the policy of a sandbox whose client asks for none: the
+// internet, and ports open to every client that knows its id.
 func DefaultNetwork() NetworkPolicy {
 	return NetworkPolicy{AllowInternet: true, AllowPublic: true}
 }
@@ -88,7 +88,7 @@ type Sandbox struct {
 	Team     TeamID
 	Template TemplateID
 	Build    BuildID
-	Snapshot SnapshotID   // what it was last restored from, or is being saved to; what it is, when paused
+	Snapshot SnapshotID   // the source of its last restore, or the target of a save under way; its state, when paused
 	Saved    SnapshotKind // of Snapshot, when paused
 	// Unresponsive says that the agent inside did not answer when it was
 	// paused: its memory is not restored.
@@ -203,7 +203,7 @@ type Instance struct {
 	Spec    InstanceSpec // with the ids that it has
 	Addr    netip.Addr   // where the host reaches its ports
 	Started time.Time
-	// Notice says what of its snapshot could not be restored, and why, in a
+	// Notice says which part of its snapshot could not be restored, and why, in a
 	// sentence for people; empty when all was, or when only files were asked for.
 	Notice string
 }
@@ -225,7 +225,7 @@ type Cursor struct {
 
 // DiskUse is what something takes on a disk, in bytes.
 type DiskUse struct {
-	Own    int64 // what nothing else has
+	Own    int64 // bytes that no other template has
 	Shared int64
 }
 

@@ -119,7 +119,7 @@ func (c *Client) Label(ctx context.Context, checkpoint, label string) (Checkpoin
 	return out, err
 }
 
-// RemoveCheckpoint deletes a checkpoint. What came after it stays.
+// RemoveCheckpoint deletes a checkpoint. Later ones stay.
 func (c *Client) RemoveCheckpoint(ctx context.Context, checkpoint string) error {
 	_, err := c.call(ctx, http.MethodDelete, checkpointURL(checkpoint), nil, nil)
 	return err

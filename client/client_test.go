@@ -103,7 +103,7 @@ func (s *stand) kill(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(204)
 }
 
-// guarded lets only those in who know the way and the token.
+// guarded answers only requests with the right path and token.
 func (s *stand) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("E2b-Sandbox-Id") != "ibox" || r.Header.Get("E2b-Sandbox-Port") != "49983" {

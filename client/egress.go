@@ -21,9 +21,9 @@ type Connection struct {
 	Open     bool      `json:"open"`
 }
 
-// Connections lists what a running sandbox tried to reach lately, oldest
-// first: what was refused, and what was allowed by name or through a SOCKS
-// server. What is allowed by address is not listed.
+// Connections lists a running sandbox's latest connections, oldest first: those
+// that were refused, and those that were allowed by name or through a SOCKS
+// server. Connections that an address rule allows are not listed.
 func (c *Client) Connections(ctx context.Context, id string) ([]Connection, error) {
 	var out []Connection
 	_, err := c.call(ctx, http.MethodGet, "/cay/v1/sandboxes/"+url.PathEscape(id)+"/egress", nil, &out)

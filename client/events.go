@@ -151,7 +151,7 @@ func (c *Client) stream(ctx context.Context, path string, after *int64, yield fu
 // maxEvent bounds one line of a stream.
 const maxEvent = 1 << 20
 
-// serverSent reads server-sent events. What is cut off at the end is none.
+// serverSent reads server-sent events. One that is cut off at the end is none.
 func serverSent(r io.Reader) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		lines := bufio.NewScanner(r)

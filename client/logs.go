@@ -31,8 +31,8 @@ type LogOptions struct {
 
 const (
 	logPage = 1000
-	// logLook is how often who follows asks, logLate how late a line may come:
-	// the server reads what a guest says some seconds after it was said.
+	// logLook is how often a follower asks, logLate how late a line may come: the
+	// server reads a guest's lines some seconds after they were written.
 	logLook = time.Second
 	logLate = 15 * time.Second
 )

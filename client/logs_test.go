@@ -11,7 +11,7 @@ import (
 	"github.com/cay-run/cay/client"
 )
 
-// TestFollowLogs: who follows gets each line once, late ones too, and an end.
+// TestFollowLogs: a follower gets each line once, late ones too, and an end.
 func TestFollowLogs(t *testing.T) {
 	begun := time.Now().UTC().Truncate(time.Millisecond)
 	line := func(ms int, message, logger string) client.LogLine {

@@ -196,7 +196,7 @@ func (p *Process) signal(ctx context.Context, s process.Signal) error {
 	return p.box.rpcError(ctx, err)
 }
 
-// as puts the sandbox's headers on every call, and whose it is.
+// as puts the sandbox's headers on every call, and the user's name.
 func (s *Sandbox) as(user string) connect.ClientOption {
 	return calls.WithHeader(func(h http.Header) {
 		s.header(h)

@@ -32,7 +32,7 @@ type Copied struct {
 
 // CopyOptions say how to copy a tree. The zero value is fine.
 type CopyOptions struct {
-	User string // whose files they are inside; empty means the usual one
+	User string // the owner of the files inside; empty means the usual one
 	// Progress is called with the bytes that have moved so far.
 	Progress func(bytes int64)
 }
@@ -94,9 +94,9 @@ func (s *Sandbox) CopyIn(ctx context.Context, from, to string, o CopyOptions) (C
 	return out, err
 }
 
-// CopyOut copies what is in the directory from of the sandbox into the
-// directory to of this machine, which is made if it is missing. Whatever the
-// sandbox sends, nothing outside that directory is written.
+// CopyOut copies the contents of the directory from of the sandbox into the
+// directory to of this machine, which is made if it is missing. It writes nothing
+// outside that directory, whatever the sandbox sends.
 func (s *Sandbox) CopyOut(ctx context.Context, from, to string, o CopyOptions) (Copied, error) {
 	tar, err := s.ReadTar(ctx, from, o.User)
 	if err != nil {

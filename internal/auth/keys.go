@@ -1,5 +1,5 @@
-// Package auth says who a caller is: API keys, which are shown once and kept
-// as hashes, and the tokens of sandboxes, which are derived and kept nowhere.
+// Package auth identifies callers: by API keys, which are shown once and kept as
+// hashes, and by the tokens of sandboxes, which are derived and kept nowhere.
 package auth
 
 import (

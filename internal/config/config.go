@@ -63,12 +63,11 @@ type Config struct {
 	// PackageCache is how much disk a cache of packages may take that sandboxes
 	// install, e.g. "10GiB"; empty for no cache.
 	PackageCache string `yaml:"packageCache"`
-	// PackageHosts are whose packages are cached, name or name=mirror; none
-	// means those of pip, npm and apt.
+	// PackageHosts are the hosts whose packages are cached, name or name=mirror;
+	// none means those of pip, npm and apt.
 	PackageHosts []string `yaml:"packageHosts"`
-	// PoolMemory is how much of the machine's memory sandboxes may take that
-	// are made before anybody asks: "512" for megabytes, "5%" of all, "0" for
-	// none.
+	// PoolMemory bounds the memory of the warm pool, of sandboxes that are made
+	// before a client asks: "512" for megabytes, "5%" of all, "0" for none.
 	PoolMemory string `yaml:"poolMemory"`
 	// DiskReserve is how much of the data directory's disk is kept for records
 	// and for ending what runs, e.g. "2GiB"; empty chooses by the disk's size.
@@ -141,7 +140,7 @@ var Variables = slices.Concat([]Variable{
 		func(c *Config, v string) error { c.PackageCache = v; return nil }},
 	{"CAY_PACKAGE_HOSTS", "whose packages it keeps: host,host=http://mirror.lan/path,… [those of pip, npm and apt]",
 		func(c *Config, v string) error { c.PackageHosts = commas(v); return nil }},
-	{"CAY_POOL_MEMORY", "memory for sandboxes made before anybody asks, in MB or %, 0 for none [5%]",
+	{"CAY_POOL_MEMORY", "memory for sandboxes made before a client asks, in MB or %, 0 for none [5%]",
 		func(c *Config, v string) error { c.PoolMemory = v; return nil }},
 	{"CAY_DISK_RESERVE", "disk kept for records and for ending what runs: new work is refused before it, e.g. 2GiB [2% of the disk, 256MiB to 2GiB]",
 		func(c *Config, v string) error { c.DiskReserve = v; return nil }},

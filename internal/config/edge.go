@@ -27,8 +27,9 @@ type Edge struct {
 	TLSKey  string `yaml:"tlsKey"`
 	// TLSNames are more names and addresses that a local certificate is for.
 	TLSNames []string `yaml:"tlsNames"`
-	// ACME's: whom to write to; the authority's directory and what signed it;
-	// who sets DNS records, with which key; who is asked whether they are there.
+	// ACME's: the operator's mail address; the authority's directory and the
+	// certificates that signed it; the setter of DNS records and its key; the
+	// name server that is asked whether they are there.
 	ACMEEmail     string `yaml:"acmeEmail"`
 	ACMEDirectory string `yaml:"acmeDirectory"`
 	ACMERoots     string `yaml:"acmeRoots"`

@@ -12,9 +12,9 @@ import (
 // descriptors: trying on at once would only keep a processor busy.
 const pause = 50 * time.Millisecond
 
-// Patience is what finds out whose host has vanished without a word: a peer that
-// has been silent for half a minute is asked for a sign of life, and is gone when
-// it has missed four. It says nothing of a peer that lives and does not read, for
+// Patience finds peers whose host has vanished without a word: a peer that has
+// been silent for half a minute is asked for a sign of life, and is gone when it
+// has missed four. It says nothing of a peer that lives and does not read, for
 // which there is no bound; TCP_USER_TIMEOUT would end that one too. One that
 // vanished and owes acknowledgements is given up by the kernel, after a quarter
 // of an hour (net.ipv4.tcp_retries2).

@@ -12,8 +12,8 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// BenchmarkLife is what the records of a short life cost: who asks, what for,
-// created, running, killed, and is its snapshot used still.
+// BenchmarkLife is the cost of a short life's records: the key, the template,
+// created, running, killed, and whether its snapshot is still used.
 func BenchmarkLife(b *testing.B) {
 	ctx := b.Context()
 	s := openAt(b, filepath.Join(b.TempDir(), "cay.db"))

@@ -71,8 +71,8 @@ func (s *SQLite) LastEvent(ctx context.Context, team cay.TeamID) (int64, error) 
 	return last, dbError(err)
 }
 
-// Starts visits each moment at which a sandbox began to run or ceased to. What
-// it was before is read from its event before: a list of all would be long.
+// Starts visits each moment at which a sandbox began to run or ceased to. Its
+// state before is read from its event before: a list of all would be long.
 func (s *SQLite) Starts(ctx context.Context, team cay.TeamID, since time.Time, visit func(at time.Time, runs bool)) error {
 	const changes = `('sandbox.running', 'sandbox.resumed', 'sandbox.paused', 'sandbox.killed')`
 	const runs = `('sandbox.running', 'sandbox.resumed')`

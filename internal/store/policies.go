@@ -21,9 +21,9 @@ const longPolicy = 1 << 10
 // networkColumn reads the network of a row of sandboxes, wherever it lies.
 const networkColumn = `COALESCE((SELECT p.text FROM policies p WHERE p.team = sandboxes.team AND p.digest = sandboxes.network), network)`
 
-// place returns what a sandbox's row has of its network as encode made it: the
-// text, or the digest under which it is recorded. What is sealed is another text
-// each time, and stays.
+// place returns a row's column for a network that encode made a text of: the
+// text, or the digest under which it is recorded. A sealed text differs each
+// time, so it stays in the row.
 func place(ctx context.Context, tx *sql.Tx, b cay.Sandbox, network string) (string, error) {
 	if len(network) < longPolicy || isSecret(b.Network) {
 		return network, nil

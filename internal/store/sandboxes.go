@@ -308,8 +308,8 @@ func ceilMillis(t time.Time) int64 {
 	return ms
 }
 
-// encode makes the text of a sandbox's column. What may hold secrets is sealed:
-// an environment, a SOCKS password, headers.
+// encode makes the text of a sandbox's column. A value that may hold secrets is
+// sealed: an environment, a SOCKS password, headers.
 func (s *SQLite) encode(b cay.Sandbox, v any, secret bool) (string, error) {
 	text, err := json.Marshal(v)
 	if err != nil {

@@ -33,8 +33,8 @@ func openSpace(path string) (*space, error) {
 	return &space{path: path, main: f}, nil
 }
 
-// keep allocates the room that lacks. One goroutine at a time calls it. What it cannot have now, on a disk that
-// is full or cannot do it, is asked for the next time.
+// keep allocates the room that lacks. One goroutine at a time calls it. On a disk
+// that is full, or cannot allocate, it asks again the next time.
 func (s *space) keep() {
 	if st, err := s.main.Stat(); err == nil {
 		_ = allocate(s.main, st.Size()+spareDatabase)

@@ -103,7 +103,7 @@ func openIn(ctx context.Context, path string, seal Sealer, room *space) (s *SQLi
 
 // open makes a pool. With synchronous NORMAL in WAL mode a killed process
 // loses nothing; a power cut may lose the last commits, and with them goes
-// everything that ran. What must outlive that, the saved, calls sync.
+// everything that ran. A record that must outlive that, of saved state, calls sync.
 func open(path, lock string, conns int, pragmas ...string) (*sql.DB, error) {
 	q := url.Values{
 		"_pragma": append([]string{"busy_timeout(10000)", "synchronous(NORMAL)", "foreign_keys(1)"}, pragmas...),

@@ -11,9 +11,9 @@ import (
 )
 
 // Store keeps records. All methods are safe for concurrent use; each is one
-// transaction, and those that are called within Tx are one together. What is
-// written is seen by every call that starts later. Times keep millisecond
-// precision and come back in UTC.
+// transaction, and those that are called within Tx are one together. Every call
+// that starts after a write sees it. Times keep millisecond precision and come
+// back in UTC.
 //
 // Errors are *cay.Error: NotFound for a record that is not there or that the
 // team may not see, Conflict for a name or id that is taken or a record that
@@ -83,7 +83,7 @@ type Secrets interface {
 // Templates are the starting points of sandboxes, and their tags.
 type Templates interface {
 	// AddTemplate records a template with its names; they must be new to the
-	// team. What a template has of its builds is recorded by PutBuild.
+	// team. PutBuild records the fields that a template has of its builds.
 	AddTemplate(ctx context.Context, t cay.Template) error
 	// Template finds a template that is the team's own or public.
 	Template(ctx context.Context, team cay.TeamID, id cay.TemplateID) (cay.Template, error)
@@ -187,8 +187,8 @@ type Trees interface {
 	CountCheckpoints(ctx context.Context, tree cay.SandboxID) (int, error)
 	// LabelCheckpoint changes the label of a team's checkpoint.
 	LabelCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID, label string) error
-	// RemoveCheckpoint forgets a team's checkpoint. What came from it, other
-	// checkpoints and sandboxes, comes from its parent then.
+	// RemoveCheckpoint forgets a team's checkpoint. Checkpoints and sandboxes that
+	// came from it come from its parent then.
 	RemoveCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID) error
 	// GiveCheckpoints makes all checkpoints of one sandbox another's.
 	GiveCheckpoints(ctx context.Context, team cay.TeamID, from, to cay.SandboxID) error
@@ -206,7 +206,7 @@ type Trees interface {
 type Events interface {
 	// AddEvents records events that go with no change of a sandbox's record.
 	// Each event of a team gets the next number, which the store chooses;
-	// who sees a number sees all smaller ones.
+	// a reader that sees a number sees all smaller ones.
 	AddEvents(ctx context.Context, events ...cay.Event) error
 	// Events lists a team's events, oldest first unless asked otherwise.
 	Events(ctx context.Context, q EventQuery) ([]cay.Event, error)
@@ -259,7 +259,7 @@ type BuildLogQuery struct {
 	Limit    int
 }
 
-// CheckpointQuery says which checkpoints to list. What is empty means all.
+// CheckpointQuery says which checkpoints to list. An empty field means all.
 type CheckpointQuery struct {
 	Team    cay.TeamID
 	Tree    cay.SandboxID

@@ -89,8 +89,7 @@ func (s *SQLite) LabelCheckpoint(ctx context.Context, team cay.TeamID, id cay.Sn
 	return nil
 }
 
-// RemoveCheckpoint forgets a checkpoint. What came from it comes from its
-// parent then.
+// RemoveCheckpoint forgets a checkpoint. Its children come from its parent then.
 func (s *SQLite) RemoveCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		var parent cay.SnapshotID

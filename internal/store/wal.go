@@ -91,8 +91,8 @@ func (c *checkpoints) close() error {
 	return c.db.Close()
 }
 
-// copyBack copies what it can without making anybody wait, and tells how many
-// pages the log has.
+// copyBack copies as many pages as it can without making a reader or writer wait,
+// and returns how many pages the log has.
 func copyBack(ctx context.Context, db *sql.DB) (pages int, err error) {
 	var busy, done int
 	err = db.QueryRowContext(ctx, `PRAGMA wal_checkpoint(PASSIVE)`).Scan(&busy, &pages, &done)

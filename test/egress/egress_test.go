@@ -11,8 +11,8 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// attempt is one thing that a guest tries. It returns nil when the guest got
-// what it should, and no more.
+// attempt is one thing that a guest tries. It returns nil when the guest got its
+// due, and no more.
 type attempt struct {
 	name string
 	try  func(*world) error

@@ -1,5 +1,5 @@
 // Package egress_test is the egress conformance suite: named attempts of a
-// guest to reach what it may not, against the real packet filter and the real
+// guest to reach closed places, against the real packet filter and the real
 // egress proxy. A network namespace stands for the guest, another for the
 // internet, whose servers the tests run themselves.
 package egress_test
@@ -682,7 +682,7 @@ func (w *world) askRaw(network string, server netip.AddrPort, query []byte) (m d
 		}
 		n, err = io.ReadFull(c, buf[:binary.BigEndian.Uint16(buf[:2])])
 	} else {
-		// A refused port answers at once; what is dropped is asked again.
+		// A refused port answers at once; a dropped packet is sent again.
 		for range 3 {
 			c.SetDeadline(time.Now().Add(3 * time.Second))
 			if _, err = c.Write(query); err != nil {

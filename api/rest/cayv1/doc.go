@@ -1,3 +1,3 @@
 // Package cayv1 is the generated half of Cay's own REST routes, /cay/v1, from
-// api/openapi/cay.yaml. What answers them is internal/edge/rest.
+// api/openapi/cay.yaml. internal/edge/rest answers them.
 package cayv1

@@ -1,7 +1,7 @@
 // Package authority keeps a certificate authority of this installation in two
-// files and signs with it. Who trusts it, and for which names, is its users'
-// matter: the server's own certificates (certs) and what guests see of the
-// hosts for which a secret is set (egress) have one each.
+// files and signs with it. Packages that use it decide which clients trust it,
+// and for which names: the server's own certificates (certs) have one, and the
+// certificates that guests see for hosts with a secret (egress) another.
 package authority
 
 import (
@@ -21,7 +21,7 @@ import (
 
 const (
 	years = 10
-	// Skew is how far the clocks of those who check a certificate may be behind.
+	// Skew is how far the clock of a certificate's reader may be behind.
 	Skew = time.Hour
 )
 

@@ -55,7 +55,7 @@ func Open(dir string) (*Key, error) {
 }
 
 // Secret reads a file of random bytes, 32 of them, and makes it when there is
-// none. What is there already is returned as it is, of whatever length.
+// none. A file that is there already is returned as it is, of any length.
 func Secret(path string) ([]byte, error) {
 	secret, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -45,8 +45,8 @@ func testTx(t *testing.T, s store.Store) {
 	same(t, "the sandbox", got, b)
 }
 
-// testRunning has many add a sandbox if there are few: what they count is what
-// is there when they add.
+// testRunning has many callers add a sandbox if there are few: each counts those
+// that are there when it adds.
 func testRunning(t *testing.T, s store.Store) {
 	const most = 5
 	ctx := t.Context()
