@@ -124,7 +124,7 @@ func (s *Sandbox) CopyOut(ctx context.Context, from, to string, o CopyOptions) (
 }
 
 // errStopped ends a packer whose reader is done.
-var errStopped = errors.New("nobody reads on")
+var errStopped = errors.New("the reader is done")
 
 // local is an error of this machine's files.
 func local(err error, doing string) error {

@@ -71,7 +71,7 @@ func room(dir string, size int64) (int64, error) {
 	switch {
 	case size < need && free < need:
 		return 0, cay.Errorf(cay.NoSpace, "moving what is in %s takes %d MB more for a while, and its disk has %d MB free", dir, need>>20, free>>20).
-			WithHint("free space there, or remove what is not needed (cay gc)")
+			WithHint("free space there, or remove unneeded files (cay gc)")
 	case size < need:
 		return 0, cay.Errorf(cay.Invalid, "%d MB are too few: what is in %s takes %d MB, and the least is %d", size>>20, dir, used>>20, (need+1<<20-1)>>20)
 	case size > free-free/50:
