@@ -15,6 +15,7 @@ import e2b_code_interpreter
 import pytest
 
 import methods
+import world
 
 COMMANDS = [
     e2b.sandbox_sync.commands.command.Commands, e2b.sandbox_async.commands.command.Commands,
@@ -82,3 +83,21 @@ def uncalled(request):
     if request.config.option.keyword:
         pytest.skip("only some tests were asked for")
     return methods.uncalled
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    log = world.Server().log
+    item.server_log_begins = log.stat().st_size if log.exists() else 0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A failed test's report has what the server logged since the test began."""
+    report = yield
+    log = world.Server().log
+    if report.failed and log.exists():
+        with open(log, errors="replace") as lines:
+            lines.seek(item.server_log_begins)
+            report.sections.append(("the server's log", "".join(lines.readlines()[-60:])))
+    return report
