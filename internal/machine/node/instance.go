@@ -129,6 +129,10 @@ func (n *Node) tend(inst *instance) {
 		default:
 		}
 	}
+	if inst.death != nil { // said here too: a kill that comes next leaves no record of it
+		n.cfg.Log.Warn("an instance died", "sandbox", inst.spec.Sandbox, "instance", inst.spec.Instance,
+			"cause", inst.death.Cause, "detail", inst.death.Detail)
+	}
 	d := inst.deathRecord()
 	if inst.lease != nil {
 		inst.lease.end(d)
