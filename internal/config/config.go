@@ -80,6 +80,9 @@ type Config struct {
 	BuildStepTimeout time.Duration `yaml:"buildStepTimeout"`
 	// BuildReadyTimeout is how long a build waits for its ready command.
 	BuildReadyTimeout time.Duration `yaml:"buildReadyTimeout"`
+	// RestoreTimeout is how long the restore of a memory may take that a client
+	// waits for.
+	RestoreTimeout time.Duration `yaml:"restoreTimeout"`
 }
 
 // Default is the configuration of a server that was told nothing.
@@ -94,6 +97,7 @@ func Default() Config {
 
 		BuildStepTimeout:  time.Hour,
 		BuildReadyTimeout: 10 * time.Minute,
+		RestoreTimeout:    45 * time.Second,
 	}
 }
 
@@ -152,6 +156,8 @@ var Variables = slices.Concat([]Variable{
 		func(c *Config, v string) (err error) { c.BuildStepTimeout, err = time.ParseDuration(v); return err }},
 	{"CAY_BUILD_READY_TIMEOUT", "how long a template's build waits for its ready command [10m]",
 		func(c *Config, v string) (err error) { c.BuildReadyTimeout, err = time.ParseDuration(v); return err }},
+	{"CAY_RESTORE_TIMEOUT", "how long the restore of a memory may take that a client waits for, less than 1m [45s]",
+		func(c *Config, v string) (err error) { c.RestoreTimeout, err = time.ParseDuration(v); return err }},
 }, edgeVariables)
 
 // commas splits a list.
@@ -280,6 +286,8 @@ func (c Config) Validate() error {
 		return cay.Errorf(cay.Invalid, "build ready timeout %s is not above zero", c.BuildReadyTimeout)
 	case c.BuildStepTimeout <= 0:
 		return cay.Errorf(cay.Invalid, "build step timeout %s is not above zero", c.BuildStepTimeout)
+	case c.RestoreTimeout <= 0 || c.RestoreTimeout >= time.Minute: // all that a create, a resume or a rollback may take
+		return cay.Errorf(cay.Invalid, "restore timeout %s is not above zero and below a minute", c.RestoreTimeout)
 	case c.TeamSandboxes < 0 || c.TeamMemoryMB < 0:
 		return cay.Errorf(cay.Invalid, "a team's limits cannot be below 0, which means none")
 	}

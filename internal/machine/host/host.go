@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -30,14 +31,15 @@ type Config struct {
 	Run  string // what does not
 	// NetworkName prefixes everything that is named on the host: network
 	// namespaces, interfaces, the nftables table and cgroups.
-	NetworkName   string
-	Network       netip.Prefix   // where sandboxes get their addresses from
-	NetworkOpen   []netip.Prefix // private ranges that they may reach
-	NetworkClosed []netip.Prefix // public ranges that they may not reach
-	Resolvers     []netip.AddrPort
-	Packages      bool     // the gateway answers for package indices
-	ServerPorts   []uint16 // of the server's names, which guests may reach
-	AllQuestions  bool     // the server has a name below localhost
+	NetworkName    string
+	Network        netip.Prefix   // where sandboxes get their addresses from
+	NetworkOpen    []netip.Prefix // private ranges that they may reach
+	NetworkClosed  []netip.Prefix // public ranges that they may not reach
+	Resolvers      []netip.AddrPort
+	RestoreTimeout time.Duration // 0 is the engine's own
+	Packages       bool          // the gateway answers for package indices
+	ServerPorts    []uint16      // of the server's names, which guests may reach
+	AllQuestions   bool          // the server has a name below localhost
 }
 
 // Database is the file of the records.
@@ -108,6 +110,8 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (*Machine, error) {
 		Hash:    m.Binaries.EngineHash,
 		Run:     cfg.Run,
 		Cgroup:  cfg.NetworkName,
+
+		RestoreLimit: cfg.RestoreTimeout,
 	})
 	if err != nil {
 		return nil, err

@@ -1,5 +1,6 @@
 """What befalls the whole host: no other test can run meanwhile."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -12,6 +13,7 @@ import urllib.request
 import e2b
 import pytest
 
+import cayv1
 import world
 from saved import BOOT_ID, saved_as
 
@@ -72,6 +74,65 @@ def test_a_disk_at_its_reserve(create, eventually):
         seen = eventually(events)
         assert seen, "no event tells that the disk is low"
     assert create().is_running()
+
+
+@contextlib.contextmanager
+def restores_hang():
+    """Has every new sentry sleep in place of its work, until the end of the block."""
+    sentries = list(pathlib.Path(os.environ["CAY_DATA_DIR"], "engines").glob("*/gvisor-bin/gvisor_sentry"))
+    assert sentries
+    for sentry in sentries:
+        sentry.rename(sentry.with_name("kept"))
+        sentry.write_text("#!/bin/sh\nexec sleep 100000\n")
+        sentry.chmod(0o755)
+    try:
+        yield
+    finally:
+        for sentry in sentries:
+            sentry.with_name("kept").rename(sentry)
+
+
+def test_restores_that_do_not_end(create):
+    """Each verb says so in time, what it was about is as it was, and the next try works."""
+    with world.started_anew(CAY_RESTORE_TIMEOUT="5s", CAY_POOL_MEMORY="0"):
+        resumed, rebooted, back, forked = (create() for _ in range(4))
+        pids = {box.sandbox_id: box.commands.run("sleep 100000", background=True, timeout=0).pid for box in (resumed, back, forked)}
+
+        def goes_on(box):
+            return pids[box.sandbox_id] in [p.pid for p in box.commands.list()]
+
+        rebooted.files.write("/home/user/note", "kept")
+        resumed.pause()
+        rebooted.pause()
+        node = cayv1.checkpoint(back)
+        saved = forked.create_snapshot().snapshot_id
+        says = "not restored in 5s"
+        with restores_hang():
+            for box in (resumed, rebooted):
+                with pytest.raises(e2b.ServiceBusyException, match=says):
+                    box.connect(timeout=300)
+                assert e2b.Sandbox.get_info(box.sandbox_id).state == e2b.SandboxState.PAUSED
+            with pytest.raises(cayv1.Failed, match=says):
+                cayv1.rollback(back, node)
+            assert goes_on(back)
+            fork, = forked.fork()
+            assert says in str(fork)
+            assert goes_on(forked)
+            with pytest.raises(e2b.ServiceBusyException, match=says):
+                e2b.Sandbox.create(saved)
+        resumed.connect(timeout=300)
+        assert goes_on(resumed)
+        rebooted.connect(timeout=300, on_resume="reboot")
+        assert rebooted.files.read("/home/user/note") == "kept"
+        cayv1.rollback(back, node)
+        assert goes_on(back)
+        fork, = forked.fork()
+        assert pids[forked.sandbox_id] in [p.pid for p in fork.commands.list()]
+        fork.kill()
+        made = create(saved)
+        assert pids[forked.sandbox_id] in [p.pid for p in made.commands.list()]
+        made.kill()
+        e2b.Sandbox.delete_snapshot(saved)
 
 
 def test_collecting_removes_what_it_said(eventually):

@@ -39,9 +39,9 @@ type Config struct {
 	Run string
 	// Cgroup is the parent of every instance's cgroup, a single name.
 	Cgroup string
-	// RestoreLimit bounds a restore, for tests: 0 means restoreLimit, or
-	// backgroundLimit for one in the background.
-	RestoreLimit time.Duration
+	// RestoreLimit and BackgroundLimit bound a restore, and one that goes after
+	// everything else that the host does; 0 is the usual limit.
+	RestoreLimit, BackgroundLimit time.Duration
 	// Begun is called, unless it is nil, when a command for an instance has
 	// begun, with its process: for tests, which break off what must not be lost.
 	Begun func(id cay.InstanceID, verb string, pid int)

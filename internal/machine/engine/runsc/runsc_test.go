@@ -52,7 +52,8 @@ func opener(t *testing.T, cgroup string, begun enginetest.Begun) func(testing.TB
 		Cgroup:  cgroup,
 		Begun:   begun,
 
-		RestoreLimit: enginetest.RestoreLimit,
+		RestoreLimit:    enginetest.RestoreLimit,
+		BackgroundLimit: enginetest.RestoreLimit,
 	}
 	return func(t testing.TB) engine.Engine {
 		e, err := runsc.Open(cfg)

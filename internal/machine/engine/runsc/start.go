@@ -94,7 +94,7 @@ var errLimit = errors.New("the restore has no time left")
 
 func (e *Engine) restoreLimit(background bool) time.Duration {
 	if background {
-		return cmp.Or(e.cfg.RestoreLimit, backgroundLimit)
+		return cmp.Or(e.cfg.BackgroundLimit, backgroundLimit)
 	}
 	return cmp.Or(e.cfg.RestoreLimit, restoreLimit)
 }
