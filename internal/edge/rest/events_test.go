@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
 )
 
 func kinds(list []any) (out []string) {
@@ -179,6 +180,30 @@ func TestStreamEndsWithItsKey(t *testing.T) {
 	}
 	if e, more := <-events; more {
 		t.Errorf("it does not end: %v", e)
+	}
+}
+
+// A stream of one kind of events reads the others once: what it asks for begins
+// after the newest event that there was.
+func TestAStreamReadsEventsOnce(t *testing.T) {
+	w := newWorld(t, "")
+	asked := make(chan store.EventQuery, 100)
+	w.store.asked = asked
+	events := w.follow(t.Context(), "/cay/v1/events?type=sandbox.killed")
+	<-asked
+	for read := int64(0); read < 6; {
+		w.create(`{"templateID":"base"}`) // two events, of other kinds
+		if q := <-asked; q.After < read {
+			t.Errorf("it asks for what is after %d, and has read up to %d", q.After, read)
+		}
+		var err error
+		if read, err = w.store.LastEvent(t.Context(), w.team.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.control.EndStreams()
+	if e, more := <-events; more {
+		t.Errorf("it tells of %v", e)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/cay-run/cay/internal/control/logbook"
 	"github.com/cay-run/cay/internal/edge/rest"
 	"github.com/cay-run/cay/internal/keys/seal"
+	"github.com/cay-run/cay/internal/store"
 	"github.com/cay-run/cay/internal/store/storetest"
 	"github.com/cay-run/cay/internal/template/oci"
 )
@@ -28,6 +29,7 @@ type world struct {
 	t       testing.TB
 	url     string
 	handler http.Handler
+	store   *counted
 	node    *controltest.Node
 	control *control.Control
 	team    cay.Team
@@ -38,9 +40,9 @@ type world struct {
 
 func newWorld(t testing.TB, domain string) *world {
 	t.Helper()
-	s := storetest.Open(t, filepath.Join(t.TempDir(), "cay.db"))
+	s := &counted{SQLite: storetest.Open(t, filepath.Join(t.TempDir(), "cay.db"))}
 	var err error
-	w := &world{t: t, node: controltest.NewNode()}
+	w := &world{t: t, store: s, node: controltest.NewNode()}
 	if w.team, w.key, err = auth.FirstStart(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
@@ -80,6 +82,19 @@ func newWorld(t testing.TB, domain string) *world {
 	t.Cleanup(server.Close)
 	w.url = server.URL
 	return w
+}
+
+// counted is a store that notes which events were asked for.
+type counted struct {
+	*store.SQLite
+	asked chan store.EventQuery
+}
+
+func (s *counted) Events(ctx context.Context, q store.EventQuery) ([]cay.Event, error) {
+	if s.asked != nil {
+		s.asked <- q
+	}
+	return s.SQLite.Events(ctx, q)
 }
 
 type reply struct {

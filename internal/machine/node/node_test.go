@@ -441,3 +441,33 @@ func TestShareMount(t *testing.T) {
 		t.Errorf("mounts: %v, %v", mounts, err)
 	}
 }
+
+// TestWhatAFailedCreateIs: a client reads from the code of the error whether
+// the same request may succeed.
+func TestWhatAFailedCreateIs(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		err  error
+		kind cay.Kind
+		code string
+	}{
+		{"breaks", errors.New("broken"), cay.Internal, cay.CodeCreateFailed},
+		{"not this time", cay.Errorf(cay.Unavailable, "busy"), cay.Unavailable, cay.CodeCreateFailed},
+		{"in no time", context.DeadlineExceeded, cay.Unavailable, cay.CodeCreateFailed},
+		{"too large for its own limit", cay.Errorf(cay.Exhausted, "does not fit"), cay.Internal, cay.CodeCreateRefused},
+		{"of another machine", cay.Errorf(cay.Unsupported, "another processor"), cay.Unsupported, cay.CodeCreateRefused},
+		{"gone", cay.Errorf(cay.NotFound, "no such file"), cay.NotFound, cay.CodeCreateRefused},
+		{"no room", cay.Errorf(cay.NoSpace, "the disk is full"), cay.NoSpace, cay.CodeCreateRefused},
+		{"with a code of its own", cay.Errorf(cay.Unavailable, "endless").WithCode(cay.CodeRestoreTimeout), cay.Unavailable, cay.CodeRestoreTimeout},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newMachine(t)
+			n := m.open(t)
+			m.on("restore", func() error { return tt.err })
+			_, err := n.Create(t.Context(), spec())
+			if cay.KindOf(err) != tt.kind || cay.CodeOf(err) != tt.code {
+				t.Errorf("kind %v, code %q: %v", cay.KindOf(err), cay.CodeOf(err), err)
+			}
+		})
+	}
+}
