@@ -34,7 +34,7 @@ type Config struct {
 	NodeID cay.NodeID
 	Tokens lifecycle.Tokens
 	Logs   *logbook.Book
-	Sealer fleet.Sealer // nil keeps no secrets
+	Sealer fleet.Sealer // nil keeps no secrets and builds nothing
 	Log    *slog.Logger
 	// TeamSandboxes and TeamMemoryMB bound what a team may have running at
 	// once, in number and in what their templates promise; 0 is no bound.
@@ -75,7 +75,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		return nil, err
 	}
 	c.Queue, err = builds.Open(ctx, builds.Config{
-		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, Builder: cfg.Builder,
+		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Builder: cfg.Builder, Sealer: cfg.Sealer,
 		Reserved: slices.Concat(cfg.Reserved, cfg.Extras), Log: cfg.Log,
 	})
 	if err != nil {

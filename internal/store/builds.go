@@ -32,12 +32,6 @@ func (s *SQLite) Build(ctx context.Context, team cay.TeamID, id cay.BuildID) (ca
 	return one(row, scanBuild, "build", id)
 }
 
-// BuildsIn lists all teams' builds in a state, oldest first.
-func (s *SQLite) BuildsIn(ctx context.Context, state cay.BuildState) ([]cay.Build, error) {
-	rows, err := s.r.QueryContext(ctx, `SELECT `+buildColumns+` FROM builds WHERE state = $1 ORDER BY created_at, id`, state)
-	return collect(rows, err, scanBuild)
-}
-
 // putTags points tags to a build.
 func putTags(ctx context.Context, tx *sql.Tx, b cay.Build, tags []string, at time.Time) error {
 	for _, tag := range tags {

@@ -9,9 +9,9 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// TestTagsOfOlderDatabases takes a database from before assignments of tags and
-// silent agents were recorded, with rows in it.
-func TestTagsOfOlderDatabases(t *testing.T) {
+// TestOlderDatabases takes a database from before assignments of tags, silent
+// agents and waiting builds were recorded, with rows in it.
+func TestOlderDatabases(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cay.db")
 	s := openAt(t, path)
 	team := cay.Team{ID: cay.NewTeamID(), Name: "t", CreatedAt: time.Now()}
@@ -20,9 +20,10 @@ func TestTagsOfOlderDatabases(t *testing.T) {
 		ID: cay.NewBuildID(), Template: tmpl.ID, Team: team.ID, State: cay.BuildReady, Snapshot: cay.NewSnapshotID(),
 		CreatedAt: time.UnixMilli(1000), UpdatedAt: time.UnixMilli(2000), FinishedAt: time.UnixMilli(3000), Tags: []string{"default", "v1"},
 	}
+	lost := cay.Build{ID: cay.NewBuildID(), Template: tmpl.ID, Team: team.ID, State: cay.BuildBuilding, UpdatedAt: time.UnixMilli(4000)}
 	box := cay.Sandbox{ID: cay.NewSandboxID(), Team: team.ID, Template: tmpl.ID, State: cay.Paused}
 	for _, err := range []error{
-		s.AddTeam(t.Context(), team), s.AddTemplate(t.Context(), tmpl), s.PutBuild(t.Context(), build),
+		s.AddTeam(t.Context(), team), s.AddTemplate(t.Context(), tmpl), s.PutBuild(t.Context(), build), s.PutBuild(t.Context(), lost),
 		s.AddSandbox(t.Context(), box), s.Close(),
 	} {
 		if err != nil {
@@ -34,8 +35,8 @@ func TestTagsOfOlderDatabases(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{
-		`DROP TABLE template_tag_assignments`, `ALTER TABLE sandboxes DROP COLUMN unresponsive`,
-		`DELETE FROM goose_db_version WHERE version_id IN (43, 44)`,
+		`DROP TABLE template_tag_assignments`, `ALTER TABLE sandboxes DROP COLUMN unresponsive`, `DROP TABLE build_queue`,
+		`DELETE FROM goose_db_version WHERE version_id IN (43, 44, 45)`,
 	} {
 		if _, err := db.ExecContext(t.Context(), text); err != nil {
 			t.Fatal(err)
@@ -53,6 +54,10 @@ func TestTagsOfOlderDatabases(t *testing.T) {
 		if !cay.ValidUUID(a.ID) || a.Build != build.ID || !a.At.Equal(build.UpdatedAt) {
 			t.Errorf("assigned as %+v", a)
 		}
+	}
+	failed, err := s.Build(t.Context(), team.ID, lost.ID)
+	if err != nil || failed.State != cay.BuildError || failed.Reason.Message == "" || !failed.FinishedAt.Equal(lost.UpdatedAt) {
+		t.Errorf("a build that was under way is %+v, %v", failed, err)
 	}
 	if got, err := s.Sandbox(t.Context(), team.ID, box.ID); err != nil || got.Unresponsive {
 		t.Errorf("its sandbox is %+v, %v", got, err)

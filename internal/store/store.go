@@ -126,13 +126,27 @@ type Builds interface {
 	// Builds lists the builds of a template that the team may see, newest
 	// first.
 	Builds(ctx context.Context, team cay.TeamID, id cay.TemplateID) ([]cay.Build, error)
-	// BuildsIn lists all teams' builds in a state, oldest first.
-	BuildsIn(ctx context.Context, state cay.BuildState) ([]cay.Build, error)
 	// AddBuildLogs appends lines to a build's log, the first of which is its
 	// from-th, counted from 0.
 	AddBuildLogs(ctx context.Context, team cay.TeamID, build cay.BuildID, from int, lines []cay.BuildLog) error
 	// BuildLogs reads a part of a build's log.
 	BuildLogs(ctx context.Context, q BuildLogQuery) ([]cay.BuildLog, error)
+
+	// QueueBuild has a recorded build wait, since its last update, with what it
+	// is made from, sealed. Conflict means that it waits or runs.
+	QueueBuild(ctx context.Context, b cay.Build, sealed string) error
+	// QueuedBuilds lists all teams' builds that wait or run, those that wait
+	// longest first.
+	QueuedBuilds(ctx context.Context) ([]QueuedBuild, error)
+	// TakeBuild leases the build that waits longest to an owner, and forgets
+	// what it is made from, which it returns. NotFound means that none waits.
+	TakeBuild(ctx context.Context, owner cay.NodeID, until time.Time) (b cay.Build, sealed string, err error)
+	// RenewBuild moves the end of a lease. NotFound means that the owner has it
+	// no more.
+	RenewBuild(ctx context.Context, id cay.BuildID, owner cay.NodeID, until time.Time) error
+	// EndBuild takes a build out of the queue. NotFound means that the owner
+	// has it no more.
+	EndBuild(ctx context.Context, id cay.BuildID, owner cay.NodeID) error
 }
 
 // Sandboxes are records of sandboxes, live or ended.

@@ -14,7 +14,7 @@ func (q *Queue) ExportTemplate(ctx context.Context, who cay.Caller, ref string) 
 		return file, name, err
 	}
 	if q.builder == nil {
-		return nil, "", cay.Errorf(cay.Unsupported, "this server builds no templates")
+		return nil, "", errNoBuilder()
 	}
 	t, unpin, err := q.ledger.Hold(ctx, who.Team, ref, false)
 	if err != nil {

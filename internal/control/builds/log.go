@@ -27,11 +27,13 @@ type buildLog struct {
 	full    bool
 
 	done    chan struct{}
+	stop    func() // closes done
 	running sync.WaitGroup
 }
 
 func (q *Queue) newBuildLog(b cay.Build) *buildLog {
-	l := &buildLog{queue: q, build: b, done: make(chan struct{})}
+	done := make(chan struct{})
+	l := &buildLog{queue: q, build: b, done: done, stop: sync.OnceFunc(func() { close(done) })}
 	l.running.Go(l.write)
 	return l
 }
@@ -70,9 +72,9 @@ func (l *buildLog) write() {
 	}
 }
 
-// close writes what is left.
+// close writes what is left. It may be called again when more was added.
 func (l *buildLog) close(ctx context.Context) {
-	close(l.done)
+	l.stop()
 	l.running.Wait()
 	l.flush(ctx)
 }

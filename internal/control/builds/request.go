@@ -150,7 +150,8 @@ func (q *Queue) templateFor(ctx context.Context, team cay.TeamID, name string) (
 	return cay.Template{}, cay.Errorf(cay.Conflict, "name: %q was made and removed at the same time", name)
 }
 
-// BuildStart is what a build is made from and how.
+// BuildStart is what a build is made from and how. It waits in the records,
+// sealed, under the names of its fields.
 type BuildStart struct {
 	FromTemplate string // this or an image
 	FromImage    string
@@ -160,7 +161,7 @@ type BuildStart struct {
 	StartCmd     string
 	ReadyCmd     string
 	Force        bool
-	Secrets      map[string][]byte // lost when the server stops, as the build is
+	Secrets      map[string][]byte
 }
 
 // check refuses what no build could do.

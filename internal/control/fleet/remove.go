@@ -32,11 +32,13 @@ func (c *Catalogue) RemoveTemplate(ctx context.Context, who cay.Caller, ref stri
 		return err
 	}
 	for _, b := range builds {
-		c.builds.Cancel(b.ID)
 		snapshots = append(snapshots, b.Snapshot)
 	}
 	if err := c.removeTemplate(ctx, t); err != nil {
 		return err
+	}
+	for _, b := range builds { // the records of those that wait are gone
+		c.builds.Cancel(b.ID)
 	}
 	for _, id := range snapshots {
 		c.ledger.Tidy(ctx, id)

@@ -78,10 +78,6 @@ func testTags(t *testing.T, s store.Store) {
 			t.Errorf("snapshot %s is used: %v, want %v", id, used, want)
 		}
 	}
-	in, err := s.BuildsIn(t.Context(), cay.BuildReady)
-	noError(t, err)
-	same(t, "those that are ready", in, []cay.Build{first, second})
-
 	noError(t, s.SetPublic(t.Context(), team.ID, tmpl.ID, true))
 	got, err = s.Template(t.Context(), team.ID, tmpl.ID)
 	noError(t, err)
@@ -132,4 +128,53 @@ func testBuildLogs(t *testing.T, s store.Store) {
 	if len(got) != 0 {
 		t.Error("the log of a removed template is still there")
 	}
+}
+
+// testQueue has builds wait in their order, and only the owner of a lease change
+// it.
+func testQueue(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	team, other := addTeam(t, s, "a"), addTeam(t, s, "b")
+	var all []cay.Build
+	for i, owner := range []cay.TeamID{team.ID, other.ID, team.ID} {
+		tmpl := template(owner, i, "app"+string(rune('a'+i)))
+		noError(t, s.AddTemplate(ctx, tmpl))
+		b := build(tmpl, 30-i, cay.BuildBuilding) // the last one waits longest
+		noError(t, s.PutBuild(ctx, b))
+		noError(t, s.QueueBuild(ctx, b, "sealed "+string(b.ID)))
+		all = append(all, b)
+	}
+	wantKind(t, s.QueueBuild(ctx, all[0], "again"), cay.Conflict)
+	queued := func(want ...store.QueuedBuild) {
+		t.Helper()
+		got, err := s.QueuedBuilds(ctx)
+		noError(t, err)
+		same(t, "the queue", got, want)
+	}
+	waits := func(b cay.Build) store.QueuedBuild { return store.QueuedBuild{Build: b.ID, Team: b.Team} }
+	queued(waits(all[2]), waits(all[1]), waits(all[0]))
+
+	got, sealed, err := s.TakeBuild(ctx, "n1", at(100))
+	noError(t, err)
+	same(t, "the build that waits longest", got, all[2])
+	same(t, "what it is made from", sealed, "sealed "+string(all[2].ID))
+	leased := waits(all[2])
+	leased.Owner, leased.Until = "n1", at(100)
+	queued(leased, waits(all[1]), waits(all[0]))
+	got, _, err = s.TakeBuild(ctx, "n2", at(100))
+	noError(t, err)
+	same(t, "the next one", got, all[1])
+
+	wantKind(t, s.RenewBuild(ctx, all[2].ID, "n2", at(200)), cay.NotFound)
+	wantKind(t, s.EndBuild(ctx, all[2].ID, "n2"), cay.NotFound)
+	noError(t, s.RenewBuild(ctx, all[2].ID, "n1", at(200)))
+	leased.Until = at(200)
+	noError(t, s.EndBuild(ctx, all[1].ID, "n2"))
+	queued(leased, waits(all[0]))
+	noError(t, s.RemoveTemplate(ctx, team.ID, all[2].Template))
+	wantKind(t, s.RenewBuild(ctx, all[2].ID, "n1", at(300)), cay.NotFound)
+	noError(t, s.RemoveTemplate(ctx, team.ID, all[0].Template))
+	queued()
+	_, _, err = s.TakeBuild(ctx, "n1", at(100))
+	wantKind(t, err, cay.NotFound)
 }

@@ -31,6 +31,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Builds", testBuilds},
 		{"Tags", testTags},
 		{"BuildLogs", testBuildLogs},
+		{"BuildQueue", testQueue},
 		{"Sandbox", testSandbox},
 		{"SandboxTeams", testSandboxTeams},
 		{"List", testList},

@@ -68,6 +68,38 @@ def test_a_crash_in_mid_build_leaves_nothing(server, eventually):
     server.cay("template", "delete", name, check=False)
 
 
+def test_a_waiting_build_survives_a_crash(server, eventually):
+    """Two builds run and end with their server; the third waits for them, and is built by the next server."""
+    tag = uuid.uuid4().hex[:12]
+    names = [f"t-{tag}-{i}" for i in range(3)]
+
+    def start(name, command):
+        template = e2b.Template().from_template("base").run_cmd(command)
+        return e2b.Template.build_in_background(template, name, cpu_count=1, memory_mb=512)
+
+    state = lambda build: e2b.Template.get_build_status(build)
+    told = lambda build, text: any(entry.message.endswith(text) for entry in state(build).log_entries)
+    try:
+        running = [start(name, f"echo begun; sleep 1000 # {name}") for name in names[:2]]
+        for build in running:
+            eventually(lambda: told(build, "begun"))
+        waiting = start(names[2], f"echo {tag} > /home/user/waited")
+        assert (state(waiting).status.value, state(waiting).log_entries) == ("building", [])
+        server.kill9()
+        server.start()
+        for build in running:
+            assert state(build).status.value == "error"
+            assert "the server stopped while the template was built" in state(build).reason.message
+        eventually(lambda: state(waiting).status.value != "building", 300)
+        assert state(waiting).status.value == "ready", state(waiting).reason
+        sandbox = e2b.Sandbox.create(names[2], timeout=120)
+        assert sandbox.files.read("/home/user/waited").strip() == tag
+        assert sandbox.kill()
+    finally:
+        for name in names:
+            server.cay("template", "delete", name, check=False)
+
+
 def test_a_crash_in_mid_pause_loses_nothing(server):
     sandbox = e2b.Sandbox.create(timeout=900)
     paused = e2b.Sandbox.create(timeout=900)

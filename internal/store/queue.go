@@ -1,0 +1,83 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// QueuedBuild is a build that waits, or that a node carries out.
+type QueuedBuild struct {
+	Build cay.BuildID
+	Team  cay.TeamID
+	Owner cay.NodeID // empty while it waits
+	Until time.Time  // end of the owner's lease
+}
+
+// QueueBuild has a build wait.
+func (s *SQLite) QueueBuild(ctx context.Context, b cay.Build, sealed string) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO build_queue (build, team, queued_at, sealed) VALUES ($1, $2, $3, $4)`,
+			b.ID, b.Team, millis(b.UpdatedAt), sealed)
+		return err
+	})
+}
+
+// QueuedBuilds lists all builds that wait or run.
+func (s *SQLite) QueuedBuilds(ctx context.Context) ([]QueuedBuild, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT build, team, owner, lease_until FROM build_queue ORDER BY queued_at, build`)
+	return collect(rows, err, func(row scanner) (q QueuedBuild, err error) {
+		var until int64
+		err = row.Scan(&q.Build, &q.Team, &q.Owner, &until)
+		q.Until = fromMillis(until)
+		return q, err
+	})
+}
+
+// TakeBuild leases the build that waits longest.
+func (s *SQLite) TakeBuild(ctx context.Context, owner cay.NodeID, until time.Time) (b cay.Build, sealed string, err error) {
+	err = s.tx(ctx, func(tx *sql.Tx) error {
+		row := tx.QueryRowContext(ctx, `SELECT build, sealed FROM build_queue WHERE owner = '' ORDER BY queued_at, build LIMIT 1`)
+		id, err := one(row, func(row scanner) (id cay.BuildID, err error) {
+			err = row.Scan(&id, &sealed)
+			return id, err
+		}, "build", "waiting")
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `UPDATE build_queue SET owner = $1, lease_until = $2, sealed = '' WHERE build = $3`,
+			owner, millis(until), id)
+		if err != nil {
+			return err
+		}
+		b, err = scanBuild(tx.QueryRowContext(ctx, `SELECT `+buildColumns+` FROM builds WHERE id = $1`, id))
+		return err
+	})
+	return b, sealed, err
+}
+
+// RenewBuild moves the end of a lease.
+func (s *SQLite) RenewBuild(ctx context.Context, id cay.BuildID, owner cay.NodeID, until time.Time) error {
+	return s.onLease(ctx, `UPDATE build_queue SET lease_until = $3 WHERE build = $1 AND owner = $2`, id, owner, millis(until))
+}
+
+// EndBuild takes a build out of the queue.
+func (s *SQLite) EndBuild(ctx context.Context, id cay.BuildID, owner cay.NodeID) error {
+	return s.onLease(ctx, `DELETE FROM build_queue WHERE build = $1 AND owner = $2`, id, owner)
+}
+
+// onLease changes the row of a build that an owner has.
+func (s *SQLite) onLease(ctx context.Context, text string, id cay.BuildID, args ...any) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, text, append([]any{id}, args...)...)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n == 0 {
+			return notFound("lease of build", id)
+		}
+		return nil
+	})
+}
