@@ -99,7 +99,7 @@ func sandboxCodes() []CodeInfo {
 			Meaning: "A file of a snapshot is missing or does not have the bytes that were written.",
 			Cure:    "Resume with `memory: false` if its memory is what is damaged; `cay snapshot verify` names the file."},
 		{Code: CodeRestoreTimeout, Kind: Unavailable,
-			Meaning: "The memory of a snapshot was not restored in the time that a restore has. What the restore made is removed; the snapshot, and a sandbox that is paused, are as they were.",
+			Meaning: "The memory of a snapshot was not restored in the time that a restore has. The rests of the restore are removed; the snapshot, and a sandbox that is paused, are as they were.",
 			Cure:    "Send the same request again: the machine may be busy. If that fails too, resume with `memory: false` (`on_resume=\"reboot\"` in the SDKs): it boots from its files."},
 		{Code: CodeStorageDown, Kind: Internal,
 			Meaning: "The file system of the data directory is down: its disk failed or its file is damaged.",

@@ -105,7 +105,7 @@ type Connection struct {
 	Allowed bool      `json:"allowed"`
 	At      time.Time `json:"at"`
 
-	// Name What the guest asked for.
+	// Name The name that the guest asked for.
 	Name *string `json:"name,omitempty"`
 
 	// Open It is under way.
@@ -115,7 +115,7 @@ type Connection struct {
 	Protocol string `json:"protocol"`
 	Received int64  `json:"received"`
 
-	// Rule What decided, e.g. "allowOut example.com".
+	// Rule The rule or reason that decided, e.g. "allowOut example.com".
 	Rule string `json:"rule"`
 
 	// Sent Bytes that the sandbox sent.
@@ -153,7 +153,7 @@ type End struct {
 	ByName  *string   `json:"byName,omitempty"`
 	EndedAt time.Time `json:"endedAt"`
 
-	// Evidence What shows the reason
+	// Evidence The evidence of the reason
 	Evidence *string            `json:"evidence,omitempty"`
 	Metadata *map[string]string `json:"metadata,omitempty"`
 
@@ -195,7 +195,7 @@ type Event struct {
 type EventPage struct {
 	Events []Event `json:"events"`
 
-	// Next What `after` is of the next page. A page with fewer events than its limit is the last for now.
+	// Next The value of `after` for the next page. A page with fewer events than its limit is the last for now.
 	Next int64 `json:"next"`
 }
 
@@ -284,7 +284,7 @@ type ImageProgress struct {
 	Error *Error `json:"error,omitempty"`
 	Image *Image `json:"image,omitempty"`
 
-	// Step What is being done
+	// Step The step that is under way
 	Step *string `json:"step,omitempty"`
 }
 
@@ -463,7 +463,7 @@ type ListEventsParams struct {
 
 // ImportImageParams defines parameters for ImportImage.
 type ImportImageParams struct {
-	// Name What to call it; unless given, as the archive does.
+	// Name The image's name; unless given, the archive's own.
 	Name *string `form:"name,omitempty" json:"name,omitempty"`
 }
 
@@ -491,7 +491,7 @@ type ListSandboxEventsParams struct {
 
 // ConnectPortParams defines parameters for ConnectPort.
 type ConnectPortParams struct {
-	// Upgrade What the connection is to become.
+	// Upgrade The protocol that the connection is to speak.
 	Upgrade *Upgrade `json:"Upgrade,omitempty"`
 }
 
@@ -508,7 +508,7 @@ type RollbackSandboxJSONBody struct {
 
 // ConnectSSHParams defines parameters for ConnectSSH.
 type ConnectSSHParams struct {
-	// Upgrade What the connection is to become.
+	// Upgrade The protocol that the connection is to speak.
 	Upgrade *Upgrade `json:"Upgrade,omitempty"`
 }
 
