@@ -1,0 +1,276 @@
+package server_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cay-run/cay/client"
+	"github.com/cay-run/cay/internal/server/servertest"
+)
+
+// operation is one of the REST contracts.
+type operation struct{ id, method, path string }
+
+// operations reads all of both contracts.
+func operations(t *testing.T) []operation {
+	t.Helper()
+	var out []operation
+	for _, name := range []string{"e2b.yaml", "cay.yaml"} {
+		text, err := os.ReadFile("../../api/openapi/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var spec struct {
+			Paths map[string]map[string]yaml.Node
+		}
+		if err := yaml.Unmarshal(text, &spec); err != nil {
+			t.Fatal(err)
+		}
+		for path, methods := range spec.Paths {
+			for method, node := range methods {
+				if method == "parameters" {
+					continue
+				}
+				var op struct {
+					OperationID string `yaml:"operationId"`
+				}
+				if err := node.Decode(&op); err != nil || op.OperationID == "" {
+					t.Fatalf("%s %s has no operationId: %v", method, path, err)
+				}
+				out = append(out, operation{op.OperationID, strings.ToUpper(method), path})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b operation) int { return cmp.Compare(a.id, b.id) })
+	if len(out) < 80 {
+		t.Fatalf("only %d operations were found", len(out))
+	}
+	return out
+}
+
+// call sends a request and returns the answer.
+func call(t *testing.T, w *servertest.World, key, method, path, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, w.URL()+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key != "" {
+		req.Header.Set("X-API-Key", key)
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if strings.Contains(path, "/ports/") { // else it is refused before it is looked for
+		req.Header.Set("Connection", "Upgrade")
+		req.Header.Set("Upgrade", "tcp")
+	}
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusSwitchingProtocols { // what follows has no end
+		return resp.StatusCode, ""
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// made does an operation as the first team, which must succeed, and returns a
+// field of the answer.
+func made(t *testing.T, w *servertest.World, method, path, body, field string) string {
+	t.Helper()
+	code, text := call(t, w, w.Key, method, path, body)
+	if code/100 != 2 {
+		t.Fatalf("%s %s: %d %s", method, path, code, text)
+	}
+	var out map[string]any
+	if err := json.Unmarshal([]byte(text), &out); err != nil {
+		t.Fatalf("%s %s: %s", method, path, text)
+	}
+	id, _ := out[field].(string)
+	if id == "" {
+		t.Fatalf("%s %s: %s has no %s", method, path, text, field)
+	}
+	return id
+}
+
+// belongings makes one of everything that a team may have, and returns what
+// stands for it in the paths of the contracts.
+func belongings(t *testing.T, w *servertest.World) map[string]string {
+	t.Helper()
+	box, err := w.Client().Create(t.Context(), client.CreateOptions{
+		Timeout: time.Hour, Env: map[string]string{"A": "b"}, IdempotencyKey: "a-key-of-ours",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sandbox := "/sandboxes/" + box.ID
+	own := map[string]string{
+		"sandboxID": box.ID, "key": "a-key-of-ours", "port": "8000", "hash": strings.Repeat("a", 64), "tag": "default",
+		"checkpointID": made(t, w, "POST", "/cay/v1"+sandbox+"/checkpoints", `{"label":"ours"}`, "checkpointID"),
+		"secretID":     made(t, w, "POST", "/secrets", `{"name":"OURS","value":"hidden"}`, "secretID"),
+		"/api-keys":    made(t, w, "POST", "/api-keys", `{"name":"ours"}`, "id"),
+		"/cay/v1/ssh-keys": made(t, w, "POST", "/cay/v1/ssh-keys",
+			`{"name":"ours","publicKey":"`+sshKey+`"}`, "id"),
+		"templateID": made(t, w, "POST", "/v3/templates", `{"name":"ours"}`, "templateID"),
+		"alias":      "ours", "name": "ours",
+	}
+	own["buildID"] = made(t, w, "POST", "/v3/templates", `{"name":"ours"}`, "buildID")
+	made(t, w, "POST", sandbox+"/snapshots", `{"name":"ours-too"}`, "snapshotID")
+	code, text := call(t, w, w.Key, "GET", "/teams", "")
+	var teams []struct{ TeamID string }
+	if err := json.Unmarshal([]byte(text), &teams); code != 200 || err != nil || len(teams) != 1 {
+		t.Fatalf("teams: %d %s", code, text)
+	}
+	own["teamID"] = teams[0].TeamID
+	return own
+}
+
+// bodies are those of operations that need more than {} to be well formed;
+// queries, what they need behind the path. Both name what the first team has.
+var (
+	bodies = map[string]string{
+		"addSSHKey":         `{"name":"another","publicKey":"` + sshKey + `"}`,
+		"assignTags":        `{"target":"{templateID}:default","tags":["theirs"]}`,
+		"connectSandbox":    `{"timeout":60}`,
+		"createKey":         `{"name":"theirs"}`,
+		"createSandbox":     `{"templateID":"{templateID}"}`,
+		"createSandboxV2":   `{"templateID":"{templateID}"}`,
+		"createSecret":      `{"name":"OURS","value":"theirs"}`,
+		"joinNetwork":       `{"network":"theirs"}`,
+		"promoteSandbox":    `{"branch":"iother"}`,
+		"removeTags":        `{"name":"{templateID}","tags":["theirs"]}`,
+		"requestBuild":      `{"name":"theirs"}`,
+		"requestBuildV2":    `{"name":"theirs"}`,
+		"rollbackSandbox":   `{"checkpointID":"{checkpointID}"}`,
+		"setSandboxTimeout": `{"timeout":60}`,
+		"startBuild":        `{"fromTemplate":"base"}`,
+		"updateKey":         `{"name":"theirs"}`,
+	}
+	queries = map[string]string{
+		"compareCheckpoints":  "?to={checkpointID}",
+		"getSandboxesMetrics": "?sandbox_ids={sandboxID}",
+		"getTeamMetricsMax":   "?metric=concurrent_sandboxes",
+		"listSnapshots":       "?sandboxID={sandboxID}",
+		"tagExists":           "?tag=default",
+	}
+	// refused are the operations that do not answer a stranger with 404 though
+	// they name what another team has.
+	refused = map[string]int{
+		"getTeamMetrics":    http.StatusForbidden,
+		"getTeamMetricsMax": http.StatusForbidden,
+		"rebuildTemplateV1": http.StatusGone,
+		"startBuildV1":      http.StatusGone,
+	}
+	// named are those that name it in their body alone.
+	named = []string{"assignTags", "createSandbox", "createSandboxV2", "removeTags"}
+	// absent are those whose object no test can make on a machine in memory.
+	absent = []string{"getImage", "removeImage", "exportTemplate"}
+)
+
+const sshKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGEu0bvUx5n9T0xZQ0n3cM5S0d1H3u3TtqgQpQ8l1Gqx ours"
+
+var parameter = regexp.MustCompile(`\{(\w+)\}`)
+
+// fill puts a team's belongings into the path, the query and the body of an
+// operation, and reports whether it names any.
+func (op operation) fill(own map[string]string) (path, body string, names bool) {
+	put := func(text string) string {
+		return parameter.ReplaceAllStringFunc(text, func(name string) string {
+			name = strings.Trim(name, "{}")
+			if name == "keyID" {
+				name, _, _ = strings.Cut(op.path, "/{")
+			}
+			return own[name]
+		})
+	}
+	if op.method != http.MethodGet && (op.method != http.MethodDelete || bodies[op.id] != "") {
+		body = put(cmp.Or(bodies[op.id], "{}"))
+	}
+	return put(op.path + queries[op.id]), body, parameter.MatchString(op.path) || slices.Contains(named, op.id)
+}
+
+// Every operation of both contracts is closed without a key and with a wrong
+// one, and does not find what another team has.
+func TestAnotherTeam(t *testing.T) {
+	w := servertest.Start(t)
+	w.Stop()
+	_, stranger := w.AddTeam("stranger")
+	w.Start()
+	own := belongings(t, w)
+	before := possessions(t, w)
+	for _, op := range operations(t) {
+		path, body, names := op.fill(own)
+		if op.id == "getHealth" { // the only one that is open
+			if code, _ := call(t, w, "", op.method, path, ""); code != http.StatusNoContent {
+				t.Errorf("health: %d", code)
+			}
+			continue
+		}
+		for what, key := range map[string]string{"no key": "", "a wrong key": "e2b_" + strings.Repeat("0", 40), "no key's form": "x"} {
+			if code, text := call(t, w, key, op.method, path, body); code != http.StatusUnauthorized {
+				t.Errorf("%s with %s: %d %.200s", op.id, what, code, text)
+			}
+		}
+		code, text := call(t, w, stranger, op.method, path, body)
+		switch {
+		case names && code != cmp.Or(refused[op.id], http.StatusNotFound):
+			t.Errorf("%s of another team's: %d %.200s", op.id, code, text)
+		case code >= 500:
+			t.Errorf("%s: %d %.200s", op.id, code, text)
+		case code/100 == 2 && tells(text, own):
+			t.Errorf("%s tells of another team: %.500s", op.id, text)
+		}
+		if op.method != http.MethodGet || !names || slices.Contains(absent, op.id) {
+			continue
+		}
+		// The owner finds it: that the stranger does not is no slip of this test.
+		if code, text := call(t, w, w.Key, op.method, path, ""); code == http.StatusNotFound || code == http.StatusUnauthorized {
+			t.Errorf("%s of its owner's: %d %.200s", op.id, code, text)
+		}
+	}
+	if after := possessions(t, w); after != before {
+		t.Errorf("a stranger changed something:\nbefore %s\nafter  %s", before, after)
+	}
+}
+
+// tells reports whether a text has the id of something that a team has.
+func tells(text string, own map[string]string) bool {
+	for name, id := range own {
+		if (strings.HasSuffix(name, "ID") || strings.HasPrefix(name, "/")) && strings.Contains(text, id) {
+			return true
+		}
+	}
+	return false
+}
+
+// possessions is what the first team sees of what it has.
+func possessions(t *testing.T, w *servertest.World) string {
+	t.Helper()
+	var out strings.Builder
+	for _, path := range []string{"/v2/sandboxes", "/templates", "/secrets", "/api-keys", "/cay/v1/ssh-keys", "/snapshots", "/cay/v1/networks"} {
+		code, text := call(t, w, w.Key, http.MethodGet, path, "")
+		if code != http.StatusOK {
+			t.Fatalf("%s: %d %s", path, code, text)
+		}
+		out.WriteString(path + " " + text)
+	}
+	return out.String()
+}
