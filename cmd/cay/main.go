@@ -33,6 +33,7 @@ type commands struct {
 	Env     envCmd     `cmd:"" help:"Print the lines that point an SDK here."`
 	Cert    certCmd    `cmd:"" help:"Print how to trust this server's own certificates."`
 	Doctor  doctorCmd  `cmd:"" help:"Say what this machine can do, and what to change."`
+	Config  configCmd  `cmd:"" help:"Look at the settings of this machine's server."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
 	Run      runCmd      `cmd:"" help:"Run a script, or code, in a fresh sandbox."`

@@ -19,6 +19,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/operator"
 	"github.com/cay-run/cay/internal/store/storetest"
@@ -274,5 +275,33 @@ func TestLocalURL(t *testing.T) {
 		if got := localURL(in); got != want {
 			t.Errorf("localURL(%s) = %s, want %s", in, got, want)
 		}
+	}
+}
+
+// The settings are looked at without a server.
+func TestConfigCommands(t *testing.T) {
+	if code, out, errs := invoke(t, nil, "config", "check"); code != 0 || out != "" || errs == "" {
+		t.Errorf("check of defaults: %d, %q, %q", code, out, errs)
+	}
+	bad := []string{"CAY_LISTN=x", "CAY_LISTEN=x", "CAY_TLS=files"}
+	code, out, _ := invoke(t, bad, "config", "check")
+	if code != 1 || strings.Count(out, "✗") != 3 || strings.Count(out, "→") != 2 {
+		t.Errorf("check of what is wrong: %d, %s", code, out)
+	}
+	var problems []problem
+	if code, out, _ := invoke(t, bad, "config", "check", "--json"); code != 1 || json.Unmarshal([]byte(out), &problems) != nil || len(problems) != 3 {
+		t.Errorf("check --json: %d, %s", code, out)
+	}
+	if code, out, _ := invoke(t, nil, "config", "check", "--json"); code != 0 || strings.TrimSpace(out) != "[]" {
+		t.Errorf("check --json of defaults: %d, %s", code, out)
+	}
+	var all []config.Setting
+	code, out, _ = invoke(t, []string{"CAY_PACKAGE_HOSTS=a=http://me:hidden@b/"}, "config", "print", "--json")
+	if err := json.Unmarshal([]byte(out), &all); code != 0 || err != nil || len(all) != len(config.Variables)-1 || strings.Contains(out, "hidden") {
+		t.Errorf("print --json: %d, %v, %s", code, err, out)
+	}
+	code, out, errs := invoke(t, bad, "config", "print")
+	if code != 1 || !strings.Contains(out, "CAY_LISTEN") || !strings.Contains(errs, "config check") {
+		t.Errorf("print of what is wrong: %d, %s, %s", code, out, errs)
 	}
 }

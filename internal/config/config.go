@@ -5,20 +5,14 @@
 package config
 
 import (
-	"bytes"
-	"errors"
-	"io"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"go.yaml.in/yaml/v3"
 
 	"github.com/cay-run/cay"
 )
@@ -107,56 +101,57 @@ const fileVariable = "CAY_CONFIG"
 // Variable describes an environment variable.
 type Variable struct {
 	Name string
+	Key  string // of the same setting in the file; empty for the file itself
 	Use  string // what it sets, for people
 	set  func(*Config, string) error
 }
 
 // Variables are those that Load knows, with their defaults in their use.
 var Variables = slices.Concat([]Variable{
-	{fileVariable, "YAML file with the same settings (data, run, listen, …), which the variables override", nil},
-	{"CAY_DATA_DIR", "what must survive a reboot [/var/lib/cay]",
+	{fileVariable, "", "YAML file with the same settings (data, run, listen, …), which the variables override", nil},
+	{"CAY_DATA_DIR", "data", "what must survive a reboot [/var/lib/cay]",
 		func(c *Config, v string) error { c.Data = v; return nil }},
-	{"CAY_RUN_DIR", "what must not, best on a tmpfs [/run/cay]",
+	{"CAY_RUN_DIR", "run", "what must not, best on a tmpfs [/run/cay]",
 		func(c *Config, v string) error { c.Run = v; return nil }},
-	{"CAY_LISTEN", "address of the one port [127.0.0.1:7070]",
+	{"CAY_LISTEN", "listen", "address of the one port [127.0.0.1:7070]",
 		func(c *Config, v string) error { c.Listen = v; return nil }},
-	{"CAY_DOMAIN", "domain of sandboxes' host names [any]",
+	{"CAY_DOMAIN", "domain", "domain of sandboxes' host names [any]",
 		func(c *Config, v string) error { c.Domain = v; return nil }},
-	{"CAY_METRICS_LISTEN", "address of the Prometheus metrics [off]",
+	{"CAY_METRICS_LISTEN", "metricsListen", "address of the Prometheus metrics [off]",
 		func(c *Config, v string) error { c.MetricsListen = v; return nil }},
-	{"CAY_SSH_LISTEN", "address of the SSH server [off: through the one port only]",
+	{"CAY_SSH_LISTEN", "sshListen", "address of the SSH server [off: through the one port only]",
 		func(c *Config, v string) error { c.SSHListen = v; return nil }},
-	{"CAY_RESOLVERS", "name servers, e.g. 192.168.1.1:53,…, in place of those of /etc/resolv.conf",
+	{"CAY_RESOLVERS", "resolvers", "name servers, e.g. 192.168.1.1:53,…, in place of those of /etc/resolv.conf",
 		func(c *Config, v string) error { return c.resolvers(v) }},
-	{"CAY_NETWORK", "where sandboxes get addresses from [10.201.0.0/16]",
+	{"CAY_NETWORK", "network", "where sandboxes get addresses from [10.201.0.0/16]",
 		func(c *Config, v string) (err error) { c.Network, err = netip.ParsePrefix(v); return err }},
-	{"CAY_NETWORK_OPEN", "private ranges that sandboxes may reach like the internet, e.g. 10.8.0.0/24,192.168.1.7/32 [none]",
+	{"CAY_NETWORK_OPEN", "networkOpen", "private ranges that sandboxes may reach like the internet, e.g. 10.8.0.0/24,192.168.1.7/32 [none]",
 		func(c *Config, v string) (err error) { c.NetworkOpen, err = ranges(v); return err }},
-	{"CAY_NETWORK_CLOSED", "public ranges that neither sandboxes nor pulls of images may reach, e.g. the public address of a machine behind NAT [none]",
+	{"CAY_NETWORK_CLOSED", "networkClosed", "public ranges that neither sandboxes nor pulls of images may reach, e.g. the public address of a machine behind NAT [none]",
 		func(c *Config, v string) (err error) { c.NetworkClosed, err = ranges(v); return err }},
-	{"CAY_NETWORK_NAME", "prefix of namespaces, interfaces and cgroups; two servers on one machine need two [cay]",
+	{"CAY_NETWORK_NAME", "networkName", "prefix of namespaces, interfaces and cgroups; two servers on one machine need two [cay]",
 		func(c *Config, v string) error { c.NetworkName = v; return nil }},
-	{"CAY_REGISTRIES", "image registries on private networks that may be asked, host:port,… [none]",
+	{"CAY_REGISTRIES", "registries", "image registries on private networks that may be asked, host:port,… [none]",
 		func(c *Config, v string) error { c.Registries = commas(v); return nil }},
-	{"CAY_PLAIN_REGISTRIES", "the same for those that speak no TLS [none]",
+	{"CAY_PLAIN_REGISTRIES", "plainRegistries", "the same for those that speak no TLS [none]",
 		func(c *Config, v string) error { c.PlainRegistries = commas(v); return nil }},
-	{"CAY_PACKAGE_CACHE", "disk for a cache of the packages that sandboxes install, e.g. 10GiB [off]",
+	{"CAY_PACKAGE_CACHE", "packageCache", "disk for a cache of the packages that sandboxes install, e.g. 10GiB [off]",
 		func(c *Config, v string) error { c.PackageCache = v; return nil }},
-	{"CAY_PACKAGE_HOSTS", "whose packages it keeps: host,host=http://mirror.lan/path,… [those of pip, npm and apt]",
+	{"CAY_PACKAGE_HOSTS", "packageHosts", "whose packages it keeps: host,host=http://mirror.lan/path,… [those of pip, npm and apt]",
 		func(c *Config, v string) error { c.PackageHosts = commas(v); return nil }},
-	{"CAY_POOL_MEMORY", "memory for sandboxes made before a client asks, in MB or %, 0 for none [5%]",
+	{"CAY_POOL_MEMORY", "poolMemory", "memory for sandboxes made before a client asks, in MB or %, 0 for none [5%]",
 		func(c *Config, v string) error { c.PoolMemory = v; return nil }},
-	{"CAY_DISK_RESERVE", "disk kept for records and for ending what runs: new work is refused before it, e.g. 2GiB [2% of the disk, 256MiB to 2GiB]",
+	{"CAY_DISK_RESERVE", "diskReserve", "disk kept for records and for ending what runs: new work is refused before it, e.g. 2GiB [2% of the disk, 256MiB to 2GiB]",
 		func(c *Config, v string) error { c.DiskReserve = v; return nil }},
-	{"CAY_TEAM_SANDBOXES", "how many sandboxes a team may have running at once [no limit]",
+	{"CAY_TEAM_SANDBOXES", "teamSandboxes", "how many sandboxes a team may have running at once [no limit]",
 		func(c *Config, v string) (err error) { c.TeamSandboxes, err = strconv.Atoi(v); return err }},
-	{"CAY_TEAM_MEMORY", "how much memory, in MB, a team's running sandboxes may be promised in all [no limit]",
+	{"CAY_TEAM_MEMORY", "teamMemoryMB", "how much memory, in MB, a team's running sandboxes may be promised in all [no limit]",
 		func(c *Config, v string) (err error) { c.TeamMemoryMB, err = strconv.Atoi(v); return err }},
-	{"CAY_BUILD_STEP_TIMEOUT", "how long one step of a template's build may take [1h]",
+	{"CAY_BUILD_STEP_TIMEOUT", "buildStepTimeout", "how long one step of a template's build may take [1h]",
 		func(c *Config, v string) (err error) { c.BuildStepTimeout, err = time.ParseDuration(v); return err }},
-	{"CAY_BUILD_READY_TIMEOUT", "how long a template's build waits for its ready command [10m]",
+	{"CAY_BUILD_READY_TIMEOUT", "buildReadyTimeout", "how long a template's build waits for its ready command [10m]",
 		func(c *Config, v string) (err error) { c.BuildReadyTimeout, err = time.ParseDuration(v); return err }},
-	{"CAY_RESTORE_TIMEOUT", "how long the restore of a memory may take that a client waits for, less than 1m [45s]",
+	{"CAY_RESTORE_TIMEOUT", "restoreTimeout", "how long the restore of a memory may take that a client waits for, less than 1m [45s]",
 		func(c *Config, v string) (err error) { c.RestoreTimeout, err = time.ParseDuration(v); return err }},
 }, edgeVariables)
 
@@ -210,116 +205,50 @@ func variable(name string) *Variable {
 // foreign are the beginnings of names that tests and benchmarks use.
 var foreign = []string{"CAY_TEST_", "CAY_E2E_", "CAY_BENCH_"}
 
-// Load makes the configuration from an environment in the form of os.Environ.
-// Variables that do not begin with CAY_ are ignored, as are those of tests.
-func Load(environ []string) (Config, error) {
-	c := Default()
-	set := map[string]string{}
-	for _, entry := range environ {
-		name, value, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, "CAY_") || slices.ContainsFunc(foreign, func(f string) bool {
-			return strings.HasPrefix(name, f)
-		}) {
-			continue
-		}
-		if variable(name) == nil {
-			return Config{}, cay.Errorf(cay.Invalid, "unknown environment variable %s", name).
-				WithHint("check its spelling, or unset it; `cay server --help` lists the ones there are")
-		}
-		set[name] = value
-	}
-	if path := set[fileVariable]; path != "" {
-		if err := c.read(path); err != nil {
-			return Config{}, err
-		}
-	}
-	for _, v := range Variables {
-		value, ok := set[v.Name]
-		if !ok || v.set == nil {
-			continue
-		}
-		if err := v.set(&c, value); err != nil {
-			return Config{}, cay.Wrap(cay.Invalid, err, "%s=%q is wrong", v.Name, value)
-		}
-	}
-	return c, c.Validate()
-}
-
-// read lays the YAML file at path over c.
-func (c *Config) read(path string) error {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return cay.Wrap(cay.Invalid, err, "the file named by %s cannot be read", fileVariable)
-	}
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(c); err != nil && !errors.Is(err, io.EOF) {
-		return cay.Wrap(cay.Invalid, err, "%s is not a good configuration", path)
-	}
-	return nil
-}
-
 // networkName leaves room for "-" and an index in the 15 characters of an
 // interface's name, and cannot be confused with another name's interfaces.
 var networkName = regexp.MustCompile(`^[a-z][a-z0-9]{0,5}$`)
 
-// Validate says what is wrong with c, naming the field.
-func (c Config) Validate() error {
-	switch {
-	case !filepath.IsAbs(c.Data):
-		return cay.Errorf(cay.Invalid, "data directory %q is not an absolute path", c.Data)
-	case !filepath.IsAbs(c.Run):
-		return cay.Errorf(cay.Invalid, "run directory %q is not an absolute path", c.Run)
-	case filepath.Clean(c.Data) == filepath.Clean(c.Run):
-		return cay.Errorf(cay.Invalid, "data and run directory are the same: %s", c.Data)
-	case !networkName.MatchString(c.NetworkName):
-		return cay.Errorf(cay.Invalid, "network name %q is not a letter and at most 5 more letters or digits, in lower case", c.NetworkName)
-	case !c.Network.IsValid() || !c.Network.Addr().Is4() || c.Network != c.Network.Masked():
-		return cay.Errorf(cay.Invalid, "network %q is not an IPv4 prefix such as 10.201.0.0/16", c.Network)
-	case c.Network.Bits() < 8 || c.Network.Bits() > 28:
-		return cay.Errorf(cay.Invalid, "network %s is not between /8 and /28", c.Network)
-	case slices.ContainsFunc(c.NetworkOpen, func(p netip.Prefix) bool { return !p.IsValid() || !p.Addr().Is4() || p != p.Masked() }):
-		return cay.Errorf(cay.Invalid, "network open %v are not IPv4 prefixes such as 10.8.0.0/24", c.NetworkOpen)
-	case slices.ContainsFunc(c.NetworkClosed, func(p netip.Prefix) bool { return !p.IsValid() || p != p.Masked() }):
-		return cay.Errorf(cay.Invalid, "network closed %v are not prefixes such as 198.51.100.7/32", c.NetworkClosed)
-	case c.BuildReadyTimeout <= 0:
-		return cay.Errorf(cay.Invalid, "build ready timeout %s is not above zero", c.BuildReadyTimeout)
-	case c.BuildStepTimeout <= 0:
-		return cay.Errorf(cay.Invalid, "build step timeout %s is not above zero", c.BuildStepTimeout)
-	case c.RestoreTimeout <= 0 || c.RestoreTimeout >= time.Minute: // all that a create, a resume or a rollback may take
-		return cay.Errorf(cay.Invalid, "restore timeout %s is not above zero and below a minute", c.RestoreTimeout)
-	case c.TeamSandboxes < 0 || c.TeamMemoryMB < 0:
-		return cay.Errorf(cay.Invalid, "a team's limits cannot be below 0, which means none")
+// problems lists what is wrong with c, naming the fields.
+func (c Config) problems() []error {
+	var out []error
+	wrong := func(is bool, format string, args ...any) {
+		if is {
+			out = append(out, cay.Errorf(cay.Invalid, format, args...))
+		}
 	}
-	if err := c.checkEdge(); err != nil {
-		return err
-	}
-	if _, err := c.ReserveBytes(); err != nil {
-		return err
-	}
-	if _, err := c.PoolBytes(0); err != nil {
-		return err
-	}
-	if _, err := c.PackageBytes(); err != nil {
-		return err
-	}
+	wrong(!filepath.IsAbs(c.Data), "data directory %q is not an absolute path", c.Data)
+	wrong(!filepath.IsAbs(c.Run), "run directory %q is not an absolute path", c.Run)
+	wrong(filepath.Clean(c.Data) == filepath.Clean(c.Run), "data and run directory are the same: %s", c.Data)
+	wrong(!networkName.MatchString(c.NetworkName), "network name %q is not a letter and at most 5 more letters or digits, in lower case", c.NetworkName)
+	four := c.Network.IsValid() && c.Network.Addr().Is4() && c.Network == c.Network.Masked()
+	wrong(!four, "network %q is not an IPv4 prefix such as 10.201.0.0/16", c.Network)
+	wrong(four && (c.Network.Bits() < 8 || c.Network.Bits() > 28), "network %s is not between /8 and /28", c.Network)
+	wrong(slices.ContainsFunc(c.NetworkOpen, func(p netip.Prefix) bool { return !p.IsValid() || !p.Addr().Is4() || p != p.Masked() }),
+		"network open %v are not IPv4 prefixes such as 10.8.0.0/24", c.NetworkOpen)
+	wrong(slices.ContainsFunc(c.NetworkClosed, func(p netip.Prefix) bool { return !p.IsValid() || p != p.Masked() }),
+		"network closed %v are not prefixes such as 198.51.100.7/32", c.NetworkClosed)
+	wrong(c.BuildReadyTimeout <= 0, "build ready timeout %s is not above zero", c.BuildReadyTimeout)
+	wrong(c.RestoreTimeout <= 0 || c.RestoreTimeout >= time.Minute, // all that a create, a resume or a rollback may take
+		"restore timeout %s is not above zero and below a minute", c.RestoreTimeout)
+	wrong(c.BuildStepTimeout <= 0, "build step timeout %s is not above zero", c.BuildStepTimeout)
+	wrong(c.TeamSandboxes < 0 || c.TeamMemoryMB < 0, "a team's limits cannot be below 0, which means none")
+	out = append(out, c.edgeProblems()...)
+	_, reserve := c.ReserveBytes()
+	_, pool := c.PoolBytes(0)
+	_, packages := c.PackageBytes()
+	out = append(out, reserve, pool, packages)
 	for _, host := range slices.Concat(c.Registries, c.PlainRegistries) {
-		if err := address("registry", host); err != nil {
-			return err
-		}
+		out = append(out, address("registry", host))
 	}
-	if err := address("listen", c.Listen); err != nil {
-		return err
+	out = append(out, address("listen", c.Listen))
+	if c.MetricsListen != "" {
+		out = append(out, address("metrics listen", c.MetricsListen))
 	}
-	for field, at := range map[string]string{"metrics listen": c.MetricsListen, "ssh listen": c.SSHListen} {
-		if at == "" {
-			continue
-		}
-		if err := address(field, at); err != nil {
-			return err
-		}
+	if c.SSHListen != "" {
+		out = append(out, address("ssh listen", c.SSHListen))
 	}
-	return nil
+	return slices.DeleteFunc(out, func(err error) bool { return err == nil })
 }
 
 // ReserveBytes is DiskReserve in bytes; 0 for the usual one.

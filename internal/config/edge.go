@@ -42,27 +42,27 @@ type Edge struct {
 }
 
 var edgeVariables = []Variable{
-	{"CAY_TLS", "TLS on the one port: off, files, local (see cay cert) or acme [files where CAY_TLS_CERT is set, local on localhost without a domain, else off]",
+	{"CAY_TLS", "tls", "TLS on the one port: off, files, local (see cay cert) or acme [files where CAY_TLS_CERT is set, local on localhost without a domain, else off]",
 		func(c *Config, v string) error { c.TLS = v; return nil }},
-	{"CAY_TLS_CERT", "certificate, PEM, its issuers after it; may be renewed in place",
+	{"CAY_TLS_CERT", "tlsCert", "certificate, PEM, its issuers after it; may be renewed in place",
 		func(c *Config, v string) error { c.TLSCert = v; return nil }},
-	{"CAY_TLS_KEY", "its key, PEM",
+	{"CAY_TLS_KEY", "tlsKey", "its key, PEM",
 		func(c *Config, v string) error { c.TLSKey = v; return nil }},
-	{"CAY_TLS_NAMES", "more names and addresses of this server, for a local certificate [its own addresses]",
+	{"CAY_TLS_NAMES", "tlsNames", "more names and addresses of this server, for a local certificate [its own addresses]",
 		func(c *Config, v string) error { c.TLSNames = commas(v); return nil }},
-	{"CAY_ACME_DNS", "who sets DNS records: exec:/path/to/program or rfc2136:server:port",
+	{"CAY_ACME_DNS", "acmeDNS", "who sets DNS records: exec:/path/to/program or rfc2136:server:port",
 		func(c *Config, v string) error { c.ACMEDNS = v; return nil }},
-	{"CAY_ACME_TSIG", "file of the key for rfc2136, as tsig-keygen writes it",
+	{"CAY_ACME_TSIG", "acmeTSIG", "file of the key for rfc2136, as tsig-keygen writes it",
 		func(c *Config, v string) error { c.ACMETSIG = v; return nil }},
-	{"CAY_ACME_EMAIL", "mail address that the authority may write to [none]",
+	{"CAY_ACME_EMAIL", "acmeEmail", "mail address that the authority may write to [none]",
 		func(c *Config, v string) error { c.ACMEEmail = v; return nil }},
-	{"CAY_ACME_DIRECTORY", "the authority's directory [Let's Encrypt]",
+	{"CAY_ACME_DIRECTORY", "acmeDirectory", "the authority's directory [Let's Encrypt]",
 		func(c *Config, v string) error { c.ACMEDirectory = v; return nil }},
-	{"CAY_ACME_ROOTS", "PEM file of what the directory's certificate is signed with [the system's]",
+	{"CAY_ACME_ROOTS", "acmeRoots", "PEM file of what the directory's certificate is signed with [the system's]",
 		func(c *Config, v string) error { c.ACMERoots = v; return nil }},
-	{"CAY_ACME_RESOLVER", "host:port asked whether a record is there [the zone's own servers]",
+	{"CAY_ACME_RESOLVER", "acmeResolver", "host:port asked whether a record is there [the zone's own servers]",
 		func(c *Config, v string) error { c.ACMEResolver = v; return nil }},
-	{"CAY_PATHS", "sandboxes at /s/<id>/<port>/: on or off [on without a domain]",
+	{"CAY_PATHS", "paths", "sandboxes at /s/<id>/<port>/: on or off [on without a domain]",
 		func(c *Config, v string) error { c.Paths = v; return nil }},
 }
 
@@ -135,30 +135,34 @@ func (c Config) PathForm() bool {
 	return c.Paths == "on" || c.Paths == "" && c.Domain == ""
 }
 
-// checkEdge says what is wrong with how clients reach the port.
-func (c Config) checkEdge() error {
+// edgeProblems lists what is wrong with how clients reach the port.
+func (c Config) edgeProblems() []error {
 	host, port, err := net.SplitHostPort(c.Domain)
 	if err != nil {
 		host, port = c.Domain, "1"
 	}
 	_, wrong := strconv.ParseUint(port, 10, 16)
 	mode := c.TLSMode()
+	var out []error
+	if wrong != nil || strings.ContainsAny(host, "/: ") || strings.HasPrefix(host, ".") || c.Domain != "" && host == "" {
+		out = append(out, cay.Errorf(cay.Invalid, "domain %q is not a plain domain name such as sandbox.example.com, with a port or without", c.Domain))
+	}
 	switch {
-	case wrong != nil || strings.ContainsAny(host, "/: ") || strings.HasPrefix(host, ".") || c.Domain != "" && host == "":
-		return cay.Errorf(cay.Invalid, "domain %q is not a plain domain name such as sandbox.example.com, with a port or without", c.Domain)
 	case !slices.Contains([]string{TLSOff, TLSFiles, TLSLocal, TLSACME}, mode):
-		return cay.Errorf(cay.Invalid, "TLS %q is none of off, files, local, acme", mode)
+		out = append(out, cay.Errorf(cay.Invalid, "TLS %q is none of off, files, local, acme", mode))
 	case (mode == TLSFiles) != (c.TLSCert != "") || (c.TLSCert != "") != (c.TLSKey != ""):
-		return cay.Errorf(cay.Invalid, "TLS with files wants both a certificate and a key").WithHint("set CAY_TLS_CERT and CAY_TLS_KEY, and CAY_TLS to nothing or files")
+		out = append(out, cay.Errorf(cay.Invalid, "TLS with files wants both a certificate and a key").
+			WithHint("set CAY_TLS_CERT and CAY_TLS_KEY, and CAY_TLS to nothing or files"))
 	case mode == TLSACME && (c.Domain == "" || c.ACMEDNS == ""):
-		return cay.Errorf(cay.Invalid, "TLS by ACME wants a domain, and who sets its DNS records").WithHint("set CAY_DOMAIN and CAY_ACME_DNS")
-	case !slices.Contains([]string{"", "on", "off"}, c.Paths):
-		return cay.Errorf(cay.Invalid, "paths %q is neither on nor off", c.Paths)
+		out = append(out, cay.Errorf(cay.Invalid, "TLS by ACME wants a domain, and who sets its DNS records").WithHint("set CAY_DOMAIN and CAY_ACME_DNS"))
+	}
+	if !slices.Contains([]string{"", "on", "off"}, c.Paths) {
+		out = append(out, cay.Errorf(cay.Invalid, "paths %q is neither on nor off", c.Paths))
 	}
 	for _, path := range []string{c.TLSCert, c.TLSKey, c.ACMERoots, c.ACMETSIG} {
 		if path != "" && !filepath.IsAbs(path) {
-			return cay.Errorf(cay.Invalid, "the file %q is not an absolute path", path)
+			out = append(out, cay.Errorf(cay.Invalid, "the file %q is not an absolute path", path))
 		}
 	}
-	return nil
+	return out
 }
