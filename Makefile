@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos soak egress fuzz soak-agent density fmt clean soak-interp soak-creates test-desktop release
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos soak egress fuzz soak-agent density fmt clean soak-interp soak-creates test-desktop release release-test
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -67,6 +67,9 @@ soak-interp: ## the code interpreter for CAY_SOAK_INTERP (1m; 1h is the long run
 
 release: ## binaries, bills of materials, Debian packages and checksums, in build/release
 	@scripts/release
+
+release-test: ## the Debian package in clean roots: install, upgrade, remove and purge under sandboxes
+	@scripts/release-test
 
 fmt:
 	gofmt -w $$(git ls-files '*.go')

@@ -18,6 +18,16 @@ step() {
   fi
 }
 
+# stage is step for a function of the script. In one that step calls, a command
+# that fails does not end it, because step asks how it went.
+stage() {
+  local title=$1 start=$SECONDS
+  shift
+  printf '▸ %s\n' "$title"
+  "$@"
+  printf '✓ %s (%d s)\n' "$title" $((SECONDS - start))
+}
+
 die() {
   printf 'error: %s\n' "$1" >&2
   [ $# -lt 2 ] || printf '  hint: %s\n' "$2" >&2
