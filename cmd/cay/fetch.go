@@ -37,11 +37,11 @@ func fetch(ctx context.Context, p *parcel, url, checksum string) error {
 		return cay.Errorf(cay.NotFound, "cannot fetch %s: %s", url, resp.Status)
 	}
 	sum := sha256.New()
-	body, size, done, err := sized(resp)
+	body, size, err := sized(resp)
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer body.Close()
 	if size > fetchMost {
 		return cay.Errorf(cay.Invalid, "%s is larger than %d GB", url, fetchMost>>30)
 	}
@@ -57,23 +57,26 @@ func fetch(ctx context.Context, p *parcel, url, checksum string) error {
 
 // sized is what an answer holds, and how much that is: of one that does not
 // say so, all is written down first.
-func sized(resp *http.Response) (body io.Reader, size int64, done func() error, err error) {
+func sized(resp *http.Response) (body io.ReadCloser, size int64, err error) {
 	from := &fetched{resp.Body, resp.Request.URL.Redacted()}
 	if resp.ContentLength >= 0 {
-		return from, resp.ContentLength, func() error { return nil }, nil
+		return io.NopCloser(from), resp.ContentLength, nil
 	}
 	tmp, err := tempFile()
 	if err != nil {
-		return nil, 0, nil, err
+		return nil, 0, err
 	}
 	size, read, err := disk.Copy(tmp, io.LimitReader(from, fetchMost+1))
 	switch {
 	case read != nil:
-		return nil, 0, nil, errors.Join(read, tmp.Close())
+		return nil, 0, errors.Join(read, tmp.Close())
 	case err != nil:
-		return nil, 0, nil, errors.Join(tempError(err), tmp.Close())
+		return nil, 0, errors.Join(tempError(err), tmp.Close())
 	}
-	return io.NewSectionReader(tmp, 0, size), size, tmp.Close, nil
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.NewSectionReader(tmp, 0, size), tmp}, size, nil
 }
 
 // fetched is the body of an answer that may break off.

@@ -66,7 +66,11 @@ func (a *app) serve(cfg config.Config) error {
 	if err != nil {
 		return err
 	}
-	defer s.Close()
+	defer func() {
+		if err := s.Close(); err != nil {
+			a.logger().Warn("the server did not end cleanly", "err", err)
+		}
+	}()
 	p := newProgress(a.err)
 	err = s.FirstTemplate(a.ctx, p.update)
 	p.end()

@@ -118,8 +118,7 @@ func New(ctx context.Context, cfg config.Config, on Machine, log *slog.Logger) (
 	}
 	s := &Server{cfg: cfg, machine: on, log: log, ready: make(chan struct{}), backlog: builtin.NewBacklog()}
 	if err := s.open(ctx); err != nil {
-		s.Close()
-		return nil, err
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
@@ -335,7 +334,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.running.Go(func() { s.control.Run(work) })
+	s.running.Go(func() { _ = s.control.Run(work) })
 	s.running.Go(func() { s.desk.CollectAlways(work) })
 	s.running.Go(func() { s.desk.WatchDisk(work) })
 	s.running.Go(func() { s.desk.Serve(work, operators) })

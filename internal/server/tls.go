@@ -90,7 +90,7 @@ func onlyTLS(next http.Handler) http.Handler {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
 		w.WriteHeader(http.StatusForbidden)
 		body, _ := json.Marshal(map[string]any{"code": http.StatusForbidden, "message": "This server speaks TLS: use https://" + r.Host})
-		w.Write(body)
+		_, _ = w.Write(body)
 	})
 }
 

@@ -69,8 +69,7 @@ func Open(ctx context.Context, path string, seal Sealer) (*SQLite, error) {
 	}
 	s, err := openIn(ctx, path, seal, room)
 	if err != nil {
-		room.close()
-		return nil, err
+		return nil, errors.Join(err, room.close())
 	}
 	return s, nil
 }

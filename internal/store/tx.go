@@ -57,7 +57,7 @@ func (s *SQLite) try(ctx context.Context, f func(*sql.Tx) error) error {
 	if err != nil {
 		return dbError(err)
 	}
-	defer tx.Rollback() // does nothing after Commit
+	defer func() { _ = tx.Rollback() }() // does nothing after Commit
 	if err := f(tx); err != nil {
 		return dbError(err)
 	}

@@ -81,7 +81,7 @@ func OpenACME(a ACME) (*Managed, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
 	if err := m.config.ManageAsync(ctx, []string{domain, "*." + domain}); err != nil {
-		m.Close()
+		err = errors.Join(err, m.Close())
 		return nil, cay.Wrap(cay.Unavailable, err, "certificates for %s cannot be managed", domain)
 	}
 	return m, nil

@@ -107,7 +107,7 @@ func (a answer) write(w http.ResponseWriter, r *http.Request) {
 		panic(err)
 	}
 	w.WriteHeader(a.Code)
-	w.Write(body)
+	_, _ = w.Write(body)
 }
 
 // isNavigation tells a person's browser from a program, by the name that it

@@ -25,7 +25,7 @@ func (p *Proxy) forward(w http.ResponseWriter, t *trip) {
 	if out.Body != nil {
 		t.upload = &upload{body: out.Body}
 		out.Body = t.upload
-		defer t.upload.Close() // a transport may read on behind our back
+		defer func() { _ = t.upload.Close() }() // a transport may read on behind our back
 	}
 	resp, err := t.send(w, out)
 	if err != nil {

@@ -28,7 +28,7 @@ func (l *lane) tunnel(ctx context.Context, network, addr string) net.Conn {
 	stop := context.AfterFunc(ctx, func() { conn.abort() })
 	r, ok := l.ask(conn, host, port)
 	if !stop() || !ok {
-		conn.Close()
+		_ = conn.Close()
 		return nil
 	}
 	return &tunnelConn{laneConn: conn, r: r}

@@ -236,7 +236,7 @@ func writeError(w http.ResponseWriter, e e2b.Error, retry cay.Retry) {
 		h.Set("Retry-After", strconv.Itoa(int(retry.After/time.Second)))
 	}
 	w.WriteHeader(int(e.Code))
-	json.NewEncoder(w).Encode(e) // the client may be gone
+	_ = json.NewEncoder(w).Encode(e) // the client may be gone
 }
 
 // badBody answers for a body that could not be read.

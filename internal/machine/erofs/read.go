@@ -41,7 +41,7 @@ func Open(path string) (*Tree, error) {
 		f.Close()
 		return nil, err
 	}
-	defer unix.Munmap(data)
+	defer func() { _ = unix.Munmap(data) }()
 	root, err := load(f, data)
 	if err != nil {
 		f.Close()

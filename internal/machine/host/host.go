@@ -146,7 +146,7 @@ func EndAll(ctx context.Context, e Engine) error {
 			return nil
 		})
 	}
-	kills.Wait()
+	_ = kills.Wait() // errs has them
 	return errors.Join(errs...)
 }
 

@@ -152,7 +152,7 @@ func (n *Node) takeFiles(ctx context.Context, id cay.SnapshotID) error {
 	}
 	defer admitted()
 	checked := n.check(ctx, from)
-	defer func() { cancel(nil); checked() }() // no reader is left
+	defer func() { cancel(nil); _ = checked() }() // no reader is left
 	if inst.slot, err = n.cfg.Net.Acquire(ctx); err != nil {
 		return err
 	}

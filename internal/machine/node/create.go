@@ -164,7 +164,7 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) error {
 	}
 	defer admitted()
 	checked := n.check(ctx, from)
-	defer func() { cancel(nil); checked() }() // no reader is left
+	defer func() { cancel(nil); _ = checked() }() // no reader is left
 	inst.boot, inst.notice = from.record.Boot, from.notice
 	if inst.slot, err = n.cfg.Net.Acquire(ctx); err != nil {
 		return by.failed(ctx, "get a network slot", err)

@@ -17,6 +17,7 @@ package node
 import (
 	"archive/tar"
 	"context"
+	"errors"
 	"io"
 	"iter"
 	"log/slog"
@@ -216,8 +217,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	n.pool = pool{budget: cfg.PoolMemory, wake: make(chan struct{}, 1), supplies: map[cay.SnapshotID]*supply{}}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if err := n.recover(ctx); err != nil {
-		n.Close()
-		return nil, err
+		return nil, errors.Join(err, n.Close())
 	}
 	if cfg.PoolMemory > 0 {
 		n.work.Go(n.keepPool)

@@ -24,7 +24,7 @@ func (m *Manager) Acquire(ctx context.Context) (Slot, error) {
 				return m.slot(index), nil
 			}
 			// It was damaged from outside. Drop it and look further.
-			m.drop(index)
+			_ = m.drop(index)
 			continue
 		}
 		if err := m.build(index); err != nil {

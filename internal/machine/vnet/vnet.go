@@ -167,8 +167,7 @@ func Open(ctx context.Context, cfg Config) (*Manager, error) {
 		shaped:  map[int]cay.Bandwidth{},
 	}
 	if err := m.open(ctx, cfg.Resolvers); err != nil {
-		m.Close()
-		return nil, err
+		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
 }

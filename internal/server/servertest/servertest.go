@@ -147,7 +147,7 @@ func (w *World) AddTeam(name string) (cay.Team, string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	defer db.Close()
+	defer func() { _ = db.Close() }()
 	team := cay.Team{ID: cay.NewTeamID(), Name: name, CreatedAt: time.Now()}
 	if err := db.AddTeam(w.t.Context(), team); err != nil {
 		w.t.Fatal(err)

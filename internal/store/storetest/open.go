@@ -18,6 +18,6 @@ func Open(t testing.TB, path string) *store.SQLite {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Close() })
+	t.Cleanup(func() { _ = s.Close() })
 	return s
 }

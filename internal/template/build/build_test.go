@@ -301,14 +301,14 @@ func TestUploads(t *testing.T) {
 		if err := b.Upload(t.Context(), team, hash, bytes.NewReader(text), int64(len(text))); err != nil {
 			t.Fatal(err)
 		}
-		in, done, err := b.openUpload(team, hash)
+		in, err := b.openUpload(team, hash)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if h, err := tar.NewReader(in).Next(); err != nil || h.Name != "f" {
 			t.Errorf("%s: %+v, %v", name, h, err)
 		}
-		if err := done(); err != nil {
+		if err := in.Close(); err != nil {
 			t.Error(err)
 		}
 	}

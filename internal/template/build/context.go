@@ -87,31 +87,37 @@ func (b *Builder) eachUpload(drop func(path string, st fs.FileInfo) bool) error 
 	return err
 }
 
+// upload is the tar of an upload that is read, over its file.
+type upload struct {
+	io.Reader
+	io.Closer
+}
+
 // openUpload opens an archive as the tar that it holds, which may be
 // compressed.
-func (b *Builder) openUpload(team cay.TeamID, hash string) (io.Reader, func() error, error) {
+func (b *Builder) openUpload(team cay.TeamID, hash string) (io.ReadCloser, error) {
 	f, err := os.Open(b.upload(team, hash))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, cay.Errorf(cay.Invalid, "the files of this step were never uploaded").WithHint("build again; the SDK uploads them")
+		return nil, cay.Errorf(cay.Invalid, "the files of this step were never uploaded").WithHint("build again; the SDK uploads them")
 	}
 	if err != nil {
-		return nil, nil, disk.Error(err, "open an archive")
+		return nil, disk.Error(err, "open an archive")
 	}
 	in := bufio.NewReaderSize(f, 1<<20)
 	head, err := in.Peek(2)
 	if err != nil && err != io.EOF {
 		f.Close()
-		return nil, nil, disk.Error(err, "read an archive")
+		return nil, disk.Error(err, "read an archive")
 	}
 	if len(head) < 2 || head[0] != 0x1f || head[1] != 0x8b {
-		return in, f.Close, nil
+		return upload{in, f}, nil
 	}
 	z, err := gzip.NewReader(in)
 	if err != nil {
 		f.Close()
-		return nil, nil, badArchive(err)
+		return nil, badArchive(err)
 	}
-	return z, f.Close, nil
+	return upload{z, f}, nil
 }
 
 // errDamaged is in errors that are an archive's own fault.

@@ -65,11 +65,11 @@ func (s source) rename(name string) (string, bool) {
 // firstNames reads the archive's first names, at most as many as tell a COPY
 // of much from one of little. single says that it is one file and nothing else.
 func (r *run) firstNames(s cay.BuildStep) (much, single bool, err error) {
-	in, done, err := r.openUpload(r.spec.Team, s.FilesHash)
+	in, err := r.openUpload(r.spec.Team, s.FilesHash)
 	if err != nil {
 		return false, false, err
 	}
-	defer done()
+	defer in.Close()
 	files, dir := 0, false
 	t, read := tar.NewReader(in), int64(0)
 	for files <= graftAbove && (files < 2 || read < scanMost) {
@@ -158,11 +158,11 @@ func (r *run) copyStep(ctx context.Context, s cay.BuildStep) error {
 	if c.user, err = r.account(ctx, c.user); err != nil {
 		return stepError("COPY", err)
 	}
-	in, done, err := r.openUpload(r.spec.Team, s.FilesHash)
+	in, err := r.openUpload(r.spec.Team, s.FilesHash)
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer in.Close()
 	archive, pipe := io.Pipe()
 	translated := make(chan error, 1)
 	go func() {

@@ -168,11 +168,11 @@ func (r *run) graft(ctx context.Context, s cay.BuildStep, c copying) (bool, erro
 	}
 	dir, there := placeIn(tree, c.dest)
 	dir, c.name = c.target(dir, there)
-	in, done, err := r.openUpload(r.spec.Team, s.FilesHash)
+	in, err := r.openUpload(r.spec.Team, s.FilesHash)
 	if err != nil {
 		return false, err
 	}
-	defer done()
+	defer in.Close()
 	g := &grafting{tree: tree, owner: owner, dir: dir}
 	c.put = g.put
 	most := int64(r.spec.Limits.DiskMB) << 20

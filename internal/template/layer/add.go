@@ -261,7 +261,7 @@ func (s *Store) sealPack(w *writer) (digest string, err error) {
 	sum := sha256.New()
 	for _, f := range w.out.Files {
 		if f.Size > 0 && f.Pack == w.mine {
-			io.WriteString(sum, f.Sum)
+			_, _ = io.WriteString(sum, f.Sum)
 		}
 	}
 	digest = hex.EncodeToString(sum.Sum(nil))

@@ -62,7 +62,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, as string, step func(st
 }
 
 // spool writes an archive to disk, unzipped, within the limits.
-func (s *Store) spool(ctx context.Context, r io.Reader, to string) error {
+func (s *Store) spool(ctx context.Context, r io.Reader, to string) (err error) {
 	in := bufio.NewReaderSize(r, 1<<16)
 	var from io.Reader = in
 	if magic, _ := in.Peek(2); string(magic) == "\x1f\x8b" {
@@ -76,7 +76,11 @@ func (s *Store) spool(ctx context.Context, r io.Reader, to string) error {
 	if err != nil {
 		return disk.Error(err, "make %s", to)
 	}
-	defer f.Close()
+	defer func() {
+		if closed := f.Close(); err == nil && closed != nil {
+			err = disk.Error(closed, "write the archive to disk")
+		}
+	}()
 	most := s.opts.Limits.Bytes
 	n, err := io.Copy(f, io.LimitReader(&cancelled{ctx, from}, most+1))
 	switch {

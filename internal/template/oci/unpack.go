@@ -45,7 +45,7 @@ func unpack(ctx context.Context, img v1.Image, config *v1.ConfigFile, dir string
 	if err != nil {
 		return used{}, disk.Error(err, "open %s", dir)
 	}
-	defer t.close()
+	defer func() { _ = t.close() }()
 	u := &unpacker{tree: t, left: limits}
 	for i, l := range layers {
 		which := fmt.Sprintf("layer %d of %d", i+1, len(layers))

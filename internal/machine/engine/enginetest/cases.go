@@ -358,7 +358,7 @@ func (s *suite) outOfMemory(t *testing.T) {
 	id := s.start(t, at)
 	death, err := s.Watch(id)
 	must(t, err)
-	go at.try(t.Context(), "/eat", "mb", "2000") // its answer never comes
+	go func() { _, _, _ = at.try(t.Context(), "/eat", "mb", "2000") }() // its answer never comes
 	if d := receive(t, death); d.Cause != cay.CauseOutOfMemory || d.Detail == "" {
 		t.Errorf("death out of memory: %+v", d)
 	}

@@ -155,7 +155,7 @@ func (s *suite) brokenRestore(t *testing.T) {
 // meanwhile and finds them gone.
 func killBeside(t *testing.T, id cay.InstanceID, pid int) {
 	_ = unix.Kill(pid, unix.SIGSTOP)
-	defer unix.Kill(pid, unix.SIGCONT)
+	defer func() { _ = unix.Kill(pid, unix.SIGCONT) }()
 	soon(t, "its processes are gone", func() bool {
 		left := beside(id, pid)
 		for _, other := range left {

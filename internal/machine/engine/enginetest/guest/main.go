@@ -63,7 +63,7 @@ func main() {
 				w.WriteHeader(http.StatusConflict)
 				text = err.Error()
 			}
-			io.WriteString(w, text)
+			_, _ = io.WriteString(w, text)
 		})
 	}
 	fmt.Fprintln(os.Stderr, http.ListenAndServe(":8080", nil))
