@@ -57,7 +57,7 @@ func (w *world) setEnv(env map[string]string) {
 
 // newWorld starts a server with a default context that is not warmed, unless
 // start.
-func newWorld(t *testing.T, start bool) *world {
+func newWorld(t testing.TB, start bool) *world {
 	t.Helper()
 	languages := slices.DeleteFunc(Languages(), func(lang string) bool { return lang == langJava }) // takes its time
 	w := openWorld(t, Config{Python: python(t), Languages: languages})
@@ -72,7 +72,7 @@ func newWorld(t *testing.T, start bool) *world {
 }
 
 // openWorld serves kernels that start when they are asked for.
-func openWorld(t *testing.T, cfg Config) *world {
+func openWorld(t testing.TB, cfg Config) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "cayi") // socket paths must be short
 	if err != nil {
@@ -129,7 +129,7 @@ func (x *execution) text() string {
 	return ""
 }
 
-func (w *world) post(ctx context.Context, t *testing.T, path string, body any) *http.Response {
+func (w *world) post(ctx context.Context, t testing.TB, path string, body any) *http.Response {
 	t.Helper()
 	b, err := json.Marshal(body)
 	if err != nil {
@@ -149,7 +149,7 @@ func (w *world) post(ctx context.Context, t *testing.T, path string, body any) *
 }
 
 // execute runs a request to the end of its stream.
-func (w *world) execute(t *testing.T, body map[string]any) *execution {
+func (w *world) execute(t testing.TB, body map[string]any) *execution {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -162,7 +162,7 @@ func (w *world) execute(t *testing.T, body map[string]any) *execution {
 	return gather(t, resp.Body)
 }
 
-func gather(t *testing.T, r io.Reader) *execution {
+func gather(t testing.TB, r io.Reader) *execution {
 	t.Helper()
 	x := &execution{}
 	lines := bufio.NewReader(r)
@@ -231,7 +231,7 @@ func (w *world) shows(t *testing.T, lang, field, code string) {
 }
 
 // run executes code in the default context.
-func (w *world) run(t *testing.T, code string) *execution {
+func (w *world) run(t testing.TB, code string) *execution {
 	t.Helper()
 	return w.execute(t, map[string]any{"code": code})
 }
