@@ -12,20 +12,15 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/config"
-	"github.com/cay-run/cay/internal/conns/outside"
 	"github.com/cay-run/cay/internal/control"
-	"github.com/cay-run/cay/internal/control/logbook"
 	"github.com/cay-run/cay/internal/edge/certs"
 	"github.com/cay-run/cay/internal/edge/proxy"
-	"github.com/cay-run/cay/internal/edge/rest"
 	"github.com/cay-run/cay/internal/edge/sshd"
 	"github.com/cay-run/cay/internal/keys/seal"
 	"github.com/cay-run/cay/internal/machine/egress"
@@ -80,7 +75,11 @@ type Server struct {
 	firstKey string
 	tokensOf *auth.Tokens
 
-	snapshots *snapshot.Dir
+	host      *host.Machine
+	diverted  sync.WaitGroup // that serve what the packet filter diverts
+	records   *store.SQLite
+	sealer    *seal.Key
+	authority *egress.Authority // of what guests see at egress
 	templates *builtin.Builder
 	backlog   *builtin.Backlog
 	builds    *build.Builder
@@ -121,179 +120,6 @@ func New(ctx context.Context, cfg config.Config, on Machine, log *slog.Logger) (
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
-}
-
-func (s *Server) open(ctx context.Context) error {
-	if err := s.begin(ctx); err != nil {
-		return err
-	}
-	m, err := s.machine.Open(ctx, operator.Host(s.cfg), s.log)
-	if err != nil {
-		return err
-	}
-	s.snapshots = m.Snapshots
-	s.later(func() error { s.snapshots.Settle(); return nil })
-	s.later(m.Net.Close)
-	if err := s.openNode(ctx, m); err != nil {
-		return err
-	}
-	if err := s.openControl(ctx, m); err != nil {
-		return err
-	}
-	for _, name := range s.templates.Wanted() {
-		if built, err := s.templates.Current(name); err == nil {
-			if err := s.publish(ctx, built); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// begin takes the directories, which only one server can have, and looks the
-// host over.
-func (s *Server) begin(ctx context.Context) error {
-	lock, err := host.Take(ctx, operator.Host(s.cfg))
-	if err != nil {
-		return err
-	}
-	s.later(lock.Close)
-	if err := doctor.Port(ctx, s.cfg); err != nil {
-		return err
-	}
-	return s.machine.Check(ctx, s.cfg)
-}
-
-func (s *Server) openNode(ctx context.Context, m *host.Machine) error {
-	s.proxy = proxy.New(proxy.Config{
-		Lookup: s.lookup,
-		Asleep: s.asleep,
-		Wake:   s.wake,
-		Used:   s.used,
-		Tokens: s.tokens,
-		Domain: s.cfg.Domain,
-		Paths:  s.cfg.PathForm(),
-		Log:    s.log,
-	})
-	s.later(func() error { s.proxy.Close(); return nil })
-	tokens, err := auth.OpenTokens(s.cfg.Data)
-	if err != nil {
-		return err
-	}
-	s.tokensOf = tokens
-	authority, err := s.openEgress(m)
-	if err != nil {
-		return err
-	}
-	if err := s.openLocal(); err != nil {
-		return err
-	}
-	var own []byte // guests reach each other by the server's names too
-	if s.local != nil {
-		own = s.local.PEM()
-	}
-	pool, err := poolMemory(s.cfg)
-	if err != nil {
-		return err
-	}
-	s.node, err = node.Open(ctx, node.Config{
-		Dir:       operator.Host(s.cfg).Instances(),
-		Disk:      operator.Reserve(s.cfg),
-		Reserved:  operator.Host(s.cfg).Reserved(),
-		Engine:    m.Engine,
-		Net:       m.Net,
-		Egress:    s.egress,
-		Authority: string(authority.PEM()) + string(own),
-		Snapshots: m.Snapshots,
-		OnGone:    s.proxy.Cut,
-		Token:     tokens.Access,
-		Traffic:   tokens.Traffic,
-		Room:      m.Room,
-		Log:       s.log,
-
-		PoolMemory:  pool,
-		TrustAlways: s.packages != nil,
-	})
-	if err != nil {
-		return err
-	}
-	s.later(s.node.Close)
-	var images builtin.Images
-	if s.machine.Images != nil {
-		images = s.machine.Images(m.Snapshots)
-	}
-	s.templates = builtin.New(builtin.Config{
-		Data:            s.cfg.Data,
-		Node:            s.node,
-		Snapshots:       m.Snapshots,
-		Images:          images,
-		AgentPath:       m.Binaries.AgentPath,
-		AgentDigest:     m.Binaries.AgentDigest,
-		Authority:       authority.PEM(),
-		ServerAuthority: own,
-		Log:             s.log,
-	})
-	s.images = oci.NewTeams(filepath.Join(s.cfg.Data, "oci"), oci.Options{
-		Allowed: s.cfg.Registries, PlainHTTP: s.cfg.PlainRegistries,
-		Networks: outside.Networks{Opened: s.cfg.NetworkOpen, Closed: append(slices.Clone(s.cfg.NetworkClosed), s.cfg.Network)},
-	})
-	s.builds, err = build.New(build.Config{
-		Data: s.cfg.Data, Node: s.node, Snapshots: m.Snapshots, Images: s.images, AgentPath: m.Binaries.AgentPath,
-		Times: build.Times{Step: s.cfg.BuildStepTimeout, Ready: s.cfg.BuildReadyTimeout}, Log: s.log,
-	})
-	return err
-}
-
-func (s *Server) openControl(ctx context.Context, m *host.Machine) error {
-	key, err := seal.Open(s.cfg.Data)
-	if err != nil {
-		return err
-	}
-	db, err := store.Open(ctx, operator.Host(s.cfg).Database(), key)
-	if err != nil {
-		return err
-	}
-	s.later(db.Close)
-	if s.team, s.firstKey, err = auth.FirstStart(ctx, db); err != nil {
-		return err
-	}
-	logs, err := logbook.Open(filepath.Join(s.cfg.Data, "logs"))
-	if err != nil {
-		return err
-	}
-	s.control, err = control.Open(ctx, control.Config{
-		Store: db, Node: s.node.Service(), NodeID: nodeID, Tokens: s.tokensOf, Sealer: key, Logs: logs, Log: s.log,
-		TeamSandboxes: s.cfg.TeamSandboxes, TeamMemoryMB: s.cfg.TeamMemoryMB,
-		Builder: s.builds, Reserved: builtin.Names(), Extras: builtin.Extras(), Backlog: s.backlog,
-	})
-	if err != nil {
-		return err
-	}
-	s.desk = operator.New(operator.Config{
-		Host: operator.Host(s.cfg), Team: s.team, Store: db, Control: s.control, Node: s.node,
-		Snapshots: s.snapshots, Templates: s.templates, Builds: s.builds, Packages: s.packages,
-		Disk: operator.Reserve(s.cfg), Publish: s.publish, Backlog: s.backlog, Log: s.log,
-	})
-	keys := auth.New(db)
-	if err := s.openSSH(keys); err != nil {
-		return err
-	}
-	face := rest.New(rest.Config{
-		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Builds: s.control.Queue, Auth: keys, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
-		Images: s.images, Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
-		Defaults: builtin.Descriptions(),
-	})
-	s.http = &http.Server{
-		Handler:           s.proxy.Wrap(s.requests.count(face)),
-		ReadHeaderTimeout: time.Minute,
-		IdleTimeout:       idleTime,
-		Protocols:         new(http.Protocols),
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-	}
-	s.http.RegisterOnShutdown(s.control.EndStreams)
-	s.http.Protocols.SetHTTP1(true)
-	s.http.Protocols.SetUnencryptedHTTP2(true)
-	return s.openTLS()
 }
 
 // later has Close call f, before what was opened earlier.

@@ -51,20 +51,22 @@ type Config struct {
 	Server *Server
 	// TLS verifies servers; nil trusts whom the host trusts.
 	TLS *tlsRoots
-	// OnDenied is told of every refusal. It must not block.
-	OnDenied func(cay.SandboxID, cay.TeamID, cay.Connection)
+	// OnDenied is told of refusals, of the same one once a minute. It is called
+	// by one goroutine, which no guest waits for; its context ends with Close.
+	OnDenied func(context.Context, cay.SandboxID, cay.Connection)
 	Log      *slog.Logger
 }
 
 // Proxy takes diverted connections on. Its methods are safe for concurrent
 // use.
 type Proxy struct {
-	cfg    Config
-	names  *resolver
-	web    *web
-	ctx    context.Context
-	cancel context.CancelFunc
-	work   sync.WaitGroup
+	cfg     Config
+	denials *denials // nil where OnDenied is
+	names   *resolver
+	web     *web
+	ctx     context.Context
+	cancel  context.CancelFunc
+	work    sync.WaitGroup
 
 	mu     sync.RWMutex
 	guests map[netip.Addr]*guest
@@ -77,7 +79,7 @@ type guest struct {
 	rules   atomic.Pointer[rules]
 	log     ring
 	asking  atomic.Int32 // questions by datagram under way
-	told    func(cay.SandboxID, cay.TeamID, cay.Connection)
+	told    *denials     // nil tells none
 
 	mu    sync.Mutex
 	flows map[*flow]struct{}
@@ -108,6 +110,10 @@ func New(cfg Config) *Proxy {
 	p := &Proxy{cfg: cfg, names: newResolver(cfg.Resolvers, cfg.Closed), guests: map[netip.Addr]*guest{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.web = newWeb(p)
+	if cfg.OnDenied != nil {
+		p.denials = newDenials()
+		p.work.Go(func() { p.denials.run(p.ctx, cfg.OnDenied) })
+	}
 	return p
 }
 
@@ -136,7 +142,7 @@ func (p *Proxy) Set(addr netip.Addr, spec cay.InstanceSpec) {
 		if g != nil {
 			g.end()
 		}
-		g = &guest{sandbox: spec.Sandbox, team: spec.Team, told: p.cfg.OnDenied, flows: map[*flow]struct{}{}}
+		g = &guest{sandbox: spec.Sandbox, team: spec.Team, told: p.denials, flows: map[*flow]struct{}{}}
 		p.guests[addr] = g
 	}
 	p.mu.Unlock()
@@ -220,7 +226,7 @@ func (g *guest) refuse(c cay.Connection) {
 	c.At, c.Allowed = time.Now(), false
 	g.log.add(c)
 	if g.told != nil {
-		g.told(g.sandbox, g.team, c)
+		g.told.add(g.sandbox, c)
 	}
 }
 

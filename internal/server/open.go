@@ -1,0 +1,244 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/conns/outside"
+	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/logbook"
+	"github.com/cay-run/cay/internal/edge/proxy"
+	"github.com/cay-run/cay/internal/edge/rest"
+	"github.com/cay-run/cay/internal/keys/seal"
+	"github.com/cay-run/cay/internal/machine/host"
+	"github.com/cay-run/cay/internal/machine/node"
+	"github.com/cay-run/cay/internal/operator"
+	"github.com/cay-run/cay/internal/operator/doctor"
+	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/template/build"
+	"github.com/cay-run/cay/internal/template/builtin"
+	"github.com/cay-run/cay/internal/template/oci"
+)
+
+// open puts the parts together, each after what it needs; Close gives them back
+// in the opposite order.
+//
+//   - begin comes before anything in the directories is read: one server at a
+//     time has them.
+//   - The records come before all that may write them, so that they are closed
+//     after it: a guest's connection asks for secrets, and a refusal is an event.
+//   - The machine comes next, without which nothing runs.
+//   - The proxy comes before the node, which tells it of each instance that is
+//     over, also of those that it finds dead; the egress, because the node sets
+//     the rules of each instance that it adopts.
+//   - The node adopts what an earlier server left and ends whatever else the
+//     engine runs. No build may have borrowed an instance by then: templates and
+//     builds come after it.
+//   - Control compares the records with what the node has. Calls of the parts
+//     above that need it wait until Run, for ready.
+//   - The faces come last: nothing of theirs listens before Run.
+func (s *Server) open(ctx context.Context) error {
+	steps := []func(context.Context) error{
+		s.begin, s.openRecords, s.openMachine, s.openProxy, s.openNode, s.openTemplates, s.openControl, s.openFaces, s.publishBuilt,
+	}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin takes the directories, which only one server can have, and looks the
+// host over.
+func (s *Server) begin(ctx context.Context) error {
+	lock, err := host.Take(ctx, operator.Host(s.cfg))
+	if err != nil {
+		return err
+	}
+	s.later(lock.Close)
+	if err := doctor.Port(ctx, s.cfg); err != nil {
+		return err
+	}
+	return s.machine.Check(ctx, s.cfg)
+}
+
+// openRecords opens the records, with the key of what is sealed in them.
+func (s *Server) openRecords(ctx context.Context) (err error) {
+	if s.sealer, err = seal.Open(s.cfg.Data); err != nil {
+		return err
+	}
+	if s.tokensOf, err = auth.OpenTokens(s.cfg.Data); err != nil {
+		return err
+	}
+	if s.records, err = store.Open(ctx, operator.Host(s.cfg).Database(), s.sealer); err != nil {
+		return err
+	}
+	s.later(s.records.Close)
+	return nil
+}
+
+// openMachine opens the machine.
+func (s *Server) openMachine(ctx context.Context) (err error) {
+	if s.host, err = s.machine.Open(ctx, operator.Host(s.cfg), s.log); err != nil {
+		return err
+	}
+	s.later(func() error { s.host.Snapshots.Settle(); return nil })
+	s.later(func() error { s.diverted.Wait(); return nil })
+	s.later(s.host.Net.Close)
+	return nil
+}
+
+// openProxy makes the ways to sandboxes, and from them outwards.
+func (s *Server) openProxy(context.Context) error {
+	s.proxy = proxy.New(proxy.Config{
+		Lookup: s.lookup,
+		Asleep: s.asleep,
+		Wake:   s.wake,
+		Used:   s.used,
+		Tokens: s.tokens,
+		Domain: s.cfg.Domain,
+		Paths:  s.cfg.PathForm(),
+		Log:    s.log,
+	})
+	s.later(func() error { s.proxy.Close(); return nil })
+	if err := s.openEgress(); err != nil {
+		return err
+	}
+	return s.openLocal()
+}
+
+// ownAuthority is the authority of the server's own names, which guests trust:
+// they reach each other by them. Nil where there is none.
+func (s *Server) ownAuthority() []byte {
+	if s.local == nil {
+		return nil
+	}
+	return s.local.PEM()
+}
+
+// openNode adopts what an earlier server left.
+func (s *Server) openNode(ctx context.Context) error {
+	pool, err := poolMemory(s.cfg)
+	if err != nil {
+		return err
+	}
+	s.node, err = node.Open(ctx, node.Config{
+		Dir:       operator.Host(s.cfg).Instances(),
+		Disk:      operator.Reserve(s.cfg),
+		Reserved:  operator.Host(s.cfg).Reserved(),
+		Engine:    s.host.Engine,
+		Net:       s.host.Net,
+		Egress:    s.egress,
+		Authority: string(s.authority.PEM()) + string(s.ownAuthority()),
+		Snapshots: s.host.Snapshots,
+		OnGone:    s.proxy.Cut,
+		Token:     s.tokensOf.Access,
+		Traffic:   s.tokensOf.Traffic,
+		Room:      s.host.Room,
+		Log:       s.log,
+
+		PoolMemory:  pool,
+		TrustAlways: s.packages != nil,
+	})
+	if err != nil {
+		return err
+	}
+	s.later(s.node.Close)
+	return nil
+}
+
+// openTemplates makes the builders of templates: of those that Cay brings, and
+// of users'.
+func (s *Server) openTemplates(context.Context) (err error) {
+	var images builtin.Images
+	if s.machine.Images != nil {
+		images = s.machine.Images(s.host.Snapshots)
+	}
+	s.templates = builtin.New(builtin.Config{
+		Data:            s.cfg.Data,
+		Node:            s.node,
+		Snapshots:       s.host.Snapshots,
+		Images:          images,
+		AgentPath:       s.host.Binaries.AgentPath,
+		AgentDigest:     s.host.Binaries.AgentDigest,
+		Authority:       s.authority.PEM(),
+		ServerAuthority: s.ownAuthority(),
+		Log:             s.log,
+	})
+	s.images = oci.NewTeams(filepath.Join(s.cfg.Data, "oci"), oci.Options{
+		Allowed: s.cfg.Registries, PlainHTTP: s.cfg.PlainRegistries,
+		Networks: outside.Networks{Opened: s.cfg.NetworkOpen, Closed: append(slices.Clone(s.cfg.NetworkClosed), s.cfg.Network)},
+	})
+	s.builds, err = build.New(build.Config{
+		Data: s.cfg.Data, Node: s.node, Snapshots: s.host.Snapshots, Images: s.images, AgentPath: s.host.Binaries.AgentPath,
+		Times: build.Times{Step: s.cfg.BuildStepTimeout, Ready: s.cfg.BuildReadyTimeout}, Log: s.log,
+	})
+	return err
+}
+
+// openControl brings the records and the node to agree.
+func (s *Server) openControl(ctx context.Context) (err error) {
+	if s.team, s.firstKey, err = auth.FirstStart(ctx, s.records); err != nil {
+		return err
+	}
+	logs, err := logbook.Open(filepath.Join(s.cfg.Data, "logs"))
+	if err != nil {
+		return err
+	}
+	s.control, err = control.Open(ctx, control.Config{
+		Store: s.records, Node: s.node.Service(), NodeID: nodeID, Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Log: s.log,
+		TeamSandboxes: s.cfg.TeamSandboxes, TeamMemoryMB: s.cfg.TeamMemoryMB,
+		Builder: s.builds, Reserved: builtin.Names(), Extras: builtin.Extras(), Backlog: s.backlog,
+	})
+	if err != nil {
+		return err
+	}
+	s.desk = operator.New(operator.Config{
+		Host: operator.Host(s.cfg), Team: s.team, Store: s.records, Control: s.control, Node: s.node,
+		Snapshots: s.host.Snapshots, Templates: s.templates, Builds: s.builds, Packages: s.packages,
+		Disk: operator.Reserve(s.cfg), Publish: s.publish, Backlog: s.backlog, Log: s.log,
+	})
+	return nil
+}
+
+// openFaces makes what answers clients.
+func (s *Server) openFaces(context.Context) error {
+	keys := auth.New(s.records)
+	if err := s.openSSH(keys); err != nil {
+		return err
+	}
+	face := rest.New(rest.Config{
+		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Builds: s.control.Queue, Auth: keys, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
+		Images: s.images, Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
+		Defaults: builtin.Descriptions(),
+	})
+	s.http = &http.Server{
+		Handler:           s.proxy.Wrap(s.requests.count(face)),
+		ReadHeaderTimeout: time.Minute,
+		IdleTimeout:       idleTime,
+		Protocols:         new(http.Protocols),
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	s.http.RegisterOnShutdown(s.control.EndStreams)
+	s.http.Protocols.SetHTTP1(true)
+	s.http.Protocols.SetUnencryptedHTTP2(true)
+	return s.openTLS()
+}
+
+// publishBuilt offers the templates that are built already.
+func (s *Server) publishBuilt(ctx context.Context) error {
+	for _, name := range s.templates.Wanted() {
+		if built, err := s.templates.Current(name); err == nil {
+			if err := s.publish(ctx, built); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
