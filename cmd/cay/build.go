@@ -10,6 +10,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
+	"github.com/cay-run/cay/internal/cli/parcel"
 	"github.com/cay-run/cay/internal/template/dockerfile"
 )
 
@@ -48,7 +49,7 @@ func (c *buildCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	files, err := openContext(c.Dir, c.File)
+	files, err := parcel.OpenContext(c.Dir, c.File)
 	if err != nil {
 		return err
 	}
@@ -73,7 +74,7 @@ type dockerBuild struct {
 	cmd     *buildCmd
 	app     *app
 	api     *client.Client
-	files   *buildContext
+	files   *parcel.Context
 	secrets buildSecrets
 	plan    dockerfile.Plan
 	stages  []client.Build          // done
@@ -201,18 +202,18 @@ func (b *dockerBuild) step(build client.Build, s dockerfile.Step) ([]client.Buil
 // and sends it.
 func (b *dockerBuild) copy(build client.Build, s dockerfile.Step) (client.BuildStep, error) {
 	c := s.Copy
-	p, err := newParcel()
+	p, err := parcel.New()
 	if err != nil {
 		return client.BuildStep{}, err
 	}
-	defer p.remove()
+	defer p.Remove()
 	if c.Stage >= 0 {
 		err = b.packStage(p, *c)
 	} else {
-		err = b.files.pack(b.app.ctx, p, *c)
+		err = b.files.Pack(b.app.ctx, p, *c)
 	}
 	if err == nil {
-		err = p.seal()
+		err = p.Seal()
 	}
 	if err != nil {
 		if e, ok := err.(*cay.Error); ok {
@@ -224,11 +225,11 @@ func (b *dockerBuild) copy(build client.Build, s dockerfile.Step) (client.BuildS
 	}
 	owner := or(c.Owner, "root") // Docker's rule, for every USER
 	args := []string{".", c.Dest, owner, c.Mode}
-	if p.single != "" {
-		args[0] = p.single
+	if p.Single() != "" {
+		args[0] = p.Single()
 	}
-	hash := p.hash(args)
-	if err := b.api.UploadFiles(b.app.ctx, build, hash, p.size, p.open); err != nil {
+	hash := p.Hash(args)
+	if err := b.api.UploadFiles(b.app.ctx, build, hash, p.Size(), p.Open); err != nil {
 		return client.BuildStep{}, err
 	}
 	return client.BuildStep{Type: "COPY", Args: args, FilesHash: hash}, nil

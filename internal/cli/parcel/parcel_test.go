@@ -1,4 +1,4 @@
-package main
+package parcel
 
 import (
 	"archive/tar"
@@ -38,24 +38,24 @@ func write(t *testing.T, dir string, files map[string]string) {
 }
 
 // packed packs a COPY of a directory and lists the archive.
-func packed(t *testing.T, dir string, c dockerfile.Copy) (string, *parcel, error) {
+func packed(t *testing.T, dir string, c dockerfile.Copy) (string, *Parcel, error) {
 	t.Helper()
-	ctx, err := openContext(dir, filepath.Join(dir, "Dockerfile"))
+	ctx, err := OpenContext(dir, filepath.Join(dir, "Dockerfile"))
 	if err != nil {
 		return "", nil, err
 	}
-	p, err := newParcel()
+	p, err := New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.remove)
-	if err := ctx.pack(t.Context(), p, c); err != nil {
+	t.Cleanup(p.Remove)
+	if err := ctx.Pack(t.Context(), p, c); err != nil {
 		return "", nil, err
 	}
-	if err := p.seal(); err != nil {
+	if err := p.Seal(); err != nil {
 		return "", nil, err
 	}
-	f, err := p.open()
+	f, err := p.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestParcelHash(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return p.hash(args)
+		return p.Hash(args)
 	}
 	one := hash(map[string]string{"a": "1", "b/c": "2"}, "x")
 	if again := hash(map[string]string{"a": "1", "b/c": "2"}, "x"); again != one || len(one) != 64 {
@@ -173,29 +173,6 @@ func TestParcelHash(t *testing.T) {
 	} {
 		if other == one {
 			t.Errorf("%s: the same hash", name)
-		}
-	}
-}
-
-func TestStagePatterns(t *testing.T) {
-	for _, test := range []struct{ src, dir, pattern string }{
-		{"/out/bin", "/out/bin", ""}, {"/out/*.so", "/out", "*.so"}, {"/a/*/b", "/a", "*/b"}, {"/*", "/", "*"},
-	} {
-		if dir, pattern := globbed(test.src); dir != test.dir || pattern != test.pattern {
-			t.Errorf("%s: %s and %s", test.src, dir, pattern)
-		}
-	}
-	for _, test := range []struct {
-		pattern, name string
-		dir           bool
-		want          string
-		ok            bool
-	}{
-		{"", "a/b", false, "a/b", true}, {"*.so", "x.so", false, "x.so", true}, {"*.so", "y", false, "", false},
-		{"*", "d", true, "d", false}, {"*", "d/f", false, "f", true}, {"*/b", "a/b/c", false, "c", true}, {"*/b", "a", true, "", false},
-	} {
-		if got, ok := matched(test.pattern, test.name, test.dir); ok != test.ok || ok && got != test.want {
-			t.Errorf("%s of %s: %q, %v", test.name, test.pattern, got, ok)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package parcel
 
 import (
 	"fmt"
@@ -42,16 +42,16 @@ func TestFetching(t *testing.T) {
 		"/broken":  {"", cay.Unavailable},
 		"/other":   {"sha256:0", cay.Invalid},
 	} {
-		p, err := newParcel()
+		p, err := New()
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := &buildContext{dir: t.TempDir()}
+		c := &Context{dir: t.TempDir()}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		err = c.pack(t.Context(), p, dockerfile.Copy{Sources: []string{server.URL + path}, Dest: "/x/", Add: true, Checksum: test.checksum})
+		err = c.Pack(t.Context(), p, dockerfile.Copy{Sources: []string{server.URL + path}, Dest: "/x/", Add: true, Checksum: test.checksum})
 		if err == nil {
-			err = p.seal()
+			err = p.Seal()
 		}
 		runtime.ReadMemStats(&after)
 		if cay.KindOf(err) != test.kind || err == nil && p.size < size {
@@ -63,6 +63,6 @@ func TestFetching(t *testing.T) {
 		if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
 			t.Errorf("%s shows %v: %v", path, left, err)
 		}
-		p.remove()
+		p.Remove()
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package parcel
 
 import (
 	"archive/tar"
@@ -19,7 +19,7 @@ import (
 const fetchMost = 4 << 30
 
 // fetch adds what a URL leads to, under the last part of its path.
-func fetch(ctx context.Context, p *parcel, url, checksum string) error {
+func fetch(ctx context.Context, p *Parcel, url, checksum string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return cay.Wrap(cay.Invalid, err, "%q is no good URL", url)
