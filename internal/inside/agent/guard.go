@@ -30,12 +30,19 @@ const (
 	guardBusy = 25 * time.Millisecond
 	// guardFill is faster than a guest can fill memory, in bytes a second.
 	guardFill = 2 << 30
-	// guardForesight is how far ahead the guard thinks when there are many
-	// tasks: its own turn comes that late.
-	guardForesight = time.Second
+	// guardForesight is how far ahead the guard thinks when there are guardStorm
+	// tasks: its own turn comes that late. guardForesightCrowd is the same from
+	// guardCrowd tasks on.
+	guardForesight      = time.Second
+	guardForesightCrowd = 500 * time.Millisecond
 	// guardStorm is how many processes must belong together to be ended before
 	// the memory is gone: a fork bomb on its way.
 	guardStorm = 100
+	// guardCrowd is how many processes of one group the guard ends together when
+	// the memory goes faster than it could react. The engine refuses no fork below
+	// guardStorm tasks (cmd/cay-runsc/sentry), and fifty copies of a process with
+	// 150 MB fill 2 GB in a second.
+	guardCrowd = 25
 	// guardSettle is how long killed processes may take to give their memory
 	// back before others are killed.
 	guardSettle = time.Second
@@ -261,10 +268,14 @@ func pause(before, now spare) time.Duration {
 // on as it did between two looks. Few tasks do not keep the guard from its turn.
 func soon(before, now spare) uint64 {
 	passed := now.at.Sub(before.at)
-	if now.tasks < guardStorm || before.at.IsZero() || now.left >= before.left || passed <= 0 {
+	if now.tasks < guardCrowd || before.at.IsZero() || now.left >= before.left || passed <= 0 {
 		return now.left
 	}
-	loss := float64(before.left-now.left) * float64(guardForesight) / float64(passed)
+	ahead := guardForesight
+	if now.tasks < guardStorm {
+		ahead = guardForesightCrowd
+	}
+	loss := float64(before.left-now.left) * float64(ahead) / float64(passed)
 	return now.left - min(now.left, uint64(loss))
 }
 
@@ -289,8 +300,8 @@ func (g *guard) act(ctx context.Context, crowded bool) {
 	case crowded && crowd != nil && (!tight || all.cost(crowd) > v.rss):
 		g.disperse(ctx, all, crowd, now)
 	case short:
-		g.relieve(ctx, v, now)
-	case !crowded && len(v.group) >= guardStorm && v.pgrp > 1:
+		g.relieve(ctx, all, v, now)
+	case !crowded && len(v.group) >= guardCrowd && v.pgrp > 1:
 		g.disperse(ctx, all, v.group, now)
 	}
 }
@@ -334,7 +345,7 @@ func (g *guard) sweep(ctx context.Context, known census) {
 }
 
 // relieve ends what is biggest.
-func (g *guard) relieve(ctx context.Context, v victim, now spare) {
+func (g *guard) relieve(ctx context.Context, all census, v victim, now spare) {
 	reason := fmt.Sprintf("out of memory: process %d (%s) used %d MiB", v.pid, v.comm, v.rss/mib)
 	target := g.choose(v)
 	switch {
@@ -346,6 +357,9 @@ func (g *guard) relieve(ctx context.Context, v victim, now spare) {
 		g.blame(v.line, reason)
 	}
 	if g.kill(target) == nil {
+		if target < 0 {
+			g.sweep(ctx, all)
+		}
 		g.told(v.pid, v.comm, v.rss, reason)
 		g.awaitMemory(ctx, now.left)
 	}

@@ -100,7 +100,8 @@ func TestGuard(t *testing.T) {
 		"many in one group":       {short, 0, map[int]int{3: 70, 4: 60, 5: 60, 9: 1}, 33, 1, []int{-33}, []int{3, 3, 4, 5, 9}},
 		"one of a group":          {short, 0, map[int]int{3: 700, 4: 60, 5: 60}, 33, 1, []int{3}, []int{3}},
 		"a storm of forks":        {sample{total, 500 * mib, 200}, 0, forks(guardStorm), 33, 2, pidsFrom(10, guardStorm), nil},
-		"a crowd":                 {sample{total, 500 * mib, 200}, 0, forks(guardStorm - 1), 33, 2, nil, nil},
+		"a crowd":                 {sample{total, 500 * mib, 50}, 0, forks(guardCrowd), 33, 2, pidsFrom(10, guardCrowd), nil},
+		"a few":                   {sample{total, 500 * mib, 200}, 0, forks(guardCrowd - 1), 33, 2, nil, nil},
 		"killing does not help": {short, 0, map[int]int{3: 700, 4: 60, 9: 60}, 1, 4,
 			[]int{3, 3, 3, -1}, []int{3, 4, 9}},
 	} {
@@ -132,7 +133,7 @@ func TestGuard(t *testing.T) {
 					return nil
 				},
 				blame: func(pids []int, reason string) {
-					if len(pids) > guardStorm {
+					if len(pids) > guardCrowd {
 						return // who they are is the fake's affair
 					}
 					blamed = slices.Sorted(slices.Values(pids))
@@ -153,10 +154,10 @@ func TestGuard(t *testing.T) {
 					t.Error("left everything frozen")
 				}
 			}
-			if acts := min(len(killed), 4); told != acts && len(killed) < guardStorm {
+			if acts := min(len(killed), 4); told != acts && len(killed) < guardCrowd {
 				t.Errorf("told %d times, killed %v", told, killed)
 			}
-			if len(killed) >= guardStorm {
+			if len(killed) >= guardCrowd {
 				slices.Sort(killed) // a crowd goes in any order
 			}
 			if diff := cmp.Diff([][]int{c.killed, slices.Sorted(slices.Values(c.blamed))}, [][]int{killed, blamed}, cmpopts.EquateEmpty()); diff != "" {
@@ -299,6 +300,29 @@ func FuzzCA(f *testing.F) {
 			t.Errorf("not idempotent: %q, then %q", once, twice)
 		}
 	})
+}
+
+func TestGuardLooksAhead(t *testing.T) {
+	const at, later = time.Second, time.Second + 250*time.Millisecond
+	begun := time.Now()
+	for _, c := range []struct {
+		name  string
+		lost  uint64 // in a quarter of a second
+		tasks int
+		want  uint64
+	}{
+		{"few tasks", 100 * mib, guardCrowd - 1, 900 * mib},
+		{"a crowd", 100 * mib, guardCrowd, 700 * mib},
+		{"a crowd that takes all", 500 * mib, guardCrowd, 0},
+		{"a storm", 100 * mib, guardStorm, 500 * mib},
+		{"a storm that is calm", 0, guardStorm, 1000 * mib},
+	} {
+		before := spare{left: 1000 * mib, at: begun.Add(at)}
+		now := spare{left: 1000*mib - c.lost, at: begun.Add(later), tasks: c.tasks}
+		if got := soon(before, now); got != c.want {
+			t.Errorf("%s: %d MiB, want %d", c.name, got/mib, c.want/mib)
+		}
+	}
 }
 
 func TestGuardLooksInTime(t *testing.T) {
