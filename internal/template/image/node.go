@@ -27,6 +27,7 @@ import (
 const (
 	indexMost   = 64 << 20 // of a package's index
 	packageMost = 1 << 30  // of a package's archive
+	fetchTries  = 4
 )
 
 // node puts node and npm into a tree. Debian's are too old, and npm's package of
@@ -43,7 +44,7 @@ func node(ctx context.Context, r Recipe, tree, work string) error {
 	registry := cmp.Or(npmRegistry(), "https://registry.npmjs.org")
 	name := "node-" + nodePlatform()
 	for _, p := range []struct{ name, major string }{{name, r.Node}, {"npm", r.NPM}} {
-		if err := fetchPackage(ctx, registry, p.name, p.major, filepath.Join(fetched, p.name)); err != nil {
+		if err := fetchAgain(ctx, registry, p.name, p.major, filepath.Join(fetched, p.name)); err != nil {
 			return err
 		}
 	}
@@ -89,6 +90,19 @@ var registryClient = func() *http.Client {
 type npmDist struct {
 	Tarball   string `json:"tarball"`
 	Integrity string `json:"integrity"`
+}
+
+// fetchAgain tries a few times, as apt and pip do: a registry may break off.
+func fetchAgain(ctx context.Context, registry, name, major, dir string) (err error) {
+	for range fetchTries {
+		if err = fetchPackage(ctx, registry, name, major, dir); cay.KindOf(err) != cay.Unavailable || ctx.Err() != nil {
+			return err
+		}
+		if gone := os.RemoveAll(dir); gone != nil {
+			return disk.Error(gone, "remove %s", dir)
+		}
+	}
+	return err
 }
 
 // fetchPackage unpacks the newest release of a major version of a package from

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cay-run/cay"
@@ -95,6 +96,29 @@ func TestFetchPackage(t *testing.T) {
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "link")); err == nil {
 		t.Error("a link of a package is there")
+	}
+}
+
+func TestFetchAgainAfterTheRegistryBreaksOff(t *testing.T) {
+	archive := packed(t, tar.Header{Typeflag: tar.TypeReg, Name: "package/a", Mode: 0o644})
+	whole := registry(t, archive, archive)
+	for _, broken := range []int{fetchTries - 1, fetchTries} {
+		var asked atomic.Int32
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if int(asked.Add(1)) <= broken {
+				panic(http.ErrAbortHandler)
+			}
+			http.Redirect(w, r, whole+r.URL.Path[1:], http.StatusFound)
+		}))
+		dir := filepath.Join(t.TempDir(), "out")
+		err := fetchAgain(t.Context(), s.URL, "tool", "7", dir)
+		s.Close()
+		if (err == nil) != (broken < fetchTries) {
+			t.Errorf("after %d broken answers: %v", broken, err)
+		}
+		if _, there := os.Lstat(dir); (there == nil) != (err == nil) {
+			t.Errorf("after %v the package is there: %v", err, there)
+		}
 	}
 }
 
