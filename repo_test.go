@@ -75,7 +75,7 @@ var groups = map[string][]string{
 	"internal/store":    {"", "internal/keys"},
 	"internal/auth":     {"", "internal/keys"},
 	"internal/control":  {"", "internal/guest", "internal/store"},
-	"internal/edge":     {"", "api", "internal/guest", "internal/keys", "internal/conns", "internal/auth", "internal/control", "internal/store", "internal/template/oci"},
+	"internal/edge":     {"", "api", "internal/guest", "internal/keys", "internal/conns", "internal/auth", "internal/control"},
 	"internal/cli":      {"", "client", "internal/machine/disk", "internal/template/dockerfile"},
 	"internal/operator": everything,
 	"internal/server":   everything,

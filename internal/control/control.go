@@ -43,6 +43,7 @@ type Config struct {
 	// are the names of templates that Cay brings, Extras those of them that are
 	// there only when an operator asked for them.
 	Builder  builds.Builder
+	Images   builds.Images // nil keeps none
 	Reserved []string
 	Extras   []string
 	// Backlog is what of Reserved is still being built; nil for nothing.
@@ -75,7 +76,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		return nil, err
 	}
 	c.Queue, err = builds.Open(ctx, builds.Config{
-		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Builder: cfg.Builder, Sealer: cfg.Sealer,
+		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Builder: cfg.Builder, Images: cfg.Images, Sealer: cfg.Sealer,
 		Reserved: slices.Concat(cfg.Reserved, cfg.Extras), Log: cfg.Log,
 	})
 	if err != nil {

@@ -194,7 +194,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	s.control, err = control.Open(ctx, control.Config{
 		Store: s.records, Node: s.node.Service(), NodeID: nodeID, Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Log: s.log,
 		TeamSandboxes: s.cfg.TeamSandboxes, TeamMemoryMB: s.cfg.TeamMemoryMB,
-		Builder: s.builds, Reserved: builtin.Names(), Extras: builtin.Extras(), Backlog: s.backlog,
+		Builder: s.builds, Images: s.images, Reserved: builtin.Names(), Extras: builtin.Extras(), Backlog: s.backlog,
 	})
 	if err != nil {
 		return err
@@ -215,7 +215,7 @@ func (s *Server) openFaces(context.Context) error {
 	}
 	face := rest.New(rest.Config{
 		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Builds: s.control.Queue, Auth: keys, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
-		Images: s.images, Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
+		Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
 		Defaults: builtin.Descriptions(),
 	})
 	s.http = &http.Server{

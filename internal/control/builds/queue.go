@@ -76,6 +76,7 @@ type Config struct {
 	Node     Node
 	NodeID   cay.NodeID
 	Builder  Builder
+	Images   Images // nil keeps none
 	Sealer   Sealer
 	Reserved []string
 	Log      *slog.Logger
@@ -89,6 +90,7 @@ type Queue struct {
 	node     Node
 	owner    cay.NodeID
 	builder  Builder
+	images   Images
 	sealer   Sealer
 	reserved []string
 	log      *slog.Logger
@@ -102,7 +104,7 @@ type Queue struct {
 // was at. Run must follow.
 func Open(ctx context.Context, cfg Config) (*Queue, error) {
 	q := &Queue{
-		ledger: cfg.Ledger, store: cfg.Store, node: cfg.Node, owner: cfg.NodeID, builder: cfg.Builder, sealer: cfg.Sealer,
+		ledger: cfg.Ledger, store: cfg.Store, node: cfg.Node, owner: cfg.NodeID, builder: cfg.Builder, images: cfg.Images, sealer: cfg.Sealer,
 		reserved: cfg.Reserved, log: cfg.Log,
 		waiting: make(chan struct{}, 1), running: make(map[cay.BuildID]context.CancelFunc),
 	}
@@ -216,8 +218,11 @@ func (q *Queue) ownBuild(ctx context.Context, team cay.TeamID, template string, 
 	return b, err
 }
 
+// LogQuery says which lines of a build's log to read.
+type LogQuery = store.BuildLogQuery
+
 // Build returns a build and a part of its log.
-func (q *Queue) Build(ctx context.Context, who cay.Caller, template string, part store.BuildLogQuery) (cay.Build, []cay.BuildLog, error) {
+func (q *Queue) Build(ctx context.Context, who cay.Caller, template string, part LogQuery) (cay.Build, []cay.BuildLog, error) {
 	if err := who.May(cay.ReadTemplates); err != nil {
 		return cay.Build{}, nil, err
 	}

@@ -2,12 +2,12 @@ package rest
 
 import (
 	"context"
-	"github.com/cay-run/cay/api/rest/e2b"
 	"time"
+
+	"github.com/cay-run/cay/api/rest/e2b"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/builds"
-	"github.com/cay-run/cay/internal/store"
 )
 
 // reasonLines is how many of a failed step's last lines its reason repeats.
@@ -107,7 +107,7 @@ func (s *server) GetBuildStatus(ctx context.Context, r e2b.GetBuildStatusRequest
 	if b.State != cay.BuildError {
 		return e2b.GetBuildStatus200JSONResponse(out), nil
 	}
-	_, last, err := s.builds.Build(ctx, callerOf(ctx), r.TemplateID, store.BuildLogQuery{Build: b.ID, Backward: true, Limit: reasonLines})
+	_, last, err := s.builds.Build(ctx, callerOf(ctx), r.TemplateID, builds.LogQuery{Build: b.ID, Backward: true, Limit: reasonLines})
 	if err != nil {
 		return nil, err
 	}
@@ -146,8 +146,8 @@ func (s *server) GetBuildLogs(ctx context.Context, r e2b.GetBuildLogsRequestObje
 	return e2b.GetBuildLogs200JSONResponse{Logs: wireLog(lines)}, err
 }
 
-func logQuery(build string, limit *int32, level *string) (store.BuildLogQuery, error) {
-	q := store.BuildLogQuery{Build: cay.BuildID(build)}
+func logQuery(build string, limit *int32, level *string) (builds.LogQuery, error) {
+	q := builds.LogQuery{Build: cay.BuildID(build)}
 	var err error
 	if q.Limit, err = pageSize("limit", limit, maxPage); err != nil {
 		return q, err

@@ -7,27 +7,20 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/rest/cayv1"
-	"github.com/cay-run/cay/internal/template/oci"
+	"github.com/cay-run/cay/internal/control/builds"
 )
 
 // importRoute takes archives, whose size the image store bounds.
 const importRoute = "/cay/v1/images/import"
 
-func (s *server) imagesOf(ctx context.Context) (*oci.Store, error) {
-	if s.images == nil {
-		return nil, cay.Errorf(cay.Unsupported, "this server keeps no images")
-	}
-	return s.images.Of(teamOf(ctx))
-}
-
 // ListImages lists the images that a team has here.
 func (o own) ListImages(ctx context.Context, _ cayv1.ListImagesRequestObject) (cayv1.ListImagesResponseObject, error) {
-	images, err := o.imagesOf(ctx)
+	images, err := o.builds.Images(ctx, callerOf(ctx))
 	if err != nil {
 		return nil, err
 	}
 	out := cayv1.ListImages200JSONResponse{}
-	for _, img := range images.List() {
+	for _, img := range images {
 		out = append(out, wireImage(img))
 	}
 	return out, nil
@@ -35,11 +28,7 @@ func (o own) ListImages(ctx context.Context, _ cayv1.ListImagesRequestObject) (c
 
 // GetImage describes one of them.
 func (o own) GetImage(ctx context.Context, r cayv1.GetImageRequestObject) (cayv1.GetImageResponseObject, error) {
-	images, err := o.imagesOf(ctx)
-	if err != nil {
-		return nil, err
-	}
-	img, err := images.Find(r.Name)
+	img, err := o.builds.Image(ctx, callerOf(ctx), r.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -48,11 +37,7 @@ func (o own) GetImage(ctx context.Context, r cayv1.GetImageRequestObject) (cayv1
 
 // RemoveImage forgets one.
 func (o own) RemoveImage(ctx context.Context, r cayv1.RemoveImageRequestObject) (cayv1.RemoveImageResponseObject, error) {
-	images, err := o.imagesOf(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := images.Remove(r.Name); err != nil {
+	if err := o.builds.RemoveImage(ctx, callerOf(ctx), r.Name); err != nil {
 		return nil, err
 	}
 	return cayv1.RemoveImage204Response{}, nil
@@ -60,52 +45,46 @@ func (o own) RemoveImage(ctx context.Context, r cayv1.RemoveImageRequestObject) 
 
 // PullImage fetches one.
 func (o own) PullImage(ctx context.Context, r cayv1.PullImageRequestObject) (cayv1.PullImageResponseObject, error) {
-	images, err := o.imagesOf(ctx)
+	opens, err := registryAuth(r.Body.Registry)
 	if err != nil {
 		return nil, err
 	}
-	creds, err := credentials(r.Body.Registry)
+	do, err := o.builds.PullImage(ctx, callerOf(ctx), r.Body.Name, opens)
 	if err != nil {
 		return nil, err
 	}
-	return &imageProgress{server: o.server, do: func(step func(string)) (oci.Image, error) {
-		return images.Pull(ctx, r.Body.Name, creds, step)
-	}}, nil
+	return &imageProgress{server: o.server, do: do}, nil
 }
 
 // ImportImage takes one from an archive.
 func (o own) ImportImage(ctx context.Context, r cayv1.ImportImageRequestObject) (cayv1.ImportImageResponseObject, error) {
-	images, err := o.imagesOf(ctx)
+	do, err := o.builds.ImportImage(ctx, callerOf(ctx), r.Body, value(r.Params.Name, ""))
 	if err != nil {
 		return nil, err
 	}
-	return &imageProgress{server: o.server, do: func(step func(string)) (oci.Image, error) {
-		return images.Import(ctx, r.Body, value(r.Params.Name, ""), step)
-	}}, nil
+	return &imageProgress{server: o.server, do: do}, nil
 }
 
-// credentials reads those of a registry.
-func credentials(r *cayv1.ImageRegistry) (oci.Credentials, error) {
+// registryAuth reads what opens a registry; nil is anonymous.
+func registryAuth(r *cayv1.ImageRegistry) (*cay.RegistryAuth, error) {
 	if r == nil {
-		return oci.Credentials{}, nil
+		return nil, nil
 	}
 	switch r.Type {
-	case cayv1.Registry:
-		return oci.Credentials{Username: value(r.Username, ""), Password: value(r.Password, "")}, nil
-	case cayv1.Gcp:
-		return oci.Credentials{GCP: value(r.ServiceAccountJSON, "")}, nil
-	case cayv1.Aws:
-		return oci.Credentials{AWS: &oci.AWSCredentials{
+	case cayv1.Registry, cayv1.Gcp, cayv1.Aws:
+		return &cay.RegistryAuth{
+			Type: string(r.Type), Username: value(r.Username, ""), Password: value(r.Password, ""),
 			AccessKeyID: value(r.AwsAccessKeyID, ""), SecretAccessKey: value(r.AwsSecretAccessKey, ""), Region: value(r.AwsRegion, ""),
-		}}, nil
+			ServiceAccount: value(r.ServiceAccountJSON, ""),
+		}, nil
 	}
-	return oci.Credentials{}, cay.Errorf(cay.Invalid, "registry.type: must be registry, aws or gcp")
+	return nil, cay.Errorf(cay.Invalid, "registry.type: must be registry, aws or gcp")
 }
 
 // imageProgress does what takes minutes and tells how it goes.
 type imageProgress struct {
 	*server
-	do func(step func(string)) (oci.Image, error)
+	do builds.Taking
 }
 
 // VisitPullImageResponse tells.
@@ -140,7 +119,7 @@ func (p *imageProgress) VisitImportImageResponse(w http.ResponseWriter) error {
 	return p.VisitPullImageResponse(w)
 }
 
-func wireImage(img oci.Image) cayv1.Image {
+func wireImage(img cay.Image) cayv1.Image {
 	c := img.Config
 	return cayv1.Image{
 		Digest: img.Digest, Names: append([]string{}, img.Names...), Size: img.Size, Files: int32(img.Files),

@@ -3,10 +3,11 @@ package rest
 import (
 	"context"
 	"encoding/base64"
-	"github.com/cay-run/cay/api/rest/e2b"
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/cay-run/cay/api/rest/e2b"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/fleet"

@@ -3,10 +3,11 @@ package rest
 import (
 	"context"
 	"encoding/json"
-	"github.com/cay-run/cay/api/rest/e2b"
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/cay-run/cay/api/rest/e2b"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/lifecycle"

@@ -2,9 +2,10 @@ package rest
 
 import (
 	"context"
-	"github.com/cay-run/cay/api/rest/e2b"
 	"slices"
 	"strings"
+
+	"github.com/cay-run/cay/api/rest/e2b"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"

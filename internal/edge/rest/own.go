@@ -1,8 +1,9 @@
 package rest
 
 import (
-	"github.com/cay-run/cay/api/rest/e2b"
 	"net/http"
+
+	"github.com/cay-run/cay/api/rest/e2b"
 
 	"github.com/go-chi/chi/v5"
 

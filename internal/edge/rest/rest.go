@@ -22,7 +22,6 @@ import (
 	"github.com/cay-run/cay/internal/control/builds"
 	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/control/lifecycle"
-	"github.com/cay-run/cay/internal/template/oci"
 )
 
 // maxBody bounds a request. The largest honest ones carry environment
@@ -38,7 +37,6 @@ type Config struct {
 	Builds    *builds.Queue
 	Auth      *auth.Auth
 	Domain    string
-	Images    *oci.Teams // nil keeps none
 	Links     Links
 	// Dial connects to a port of a sandbox that runs; nil offers none.
 	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
@@ -77,7 +75,6 @@ type server struct {
 	builds    *builds.Queue
 	auth      *auth.Auth
 	domain    string
-	images    *oci.Teams
 	links     Links
 	dial      func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
 	ssh       Shells
@@ -93,7 +90,7 @@ var _ e2b.StrictServerInterface = (*server)(nil)
 
 // New returns the handler of the whole REST surface.
 func New(cfg Config) http.Handler {
-	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, builds: cfg.Builds, auth: cfg.Auth, domain: cfg.Domain, images: cfg.Images, links: cfg.Links, log: cfg.Log}
+	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, builds: cfg.Builds, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
 	s.defaults = cfg.Defaults
 	if s.explain == nil {

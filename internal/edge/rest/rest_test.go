@@ -65,7 +65,10 @@ func newWorld(t testing.TB, domain string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := control.Config{Store: s, Node: w.node, NodeID: "local", Tokens: tokens, Sealer: sealer, Logs: logs}
+	cfg := control.Config{
+		Store: s, Node: w.node, NodeID: "local", Tokens: tokens, Sealer: sealer, Logs: logs,
+		Images: oci.NewTeams(t.TempDir(), oci.Options{}),
+	}
 	if w.control, err = control.Open(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +79,7 @@ func newWorld(t testing.TB, domain string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.handler = rest.New(rest.Config{Fleet: w.control.Catalogue, Sandboxes: w.control.Controller, Builds: w.control.Queue, Auth: auth.New(s), Domain: domain, Images: oci.NewTeams(t.TempDir(), oci.Options{}),
+	w.handler = rest.New(rest.Config{Fleet: w.control.Catalogue, Sandboxes: w.control.Controller, Builds: w.control.Queue, Auth: auth.New(s), Domain: domain,
 		Defaults: map[string]string{"base": "what base is for"}})
 	server := httptest.NewServer(w.handler)
 	t.Cleanup(server.Close)

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+
 	"github.com/cay-run/cay/api/rest/e2b"
 
 	"github.com/cay-run/cay"

@@ -1,11 +1,12 @@
 package rest
 
 import (
-	"github.com/cay-run/cay/api/rest/e2b"
 	"net"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/cay-run/cay/api/rest/e2b"
 
 	"github.com/cay-run/cay"
 )

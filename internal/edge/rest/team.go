@@ -2,10 +2,11 @@ package rest
 
 import (
 	"context"
-	"github.com/cay-run/cay/api/rest/e2b"
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/cay-run/cay/api/rest/e2b"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/fleet"

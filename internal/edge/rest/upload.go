@@ -3,12 +3,13 @@ package rest
 import (
 	"context"
 	"errors"
-	"github.com/cay-run/cay/api/rest/e2b"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cay-run/cay/api/rest/e2b"
 
 	"github.com/go-chi/chi/v5"
 

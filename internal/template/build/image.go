@@ -37,7 +37,7 @@ func (r *run) rootOf(ctx context.Context) (cay.Setup, error) {
 	if err != nil {
 		return cay.Setup{}, err
 	}
-	img, err := images.Pull(ctx, r.spec.Image, credentials(r.spec.Registry), func(step string) { r.say(baseStep, "[base] %s", step) })
+	img, err := images.Pull(ctx, r.spec.Image, oci.CredentialsOf(r.spec.Registry), func(step string) { r.say(baseStep, "[base] %s", step) })
 	if err != nil {
 		return cay.Setup{}, err
 	}
@@ -59,19 +59,6 @@ func (r *run) rootOf(ctx context.Context) (cay.Setup, error) {
 	}
 	r.root = done.Root
 	return done.Setup, r.layers.Remember(key, done)
-}
-
-func credentials(a *cay.RegistryAuth) oci.Credentials {
-	if a == nil {
-		return oci.Credentials{}
-	}
-	switch a.Type {
-	case "aws":
-		return oci.Credentials{AWS: &oci.AWSCredentials{AccessKeyID: a.AccessKeyID, SecretAccessKey: a.SecretAccessKey, Region: a.Region}}
-	case "gcp":
-		return oci.Credentials{GCP: a.ServiceAccount}
-	}
-	return oci.Credentials{Username: a.Username, Password: a.Password}
 }
 
 // setupOf is the setting in which processes of an image's sandboxes begin. Their

@@ -8,35 +8,13 @@
 // system, links included.
 package oci
 
-import "time"
+import "github.com/cay-run/cay"
 
 // Config is what an image says about the programs in it.
-type Config struct {
-	Env         []string `json:"env,omitempty"` // NAME=value
-	User        string   `json:"user,omitempty"`
-	WorkingDir  string   `json:"workingDir,omitempty"`
-	Entrypoint  []string `json:"entrypoint,omitempty"`
-	Cmd         []string `json:"cmd,omitempty"`
-	Shell       []string `json:"shell,omitempty"`
-	OnBuild     []string `json:"onBuild,omitempty"`
-	StopSignal  string   `json:"stopSignal,omitempty"`
-	Healthcheck []string `json:"healthcheck,omitempty"` // ["CMD", …] or ["CMD-SHELL", line]
-}
+type Config = cay.ImageConfig
 
 // Image is an image on this machine.
-type Image struct {
-	// Digest is of the image's configuration, as sha256:<hexadecimal>: equal
-	// digests are equal trees, however the layers were packed.
-	Digest  string    `json:"digest"`
-	Names   []string  `json:"names"` // references under which it is known, sorted
-	Config  Config    `json:"config"`
-	Size    int64     `json:"size"`  // bytes of the files in the tree
-	Files   int       `json:"files"` // entries in the tree
-	Created time.Time `json:"created"`
-	// Imported says that it came from a file: its names are never asked of a
-	// registry.
-	Imported bool `json:"imported,omitempty"`
-}
+type Image = cay.Image
 
 // Credentials open a private registry. The zero value is anonymous. They are
 // never logged or kept.
@@ -53,6 +31,20 @@ type AWSCredentials struct {
 	AccessKeyID     string
 	SecretAccessKey string
 	Region          string
+}
+
+// CredentialsOf returns what opens a registry; nil is anonymous.
+func CredentialsOf(a *cay.RegistryAuth) Credentials {
+	if a == nil {
+		return Credentials{}
+	}
+	switch a.Type {
+	case "aws":
+		return Credentials{AWS: &AWSCredentials{AccessKeyID: a.AccessKeyID, SecretAccessKey: a.SecretAccessKey, Region: a.Region}}
+	case "gcp":
+		return Credentials{GCP: a.ServiceAccount}
+	}
+	return Credentials{Username: a.Username, Password: a.Password}
 }
 
 // Limits bound what an image may unpack to.

@@ -1,7 +1,9 @@
 package oci
 
 import (
+	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -47,6 +49,51 @@ func (t *Teams) Of(team cay.TeamID) (*Store, error) {
 	}
 	t.stores[team] = s
 	return s, nil
+}
+
+// Images lists a team's images, as Store.List does.
+func (t *Teams) Images(team cay.TeamID) ([]Image, error) {
+	s, err := t.Of(team)
+	if err != nil {
+		return nil, err
+	}
+	return s.List(), nil
+}
+
+// Image finds a team's image, as Store.Find does.
+func (t *Teams) Image(team cay.TeamID, ref string) (Image, error) {
+	s, err := t.Of(team)
+	if err != nil {
+		return Image{}, err
+	}
+	return s.Find(ref)
+}
+
+// Pull fetches an image for a team, as Store.Pull does.
+func (t *Teams) Pull(ctx context.Context, team cay.TeamID, ref string, a *cay.RegistryAuth, step func(string)) (Image, error) {
+	s, err := t.Of(team)
+	if err != nil {
+		return Image{}, err
+	}
+	return s.Pull(ctx, ref, CredentialsOf(a), step)
+}
+
+// Import takes an image from an archive for a team, as Store.Import does.
+func (t *Teams) Import(ctx context.Context, team cay.TeamID, archive io.Reader, as string, step func(string)) (Image, error) {
+	s, err := t.Of(team)
+	if err != nil {
+		return Image{}, err
+	}
+	return s.Import(ctx, archive, as, step)
+}
+
+// Remove forgets a team's image, as Store.Remove does.
+func (t *Teams) Remove(team cay.TeamID, ref string) error {
+	s, err := t.Of(team)
+	if err != nil {
+		return err
+	}
+	return s.Remove(ref)
 }
 
 // Collect removes the images of all teams that were pulled and not used since
