@@ -89,7 +89,7 @@ type BuildSpec struct {
 	ReadyCmd string
 	Force    bool // run all steps, whatever is known of them
 
-	// Secrets are what steps may see and nothing keeps, by name.
+	// Secrets are what steps may see and no template keeps, by name.
 	Secrets map[string][]byte
 }
 
@@ -112,7 +112,8 @@ type SecretMount struct {
 	UID, GID int
 }
 
-// RegistryAuth opens a private registry. It is never logged or kept.
+// RegistryAuth opens a private registry. It is never logged, and recorded only
+// while its build waits, sealed.
 type RegistryAuth struct {
 	Type     string // registry, aws or gcp
 	Username string
