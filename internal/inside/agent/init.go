@@ -246,8 +246,23 @@ func withCA(file []byte, bundle string) []byte {
 	return append(out, caEnd...)
 }
 
-// replaceFile writes a file so that readers see the old or the new one.
+// fileSays reports whether a regular file has a text and a mode: a guest may have
+// put a link, a pipe or a device in its place.
+func fileSays(path string, text []byte, mode os.FileMode) bool {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode() != mode || info.Size() != int64(len(text)) {
+		return false
+	}
+	old, err := os.ReadFile(path)
+	return err == nil && bytes.Equal(old, text)
+}
+
+// replaceFile writes a file so that readers see the old or the new one. One
+// that is as it should be stays: a sandbox resumes on a disk that it has filled.
 func replaceFile(path string, text []byte, mode os.FileMode) error {
+	if fileSays(path, text, mode) {
+		return nil
+	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".cay-*")
 	if err != nil {
 		return err

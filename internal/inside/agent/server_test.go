@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay/internal/guest"
 )
@@ -148,6 +149,50 @@ func TestInit(t *testing.T) {
 	w.mustInit("", guest.Init{Mode: guest.ModeCreate, SandboxID: "other"})
 	if _, _, again := w.call("GET", "/envs", ""); again != `{"E2B_SANDBOX":"true","E2B_SANDBOX_ID":"other"}` {
 		t.Errorf("envs of a clone: %s", again)
+	}
+}
+
+// TestInitLeavesWhatIsSo: files that say what they should are not written, so
+// that a guest whose disk is full can be resumed.
+func TestInitLeavesWhatIsSo(t *testing.T) {
+	w := newWorld(t)
+	in := guest.Init{Mode: guest.ModeCreate, SandboxID: "sid", TemplateID: "tid", MachineID: "0123456789abcdef0123456789abcdef"}
+	w.mustInit("", in)
+	files := []string{"etc/machine-id", "run/e2b/.E2B_SANDBOX", "run/e2b/.E2B_SANDBOX_ID", "run/e2b/.E2B_TEMPLATE_ID", ".e2b"}
+	stat := func() (all []os.FileInfo) {
+		for _, name := range files {
+			info, err := os.Lstat(filepath.Join(w.root, name))
+			must(t, err)
+			all = append(all, info)
+		}
+		return all
+	}
+	before := stat()
+	in.Mode = guest.ModeResume
+	w.mustInit("", in)
+	for i, now := range stat() {
+		if !os.SameFile(before[i], now) {
+			t.Errorf("%s was written again", files[i])
+		}
+	}
+	// A mark that the guest changed is put right.
+	mark := filepath.Join(w.root, files[2])
+	for name, spoil := range map[string]func() error{
+		"other text": func() error { return os.WriteFile(mark, []byte("dis"), 0o444) },
+		"other mode": func() error { return os.Chmod(mark, 0o666) },
+		"a link":     func() error { return os.Symlink("/proc/self/environ", mark) },
+		"a pipe":     func() error { return unix.Mkfifo(mark, 0o444) },
+	} {
+		if strings.HasPrefix(name, "a ") {
+			must(t, os.Remove(mark))
+		}
+		must(t, spoil())
+		w.mustInit("", in)
+		info, err := os.Lstat(mark)
+		must(t, err)
+		if info.Mode() != 0o444 || w.read(files[2]) != "sid" {
+			t.Errorf("%s: the mark is %v, %q", name, info.Mode(), w.read(files[2]))
+		}
 	}
 }
 
