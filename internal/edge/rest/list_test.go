@@ -8,10 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/edge/rest"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // sdkFilter writes a metadata filter as the SDKs do: escaped, as a query
@@ -147,6 +149,37 @@ func TestTemplates(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 	wantError(t, w.call("GET", "/templates/none", ""), 404, "not found")
+}
+
+// TestMoreTemplatesThanOneAnswerLists: the older list, which has no pages, says
+// where the pages are.
+func TestMoreTemplatesThanOneAnswerLists(t *testing.T) {
+	const most = 5000
+	w := newWorld(t, "")
+	add := func(n int) {
+		t.Helper()
+		err := w.store.Tx(t.Context(), func(tx store.Store) error {
+			for range n {
+				if err := tx.AddTemplate(t.Context(), cay.Template{ID: cay.NewTemplateID(), Team: w.team.ID, CreatedAt: time.Now()}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	add(most - 1) // base is there
+	if got := want[[]object](t, w.call("GET", "/templates", ""), 200); len(got) != most {
+		t.Errorf("%d templates are listed", len(got))
+	}
+	add(1)
+	wantError(t, w.call("GET", "/templates", ""), 400, "GET /v2/templates")
+	r := w.call("GET", "/v2/templates?limit=100", "")
+	if got := want[[]object](t, r, 200); len(got) != 100 || r.header.Get("X-Next-Token") == "" {
+		t.Errorf("a page has %d templates; the next one is %q", len(got), r.header.Get("X-Next-Token"))
+	}
 }
 
 func TestMetricsOfYoungSandboxes(t *testing.T) {
