@@ -124,8 +124,9 @@ func TestDecisionsAreListed(t *testing.T) {
 // subject of a sentence is a noun of the domain, never a pronoun for an unknown
 // party.
 func TestWords(t *testing.T) {
-	comment := regexp.MustCompile(`//.*\b(?i:nobody|somebody|whoever|whomever)\b|// (Who|What|Whom) [a-z]+ `)
-	prose := regexp.MustCompile(`(?i)\b(nobody|somebody|whoever|whomever)\b`)
+	const pronouns = `(?i:nobody|somebody|anybody|everybody|someone|anyone|everyone|whoever|whomever)`
+	comment := regexp.MustCompile(`//.*\b` + pronouns + `\b|// (Who|What|Whom|Whose|Whatever) [a-z]+ `)
+	prose := regexp.MustCompile(`\b` + pronouns + `\b|(^|[.:;] )(Who|Whatever) [a-z]+ [^?]*$`)
 	for _, file := range tracked(t, ".go", ".md") {
 		if strings.HasPrefix(file, "docs/benchmarks/") || file == "docs_test.go" || strings.HasPrefix(file, "cmd/cay-runsc/") {
 			continue

@@ -69,7 +69,7 @@ func (c *cpCmd) options() client.CopyOptions {
 	return client.CopyOptions{User: c.User, Progress: c.moved.Store}
 }
 
-// place splits "ID:path". What cannot be an id is a path of this machine.
+// place splits "ID:path". A text that cannot be an id is a path of this machine.
 func place(s string) (id, path string) {
 	id, rest, found := strings.Cut(s, ":")
 	if !found || !cay.ValidID(id) {
@@ -79,8 +79,8 @@ func place(s string) (id, path string) {
 }
 
 // under says where a copy of from lands: in a directory that is there, under
-// its own name. What ends in "/." means a directory's contents, which land in
-// to itself.
+// its own name. A path that ends in "/." means a directory's contents, which land
+// in to itself.
 func under(to string, toIsDir bool, from, name string) string {
 	if !toIsDir || name == "" || name == "/" || from == "." || strings.HasSuffix(from, "/.") {
 		return to

@@ -49,7 +49,7 @@ func (c *diffCmd) Run(a *app) error {
 		return a.printJSON(out)
 	}
 	text := func(s string) string { return s }
-	if isTerminal(a.out) { // what a sandbox wrote must not steer it
+	if isTerminal(a.out) { // a sandbox's text must not steer it
 		text = cleanLines
 	}
 	printComparison(a.out, out, !c.Stat, text)

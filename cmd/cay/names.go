@@ -48,7 +48,7 @@ func (a *app) installNames(cfg config.Config) error {
 	}
 	const by = "have `hosts: files myhostname dns` in /etc/nsswitch.conf, or run systemd-resolved"
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		return cay.Errorf(cay.Unsupported, "it is not known how this system is told to resolve names below localhost").WithHint(by)
+		return cay.Errorf(cay.Unsupported, "Cay does not know how to make this system resolve names below localhost").WithHint(by)
 	}
 	err := a.wait("installing libnss-myhostname", func() error {
 		out, err := exec.CommandContext(a.ctx, "sh", "-c",
@@ -74,7 +74,7 @@ func lastLine(out []byte) string {
 }
 
 // installTrust has this machine trust the server's authority, and the browser
-// of the user who became root for it.
+// of the user that became root for it.
 func (a *app) installTrust(cfg config.Config) error {
 	if _, err := authorityOf(cfg); err != nil {
 		return err
@@ -87,8 +87,8 @@ func (a *app) installTrust(cfg config.Config) error {
 		}
 		person = certs.Person{Name: u.Username, Home: u.HomeDir}
 	}
-	told, err := certs.Install(a.ctx, cfg.Data, person)
-	for _, line := range told {
+	lines, err := certs.Install(a.ctx, cfg.Data, person)
+	for _, line := range lines {
 		fmt.Fprintln(a.err, line)
 	}
 	return err

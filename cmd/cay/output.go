@@ -49,7 +49,7 @@ func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
 const (
 	gap     = "  "
-	minimum = 6 // what a column keeps when it must give way
+	minimum = 6 // a column's width when it must give way
 )
 
 // print writes the table, no wider than a terminal of that many columns; 0

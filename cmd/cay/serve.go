@@ -41,7 +41,7 @@ func (upCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if err := loopfs.Mount(a.ctx, cfg.Data); err != nil { // what is looked at below is in it
+	if err := loopfs.Mount(a.ctx, cfg.Data); err != nil { // the checks below look into it
 		return err
 	}
 	checks := doctor.Run(a.ctx, cfg)
@@ -49,9 +49,9 @@ func (upCmd) Run(a *app) error {
 	for _, c := range checks {
 		failed = failed || c.Status == doctor.Fail
 	}
-	told := *a
-	told.out = a.err
-	told.printChecks(checks)
+	report := *a
+	report.out = a.err
+	report.printChecks(checks)
 	if failed {
 		fmt.Fprintln(a.err, "error: this machine cannot run sandboxes yet; see ✗ above")
 		return exitStatus(1)
@@ -108,17 +108,17 @@ func (a *app) welcome(cfg config.Config, key string) {
 		fmt.Fprintln(a.err, `Point an SDK here: eval "$(cay env --new-key me)"`)
 		return
 	}
-	told := *a
-	told.out = a.err
+	report := *a
+	report.out = a.err
 	lines, note, err := a.variables(cfg)
 	if err != nil {
-		a.logger().Warn("how to point an SDK here cannot be told", "err", err)
+		a.logger().Warn("cannot print how to point an SDK here", "err", err)
 	}
 	fmt.Fprintln(a.err, "Point an SDK here (the key is shown this once; cay env makes others):")
 	if note != "" {
 		fmt.Fprintln(a.err, "# "+note)
 	}
-	told.printExports(append([][2]string{{"E2B_API_KEY", key}}, lines...))
+	report.printExports(append([][2]string{{"E2B_API_KEY", key}}, lines...))
 }
 
 // tellBuilding says which templates are still being built.

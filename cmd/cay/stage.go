@@ -64,9 +64,9 @@ func globbed(src string) (dir, pattern string) {
 	return src, ""
 }
 
-// matched returns where a file goes whose name, or that of a directory above
-// it, is of a pattern: a file under its own name, what is in a directory below
-// the destination.
+// matched returns the destination of a file whose name, or that of a directory
+// above it, is of a pattern: a file keeps its own name, a directory's contents go
+// below the destination.
 func matched(pattern, name string, dir bool) (string, bool) {
 	if pattern == "" {
 		return name, true

@@ -9,7 +9,7 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// rawTerminal is a terminal whose every key goes to a sandbox.
+// rawTerminal is a terminal that sends every key to a sandbox.
 type rawTerminal struct {
 	// restore gives it its old ways back, once.
 	restore func()
@@ -26,7 +26,7 @@ func makeRaw(f *os.File) (*rawTerminal, error) {
 }
 
 // background runs f beside its caller. A panic there would end the program
-// without a deferred call of anybody else, and leave the terminal raw.
+// without the deferred calls of other goroutines, and leave the terminal raw.
 func (t *rawTerminal) background(f func()) {
 	go func() {
 		defer func() {

@@ -7,7 +7,7 @@ import (
 )
 
 // Connections of a key end when the key is removed, also in the moment between
-// its check and its use; what others opened goes on.
+// its check and its use; streams of other keys go on.
 func TestWhile(t *testing.T) {
 	s := openStore(t)
 	ctx := t.Context()

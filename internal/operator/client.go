@@ -23,8 +23,7 @@ type Client struct{ host host.Config }
 // Ask returns a client of the server with a configuration.
 func Ask(cfg config.Config) Client { return Client{Host(cfg)} }
 
-// Collect has the server remove everything that nothing needs, or with dry say
-// what it would remove.
+// Collect has the server remove all garbage, or with dry only list it.
 func (c Client) Collect(ctx context.Context, dry bool) ([]cay.Garbage, error) {
 	route := "/collect"
 	if dry {

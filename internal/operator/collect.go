@@ -73,7 +73,7 @@ func (d *Desk) Collect(ctx context.Context, dry bool) (out []cay.Garbage, err er
 		gone, perr := d.cfg.Packages.Collect(dry)
 		out, err = append(out, gone...), errors.Join(err, perr)
 	}
-	d.cfg.Snapshots.Settle() // what is said to be removed is
+	d.cfg.Snapshots.Settle() // a snapshot that is reported as removed is
 	var bytes int64
 	for _, g := range out {
 		bytes += g.Bytes
@@ -93,8 +93,8 @@ func (d *Desk) needs(ctx context.Context) func(cay.SnapshotID) bool {
 	return func(id cay.SnapshotID) bool { return running[id] || d.cfg.Control.Needs(ctx, id) }
 }
 
-// collectSnapshots removes teams' snapshots that no record names: what a crash
-// left between a snapshot and its record.
+// collectSnapshots removes teams' snapshots that no record names: a crash between
+// a snapshot and its record leaves them.
 func (d *Desk) collectSnapshots(ctx context.Context, dry bool) ([]cay.Garbage, error) {
 	needs := d.needs(ctx)
 	var out []cay.Garbage

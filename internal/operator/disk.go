@@ -73,6 +73,6 @@ func (d *Desk) tellDisk(ctx context.Context, l disk.Level, now fullness) {
 	err := d.cfg.Control.Announce(ctx, what, string(now),
 		"freeMB", strconv.FormatInt(l.Free>>20, 10), "reserveMB", strconv.FormatInt(l.Reserve>>20, 10))
 	if err != nil && ctx.Err() == nil {
-		d.cfg.Log.Warn("that the disk is low could not be told", "err", err)
+		d.cfg.Log.Warn("the event of a low disk could not be recorded", "err", err)
 	}
 }

@@ -48,7 +48,7 @@ const (
 	// client.
 	requestsTime = 11 * time.Minute
 	// idleTime is longer than any client's keep-alive, so that it is always
-	// the client who lets go of an idle connection.
+	// the client that lets go of an idle connection.
 	idleTime = 11 * time.Minute
 )
 
@@ -179,8 +179,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.drain()
 	inner.Close()
-	// A pause goes on though its client has gone: what it comes to is recorded
-	// before the records are closed.
+	// A pause goes on though its client has gone: its outcome is recorded before
+	// the records are closed.
 	s.requests.wait(requestsTime, func(n int) { s.log.Info("waiting for requests to the API to end", "requests", n) })
 	stop()
 	s.running.Wait()

@@ -46,8 +46,7 @@ func (s *Server) missingTemplates() []string {
 	})
 }
 
-// How long a build rests that failed; what it needs may come back, as a
-// network does.
+// How long a failed build rests; its needs may come back, as a network does.
 const (
 	buildAgain  = time.Minute
 	buildSeldom = time.Hour
@@ -114,7 +113,7 @@ func (s *Server) publish(ctx context.Context, built builtin.Result) error {
 	return err
 }
 
-// asleep tells the proxy what a paused sandbox asks of who may wake it.
+// asleep tells the proxy the tokens that wake a paused sandbox.
 func (s *Server) asleep(id cay.SandboxID) (proxy.Target, bool) {
 	box, ok := s.control.Asleep(id)
 	if !ok {

@@ -73,9 +73,9 @@ func (s *Server) secure(l net.Listener) net.Listener {
 	return listenEither(l, s.tls)
 }
 
-// onlyTLS keeps keys off the wire: who comes from elsewhere in the clear is
-// shown the way, a browser by itself. On this machine there is no wire, and
-// perhaps something that has ended TLS for us.
+// onlyTLS keeps keys off the wire: a client from elsewhere in the clear is shown
+// the way, a browser by itself. On this machine there is no wire, and perhaps a
+// proxy that has ended TLS for us.
 func onlyTLS(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from, err := netip.ParseAddrPort(r.RemoteAddr)

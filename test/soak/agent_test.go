@@ -38,7 +38,7 @@ const (
 	commands = "CAY_SOAK_COMMANDS"
 	// wave is how many commands live at the same time.
 	wave = 100
-	// patience bounds everything; what ended is remembered for half a minute.
+	// patience bounds everything; an end is remembered for half a minute.
 	patience = 5 * time.Minute
 )
 

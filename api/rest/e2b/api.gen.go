@@ -164,7 +164,7 @@ type NetworkRule struct {
 // NetworkRules defines model for NetworkRules.
 type NetworkRules map[string][]NetworkRule
 
-// NetworkUpdate Replaces what a sandbox may reach; what is left out is cleared.
+// NetworkUpdate Replaces a sandbox's policy outwards; a field that is left out is cleared.
 type NetworkUpdate struct {
 	AllowOut            *[]string     `json:"allowOut,omitempty"`
 	AllowInternetAccess *bool         `json:"allow_internet_access,omitempty"`

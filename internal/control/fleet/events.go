@@ -35,8 +35,8 @@ func (c *Catalogue) LastEvent(ctx context.Context, who cay.Caller) (int64, error
 }
 
 // NewEvents returns a channel that is closed once a team has events that were
-// recorded after this call, or streams must end: who waits asks for it first
-// and lists then.
+// recorded after this call, or streams must end: a reader asks for it first and
+// lists then.
 func (c *Catalogue) NewEvents(team cay.TeamID) <-chan struct{} { return c.ledger.NewEvents(team) }
 
 // EndStreams ends all waiting for events, for good: Streaming is false from

@@ -16,7 +16,7 @@ type Sealer interface {
 
 func placeOf(x cay.Secret) string { return "secret " + string(x.ID) }
 
-// CreateSecret keeps a value under a name that is new to the team. Nothing but
+// CreateSecret keeps a value under a name that is new to the team. Only
 // SecretValue gives it away again.
 func (c *Catalogue) CreateSecret(ctx context.Context, who cay.Caller, name, value string, metadata map[string]string) (cay.Secret, error) {
 	if err := who.May(cay.WriteSecrets); err != nil {

@@ -105,8 +105,8 @@ func (c *runCount) visit(at time.Time, runs bool) {
 	}
 }
 
-// metrics are the steps. What ran before the first moment is known from what
-// runs now.
+// metrics are the steps. The sandboxes that ran before the first moment are
+// counted back from those that run now.
 func (c *runCount) metrics(now int) []TeamMetric {
 	for c.end() {
 		c.open()

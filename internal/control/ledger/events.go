@@ -68,7 +68,7 @@ func (l *Ledger) Add(ctx context.Context, e cay.Event) error {
 	if err := l.store.AddEvents(ctx, e); err != nil {
 		return err
 	}
-	l.told.wake(e.Team)
+	l.streams.wake(e.Team)
 	return nil
 }
 
@@ -80,21 +80,21 @@ func (l *Ledger) Tell(ctx context.Context, e cay.Event) {
 }
 
 // Wake tells the streams of a team that events were recorded with a change.
-func (l *Ledger) Wake(team cay.TeamID) { l.told.wake(team) }
+func (l *Ledger) Wake(team cay.TeamID) { l.streams.wake(team) }
 
 // NewEvents returns a channel that is closed once a team has events that were
 // recorded after this call, or streams must end: a stream asks for it first
 // and lists then.
-func (l *Ledger) NewEvents(team cay.TeamID) <-chan struct{} { return l.told.next(team) }
+func (l *Ledger) NewEvents(team cay.TeamID) <-chan struct{} { return l.streams.next(team) }
 
 // EndStreams ends all waiting for events, for good: Streaming is false from
 // now on.
-func (l *Ledger) EndStreams() { l.told.close() }
+func (l *Ledger) EndStreams() { l.streams.close() }
 
 // Streaming reports whether it makes sense to wait for events.
-func (l *Ledger) Streaming() bool { return !l.told.isClosed() }
+func (l *Ledger) Streaming() bool { return !l.streams.isClosed() }
 
-// hub wakes those who wait for events of a team.
+// hub wakes the streams that wait for events of a team.
 type hub struct {
 	mu      sync.Mutex
 	closed  bool

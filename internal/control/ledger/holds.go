@@ -131,7 +131,8 @@ func (h *holds) hold(ctx context.Context, since int64, keys ...string) (release 
 	}
 }
 
-// await holds something whatever was removed. After it, what is there stays.
+// await holds a key after every removal of it that is under way. A thing that is
+// there afterwards stays.
 func (h *holds) await(ctx context.Context, key string) (release func(), err error) {
 	for {
 		h.mu.Lock()

@@ -44,8 +44,8 @@ type Ledger struct {
 	extras    []string
 	log       *slog.Logger
 
-	told  hub // events were recorded
-	holds *holds
+	streams hub // events were recorded
+	holds   *holds
 }
 
 // New returns a ledger in which nothing is held.

@@ -27,7 +27,7 @@ var tagName = regexp.MustCompile(`^[a-z0-9_.-]{1,128}$`)
 // Backlog is what a server has still to build of the templates that Cay brings.
 type Backlog interface {
 	// Of tells how far the build of a template is, if it is not done.
-	Of(name string) (told string, building bool)
+	Of(name string) (progress string, building bool)
 	Names() []string
 }
 
@@ -116,13 +116,13 @@ func (l *Ledger) FindTemplate(ctx context.Context, team cay.TeamID, ref string) 
 	if err == nil && tag != "" && tag != cay.DefaultTag {
 		t, err = l.Tagged(ctx, t, tag)
 	}
-	told, building := "", false
+	progress, building := "", false
 	if cay.KindOf(err) == cay.NotFound && space == "" {
-		told, building = l.backlog.Of(name)
+		progress, building = l.backlog.Of(name)
 	}
 	switch {
 	case building:
-		e := cay.Errorf(cay.Unavailable, "template %q is being built: %s", name, told).
+		e := cay.Errorf(cay.Unavailable, "template %q is being built: %s", name, progress).
 			WithHint("`cay template wait` returns when it is there")
 		e.Code = cay.CodeTemplateBuilding
 		return cay.Template{}, e

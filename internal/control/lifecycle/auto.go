@@ -102,9 +102,9 @@ func (e *entry) setAuto(auto cay.AutoCheckpoint) {
 	e.tree.auto.Store(&auto)
 }
 
-// Used is told of a request that may change a sandbox, before it gets there.
-// A command is one that starts a program or runs code: with checkpoints before
-// each it waits for one. That this fails does not stop the command.
+// Used notes a request that may change a sandbox, before it gets there. A command
+// is one that starts a program or runs code: with checkpoints before each it
+// waits for one. A failed checkpoint does not stop the command.
 func (c *Controller) Used(ctx context.Context, id cay.SandboxID, command bool) {
 	c.mu.RLock()
 	e := c.live[id]

@@ -98,7 +98,7 @@ type turns struct {
 
 type turn struct {
 	taken chan struct{}
-	users int // who have or want it; guarded by turns.mu
+	users int // callers that have or want it; guarded by turns.mu
 }
 
 // take waits for a team's turn, which lasts until done is called.

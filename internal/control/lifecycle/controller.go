@@ -1,7 +1,7 @@
 // Package lifecycle holds the use cases of live sandboxes: create, extend,
 // pause, resume, fork, roll back and kill. It is the only writer of a sandbox's
-// state. Truth is in the store; what lives on its node is kept in memory as
-// well, with locks and deadlines, and the node does the work.
+// state. Truth is in the store; the controller keeps the live sandboxes of its
+// node in memory as well, with locks and deadlines, and the node does the work.
 package lifecycle
 
 import (
@@ -33,9 +33,9 @@ type Node interface {
 	Prepare(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error)
 	Route(ctx context.Context, id cay.InstanceID) error
 	// Pause saves an instance and ends it; Checkpoint saves it and lets it
-	// run on. Of the record it takes the ids and whose agent is inside. An
-	// error means that nothing was saved and the instance runs on, unless it
-	// died, which Deaths tells.
+	// run on. They take ids, team and sandbox of the record. An error means
+	// that nothing was saved and the instance runs on, unless it died, which
+	// Deaths tells.
 	Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error
 	Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error
 	// Snapshots lists what was saved of sandboxes.
@@ -127,8 +127,8 @@ type Controller struct {
 	comparing turns
 }
 
-// entry is a sandbox that is not killed. Who changes it holds its lock from
-// the decision to the record; who reads it takes what is recorded.
+// entry is a sandbox that is not killed. A change holds its lock from the
+// decision to the record; a reader takes the record.
 type entry struct {
 	lock    chan struct{} // holds a value while locked
 	current atomic.Pointer[cay.Sandbox]
@@ -209,7 +209,7 @@ func (c *Controller) reconcile(ctx context.Context) error {
 		if i, ok := unclaimed[s.Instance]; ok {
 			instance = &i
 		}
-		found := settled(s, instance, saved[s.Snapshot])
+		found := reconciled(s, instance, saved[s.Snapshot])
 		found, changed := inForce(found, instance)
 		var events []cay.Event
 		if found.State == cay.Running {
@@ -243,10 +243,10 @@ func (c *Controller) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// settled returns what has become of a sandbox while no server was there.
-// Unfinished changes are undone where that can be: a pause whose
-// guest lives did not happen, nor did a resume, of which no caller was told.
-func settled(s cay.Sandbox, instance *cay.Instance, saved bool) cay.Sandbox {
+// reconciled returns a sandbox's state after a time without a server. Unfinished
+// changes are undone where that can be: a pause whose guest lives did not happen,
+// nor did a resume, because no caller was told of it.
+func reconciled(s cay.Sandbox, instance *cay.Instance, saved bool) cay.Sandbox {
 	switch {
 	case s.State == cay.Paused:
 	case s.State == cay.Running && instance != nil:
@@ -262,8 +262,8 @@ func settled(s cay.Sandbox, instance *cay.Instance, saved bool) cay.Sandbox {
 	return s
 }
 
-// killed returns the record of a sandbox that ended. What it was given as
-// environment holds secrets and is of no more use.
+// killed returns the record of a sandbox that ended. Its environment holds secrets
+// and is of no more use.
 func killed(s cay.Sandbox, cause cay.Cause, at time.Time) cay.Sandbox {
 	s.State, s.Cause, s.EndedAt, s.Env = cay.Killed, cause, at.UTC().Truncate(time.Millisecond), nil
 	return s
@@ -368,8 +368,8 @@ func (c *Controller) drop(id cay.SandboxID) {
 	c.mu.Unlock()
 }
 
-// stop has the node end an instance. What fails here is tried again by the
-// sweep, for as long as the node has the instance.
+// stop has the node end an instance. After a failure the sweep tries again, for as
+// long as the node has the instance.
 func (c *Controller) stop(ctx context.Context, id cay.InstanceID, cause cay.Cause) {
 	if id == "" { // it was paused
 		return

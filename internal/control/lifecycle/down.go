@@ -17,16 +17,16 @@ func RecordDown(ctx context.Context, s store.Store, saved func(cay.SnapshotID) b
 		return err
 	}
 	for _, before := range rows {
-		found := settled(before, nil, saved(before.Snapshot))
+		found := reconciled(before, nil, saved(before.Snapshot))
 		if found.State == before.State {
 			continue
 		}
-		told := foundEvent(found)
+		event := foundEvent(found)
 		if found.State == cay.Killed {
 			found.Cause = cay.CauseAsked
-			told = ledger.NewEvent(cay.ForTeam(found.Team), found, cay.SandboxKilled, cay.ReasonAsked, "evidence", "`cay down` ended all sandboxes of this machine")
+			event = ledger.NewEvent(cay.ForTeam(found.Team), found, cay.SandboxKilled, cay.ReasonAsked, "evidence", "`cay down` ended all sandboxes of this machine")
 		}
-		if err := s.UpdateSandbox(ctx, found, told); err != nil {
+		if err := s.UpdateSandbox(ctx, found, event); err != nil {
 			return err
 		}
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 // Emit records an event of a sandbox that is not over, for parts whose work
-// changes none of its record: what goes with a change is given to save. Data
-// are keys and values by turns.
+// changes none of its record: an event of a change is given to save. Data are keys
+// and values by turns.
 func (c *Controller) Emit(ctx context.Context, id cay.SandboxID, what cay.EventType, reason string, data ...string) error {
 	e := c.entry(id)
 	if e == nil {
@@ -20,8 +20,8 @@ func (c *Controller) Emit(ctx context.Context, id cay.SandboxID, what cay.EventT
 	return c.ledger.Add(ctx, ledger.NewEvent(cay.ForTeam(s.Team), s, what, reason, data...))
 }
 
-// Report is Emit for what a guest can cause as often as it likes. What is too
-// much is dropped; the next event says how many were.
+// Report is Emit for events that a guest can cause as often as it likes. Those
+// beyond the allowance are dropped; the next event says how many were.
 func (c *Controller) Report(ctx context.Context, id cay.SandboxID, what cay.EventType, reason string, data ...string) error {
 	e := c.entry(id)
 	if e == nil {

@@ -63,8 +63,8 @@ func (c *Controller) Logs(ctx context.Context, who cay.Caller, q LogQuery) ([]Lo
 }
 
 // merge puts events, newest first, and lines into the order of time. Of one
-// millisecond, what is said of a life comes before what is said in it, and its
-// end after.
+// millisecond, events come before the guest's lines, and the end of a life after
+// them.
 func merge(life []cay.Event, said []LogLine) []LogLine {
 	var all, last []LogLine
 	for _, e := range slices.Backward(life) {

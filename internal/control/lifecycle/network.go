@@ -10,9 +10,9 @@ import (
 	"github.com/cay-run/cay/internal/control/ledger"
 )
 
-// SetNetwork replaces what a running sandbox may reach, at once. What the
-// policy says of reaching the sandbox is left as it was, and so are its private
-// network and bandwidth.
+// SetNetwork replaces a running sandbox's policy for connections outwards, at
+// once. The policy for connections to the sandbox stays as it was, and so do its
+// private network and bandwidth.
 func (c *Controller) SetNetwork(ctx context.Context, who cay.Caller, id cay.SandboxID, p cay.NetworkPolicy) error {
 	if err := who.May(cay.WriteSandboxes); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (c *Controller) changeNetwork(ctx context.Context, who cay.Caller, id cay.S
 		}
 		changed := ledger.NewEvent(who, s, cay.SandboxNetworkChanged, cay.ReasonAsked)
 		err := c.record(ctx, e, s, func(ctx context.Context, s cay.Sandbox) error { return c.store.UpdateNetwork(ctx, s, changed) })
-		if err != nil { // what is recorded is what is in force
+		if err != nil { // the record shows the policy in force
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 			defer cancel()
 			if back := c.node.SetNetwork(ctx, s.Instance, before); back != nil {

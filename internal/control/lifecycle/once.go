@@ -28,8 +28,8 @@ type onceKey struct {
 
 // createOnce is Create for a caller that may ask again with the same key, for
 // a day: it gets the sandbox that the first call made, however that call
-// ended. One that could not be started is made anew. The caller may go away;
-// what it asked for is done, because it can find it.
+// ended. One that could not be started is made anew. The create goes on after the
+// caller has gone away, because the caller can find the sandbox later.
 func (c *Controller) createOnce(ctx context.Context, who cay.Caller, spec cay.CreateSpec) (cay.Sandbox, error) {
 	once, err := onceOf(who.Team, spec)
 	if err != nil {

@@ -105,11 +105,11 @@ func (c *Controller) pause(ctx context.Context, who cay.Caller, e *entry, s cay.
 			e.pauseFailed = why
 			failed = append(failed, ledger.NewEvent(who, s, cay.SandboxRunning, cay.ReasonFailed, "error", why))
 		}
-		c.force(ctx, e, before, failed...)
+		c.saveOutcome(ctx, e, before, failed...)
 		return err
 	}
 	e.pauseFailed = ""
-	c.force(ctx, e, paused(s), ledger.NewEvent(who, s, cay.SandboxPaused, reason, "snapshot", string(s.Snapshot), "kind", string(kind)))
+	c.saveOutcome(ctx, e, paused(s), ledger.NewEvent(who, s, cay.SandboxPaused, reason, "snapshot", string(s.Snapshot), "kind", string(kind)))
 	c.log.Info("sandbox paused", "sandbox", s.ID, "snapshot", s.Snapshot, "kind", kind)
 	c.ledger.Tidy(ctx, before.Snapshot)
 	return nil
@@ -138,9 +138,9 @@ func saveError(err error, text string) error {
 	return cay.Wrap(cay.Internal, err, "%s", text).WithHint("the server's log says why")
 }
 
-// force makes a sandbox's state known that is a fact already. One that cannot
-// be recorded is put right at the next start, which finds the same facts.
-func (c *Controller) force(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) {
+// saveOutcome records a state that is a fact already. One that cannot be recorded
+// is put right at the next start, which finds the same facts.
+func (c *Controller) saveOutcome(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) {
 	if err := c.save(ctx, e, s, events...); err != nil {
 		c.log.Error("cannot record a sandbox's state", "sandbox", s.ID, "state", s.State, "err", err)
 		s.Version = e.sandbox().Version
@@ -240,7 +240,7 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 		err = saveError(err, "the sandbox could not be resumed")
 		back := paused(s)
 		back.EndedAt = s.EndedAt
-		c.force(ctx, e, back, ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed, "error", ledger.Visible(err)))
+		c.saveOutcome(ctx, e, back, ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed, "error", ledger.Visible(err)))
 		return cay.Sandbox{}, err
 	}
 	s.State, s.EndedAt, s.EndAt, s.Notice = cay.Running, time.Time{}, ledger.Now().Add(timeout), instance.Notice
@@ -248,7 +248,7 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 	e.toldEnd = s.EndAt
 	if err := c.save(ctx, e, s, ledger.NewEvent(who, s, cay.SandboxResumed, reason, "endAt", ledger.Stamp(s.EndAt), "notice", s.Notice)); err != nil {
 		// Memory and store would disagree: it stays saved as it was.
-		c.force(ctx, e, paused(s), ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed))
+		c.saveOutcome(ctx, e, paused(s), ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed))
 		c.stop(ctx, spec.Instance, cay.CauseFailedStart)
 		return cay.Sandbox{}, err
 	}
@@ -313,8 +313,8 @@ func wakes(s cay.Sandbox) bool {
 }
 
 // Wake resumes a sandbox that Asleep returned, for as long as it was given
-// when it was created, and for some minutes at least. That it runs already is
-// no error. Who called it may leave: others may wait for the same.
+// when it was created, and for some minutes at least. A sandbox that runs already
+// is no error. The wake goes on without its caller: others may wait for the same.
 func (c *Controller) Wake(ctx context.Context, id cay.SandboxID) error {
 	c.mu.RLock()
 	e := c.live[id]

@@ -98,7 +98,7 @@ func (c *Controller) reachable(ctx context.Context, s cay.Sandbox, to cay.Snapsh
 // holds its lock. The new instance is made beside the old one, and the record
 // decides: before it is written the sandbox is the old instance, after it the
 // new one, whenever the server dies. resume keeps the random seeds.
-func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, n cay.Checkpoint, resume bool, told cay.Event) (cay.Sandbox, error) {
+func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, n cay.Checkpoint, resume bool, event cay.Event) (cay.Sandbox, error) {
 	before := s
 	s.Snapshot, s.Saved, s.Unresponsive = n.ID, n.Kind, false
 	switch s.State {
@@ -119,7 +119,7 @@ func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay
 	default:
 		return before, mustRun(s)
 	}
-	if err := c.move(ctx, who, e, before, s, n.ID, told); err != nil {
+	if err := c.move(ctx, who, e, before, s, n.ID, event); err != nil {
 		return before, err
 	}
 	e.tree.member.Store(true)
@@ -146,13 +146,13 @@ func backError(err error) error {
 
 // move records that a sandbox is at a checkpoint, and has requests reach its
 // new instance. On an error it is what it was before.
-func (c *Controller) move(ctx context.Context, who cay.Caller, e *entry, before, s cay.Sandbox, to cay.SnapshotID, told cay.Event) error {
+func (c *Controller) move(ctx context.Context, who cay.Caller, e *entry, before, s cay.Sandbox, to cay.SnapshotID, event cay.Event) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 	defer cancel()
 	s.Version = e.sandbox().Version
 	at, err := c.store.Branch(ctx, s.Team, s.ID)
 	if err == nil {
-		err = c.putAt(ctx, s, to, true, told)
+		err = c.putAt(ctx, s, to, true, event)
 	}
 	if err == nil {
 		s.Version++
@@ -179,14 +179,14 @@ func (c *Controller) move(ctx context.Context, who cay.Caller, e *entry, before,
 }
 
 // putAt records a sandbox at a checkpoint of its tree.
-func (c *Controller) putAt(ctx context.Context, s cay.Sandbox, to cay.SnapshotID, rewound bool, told cay.Event) error {
+func (c *Controller) putAt(ctx context.Context, s cay.Sandbox, to cay.SnapshotID, rewound bool, event cay.Event) error {
 	return c.store.Tx(ctx, func(tx store.Store) error {
 		at, err := tx.Branch(ctx, s.Team, s.ID)
 		if err != nil {
 			return err
 		}
 		at.Checkpoint, at.Rewound = to, rewound
-		if err := tx.UpdateSandbox(ctx, s, told); err != nil {
+		if err := tx.UpdateSandbox(ctx, s, event); err != nil {
 			return err
 		}
 		return tx.PutBranch(ctx, at)
@@ -238,9 +238,9 @@ func (c *Controller) Promote(ctx context.Context, who cay.Caller, id, branch cay
 	return out, n, err
 }
 
-// promote is Promote for one who holds both locks. The branch is paused first,
-// so that nothing is lost that it answers for; until the sandbox has taken its
-// state over, that state is the branch's.
+// promote is Promote for a caller that holds both locks. The branch is paused
+// first, so that no answer of it is lost; until the sandbox has taken its state
+// over, that state is the branch's.
 func (c *Controller) promote(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, f *entry) (cay.Sandbox, cay.Checkpoint, error) {
 	b := f.sandbox()
 	if b.State == cay.Killed {

@@ -10,7 +10,7 @@ import (
 )
 
 // Run ends sandboxes whose time is over, records those that died and samples
-// what they use, until ctx ends. Sandboxes go on living then.
+// their use, until ctx ends. Sandboxes go on living then.
 func (c *Controller) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.expire(ctx) })
@@ -221,7 +221,7 @@ func (c *Controller) reconcileInstances(ctx context.Context, before map[cay.Inst
 		}
 	}
 	instances, err := c.node.Instances(ctx)
-	if err != nil { // what is not known is no disagreement
+	if err != nil { // an unknown state is no disagreement
 		c.log.Warn("the node does not tell what runs", "err", err)
 		return before
 	}

@@ -181,7 +181,7 @@ func (c *Controller) Extend(ctx context.Context, who cay.Caller, id cay.SandboxI
 	return out, err
 }
 
-// extend is Extend for one who holds the lock.
+// extend is Extend for a caller that holds the lock.
 func (c *Controller) extend(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, timeout time.Duration) (cay.Sandbox, error) {
 	end := ledger.Now().Add(timeout)
 	if !end.After(s.EndAt) {

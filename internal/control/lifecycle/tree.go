@@ -28,7 +28,7 @@ type treeState struct {
 	saving  atomic.Bool                        // an automatic one is being taken by time
 }
 
-// Tree is a tree of checkpoints and who lives in it.
+// Tree is a tree of checkpoints and the living sandboxes in it.
 type Tree struct {
 	Root        cay.SandboxID
 	Checkpoints []cay.Checkpoint // oldest first
@@ -142,8 +142,8 @@ func (c *Controller) recordCheckpoint(ctx context.Context, who cay.Caller, e *en
 	if n.Auto {
 		reason = cay.ReasonAuto
 	}
-	told := ledger.NewEvent(who, s, cay.SandboxCheckpointed, reason, "checkpoint", string(n.ID), "label", n.Label)
-	if n, err = c.store.AddCheckpoint(ctx, n, told); err != nil {
+	event := ledger.NewEvent(who, s, cay.SandboxCheckpointed, reason, "checkpoint", string(n.ID), "label", n.Label)
+	if n, err = c.store.AddCheckpoint(ctx, n, event); err != nil {
 		return n, err
 	}
 	c.ledger.Wake(s.Team)
@@ -205,8 +205,8 @@ func checkKind(kind cay.SnapshotKind) error {
 		WithHint("say %s or %s", cay.MemorySnapshot, cay.FilesSnapshot)
 }
 
-// RemoveCheckpoint deletes a checkpoint that nothing was started from which
-// lives. What came after it stays and comes after its parent.
+// RemoveCheckpoint deletes a checkpoint that no living sandbox was started from.
+// Its children stay and come after its parent.
 func (c *Controller) RemoveCheckpoint(ctx context.Context, who cay.Caller, id cay.SnapshotID) error {
 	if err := who.May(cay.WriteSandboxes); err != nil {
 		return err
@@ -224,8 +224,8 @@ func (c *Controller) RemoveCheckpoint(ctx context.Context, who cay.Caller, id ca
 	return nil
 }
 
-// inUse says why a checkpoint's snapshot is needed, or nothing. One that
-// comes to be needed after this is kept by who needs it.
+// inUse says why a checkpoint's snapshot is needed, or nothing. A need that
+// arises after this has a hold of its own.
 func (c *Controller) inUse(id cay.SnapshotID) string {
 	if c.ledger.Holds(id) {
 		return "something is being started from it"

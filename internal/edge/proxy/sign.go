@@ -11,7 +11,7 @@ import (
 // SDK that knows one address for all sandboxes names none, but only one
 // sandbox's token makes its signature.
 //
-// The search costs a digest for each sandbox and is open to everyone. So a
+// The search costs a digest for each sandbox and is open to strangers. So a
 // signature that no token can have made, or whose time is over, starts none,
 // and one search runs at a time.
 func (p *Proxy) signedFiles(r *http.Request) (route, verdict) {

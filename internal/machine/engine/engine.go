@@ -102,7 +102,7 @@ type Engine interface {
 type Fingerprint struct {
 	Name        string   // "runsc"
 	Hash        string   // of the build that starts new instances
-	CPUFeatures []string // sorted; what a snapshot taken here may rely on
+	CPUFeatures []string // sorted; a snapshot taken here may rely on them
 }
 
 // Net is an instance's place in the network, made by vnet before the engine

@@ -293,7 +293,7 @@ func TestAFileThatMayBeDamagedIsAskedAboutOnceMore(t *testing.T) {
 	want(t, get(t, s, "GET", host, deb), 200, "miss", "the package")
 	want(t, get(t, s, "GET", host, deb), 200, "hit", "the package")
 	asked := u.asks.Load()
-	content = "a portal's page" // again; what was asked about twice is safe from it
+	content = "a portal's page" // again; a file that was asked about twice is safe from it
 	want(t, get(t, s, "GET", host, deb), 200, "hit", "the package")
 	if u.asks.Load() != asked {
 		t.Error("a file that is known to be right was asked about")

@@ -1,5 +1,5 @@
-// Package doctor looks a host over: what a server needs, what would make it
-// better, and what to do about either.
+// Package doctor examines a host: the needs of a server, possible improvements,
+// and the cure for each finding.
 package doctor
 
 import (

@@ -153,7 +153,7 @@ func newest(versions []string, major string) (best string, ok bool) {
 	return best, bestParts != nil
 }
 
-// fetchArchive unpacks a package's archive. What it makes is of no use after an
+// fetchArchive unpacks a package's archive. Its files are of no use after an
 // error: the hash is compared at the end.
 func fetchArchive(ctx context.Context, dist npmDist, name, dir string) error {
 	body, err := get(ctx, dist.Tarball, "*/*")

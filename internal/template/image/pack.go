@@ -22,9 +22,9 @@ import (
 const packWindow = 8 << 20
 
 // Pack writes the trees of recipes, made now if need be, for machines without a
-// network: a tar in zstd of <architecture>/<recipe digest>/…. What a tree has of
-// this host stays out, and a file that a tree has of the one it begins with is
-// there once.
+// network: a tar in zstd of <architecture>/<recipe digest>/…. A tree's files of
+// this host stay out, and a file that a tree has of the one it begins with is there
+// once.
 func (b *Builder) Pack(ctx context.Context, w io.Writer, recipes []Recipe, p Progress) error {
 	unlock, err := b.begin(ctx, p)
 	if err != nil {

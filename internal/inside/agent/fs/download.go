@@ -231,7 +231,7 @@ func negotiate(h http.Header) (string, bool) {
 	return "", false
 }
 
-// weight reads the q parameter of one item; what cannot be read is 1.
+// weight reads the q parameter of one item; 1 where it cannot be read.
 func weight(params string) float64 {
 	for p := range strings.SplitSeq(params, ";") {
 		k, v, _ := strings.Cut(p, "=")

@@ -65,7 +65,7 @@ func TestSignedRequests(t *testing.T) {
 	// A signed upload without a path takes the names of its parts.
 	body, kind := form(t, `name="file"; filename="named"`, "x")
 	w.do("POST", "/files?signature="+url.QueryEscape(sign("", opWrite, "", testToken, "")), body, "Content-Type", kind).check(t, 200, "named")
-	// No signature lets anyone compose, and one for a file no tar.
+	// No signature allows to compose, and one for a file allows no tar.
 	w.do("POST", "/files/compose?signature="+url.QueryEscape(sign("", opWrite, "", testToken, "")), strings.NewReader("{}")).check(t, 401, "access token")
 	w.do("GET", "/files/tar?path=hello.txt&signature="+url.QueryEscape(sign("hello.txt", opRead, "", testToken, "")), nil).check(t, 401, "invalid signature")
 	w.do("GET", "/files/tar?path=hello.txt&signature="+url.QueryEscape(sign("hello.txt", opReadTar, "", testToken, "")), nil).check(t, 200, "hello")

@@ -145,8 +145,8 @@ func (w *Watcher) left(fd int, wd int32) {
 }
 
 // scan watches the directories at and below dir, and reports what is in them
-// if asked. Each directory is watched before it is read, so whatever appears
-// later makes an event; what appears in between makes both, and found lets
+// if asked. Each directory is watched before it is read, so a file that
+// appears later makes an event; one that appears in between makes both, and found lets
 // only one through.
 func (w *Watcher) scan(fd int, dir string, report bool) {
 	if dir != "" {
