@@ -134,6 +134,32 @@ func TestAFailedPause(t *testing.T) {
 	w.pause(s)
 }
 
+// A host has several disks and each guest has one: a refusal names the one that
+// is full, whichever verb meets it.
+func TestARefusalNamesTheFullDisk(t *testing.T) {
+	w := newWorld(t)
+	s := w.create(time.Hour)
+	full := cay.Errorf(cay.NoSpace, "its own disk is full")
+	w.node.OnSave = func(cay.InstanceID) error { return full }
+	paused := w.c.Pause(t.Context(), cay.ForTeam(s.Team), s.ID, cay.MemorySnapshot, false)
+	w.node.OnSave = nil
+	w.pause(s)
+	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error { return full.WithHint("remove files in it") }
+	_, _, resumed := w.c.Connect(t.Context(), cay.ForTeam(s.Team), s.ID, time.Hour, true)
+	for _, c := range []struct {
+		err        error
+		text, hint string
+	}{
+		{paused, "the sandbox could not be paused: its own disk is full", "free space on it and try again; nothing was lost"},
+		{resumed, "the sandbox could not be resumed: its own disk is full", "remove files in it"},
+	} {
+		var known *cay.Error
+		if !errors.As(c.err, &known) || known.Kind != cay.NoSpace || known.Msg != c.text || known.Hint != c.hint {
+			t.Errorf("got %#v, want %q with the hint %q", c.err, c.text, c.hint)
+		}
+	}
+}
+
 func TestAFailedResume(t *testing.T) {
 	w := newWorld(t)
 	s := w.pause(w.create(time.Hour))

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -128,9 +129,9 @@ func saveError(err error, text string) error {
 			WithHint("if its memory is what is damaged, its files can be had: resume it with memory set to false")
 	}
 	switch cay.KindOf(err) {
-	case cay.NoSpace:
-		return cay.Wrap(cay.NoSpace, err, "%s: the disk of the data directory is full", text).
-			WithHint("free space on it and try again; nothing was lost")
+	case cay.NoSpace: // a host has several disks and a guest its own: the error says which
+		return cay.Wrap(cay.NoSpace, err, "%s: %s", text, known.Msg).
+			WithHint("%s", cmp.Or(known.Hint, "free space on it and try again; nothing was lost"))
 	case cay.Internal:
 	default:
 		return err

@@ -135,9 +135,5 @@ func unmark(dir string) error {
 
 // diskError names a full disk.
 func diskError(err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return cay.Wrap(cay.NoSpace, err, "the disk of the data directory is full").
-			WithHint("%s", disk.Cure)
-	}
-	return cay.Wrap(cay.Internal, err, "the data directory cannot be written")
+	return disk.Error(err, "the data directory cannot be written")
 }

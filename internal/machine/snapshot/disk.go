@@ -14,17 +14,15 @@ import (
 	"syscall"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/disk"
 )
 
-// diskError says what failed, and tells a full disk from a broken one.
+// diskError says what failed, and which disk is full if one is.
 func diskError(err error, format string, args ...any) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return cay.Wrap(cay.NoSpace, err, format, args...).WithHint("free space on the disk of the data directory")
-	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return cay.Wrap(cay.Unavailable, err, format, args...)
 	}
-	return cay.Wrap(cay.Internal, err, format, args...)
+	return disk.Error(err, format, args...)
 }
 
 // lockPath takes the lock of a file or directory that only its writer has.

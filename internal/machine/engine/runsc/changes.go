@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/disk"
 )
 
 // Changes implements engine.Engine. It takes a file checkpoint of the running
@@ -27,12 +28,12 @@ func (e *Engine) Changes(ctx context.Context, id cay.InstanceID) (io.ReadCloser,
 	}
 	dir, err := os.MkdirTemp(in.Dir, "changes-")
 	if err != nil {
-		return nil, diskError(err, "cannot make room for the changed files of instance %s", id)
+		return nil, disk.Error(err, "cannot make room for the changed files of instance %s", id)
 	}
 	out, err := e.changes(ctx, in, dir)
 	if err != nil {
 		os.RemoveAll(dir)
-		return nil, diskError(err, "cannot read the changed files of instance %s", id)
+		return nil, disk.Error(err, "cannot read the changed files of instance %s", id)
 	}
 	return out, nil
 }
@@ -119,7 +120,7 @@ func (e *Engine) ReadFiles(dir string, visit func(*tar.Header, io.Reader) error)
 		return cay.Wrap(cay.NotFound, err, "the files of the snapshot in %s are missing", dir)
 	}
 	if err != nil {
-		return diskError(err, "cannot read the files of the snapshot in %s", dir)
+		return disk.Error(err, "cannot read the files of the snapshot in %s", dir)
 	}
 	defer saved.close()
 	return saved.each(visit)

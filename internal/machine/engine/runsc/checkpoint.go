@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/disk"
 )
 
 // Checkpoint implements engine.Engine.
@@ -37,7 +38,7 @@ func (e *Engine) Checkpoint(ctx context.Context, id cay.InstanceID, dir string, 
 	written()
 	if err != nil {
 		in.asked.Store(false)
-		return cay.Snapshot{}, diskError(err, "cannot checkpoint instance %s", id)
+		return cay.Snapshot{}, disk.Error(err, "cannot checkpoint instance %s", id)
 	}
 	if !keep {
 		// The files that destroy removes have no part in the snapshot.
@@ -46,15 +47,15 @@ func (e *Engine) Checkpoint(ctx context.Context, id cay.InstanceID, dir string, 
 		}
 	}
 	if err := copyFile(filepath.Join(dir, bundleName), filepath.Join(bundleDir(in.Dir), "config.json")); err != nil {
-		return cay.Snapshot{}, diskError(err, "cannot keep the bundle of instance %s", id)
+		return cay.Snapshot{}, disk.Error(err, "cannot keep the bundle of instance %s", id)
 	}
 	names, err := fileNames(dir)
 	if err != nil {
-		return cay.Snapshot{}, diskError(err, "cannot read the checkpoint of instance %s", id)
+		return cay.Snapshot{}, disk.Error(err, "cannot read the checkpoint of instance %s", id)
 	}
 	out := in.snapshot(cay.MemorySnapshot)
 	if out.Files, err = seal(dir, names); err != nil {
-		return cay.Snapshot{}, diskError(err, "cannot finish the checkpoint of instance %s", id)
+		return cay.Snapshot{}, disk.Error(err, "cannot finish the checkpoint of instance %s", id)
 	}
 	return out, nil
 }

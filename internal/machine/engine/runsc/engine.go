@@ -177,14 +177,3 @@ func (e *Engine) get(id cay.InstanceID) (*instance, error) {
 func validName(s string) bool {
 	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\x00\n ")
 }
-
-// diskError tells a full disk from everything else.
-func diskError(err error, format string, args ...any) error {
-	if errors.Is(err, os.ErrNotExist) {
-		return cay.Wrap(cay.Internal, err, format, args...)
-	}
-	if isNoSpace(err) {
-		return cay.Wrap(cay.NoSpace, err, format, args...)
-	}
-	return cay.Wrap(cay.Internal, err, format, args...)
-}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/engine"
 )
 
@@ -34,7 +35,7 @@ func (e *Engine) SnapshotFiles(ctx context.Context, id cay.InstanceID, dir strin
 	}
 	files, err := e.writeLayer(context.WithoutCancel(ctx), in, dir)
 	if err != nil {
-		return cay.Snapshot{}, diskError(err, "cannot save the files of instance %s", id)
+		return cay.Snapshot{}, disk.Error(err, "cannot save the files of instance %s", id)
 	}
 	s := in.snapshot(cay.FilesSnapshot)
 	s.Files = files
