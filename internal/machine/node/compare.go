@@ -133,12 +133,14 @@ func (n *Node) takeFiles(ctx context.Context, id cay.SnapshotID) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(n.ctx, func() { cancel(cay.Errorf(cay.Unavailable, "the server is stopping")) })()
-	select {
-	case n.restores <- struct{}{}:
-		defer func() { <-n.restores }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	end, err := n.turn(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return cause
 	}
+	if err != nil {
+		return err
+	}
+	defer end()
 	from, err := n.find(ctx, &inst.spec)
 	if err != nil {
 		return err

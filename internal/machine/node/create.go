@@ -147,12 +147,11 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) error {
 	}
 	pooled := inst.pooled.Load()
 	if !pooled {
-		select {
-		case n.restores <- struct{}{}:
-			defer func() { <-n.restores }()
-		case <-ctx.Done():
-			return by.failed(ctx, "wait for its turn", ctx.Err())
+		end, err := n.turn(ctx)
+		if err != nil {
+			return by.failed(ctx, "wait for its turn", err)
 		}
+		defer end()
 	}
 	from, err := by.find(ctx)
 	if err != nil {

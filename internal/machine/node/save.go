@@ -107,14 +107,11 @@ func (n *Node) Snapshots() []cay.Snapshot {
 // askTurn is ask for what reads or writes memory: it waits for its turn.
 func (n *Node) askTurn(ctx context.Context, id cay.InstanceID, do func(*instance) (bool, error)) error {
 	defer n.ahead()()
-	select {
-	case n.restores <- struct{}{}:
-		defer func() { <-n.restores }()
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-n.ctx.Done():
-		return cay.Errorf(cay.Unavailable, "the server is stopping")
+	end, err := n.turn(ctx)
+	if err != nil {
+		return err
 	}
+	defer end()
 	return n.ask(ctx, id, do)
 }
 
