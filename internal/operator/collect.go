@@ -46,6 +46,8 @@ func (d *Desk) CollectAlways(ctx context.Context) {
 // more, and says which; with dry it only says so. Unavailable while a build is
 // at work, which may be about to need some.
 func (d *Desk) Collect(ctx context.Context, dry bool) (out []cay.Garbage, err error) {
+	d.collecting.Lock()
+	defer d.collecting.Unlock()
 	idle, err := d.cfg.Builds.Idle(func() error {
 		gone, err := d.collectSnapshots(ctx, dry)
 		out = append(out, gone...)

@@ -7,6 +7,7 @@ package operator
 import (
 	"context"
 	"log/slog"
+	"sync"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
@@ -59,14 +60,17 @@ type Config struct {
 }
 
 // Desk answers the operator of a server.
-type Desk struct{ cfg Config }
+type Desk struct {
+	cfg        Config
+	collecting sync.Mutex // one garbage collection waits for another
+}
 
 // New returns the desk of a server.
 func New(cfg Config) *Desk {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	return &Desk{cfg}
+	return &Desk{cfg: cfg}
 }
 
 // newKey makes a key of the first team.

@@ -129,7 +129,7 @@ func (n *Node) tend(inst *instance) {
 		default:
 		}
 	}
-	if inst.death != nil { // said here too: a kill that comes next leaves no record of it
+	if inst.death != nil && inst.death.Cause != cay.CauseAsked { // a kill that comes next would leave no record of it
 		n.cfg.Log.Warn("an instance died", "sandbox", inst.spec.Sandbox, "instance", inst.spec.Instance,
 			"cause", inst.death.Cause, "detail", inst.death.Detail)
 	}
