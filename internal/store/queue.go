@@ -75,9 +75,10 @@ func (s *SQLite) onLease(ctx context.Context, text string, id cay.BuildID, args 
 		if err != nil {
 			return err
 		}
-		if n, err := res.RowsAffected(); err != nil || n == 0 {
-			return notFound("lease of build", id)
+		n, err := res.RowsAffected()
+		if err == nil && n == 0 {
+			err = notFound("lease of build", id)
 		}
-		return nil
+		return err
 	})
 }
