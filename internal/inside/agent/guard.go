@@ -40,8 +40,8 @@ const (
 	guardStorm = 100
 	// guardCrowd is how many processes of one group the guard ends together when
 	// the memory goes faster than it could react. The engine refuses no fork below
-	// guardStorm tasks (cmd/cay-runsc/sentry), and fifty copies of a process with
-	// 150 MB fill 2 GB in a second.
+	// a hundred tasks (cmd/cay-runsc/sentry), and about as many copies of a process
+	// with 150 MB took 2.4 GB before the guard had its turn.
 	guardCrowd = 25
 	// guardSettle is how long killed processes may take to give their memory
 	// back before others are killed.
