@@ -26,6 +26,8 @@ type (
 	NodeID string
 	// KeyID names an API key; it is not the key.
 	KeyID string
+	// PersonID names a person, who may be a member of many teams.
+	PersonID string
 )
 
 const (
@@ -50,6 +52,9 @@ func NewTeamID() TeamID { return TeamID(uuid()) }
 
 // NewKeyID returns a fresh UUID.
 func NewKeyID() KeyID { return KeyID(uuid()) }
+
+// NewPersonID returns a fresh UUID.
+func NewPersonID() PersonID { return PersonID(uuid()) }
 
 // NewBuildID returns a fresh UUID.
 func NewBuildID() BuildID { return BuildID(uuid()) }

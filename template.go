@@ -5,27 +5,6 @@ import (
 	"time"
 )
 
-// Team owns everything that has a row.
-type Team struct {
-	ID        TeamID
-	Name      string
-	CreatedAt time.Time
-}
-
-// APIKey is the record of a key. The key itself is shown once and never
-// stored; Hash is SHA-256 of it.
-type APIKey struct {
-	ID        KeyID
-	Team      TeamID
-	Name      string
-	Hash      [32]byte
-	Mask      string // the first and last characters, for people
-	CreatedAt time.Time
-}
-
-// Caller is what a request with the key is made by. Every key has all scopes.
-func (k APIKey) Caller() Caller { return Caller{Team: k.Team, Key: k.ID, Scopes: AllScopes} }
-
 // BuildState is where a build is.
 type BuildState string
 

@@ -131,7 +131,9 @@ func testKeys(t *testing.T, s store.Store) {
 	a, b := addTeam(t, s, "a"), addTeam(t, s, "b")
 	key := cay.APIKey{
 		ID: cay.NewKeyID(), Team: a.ID, Name: "first", Hash: sha256.Sum256([]byte("x")),
-		Mask: "e2b_12…34", CreatedAt: at(1),
+		CreatedBy: "a person", LastUsed: at(2), ExpiresAt: at(3), Grant: []string{"viewer", "secrets:write"},
+		Bounds: cay.KeyBounds{Templates: []string{"base"}, Metadata: map[string]string{"app": "x"}},
+		Mask:   "e2b_12…34", CreatedAt: at(1),
 	}
 	noError(t, s.AddKey(t.Context(), key))
 	got, err := s.KeyByHash(t.Context(), key.Hash)
@@ -156,7 +158,7 @@ func testKeys(t *testing.T, s store.Store) {
 	noError(t, s.RenameKey(t.Context(), a.ID, key.ID, "renamed"))
 	renamed, err := s.KeyByHash(t.Context(), key.Hash)
 	noError(t, err)
-	if key.Name = "renamed"; renamed != key {
+	if key.Name = "renamed"; !cmp.Equal(renamed, key) {
 		t.Errorf("renamed to %+v", renamed)
 	}
 	wantKind(t, s.RemoveKey(t.Context(), b.ID, key.ID), cay.NotFound)
