@@ -35,7 +35,7 @@ func (d *Desk) backupRoutes(routes *http.ServeMux) {
 		w.Header().Set("Content-Type", "application/x-tar")
 		if err := d.backup(r.Context(), w); err != nil {
 			// The archive has no last entry; the log says why.
-			d.cfg.Log.Error("a backup failed", "err", err)
+			d.cfg.Log.ErrorContext(r.Context(), "a backup failed", "err", err)
 		}
 	})
 }

@@ -36,7 +36,7 @@ func (d *Desk) CollectAlways(ctx context.Context) {
 		case cay.KindOf(err) == cay.Unavailable:
 			timer.Reset(collectFirst)
 		case err != nil && ctx.Err() == nil:
-			d.cfg.Log.Warn("what nothing needs could not be removed", "err", err)
+			d.cfg.Log.WarnContext(ctx, "what nothing needs could not be removed", "err", err)
 		}
 	}
 }
@@ -81,7 +81,7 @@ func (d *Desk) Collect(ctx context.Context, dry bool) (out []cay.Garbage, err er
 		bytes += g.Bytes
 	}
 	if len(out) > 0 && !dry {
-		d.cfg.Log.Info("removed what nothing needs", "things", len(out), "bytes", bytes)
+		d.cfg.Log.InfoContext(ctx, "removed what nothing needs", "things", len(out), "bytes", bytes)
 	}
 	return out, err
 }

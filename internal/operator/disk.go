@@ -62,17 +62,17 @@ func (d *Desk) tellDisk(ctx context.Context, l disk.Level, now fullness) {
 	switch now {
 	case diskRoomy:
 		what = cay.MachineDiskFreed
-		d.cfg.Log.Info("the disk has room again", "disk", d.cfg.Disk.Dir, "free", l.Free, "reserve", l.Reserve)
+		d.cfg.Log.InfoContext(ctx, "the disk has room again", "disk", d.cfg.Disk.Dir, "free", l.Free, "reserve", l.Reserve)
 	case diskNear:
-		d.cfg.Log.Warn("the disk nears its reserve, before which new work is refused",
+		d.cfg.Log.WarnContext(ctx, "the disk nears its reserve, before which new work is refused",
 			"disk", d.cfg.Disk.Dir, "free", l.Free, "reserve", l.Reserve, "hint", disk.Cure)
 	case diskLow:
-		d.cfg.Log.Error("the disk has come to its reserve: new work is refused",
+		d.cfg.Log.ErrorContext(ctx, "the disk has come to its reserve: new work is refused",
 			"disk", d.cfg.Disk.Dir, "free", l.Free, "reserve", l.Reserve, "hint", disk.Cure)
 	}
 	err := d.cfg.Control.Announce(ctx, what, string(now),
 		"freeMB", strconv.FormatInt(l.Free>>20, 10), "reserveMB", strconv.FormatInt(l.Reserve>>20, 10))
 	if err != nil && ctx.Err() == nil {
-		d.cfg.Log.Warn("the event of a low disk could not be recorded", "err", err)
+		d.cfg.Log.WarnContext(ctx, "the event of a low disk could not be recorded", "err", err)
 	}
 }

@@ -28,7 +28,7 @@ func Down(ctx context.Context, cfg config.Config, open host.Opener, log *slog.Lo
 		return nil // nothing was ever started here
 	}
 	if down := loopfs.Down(at.Data); down != nil {
-		log.Error(down.Error())
+		log.ErrorContext(ctx, down.Error())
 		if err := host.LetGo(ctx, at); err != nil {
 			return err
 		}

@@ -66,7 +66,7 @@ func (s *Server) recordDenial(ctx context.Context, id cay.SandboxID, c cay.Conne
 	err := s.control.Report(ctx, id, cay.EgressDenied, cay.ReasonPolicy,
 		"rule", c.Rule, "protocol", c.Protocol, "name", c.Name, "address", c.Address)
 	if err != nil && ctx.Err() == nil && cay.KindOf(err) != cay.NotFound { // it is over
-		s.log.Warn("a refused connection could not be recorded", "sandbox", id, "err", err)
+		s.log.WarnContext(ctx, "a refused connection could not be recorded", "sandbox", id, "err", err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cay-run/cay/internal/edge/proxy"
 	"github.com/cay-run/cay/internal/machine/egress"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // A sandbox reaches another by its public name, where that leads to this
@@ -76,7 +77,7 @@ func (s *Server) innerServer() *http.Server {
 		face = onlyTLS(face)
 	}
 	return &http.Server{
-		Handler: face, ReadHeaderTimeout: s.http.ReadHeaderTimeout, IdleTimeout: s.http.IdleTimeout,
+		Handler: trail.Follow(face), ReadHeaderTimeout: s.http.ReadHeaderTimeout, IdleTimeout: s.http.IdleTimeout,
 		Protocols: s.http.Protocols, ErrorLog: s.http.ErrorLog,
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/cay-run/cay/internal/template/build"
 	"github.com/cay-run/cay/internal/template/builtin"
 	"github.com/cay-run/cay/internal/template/oci"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // open puts the parts together, each after what it needs; Close gives them back
@@ -219,7 +220,7 @@ func (s *Server) openFaces(context.Context) error {
 		Defaults: builtin.Descriptions(),
 	})
 	s.http = &http.Server{
-		Handler:           s.proxy.Wrap(s.requests.count(face)),
+		Handler:           trail.Follow(s.proxy.Wrap(s.requests.count(face))),
 		ReadHeaderTimeout: time.Minute,
 		IdleTimeout:       idleTime,
 		Protocols:         new(http.Protocols),

@@ -35,6 +35,7 @@ import (
 	"github.com/cay-run/cay/internal/template/build"
 	"github.com/cay-run/cay/internal/template/builtin"
 	"github.com/cay-run/cay/internal/template/oci"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 const (
@@ -115,6 +116,7 @@ func New(ctx context.Context, cfg config.Config, on Machine, log *slog.Logger) (
 	if log == nil {
 		log = slog.Default()
 	}
+	log = slog.New(trail.Logs(log.Handler()))
 	s := &Server{cfg: cfg, machine: on, log: log, ready: make(chan struct{}), backlog: builtin.NewBacklog()}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -181,7 +183,7 @@ func (s *Server) Run(ctx context.Context) error {
 	inner.Close()
 	// A pause goes on though its client has gone: its outcome is recorded before
 	// the records are closed.
-	s.requests.wait(requestsTime, func(n int) { s.log.Info("waiting for requests to the API to end", "requests", n) })
+	s.requests.wait(requestsTime, func(n int) { s.log.InfoContext(ctx, "waiting for requests to the API to end", "requests", n) })
 	stop()
 	s.running.Wait()
 	return err

@@ -61,7 +61,7 @@ func (s *Server) buildTemplates(ctx context.Context) {
 			return
 		}
 		s.backlog.Fail(err)
-		s.log.Warn("the templates that Cay brings cannot be built now; it is tried again", "in", wait, "err", err)
+		s.log.WarnContext(ctx, "the templates that Cay brings cannot be built now; it is tried again", "in", wait, "err", err)
 		select {
 		case <-ctx.Done():
 			return
@@ -81,7 +81,7 @@ func (s *Server) buildMissing(ctx context.Context) error {
 		case err == nil:
 			err = s.publish(ctx, built)
 		case ctx.Err() == nil && slices.Contains(builtin.Extras(), name):
-			s.log.Warn("template cannot be built again; `cay template add` tries anew", "template", name, "err", err)
+			s.log.WarnContext(ctx, "template cannot be built again; `cay template add` tries anew", "template", name, "err", err)
 			err = nil
 		}
 		if err != nil {
@@ -93,7 +93,7 @@ func (s *Server) buildMissing(ctx context.Context) error {
 		return nil
 	}
 	if _, err := s.desk.Collect(ctx, false); err != nil { // costs disk, nothing else
-		s.log.Warn("old templates could not be removed", "err", err)
+		s.log.WarnContext(ctx, "old templates could not be removed", "err", err)
 	}
 	return nil
 }

@@ -91,6 +91,6 @@ func (l *buildLog) flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, ledger.EndWithin)
 	defer cancel()
 	if err := l.queue.store.AddBuildLogs(ctx, l.build.Team, l.build.ID, from, lines); err != nil {
-		l.queue.log.Warn("cannot keep the log of a build", "build", l.build.ID, "err", err)
+		l.queue.log.WarnContext(ctx, "cannot keep the log of a build", "build", l.build.ID, "err", err)
 	}
 }

@@ -55,7 +55,7 @@ func (q *Queue) work(ctx context.Context) {
 			continue
 		}
 		if cay.KindOf(err) != cay.NotFound {
-			q.log.Error("cannot take a build", "err", err)
+			q.log.ErrorContext(ctx, "cannot take a build", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -131,11 +131,11 @@ func (q *Queue) renew(ctx context.Context, id cay.BuildID) {
 		err := q.store.RenewBuild(ctx, id, q.owner, ledger.Now().Add(leaseFor))
 		switch {
 		case cay.KindOf(err) == cay.NotFound:
-			q.log.Info("a build has lost its lease", "build", id)
+			q.log.InfoContext(ctx, "a build has lost its lease", "build", id)
 			q.Cancel(id)
 			return
 		case err != nil && ctx.Err() == nil: // no other server can have it yet
-			q.log.Warn("cannot renew the lease of a build", "build", id, "err", err)
+			q.log.WarnContext(ctx, "cannot renew the lease of a build", "build", id, "err", err)
 		}
 	}
 }
@@ -159,7 +159,7 @@ func (q *Queue) watch(ctx context.Context) {
 			return one.Owner != q.owner && one.Until.Before(time.Now())
 		})
 		if err != nil && ctx.Err() == nil {
-			q.log.Warn("cannot look at the queue of builds", "err", err)
+			q.log.WarnContext(ctx, "cannot look at the queue of builds", "err", err)
 		}
 	}
 }
@@ -197,7 +197,7 @@ func (q *Queue) fail(ctx context.Context, team cay.TeamID, id cay.BuildID, owner
 		return tx.PutBuild(ctx, b)
 	})
 	if err != nil && cay.KindOf(err) != cay.NotFound {
-		q.log.Warn("cannot record the end of a build", "build", id, "err", err)
+		q.log.WarnContext(ctx, "cannot record the end of a build", "build", id, "err", err)
 	}
 }
 
@@ -254,7 +254,7 @@ func (q *Queue) runBuild(ctx, server context.Context, b cay.Build, start BuildSt
 			return
 		}
 	}
-	q.log.Info("build failed", "build", b.ID, "template", b.Template, "err", err)
+	q.log.InfoContext(ctx, "build failed", "build", b.ID, "template", b.Template, "err", err)
 	logs.add(cay.BuildLog{Level: cay.LogError, Step: reasonOf(err).Step, Message: "Build failed: " + reasonOf(err).Message})
 	logs.close(ctx)
 	q.fail(ctx, b.Team, b.ID, q.owner, err)
@@ -360,6 +360,6 @@ func (q *Queue) finishBuild(ctx context.Context, b cay.Build, r cay.BuildResult,
 	for _, id := range before {
 		q.ledger.Tidy(ctx, id)
 	}
-	q.log.Info("template built", "build", b.ID, "template", b.Template, "snapshot", b.Snapshot, "took", ledger.Now().Sub(b.CreatedAt))
+	q.log.InfoContext(ctx, "template built", "build", b.ID, "template", b.Template, "snapshot", b.Snapshot, "took", ledger.Now().Sub(b.CreatedAt))
 	return nil
 }

@@ -75,7 +75,7 @@ func (l *Ledger) Add(ctx context.Context, e cay.Event) error {
 // Tell records an event of what is done already: a failure cannot undo it.
 func (l *Ledger) Tell(ctx context.Context, e cay.Event) {
 	if err := l.Add(context.WithoutCancel(ctx), e); err != nil {
-		l.log.Error("cannot record an event", "sandbox", e.Sandbox, "type", e.Type, "err", err)
+		l.log.ErrorContext(ctx, "cannot record an event", "sandbox", e.Sandbox, "type", e.Type, "err", err)
 	}
 }
 

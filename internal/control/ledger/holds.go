@@ -34,7 +34,7 @@ func (l *Ledger) Tidy(ctx context.Context, id cay.SnapshotID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), EndWithin)
 	defer cancel()
 	if _, err := l.Discard(ctx, id); err != nil {
-		l.log.Warn("cannot remove a snapshot that nothing needs", "snapshot", id, "err", err)
+		l.log.WarnContext(ctx, "cannot remove a snapshot that nothing needs", "snapshot", id, "err", err)
 	}
 }
 

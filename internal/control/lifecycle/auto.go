@@ -115,7 +115,7 @@ func (c *Controller) Used(ctx context.Context, id cay.SandboxID, command bool) {
 	fresh := e.tree.rewound.Load() && e.tree.rewound.Swap(false)
 	if fresh {
 		if err := c.changeBranch(ctx, e.sandbox(), func(b *cay.Branch) { b.Rewound = false }); err != nil {
-			c.log.Warn("cannot record that a sandbox is used again", "sandbox", id, "err", err)
+			c.log.WarnContext(ctx, "cannot record that a sandbox is used again", "sandbox", id, "err", err)
 		}
 	}
 	auto := e.tree.auto.Load()
@@ -123,7 +123,7 @@ func (c *Controller) Used(ctx context.Context, id cay.SandboxID, command bool) {
 		return
 	}
 	if err := c.autoCheckpoint(ctx, e, *auto); err != nil && ctx.Err() == nil {
-		c.log.Warn("no checkpoint before a command", "sandbox", id, "err", err)
+		c.log.WarnContext(ctx, "no checkpoint before a command", "sandbox", id, "err", err)
 	}
 }
 
@@ -178,7 +178,7 @@ func (c *Controller) checkpointByTime(ctx context.Context) {
 				}
 				e.tree.saved.Store(time.Now().UnixMilli()) // also when it fails: not again and again
 				if err := c.autoCheckpoint(ctx, e, *auto); err != nil && ctx.Err() == nil {
-					c.log.Warn("no checkpoint by time", "sandbox", e.sandbox().ID, "err", err)
+					c.log.WarnContext(ctx, "no checkpoint by time", "sandbox", e.sandbox().ID, "err", err)
 				}
 			})
 		}

@@ -216,7 +216,7 @@ func (c *Controller) reconcile(ctx context.Context) error {
 			delete(unclaimed, s.Instance)
 		}
 		if found.State != s.State {
-			c.log.Warn("sandbox was left half way", "sandbox", s.ID, "was", s.State, "is", found.State, "cause", found.Cause)
+			c.log.WarnContext(ctx, "sandbox was left half way", "sandbox", s.ID, "was", s.State, "is", found.State, "cause", found.Cause)
 			changed = true
 			events = append(events, foundEvent(found))
 		}
@@ -234,7 +234,7 @@ func (c *Controller) reconcile(ctx context.Context) error {
 		return err
 	}
 	for id, i := range unclaimed {
-		c.log.Warn("instance has no record", "instance", id, "sandbox", i.Spec.Sandbox)
+		c.log.WarnContext(ctx, "instance has no record", "instance", id, "sandbox", i.Spec.Sandbox)
 		c.stop(ctx, id, cay.CauseHostLost)
 	}
 	for _, s := range snapshots {
@@ -352,7 +352,7 @@ func (c *Controller) end(ctx context.Context, who cay.Caller, e *entry, cause ca
 		return err
 	}
 	c.drop(s.ID)
-	c.log.Info("sandbox ended", "sandbox", s.ID, "cause", cause)
+	c.log.InfoContext(ctx, "sandbox ended", "sandbox", s.ID, "cause", cause)
 	if cause == cay.CauseAsked || cause == cay.CauseTimeout { // else no guest is there to answer
 		c.readDiary(ctx, e, diaryLast)
 	}
@@ -377,7 +377,7 @@ func (c *Controller) stop(ctx context.Context, id cay.InstanceID, cause cay.Caus
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 	defer cancel()
 	if err := c.node.Kill(ctx, id, cause); err != nil {
-		c.log.Error("cannot end an instance", "instance", id, "err", err)
+		c.log.ErrorContext(ctx, "cannot end an instance", "instance", id, "err", err)
 	}
 }
 

@@ -112,7 +112,7 @@ func (c *Controller) readDiary(ctx context.Context, e *entry, within time.Durati
 		d.none = true
 	case err != nil:
 		d.failures++
-		c.log.Debug("a diary could not be read", "sandbox", s.ID, "err", err)
+		c.log.DebugContext(ctx, "a diary could not be read", "sandbox", s.ID, "err", err)
 	default:
 		d.failures = 0
 	}

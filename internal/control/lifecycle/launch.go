@@ -113,7 +113,7 @@ func (c *Controller) recordFailed(ctx context.Context, who cay.Caller, s cay.San
 	s = killed(s, cay.CauseFailedStart, ledger.Now())
 	err := c.store.AddSandbox(ctx, s, l.first(s), ledger.NewEvent(who, s, cay.SandboxKilled, string(s.Cause), "evidence", ledger.Visible(why)))
 	if err != nil {
-		c.log.Error("cannot record a failed start", "sandbox", s.ID, "err", err)
+		c.log.ErrorContext(ctx, "cannot record a failed start", "sandbox", s.ID, "err", err)
 		return
 	}
 	c.ledger.Wake(s.Team)

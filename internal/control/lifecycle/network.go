@@ -97,7 +97,7 @@ func (c *Controller) changeNetwork(ctx context.Context, who cay.Caller, id cay.S
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 			defer cancel()
 			if back := c.node.SetNetwork(ctx, s.Instance, before); back != nil {
-				c.log.Error("cannot put a network policy back", "sandbox", s.ID, "err", back)
+				c.log.ErrorContext(ctx, "cannot put a network policy back", "sandbox", s.ID, "err", back)
 			}
 		}
 		return err

@@ -58,7 +58,7 @@ func (c *Controller) responds(ctx context.Context, s cay.Sandbox) error {
 	if err == nil {
 		return nil
 	}
-	c.log.Warn("the agent of a sandbox does not answer", "sandbox", s.ID, "err", err)
+	c.log.WarnContext(ctx, "the agent of a sandbox does not answer", "sandbox", s.ID, "err", err)
 	return cay.Wrap(cay.Unavailable, err, "the agent in sandbox %s does not answer", s.ID).
 		WithCode(cay.CodeGuestUnresponsive).WithHint("the sandbox runs on as it was; its files can be saved with its memory alone")
 }
@@ -111,7 +111,7 @@ func (c *Controller) pause(ctx context.Context, who cay.Caller, e *entry, s cay.
 	}
 	e.pauseFailed = ""
 	c.saveOutcome(ctx, e, paused(s), ledger.NewEvent(who, s, cay.SandboxPaused, reason, "snapshot", string(s.Snapshot), "kind", string(kind)))
-	c.log.Info("sandbox paused", "sandbox", s.ID, "snapshot", s.Snapshot, "kind", kind)
+	c.log.InfoContext(ctx, "sandbox paused", "sandbox", s.ID, "snapshot", s.Snapshot, "kind", kind)
 	c.ledger.Tidy(ctx, before.Snapshot)
 	return nil
 }
@@ -143,7 +143,7 @@ func saveError(err error, text string) error {
 // is put right at the next start, which finds the same facts.
 func (c *Controller) saveOutcome(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) {
 	if err := c.save(ctx, e, s, events...); err != nil {
-		c.log.Error("cannot record a sandbox's state", "sandbox", s.ID, "state", s.State, "err", err)
+		c.log.ErrorContext(ctx, "cannot record a sandbox's state", "sandbox", s.ID, "state", s.State, "err", err)
 		s.Version = e.sandbox().Version
 		e.current.Store(&s)
 	}
@@ -254,9 +254,9 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 		return cay.Sandbox{}, err
 	}
 	if s.Notice != "" {
-		c.log.Warn("sandbox lost something when it was resumed", "sandbox", s.ID, "notice", s.Notice)
+		c.log.WarnContext(ctx, "sandbox lost something when it was resumed", "sandbox", s.ID, "notice", s.Notice)
 	}
-	c.log.Info("sandbox resumed", "sandbox", s.ID)
+	c.log.InfoContext(ctx, "sandbox resumed", "sandbox", s.ID)
 	return s, nil
 }
 

@@ -127,7 +127,7 @@ func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay
 	if before.Instance != "" {
 		c.stop(ctx, before.Instance, cay.CauseAsked)
 	}
-	c.log.Info("sandbox brought back", "sandbox", s.ID, "checkpoint", n.ID)
+	c.log.InfoContext(ctx, "sandbox brought back", "sandbox", s.ID, "checkpoint", n.ID)
 	c.ledger.Tidy(ctx, before.Snapshot)
 	return s, nil
 }
@@ -163,7 +163,7 @@ func (c *Controller) move(ctx context.Context, who cay.Caller, e *entry, before,
 			before.Version = s.Version
 			if undone := c.putAt(ctx, before, at.Checkpoint, at.Rewound,
 				ledger.NewEvent(who, before, cay.SandboxRunning, cay.ReasonFailed, "error", ledger.Visible(err))); undone != nil {
-				c.log.Error("cannot record a sandbox's state", "sandbox", s.ID, "err", undone)
+				c.log.ErrorContext(ctx, "cannot record a sandbox's state", "sandbox", s.ID, "err", undone)
 			} else {
 				before.Version++
 			}
@@ -272,18 +272,18 @@ func (c *Controller) promote(ctx context.Context, who cay.Caller, e *entry, s ca
 	if err != nil {
 		if ran {
 			if _, again := c.resume(context.WithoutCancel(ctx), who, f, b, max(left, time.Minute), true, cay.ReasonFailed); again != nil {
-				c.log.Error("a branch that was not promoted stays paused", "sandbox", b.ID, "err", again)
+				c.log.ErrorContext(ctx, "a branch that was not promoted stays paused", "sandbox", b.ID, "err", again)
 			}
 		}
 		return s, n, err
 	}
 	// The checkpoints that led there are the sandbox's own past from now on.
 	if err := c.store.GiveCheckpoints(context.WithoutCancel(ctx), s.Team, b.ID, s.ID); err != nil {
-		c.log.Error("the checkpoints of a promoted branch stay its own", "sandbox", b.ID, "err", err)
+		c.log.ErrorContext(ctx, "the checkpoints of a promoted branch stay its own", "sandbox", b.ID, "err", err)
 	}
 	n.Sandbox = s.ID
 	if err := c.end(ctx, who, f, cay.CauseAsked, ledger.Now(), "promoted into "+string(s.ID)); err != nil {
-		c.log.Error("a branch that was promoted stays paused", "sandbox", b.ID, "err", err)
+		c.log.ErrorContext(ctx, "a branch that was promoted stays paused", "sandbox", b.ID, "err", err)
 	}
 	return s, n, nil
 }

@@ -94,7 +94,7 @@ func (c *Controller) endDue(ctx context.Context, e *entry) {
 		e.release()
 	}
 	if err != nil && ctx.Err() == nil {
-		c.log.Error("cannot end a sandbox whose time is over", "sandbox", e.sandbox().ID, "err", err)
+		c.log.ErrorContext(ctx, "cannot end a sandbox whose time is over", "sandbox", e.sandbox().ID, "err", err)
 		e.endFailed.Store(e.endFailed.Load().again(s.EndAt))
 	}
 	e.ending.Store(false)
@@ -141,13 +141,13 @@ func (c *Controller) died(ctx context.Context, d cay.Death) {
 	if s.State == cay.Killed || s.Instance != d.Instance {
 		return
 	}
-	c.log.Warn("sandbox died", "sandbox", d.Sandbox, "cause", d.Cause, "detail", d.Detail)
+	c.log.WarnContext(ctx, "sandbox died", "sandbox", d.Sandbox, "cause", d.Cause, "detail", d.Detail)
 	at := d.At
 	if at.IsZero() {
 		at = ledger.Now()
 	}
 	if err := c.end(ctx, cay.ForTeam(s.Team), e, d.Cause, at, d.Detail); err != nil { // the sweep finds it again
-		c.log.Error("cannot record a death", "sandbox", d.Sandbox, "err", err)
+		c.log.ErrorContext(ctx, "cannot record a death", "sandbox", d.Sandbox, "err", err)
 	}
 }
 
@@ -187,11 +187,11 @@ func (c *Controller) prune(ctx context.Context, at time.Time) {
 		"idempotency keys": {c.store.PruneOnce, keepKeys},
 	} {
 		if _, err := old.forget(ctx, at.Add(-old.keep)); err != nil && ctx.Err() == nil {
-			c.log.Error("cannot forget old "+what, "err", err)
+			c.log.ErrorContext(ctx, "cannot forget old "+what, "err", err)
 		}
 	}
 	if err := c.logs.Prune(at.Add(-ledger.KeepKilled), func(id cay.SandboxID) bool { return c.entry(id) != nil }); err != nil {
-		c.log.Error("cannot forget old logs", "err", err)
+		c.log.ErrorContext(ctx, "cannot forget old logs", "err", err)
 	}
 }
 
@@ -205,7 +205,7 @@ func (c *Controller) sample(sweep context.Context) {
 		}
 		u, err := c.node.Usage(ctx, s.Instance)
 		if err != nil { // it is dying, or the node is busy: there is a next time
-			c.log.Debug("no usage", "sandbox", s.ID, "err", err)
+			c.log.DebugContext(ctx, "no usage", "sandbox", s.ID, "err", err)
 			continue
 		}
 		e.metrics.add(s.Instance, u, s.Limits.CPUs)
@@ -222,7 +222,7 @@ func (c *Controller) reconcileInstances(ctx context.Context, before map[cay.Inst
 	}
 	instances, err := c.node.Instances(ctx)
 	if err != nil { // an unknown state is no disagreement
-		c.log.Warn("the node does not tell what runs", "err", err)
+		c.log.WarnContext(ctx, "the node does not tell what runs", "err", err)
 		return before
 	}
 	alive := make(map[cay.InstanceID]bool)
@@ -250,7 +250,7 @@ func (c *Controller) reconcileInstances(ctx context.Context, before map[cay.Inst
 			continue
 		}
 		if before[id] {
-			c.log.Warn("ending an instance that no record wants", "instance", id)
+			c.log.WarnContext(ctx, "ending an instance that no record wants", "instance", id)
 			c.stop(ctx, id, cay.CauseAsked)
 		}
 		strays[id] = true

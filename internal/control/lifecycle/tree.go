@@ -125,7 +125,7 @@ func (c *Controller) addCheckpoint(ctx context.Context, who cay.Caller, e *entry
 	}
 	n, err := c.recordCheckpoint(ctx, who, e, s, n)
 	if err == nil {
-		c.log.Info("checkpoint taken", "sandbox", s.ID, "checkpoint", n.ID, "auto", n.Auto)
+		c.log.InfoContext(ctx, "checkpoint taken", "sandbox", s.ID, "checkpoint", n.ID, "auto", n.Auto)
 	}
 	return n, err
 }
@@ -274,7 +274,7 @@ func (c *Controller) leaveTree(ctx context.Context, e *entry, s cay.Sandbox) {
 	defer cancel()
 	at, err := c.store.Branch(ctx, s.Team, s.ID)
 	if err != nil {
-		c.log.Error("cannot tidy a tree of checkpoints", "sandbox", s.ID, "err", err)
+		c.log.ErrorContext(ctx, "cannot tidy a tree of checkpoints", "sandbox", s.ID, "err", err)
 		return
 	}
 	c.pruneTree(ctx, s.Team, at.Tree)
@@ -301,7 +301,7 @@ func (c *Controller) pruneTree(ctx context.Context, team cay.TeamID, tree cay.Sa
 		}
 	}
 	if err != nil {
-		c.log.Error("cannot tidy a tree of checkpoints", "tree", tree, "err", err)
+		c.log.ErrorContext(ctx, "cannot tidy a tree of checkpoints", "tree", tree, "err", err)
 	}
 }
 
@@ -359,7 +359,7 @@ func (c *Controller) reconcileTrees(ctx context.Context) error {
 	for _, e := range c.live {
 		if s := e.sandbox(); s.State == cay.Running {
 			if err := c.node.Route(ctx, s.Instance); err != nil {
-				c.log.Warn("a sandbox cannot be reached", "sandbox", s.ID, "err", err)
+				c.log.WarnContext(ctx, "a sandbox cannot be reached", "sandbox", s.ID, "err", err)
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // forward sends a request to its guest and the answer back. It is not net/http's
@@ -39,6 +40,7 @@ func (p *Proxy) forward(w http.ResponseWriter, t *trip) {
 	}
 	dropHopByHop(resp.Header)
 	dress(t, resp)
+	t.unmark(w)
 	maps.Copy(w.Header(), resp.Header)
 	resp.Trailer = t.sideHeader(resp.Trailer)
 	announced := slices.Sorted(maps.Keys(resp.Trailer))
@@ -72,6 +74,7 @@ func (t *trip) send(w http.ResponseWriter, out *http.Request) (*http.Response, e
 		if answered {
 			return nil
 		}
+		t.unmark(w)
 		h := w.Header()
 		maps.Copy(h, t.sideHeader(http.Header(header)))
 		w.WriteHeader(code)
@@ -197,6 +200,14 @@ func (t *trip) outgoing() *http.Request {
 		out.Host = strings.ReplaceAll(mask, "${PORT}", strconv.Itoa(t.port))
 	}
 	return out
+}
+
+// unmark keeps the request's ids out of the answer of a user's own server, which
+// is passed on as it came. The agent's and the interpreter's have them.
+func (t *trip) unmark(w http.ResponseWriter) {
+	if t.port != guest.AgentPort && t.port != guest.InterpPort {
+		trail.Leave(w.Header())
+	}
 }
 
 // headers are those of the request that the guest is to see. The agent gets no

@@ -75,6 +75,7 @@ func (p *Proxy) upgrade(w http.ResponseWriter, r *http.Request, t *trip) {
 func relay(w http.ResponseWriter, t *trip, resp *http.Response) {
 	dress(t, resp)
 	dropHopByHop(resp.Header)
+	t.unmark(w)
 	for name, values := range resp.Header {
 		w.Header()[name] = values
 	}

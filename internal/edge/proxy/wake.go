@@ -23,7 +23,7 @@ func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, at place, sleeper T
 		return Target{}, nil, cay.Errorf(cay.Denied, "the request has no token of sandbox %s", at.id)
 	}
 	if err := p.cfg.Wake(r.Context(), at.id); err != nil {
-		p.cfg.Log.Warn("a sandbox could not be woken", "sandbox", at.id, "err", err)
+		p.cfg.Log.WarnContext(r.Context(), "a sandbox could not be woken", "sandbox", at.id, "err", err)
 		return Target{}, nil, err
 	}
 	return p.lane(at.id)

@@ -66,7 +66,7 @@ func (s *server) ForkSandbox(ctx context.Context, r e2b.ForkSandboxRequestObject
 		if f.Err != nil {
 			e := wireError(f.Err)
 			out[i].Error = &e
-			s.log.Error("a fork failed", "sandbox", r.SandboxID, "err", f.Err)
+			s.log.ErrorContext(ctx, "a fork failed", "sandbox", r.SandboxID, "err", f.Err)
 			continue
 		}
 		box := s.sandbox(f.Sandbox)

@@ -22,6 +22,7 @@ import (
 	"github.com/cay-run/cay/internal/control/builds"
 	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/control/lifecycle"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // maxBody bounds a request. The largest honest ones carry environment
@@ -139,7 +140,7 @@ func (s *server) guard(next http.Handler) http.Handler {
 			if v == http.ErrAbortHandler {
 				panic(v)
 			}
-			s.log.Error("panic", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
+			s.log.ErrorContext(r.Context(), "panic", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
 			s.fail(w, r, cay.Errorf(cay.Internal, "internal error"))
 		}()
 		if r.URL.Path != importRoute && !isUpload(r) {
@@ -187,7 +188,9 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 			s.fail(w, r, err)
 			return
 		}
-		ctx := context.WithValue(r.Context(), callerKey{}, record.Caller())
+		who := record.Caller()
+		who.From = trail.OriginOf(r.Context())
+		ctx := context.WithValue(r.Context(), callerKey{}, who)
 		ctx = context.WithValue(ctx, presentedKey{}, key)
 		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, originKey{}, originOf(r))))
 	})
@@ -198,7 +201,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	err = s.explain(err)
 	e := wireError(err)
 	if status := e.Code; status >= 500 && status != http.StatusNotImplemented && r.Context().Err() == nil {
-		s.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "status", status, "err", err)
+		s.log.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "status", status, "err", err)
 	}
 	writeError(w, e, cay.RetryOf(err))
 }

@@ -134,7 +134,7 @@ func (o own) ForkCheckpoint(ctx context.Context, r cayv1.ForkCheckpointRequestOb
 		if f.Err != nil {
 			e := wireError(f.Err)
 			out[i].Error = &cayv1.Error{Code: e.Code, Message: e.Message, ErrorCode: e.ErrorCode}
-			o.log.Error("a fork failed", "checkpoint", r.CheckpointID, "err", f.Err)
+			o.log.ErrorContext(ctx, "a fork failed", "checkpoint", r.CheckpointID, "err", f.Err)
 			continue
 		}
 		box := o.sandbox(f.Sandbox)

@@ -123,7 +123,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	log.Debug("machine opened", "engine", m.Binaries.EngineHash, "network", cfg.Network)
+	log.DebugContext(ctx, "machine opened", "engine", m.Binaries.EngineHash, "network", cfg.Network)
 	return &m, nil
 }
 

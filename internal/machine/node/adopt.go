@@ -79,7 +79,7 @@ func (n *Node) adopt(ctx context.Context, r record, pooled bool) bool {
 	inst := newInstance(r.Spec)
 	inst.started, inst.protocol, inst.boot, inst.notice = r.Started, r.Protocol, r.Boot, r.Notice
 	if err := n.cfg.Engine.Adopt(ctx, id); err != nil {
-		n.cfg.Log.Warn("a sandbox cannot be adopted", "sandbox", r.Spec.Sandbox, "instance", id, "err", err)
+		n.cfg.Log.WarnContext(ctx, "a sandbox cannot be adopted", "sandbox", r.Spec.Sandbox, "instance", id, "err", err)
 		return false
 	}
 	err := n.releaseHeld(id)
@@ -96,7 +96,7 @@ func (n *Node) adopt(ctx context.Context, r record, pooled bool) bool {
 		err = n.cfg.Net.Apply(ctx, inst.slot, r.Spec.Network)
 	}
 	if err != nil {
-		n.cfg.Log.Warn("a sandbox cannot be adopted", "sandbox", r.Spec.Sandbox, "instance", id, "err", err)
+		n.cfg.Log.WarnContext(ctx, "a sandbox cannot be adopted", "sandbox", r.Spec.Sandbox, "instance", id, "err", err)
 		return false
 	}
 	inst.holds = true
@@ -133,7 +133,7 @@ type leftover struct {
 // server from starting: it is tried again in the background, and its address
 // is not used before.
 func (n *Node) condemn(ctx context.Context, r record, alive, whole bool) *leftover {
-	n.cfg.Log.Info("removing what an earlier start left", "instance", r.Spec.Instance, "sandbox", r.Spec.Sandbox)
+	n.cfg.Log.InfoContext(ctx, "removing what an earlier start left", "instance", r.Spec.Instance, "sandbox", r.Spec.Sandbox)
 	l := &leftover{inst: newInstance(r.Spec), tried: make(chan struct{}), anywhere: alive}
 	inst := l.inst
 	if alive && r.Slot != noSlot {
@@ -174,7 +174,7 @@ func (n *Node) sweep(ctx context.Context, ending []*leftover) error {
 		}
 	}
 	if err := n.sweepOnce(ctx, ending); err != nil {
-		n.cfg.Log.Warn("something of an earlier start is left; trying again", "err", err)
+		n.cfg.Log.WarnContext(ctx, "something of an earlier start is left; trying again", "err", err)
 		n.work.Go(func() { n.sweepAlways(ending) })
 	}
 	return nil

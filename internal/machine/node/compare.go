@@ -53,7 +53,7 @@ func (n *Node) Compare(ctx context.Context, before, after cay.Moment) (out cay.C
 	defer tree.Close()
 	opened := time.Now()
 	out, err = compare.Trees(ctx, tree, n.reads(was), n.reads(is), compare.Default)
-	n.cfg.Log.Debug("files compared", "open", opened.Sub(begun), "compare", time.Since(opened), "changes", len(out.Changes))
+	n.cfg.Log.DebugContext(ctx, "files compared", "open", opened.Sub(begun), "compare", time.Since(opened), "changes", len(out.Changes))
 	return out, err
 }
 
@@ -104,7 +104,7 @@ func (n *Node) openInstance(ctx context.Context, id cay.InstanceID) (o opened, e
 	}
 	o.dir, o.close = tmp, func() {
 		if err := n.cfg.Snapshots.Abort(tmp); err != nil {
-			n.cfg.Log.Warn("files that were compared could not be removed", "path", tmp, "err", err)
+			n.cfg.Log.WarnContext(ctx, "files that were compared could not be removed", "path", tmp, "err", err)
 		}
 	}
 	err = n.askTurn(ctx, id, func(*instance) (bool, error) {

@@ -36,7 +36,7 @@ func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance,
 			case ctx.Err() != nil:
 				return cay.Instance{}, stepFailed(ctx, "take it from the pool", err)
 			}
-			n.cfg.Log.Warn("a pooled sandbox was of no use; making another", "instance", inst.spec.Instance, "err", err)
+			n.cfg.Log.WarnContext(ctx, "a pooled sandbox was of no use; making another", "instance", inst.spec.Instance, "err", err)
 		}
 	}
 	defer n.ahead()()
@@ -52,7 +52,7 @@ func (n *Node) create(ctx context.Context, spec cay.InstanceSpec, done func(*ins
 	defer n.work.Done()
 	if err := n.make(ctx, inst, n.startOf(inst)); err != nil {
 		if !n.undo(inst) {
-			n.cfg.Log.Warn("a failed create is still being undone", "sandbox", spec.Sandbox, "instance", spec.Instance)
+			n.cfg.Log.WarnContext(ctx, "a failed create is still being undone", "sandbox", spec.Sandbox, "instance", spec.Instance)
 		}
 		return cay.Instance{}, err
 	}
@@ -201,7 +201,7 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) error {
 			return by.failed(ctx, "finish its journal", err)
 		}
 	}
-	n.cfg.Log.Debug("sandbox made", "sandbox", inst.spec.Sandbox, "instance", inst.spec.Instance,
+	n.cfg.Log.DebugContext(ctx, "sandbox made", "sandbox", inst.spec.Sandbox, "instance", inst.spec.Instance,
 		"journal", prepared.Sub(inst.started), "restore", restored.Sub(prepared), "identity", time.Since(restored))
 	if cause := context.Cause(inst.ctx); cause != nil { // it may not have come through to ctx yet
 		cancel(cause)

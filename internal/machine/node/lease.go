@@ -86,7 +86,7 @@ func (n *Node) lend(ctx context.Context, spec BootSpec) (*Lease, error) {
 			err = deathError(*inst.death, err)
 		}
 		if !n.undo(inst) {
-			n.cfg.Log.Warn("an instance of a build is still being ended", "instance", inst.spec.Instance)
+			n.cfg.Log.WarnContext(ctx, "an instance of a build is still being ended", "instance", inst.spec.Instance)
 		}
 		return nil, err
 	}
@@ -228,7 +228,7 @@ func (l *Lease) Save(ctx context.Context, record cay.Snapshot, ready func() erro
 	}
 	defer func() {
 		if err := n.cfg.Snapshots.Abort(tmp); err != nil {
-			n.cfg.Log.Warn("an unfinished snapshot could not be removed", "path", tmp, "err", err)
+			n.cfg.Log.WarnContext(ctx, "an unfinished snapshot could not be removed", "path", tmp, "err", err)
 		}
 	}()
 	err = n.askTurn(ctx, l.inst.spec.Instance, func(inst *instance) (bool, error) {

@@ -196,7 +196,7 @@ func (n *Node) assign(ctx context.Context, inst *instance, spec cay.InstanceSpec
 	n.mu.Lock()
 	n.pool.eased = time.Now()
 	n.mu.Unlock()
-	n.cfg.Log.Debug("sandbox taken from the pool", "sandbox", spec.Sandbox, "took", time.Since(begun))
+	n.cfg.Log.DebugContext(ctx, "sandbox taken from the pool", "sandbox", spec.Sandbox, "took", time.Since(begun))
 	return context.Cause(ctx)
 }
 

@@ -48,7 +48,7 @@ func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot
 		// From here on it is the snapshot that goes on: should the server die,
 		// the next one must not let this guest run.
 		if err := unmark(n.journal(inst.spec.Instance)); err != nil {
-			n.cfg.Log.Warn("a paused sandbox's journal still says that it runs", "sandbox", inst.spec.Sandbox, "err", err)
+			n.cfg.Log.WarnContext(ctx, "a paused sandbox's journal still says that it runs", "sandbox", inst.spec.Sandbox, "err", err)
 		}
 		if record.Kind != cay.FilesSnapshot {
 			n.promiseFiles(inst, record.ID)

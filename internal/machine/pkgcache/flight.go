@@ -145,7 +145,7 @@ func (f *flight) end(err error) {
 func (c *Cache) fly(ctx context.Context, f *flight, w wish, old *entry) {
 	resp, err := c.ask(ctx, w, old)
 	if err != nil {
-		c.cfg.Log.Debug("a package host cannot be reached", "host", w.host, "err", err)
+		c.cfg.Log.DebugContext(ctx, "a package host cannot be reached", "host", w.host, "err", err)
 		f.give(old, unreachable)
 		return
 	}
@@ -182,7 +182,7 @@ func (c *Cache) fly(ctx context.Context, f *flight, w wish, old *entry) {
 	defer func() { c.store.release(f.room) }()
 	f.head = head{URL: w.scheme + "://" + w.host + w.path, Header: keptHeader(resp.Header), Final: (w.final || final) && sure}
 	if f.file, f.offset, err = c.store.create(f.head); err != nil {
-		c.cfg.Log.Warn("the package cache cannot write", "err", err)
+		c.cfg.Log.WarnContext(ctx, "the package cache cannot write", "err", err)
 		f.give(nil, foreign)
 		return
 	}
@@ -196,7 +196,7 @@ func (c *Cache) fly(ctx context.Context, f *flight, w wish, old *entry) {
 	}
 	if err != nil {
 		_ = os.Remove(name)
-		c.cfg.Log.Info("a package did not arrive", "url", f.head.URL, "err", err)
+		c.cfg.Log.InfoContext(ctx, "a package did not arrive", "url", f.head.URL, "err", err)
 	}
 	c.fetched.Add(f.got)
 	f.end(err)

@@ -90,7 +90,7 @@ func (w *World) On() server.Machine {
 
 // Open makes a server and does not run it. The caller closes it.
 func (w *World) Open() (*server.Server, error) {
-	return server.New(w.t.Context(), w.Config, w.On(), slog.New(slog.NewTextHandler(&w.log, nil)))
+	return server.New(w.t.Context(), w.Config, w.On(), slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 }
 
 // Start starts the server and returns when it has built its templates.
@@ -188,6 +188,13 @@ func (w *World) Down() error {
 		w.t.Fatal("the server runs in this process, which Down would end")
 	}
 	return operator.Down(w.t.Context(), w.Config, w.Machine.Open, slog.New(slog.NewTextHandler(&w.log, nil)))
+}
+
+// Log is what servers have logged in this world.
+func (w *World) Log() string {
+	w.log.mu.Lock()
+	defer w.log.mu.Unlock()
+	return w.log.text.String()
 }
 
 // images makes root images that hold nothing but their recipe's name.

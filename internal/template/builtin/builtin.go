@@ -136,7 +136,7 @@ func (b *Builder) Build(ctx context.Context, name string, progress image.Progres
 	if err := b.want(name); err != nil {
 		return Result{}, err
 	}
-	b.cfg.Log.Info("template built", "template", name, "snapshot", s.ID, "root", root,
+	b.cfg.Log.InfoContext(ctx, "template built", "template", name, "snapshot", s.ID, "root", root,
 		"bytes", s.Size(), "took", time.Since(started).Round(time.Millisecond))
 	progress(name+": ready", 100)
 	return Result{Name: name, Snapshot: s, Limits: def.limits, RecipeDigest: key, Setup: def.setup()}, nil

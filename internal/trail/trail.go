@@ -1,0 +1,186 @@
+// Package trail follows a request through the parts of a server: its id is in
+// the context of all that is done for it, in each line that is logged
+// meanwhile, and in the answer.
+package trail
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/cay-run/cay"
+)
+
+// The headers of an answer. E2B's SDKs log the second.
+const (
+	IDHeader    = "X-Request-Id"
+	TraceHeader = "X-E2b-Trace-Id"
+)
+
+// Request is what is known of a request of one of the server's faces.
+type Request struct {
+	cay.Origin
+	// Trace is the id of the trace that the request belongs to, 32 hex digits:
+	// the caller's where it sent a traceparent.
+	Trace string
+}
+
+type requestKey struct{}
+
+// Of returns the request that a context belongs to; nil for what the server
+// does by itself.
+func Of(ctx context.Context) *Request {
+	r, _ := ctx.Value(requestKey{}).(*Request)
+	return r
+}
+
+// OriginOf returns where that request came from; nil for what the server does
+// by itself.
+func OriginOf(ctx context.Context) *cay.Origin {
+	if r := Of(ctx); r != nil {
+		return &r.Origin
+	}
+	return nil
+}
+
+// With returns a context of a request.
+func With(ctx context.Context, r *Request) context.Context {
+	return context.WithValue(ctx, requestKey{}, r)
+}
+
+// Follow has every request that next serves be followed.
+func Follow(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		followed := Arrived(r)
+		h := w.Header()
+		h[IDHeader], h[TraceHeader] = []string{followed.Request}, []string{followed.Trace}
+		next.ServeHTTP(w, r.WithContext(With(r.Context(), followed)))
+	})
+}
+
+// Leave takes the ids out of an answer that is not the server's own.
+func Leave(h http.Header) {
+	delete(h, IDHeader)
+	delete(h, TraceHeader)
+}
+
+// Arrived is a request as it comes in. The ids are its caller's where they are
+// well formed, else new ones.
+func Arrived(r *http.Request) *Request {
+	out := &Request{Origin: cay.Origin{Address: address(r.RemoteAddr), Agent: printable(r.UserAgent(), maxAgent)}}
+	out.Trace = traceOf(r.Header["Traceparent"])
+	if out.Trace == "" {
+		out.Trace = newTrace()
+	}
+	out.Request = out.Trace
+	if given := r.Header[IDHeader]; len(given) == 1 && isID(given[0]) {
+		out.Request = given[0]
+	}
+	return out
+}
+
+const (
+	maxID    = 128
+	maxAgent = 200
+)
+
+// isID reports whether a caller's id may stand in logs and records.
+func isID(s string) bool {
+	if s == "" || len(s) > maxID {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-_.:/+=@", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// traceOf returns the trace's id of a traceparent (W3C Trace Context); empty
+// for one that is not well formed.
+func traceOf(values []string) string {
+	const size = len("00-") + 32 + len("-") + 16 + len("-01")
+	if len(values) != 1 || len(values[0]) < size {
+		return ""
+	}
+	v := values[0]
+	version, trace, span, flags := v[:2], v[3:35], v[36:52], v[53:55]
+	whole := v[2] == '-' && v[35] == '-' && v[52] == '-' && (len(v) == size || version != "00" && v[size] == '-')
+	if !whole || !isHex(version) || version == "ff" || !isHex(flags) || !isID32(trace) || !isID32(span) {
+		return ""
+	}
+	return trace
+}
+
+// isID32 reports whether s is hex and not all zeros.
+func isID32(s string) bool { return isHex(s) && strings.Trim(s, "0") != "" }
+
+func isHex(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// newTrace makes an id. It is no secret: it only has to be another each time.
+func newTrace() string {
+	var id [16]byte
+	binary.LittleEndian.PutUint64(id[:], rand.Uint64())
+	binary.LittleEndian.PutUint64(id[8:], rand.Uint64()|1) // never all zeros
+	return hex.EncodeToString(id[:])
+}
+
+// address is that of a client, without its port.
+func address(remote string) string {
+	if host, _, err := net.SplitHostPort(remote); err == nil {
+		return host
+	}
+	return ""
+}
+
+// printable keeps the beginning of a text, with a dot for each character that
+// a terminal would not show.
+func printable(s string, most int) string {
+	if len(s) > most {
+		s = s[:most]
+		for len(s) > 0 && !utf8.ValidString(s[max(0, len(s)-utf8.UTFMax):]) {
+			s = s[:len(s)-1]
+		}
+	}
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '.'
+		}
+		return r
+	}, s)
+}
+
+// logs puts the request's id on lines.
+type logs struct{ slog.Handler }
+
+// Logs returns a handler that puts the id of the context's request on each
+// line.
+func Logs(h slog.Handler) slog.Handler { return logs{h} }
+
+func (l logs) Handle(ctx context.Context, line slog.Record) error {
+	if r := Of(ctx); r != nil {
+		line.AddAttrs(slog.String("request", r.Request))
+	}
+	return l.Handler.Handle(ctx, line)
+}
+
+func (l logs) WithAttrs(attrs []slog.Attr) slog.Handler { return logs{l.Handler.WithAttrs(attrs)} }
+func (l logs) WithGroup(name string) slog.Handler       { return logs{l.Handler.WithGroup(name)} }
