@@ -55,12 +55,15 @@ func (p *Proxy) ServeUDP(c net.PacketConn) {
 		}
 		g.asking.Add(1)
 		query := append([]byte(nil), buf[:n]...)
-		p.work.Go(func() {
-			defer func() { g.asking.Add(-1); <-slots }()
+		done := func() { g.asking.Add(-1); <-slots }
+		if !p.start(func() {
+			defer done()
 			if reply := p.answer(p.ctx, g, query); reply != nil {
 				_, _ = c.WriteTo(fit(reply, query), from)
 			}
-		})
+		}) {
+			done()
+		}
 	}
 }
 
@@ -74,10 +77,13 @@ func (p *Proxy) ServeTCP(l net.Listener) {
 			reset(c)
 			continue
 		}
-		p.work.Go(func() {
+		if !p.start(func() {
 			defer func() { <-slots }()
 			p.serveQuestions(c)
-		})
+		}) {
+			<-slots
+			reset(c)
+		}
 	}
 }
 

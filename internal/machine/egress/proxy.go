@@ -70,6 +70,7 @@ type Proxy struct {
 
 	mu     sync.RWMutex
 	guests map[netip.Addr]*guest
+	closed bool
 }
 
 // guest is an instance that may send.
@@ -117,11 +118,12 @@ func New(cfg Config) *Proxy {
 	return p
 }
 
-// Close cuts every connection and waits for the work to end. The owner of the
-// listeners closes them before.
+// Close cuts every connection and waits for the work to end. What arrives on the
+// listeners afterwards, which their owner closes, is refused.
 func (p *Proxy) Close() {
 	p.cancel()
 	p.mu.Lock()
+	p.closed = true
 	for addr, g := range p.guests {
 		delete(p.guests, addr)
 		g.end()
@@ -129,6 +131,18 @@ func (p *Proxy) Close() {
 	p.mu.Unlock()
 	p.web.close()
 	p.work.Wait()
+}
+
+// start has work done that Close waits for, and reports false when Close was
+// called before.
+func (p *Proxy) start(work func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.work.Go(work)
+	return true
 }
 
 // Set gives an address to an instance, with its policy. Connections that the
@@ -293,7 +307,10 @@ func (p *Proxy) Serve(l net.Listener) {
 			reset(c)
 			continue
 		}
-		p.work.Go(func() { p.handle(f) })
+		if !p.start(func() { p.handle(f) }) {
+			f.finish()
+			reset(c)
+		}
 	}
 }
 
