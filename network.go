@@ -122,6 +122,9 @@ func (p NetworkPolicy) Check() error {
 				WithHint("without it everything is allowed anyway")
 		}
 	}
+	if err := p.checkIdentities(); err != nil {
+		return err
+	}
 	if err := p.checkRules(); err != nil {
 		return err
 	}
@@ -187,9 +190,10 @@ func (r HeaderRule) check(domain string) error {
 			return Errorf(Invalid, "network.rules: %q: the value of %q holds control characters", domain, name)
 		}
 		for _, ref := range Placeholders(value) {
-			if _, ok := SecretPlaceholder(ref); !ok {
+			_, secret := SecretPlaceholder(ref)
+			if _, token := IdentityPlaceholder(ref); !secret && !token {
 				return Errorf(Invalid, "network.rules: %q: the placeholder %q of %q is not known", domain, ref, name).
-					WithHint("${e2b.secrets.<name>} is")
+					WithHint("${e2b.secrets.<name>} and ${e2b.identity.tokens.<name>} are")
 			}
 		}
 	}
@@ -311,16 +315,9 @@ func SecretPlaceholder(ref string) (name string, ok bool) {
 // SecretNames are the secrets that a policy's rules name, sorted.
 func (p NetworkPolicy) SecretNames() []string {
 	var out []string
-	for _, rules := range p.Rules {
-		for _, rule := range rules {
-			for _, value := range rule.Headers {
-				_, _ = Expand(value, func(ref string) (string, error) {
-					if name, ok := SecretPlaceholder(ref); ok {
-						out = append(out, name)
-					}
-					return "", nil
-				})
-			}
+	for _, ref := range p.placeholders() {
+		if name, ok := SecretPlaceholder(ref); ok {
+			out = append(out, name)
 		}
 	}
 	slices.Sort(out)

@@ -12,6 +12,13 @@ func TestNetworkPolicyCheck(t *testing.T) {
 	headers := func(name, value string) map[string][]cay.HeaderRule {
 		return map[string][]cay.HeaderRule{"api.example.com": {{Headers: map[string]string{name: value}}}}
 	}
+	identities := func(n int, audience string) map[string]cay.IdentityToken {
+		out := map[string]cay.IdentityToken{}
+		for i := range n {
+			out[fmt.Sprintf("t %d", i)] = cay.IdentityToken{Audience: audience}
+		}
+		return out
+	}
 	many := map[string][]cay.HeaderRule{}
 	for i := range 11 {
 		many[fmt.Sprintf("h%d.example.com", i)] = nil
@@ -39,6 +46,12 @@ func TestNetworkPolicyCheck(t *testing.T) {
 		"a second line":         {cay.NetworkPolicy{Rules: headers("a", "1\r\nb: 2")}, "network.rules"},
 		"a long value":          {cay.NetworkPolicy{Rules: headers("a", strings.Repeat("x", 2049))}, "network.rules"},
 		"a strange placeholder": {cay.NetworkPolicy{Rules: headers("a", "${e2b.secret.x}")}, "network.rules"},
+		"identity tokens":       {cay.NetworkPolicy{Identities: identities(5, "sts.example.com"), Rules: headers("a", "${e2b.identity.tokens.t 0}")}, ""},
+		"six identity tokens":   {cay.NetworkPolicy{Identities: identities(6, "a")}, "iam.tokens"},
+		"no audience":           {cay.NetworkPolicy{Identities: identities(1, "")}, "iam.tokens"},
+		"a long audience":       {cay.NetworkPolicy{Identities: identities(1, strings.Repeat("a", 1025))}, "iam.tokens"},
+		"a token without name":  {cay.NetworkPolicy{Identities: map[string]cay.IdentityToken{"": {Audience: "a"}}}, "iam.tokens"},
+		"a token with a brace":  {cay.NetworkPolicy{Identities: map[string]cay.IdentityToken{"a}b": {Audience: "a"}}}, "iam.tokens"},
 		"two transforms":        {cay.NetworkPolicy{Rules: map[string][]cay.HeaderRule{"a.example": make([]cay.HeaderRule, 2)}}, "network.rules"},
 		"eleven domains":        {cay.NetworkPolicy{Rules: many}, "network.rules"},
 		"a bare star":           {cay.NetworkPolicy{Rules: map[string][]cay.HeaderRule{"*": nil}}, "network.rules"},

@@ -66,7 +66,10 @@ type NetworkPolicy struct {
 	HTTPSPorts []int `json:"httpsPorts,omitempty"`
 	// Rules set headers of requests, by domain. They open nothing.
 	Rules map[string][]HeaderRule `json:"rules,omitempty"`
-	Proxy *EgressProxy            `json:"proxy,omitempty"`
+	// Identities are the identity tokens that Rules may name. They are the
+	// sandbox's from its creation on.
+	Identities map[string]IdentityToken `json:"identities,omitempty"`
+	Proxy      *EgressProxy             `json:"proxy,omitempty"`
 	// DNSServers are name servers of others that it may reach besides ours.
 	DNSServers []string `json:"dnsServers,omitempty"`
 	// Private is the network that it shares with others of its team; nil for

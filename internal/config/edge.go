@@ -2,6 +2,7 @@ package config
 
 import (
 	"net"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -39,6 +40,8 @@ type Edge struct {
 	// Paths says whether sandboxes are reached by /s/<id>/<port>/: on, off, or,
 	// when empty, where there is no Domain.
 	Paths string `yaml:"paths"`
+	// PublicURL is the address of the API for those who are told one.
+	PublicURL string `yaml:"url"`
 }
 
 var edgeVariables = []Variable{
@@ -62,6 +65,8 @@ var edgeVariables = []Variable{
 		func(c *Config, v string) error { c.ACMERoots = v; return nil }},
 	{"CAY_ACME_RESOLVER", "acmeResolver", "host:port asked whether a record is there [the zone's own servers]",
 		func(c *Config, v string) error { c.ACMEResolver = v; return nil }},
+	{"CAY_URL", "url", "address of the API for people's browsers and for clouds, e.g. https://api.example.com [https://api.<domain>, else that of the port]",
+		func(c *Config, v string) error { c.PublicURL = v; return nil }},
 	{"CAY_PATHS", "paths", "sandboxes at /s/<id>/<port>/: on or off [on without a domain]",
 		func(c *Config, v string) error { c.Paths = v; return nil }},
 }
@@ -130,6 +135,36 @@ func (c Config) LocalhostName() bool {
 	return host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
+// URL is the address of the API, without a slash at its end: of the logins of
+// people, and of the issuer of sandboxes' identity tokens.
+func (c Config) URL() string {
+	if c.PublicURL != "" {
+		return strings.TrimSuffix(c.PublicURL, "/")
+	}
+	if c.Domain != "" || c.TLSMode() == TLSLocal && c.Loopback() {
+		return "https://api." + c.ClientDomain()
+	}
+	scheme := "https://"
+	if c.TLSMode() == TLSOff {
+		scheme = "http://"
+	}
+	host, port, _ := net.SplitHostPort(c.Listen)
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return scheme + net.JoinHostPort(host, port)
+}
+
+// urlProblem says what is wrong with the address of the API.
+func (c Config) urlProblem() error {
+	at, err := url.Parse(c.PublicURL)
+	if c.PublicURL == "" || err == nil && (at.Scheme == "https" || at.Scheme == "http") && at.Host != "" && at.User == nil &&
+		strings.Trim(at.Path, "/") == "" && at.RawQuery == "" && at.Fragment == "" {
+		return nil
+	}
+	return cay.Errorf(cay.Invalid, "url %q is not an address such as https://api.example.com, without a path", c.PublicURL)
+}
+
 // PathForm reports whether sandboxes are reached by paths.
 func (c Config) PathForm() bool {
 	return c.Paths == "on" || c.Paths == "" && c.Domain == ""
@@ -155,6 +190,9 @@ func (c Config) edgeProblems() []error {
 			WithHint("set CAY_TLS_CERT and CAY_TLS_KEY, and CAY_TLS to nothing or files"))
 	case mode == TLSACME && (c.Domain == "" || c.ACMEDNS == ""):
 		out = append(out, cay.Errorf(cay.Invalid, "TLS by ACME wants a domain, and who sets its DNS records").WithHint("set CAY_DOMAIN and CAY_ACME_DNS"))
+	}
+	if err := c.urlProblem(); err != nil {
+		out = append(out, err)
 	}
 	if !slices.Contains([]string{"", "on", "off"}, c.Paths) {
 		out = append(out, cay.Errorf(cay.Invalid, "paths %q is neither on nor off", c.Paths))

@@ -2,9 +2,11 @@ package server
 
 import (
 	"context"
+	"path/filepath"
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/keys/identity"
 	"github.com/cay-run/cay/internal/machine/egress"
 	"github.com/cay-run/cay/internal/machine/vnet"
 )
@@ -17,6 +19,9 @@ func (s *Server) openEgress() (err error) {
 	if err := s.openPackages(); err != nil {
 		return err
 	}
+	if s.identity, err = identity.Open(filepath.Join(s.cfg.Data, "identity"), s.cfg.URL(), s.log); err != nil {
+		return err
+	}
 	net := s.host.Net
 	cfg := egress.Config{
 		Dial:      net.Dial,
@@ -24,6 +29,7 @@ func (s *Server) openEgress() (err error) {
 		Closed:    net.Closed,
 		Resolvers: net.Resolvers(),
 		Secret:    s.secret,
+		Identity:  s.identity.Token,
 		Authority: s.authority,
 		OnDenied:  s.recordDenial,
 		Log:       s.log,

@@ -217,7 +217,7 @@ func (s *Server) openFaces(context.Context) error {
 	face := rest.New(rest.Config{
 		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Builds: s.control.Queue, Auth: keys, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
 		Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
-		Defaults: builtin.Descriptions(),
+		Defaults: builtin.Descriptions(), Identity: s.identity,
 	})
 	s.http = &http.Server{
 		Handler:           trail.Follow(s.proxy.Wrap(s.requests.count(face))),

@@ -22,6 +22,7 @@ import (
 	"github.com/cay-run/cay/internal/edge/certs"
 	"github.com/cay-run/cay/internal/edge/proxy"
 	"github.com/cay-run/cay/internal/edge/sshd"
+	"github.com/cay-run/cay/internal/keys/identity"
 	"github.com/cay-run/cay/internal/keys/seal"
 	"github.com/cay-run/cay/internal/machine/egress"
 	"github.com/cay-run/cay/internal/machine/host"
@@ -80,6 +81,7 @@ type Server struct {
 	diverted  sync.WaitGroup // that serve what the packet filter diverts
 	records   *store.SQLite
 	sealer    *seal.Key
+	identity  *identity.Issuer
 	authority *egress.Authority // of what guests see at egress
 	templates *builtin.Builder
 	backlog   *builtin.Backlog

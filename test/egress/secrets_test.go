@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/tls"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -14,6 +15,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
 	"github.com/cay-run/cay"
 )
 
@@ -21,8 +25,10 @@ const secretValue = "s3cr3t-v4lue"
 
 func withKey(*world) cay.NetworkPolicy {
 	key := []cay.HeaderRule{{Headers: map[string]string{"X-Key": "${e2b.secrets.key}", "X-Plain": "yes"}}}
-	return cay.NetworkPolicy{AllowInternet: true, Rules: map[string][]cay.HeaderRule{
+	return cay.NetworkPolicy{AllowInternet: true, Identities: map[string]cay.IdentityToken{"cloud": {Audience: "sts.example"}}, Rules: map[string][]cay.HeaderRule{
 		"a.example": key, "two.example": key, "*.w.example": key, "wrong.example": key, "moving.example": key,
+		"*.id.example":  {{Headers: map[string]string{"X-Key": "${e2b.identity.tokens.cloud}"}}},
+		"none.example":  {{Headers: map[string]string{"X-Key": "${e2b.identity.tokens.none}"}}},
 		"c.example":     {{Headers: map[string]string{"X-Key": "${e2b.secrets.unknown}"}}},
 		"plain.example": {{Headers: map[string]string{"X-Plain": "only"}}},
 	}}
@@ -168,6 +174,21 @@ var secrets = group{"secrets", withKey, []attempt{
 		got, err := overTLS(w, w.c, 443, "c.example", "c.example")
 		return errors.Join(status(got, err, 403, "unknown"), unseen(w, "http "))
 	}},
+	{"an identity token is set, and says whose it is", func(w *world) error {
+		got, err := w.at("a.id.example", 443, "/echo")
+		if err := status(got, err, 200, "key is ******"); err != nil {
+			return err
+		}
+		return w.sawIdentity(got.header.Get("X-Echo"))
+	}},
+	{"an identity token without TLS", func(w *world) error {
+		got, err := w.at("a.id.example", 80, "/")
+		return errors.Join(denied(w, got, err, "without TLS"), unseen(w, "http "))
+	}},
+	{"an identity token that the sandbox does not have", func(w *world) error {
+		got, err := w.at("none.example", 443, "/")
+		return errors.Join(status(got, err, 403, "no identity token"), unseen(w, "http "))
+	}},
 	{"only the authority of this installation is seen", func(w *world) error {
 		all := w.guestCA
 		w.guestCA = w.onlyCay
@@ -182,6 +203,51 @@ var secrets = group{"secrets", withKey, []attempt{
 		return nil
 	}},
 }}
+
+// at asks a name of the first server's for a path.
+func (w *world) at(name string, port uint16, path string) (reply, error) {
+	w.mu.Lock()
+	w.zone[name] = []netip.Addr{w.a}
+	w.mu.Unlock()
+	sni := name
+	if port == 80 {
+		sni = ""
+	}
+	return w.client(w.a, port, sni).get(name, path)
+}
+
+// sawIdentity wants that a server was given a token of the guest, signed by
+// this installation, and that the guest got stars of its length back.
+func (w *world) sawIdentity(echo string) error {
+	var text string
+	for _, hit := range w.seen() {
+		_, key, _ := strings.Cut(hit, "key=")
+		text, _, _ = strings.Cut(key, " ")
+	}
+	if echo != "was "+strings.Repeat("*", len(text)) {
+		return fmt.Errorf("the guest was told %q", echo)
+	}
+	published, err := w.issuer.Keys()
+	if err != nil {
+		return err
+	}
+	var keys jose.JSONWebKeySet
+	if err := json.Unmarshal(published, &keys); err != nil {
+		return err
+	}
+	token, err := jwt.ParseSigned(text, []jose.SignatureAlgorithm{jose.RS256})
+	if err != nil {
+		return fmt.Errorf("%w: %q", err, text)
+	}
+	var claims jwt.Claims
+	if err := token.Claims(keys, &claims); err != nil {
+		return err
+	}
+	return claims.Validate(jwt.Expected{
+		Issuer: "https://api.cay.example", Subject: "spiffe://cay.example/team/team/sandbox/sandbox",
+		AnyAudience: jwt.Audience{"sts.example"}, Time: time.Now(),
+	})
+}
 
 func hiddenEarly(w *world, protocol string) error {
 	got, err := w.client(w.a, 443, "a.example", protocol).get("a.example", "/early")

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -37,6 +38,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/keys/identity"
 	"github.com/cay-run/cay/internal/machine/egress"
 	"github.com/cay-run/cay/internal/machine/vnet"
 	"github.com/cay-run/cay/internal/machine/vnet/nettest"
@@ -65,6 +67,7 @@ type world struct {
 	zone    map[string][]netip.Addr
 	hits    []string // what servers saw
 	secrets map[string]string
+	issuer  *identity.Issuer
 	socks   []string // what the SOCKS server was asked
 }
 
@@ -101,11 +104,14 @@ func newWorld(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
+	w.issuer, err = identity.Open(t.TempDir(), "https://api.cay.example", slog.New(slog.DiscardHandler))
+	w.must(err)
 	upstream := x509.NewCertPool()
 	upstream.AddCert(w.certs["ca"].Leaf)
 	w.proxy = egress.New(egress.Config{
 		Dial: w.net.Dial, Original: vnet.Original, Closed: w.net.Closed, Resolvers: w.net.Resolvers(),
 		Authority: authority, TLS: upstream, Gateway: vnet.Gateway, Server: w.ownServer(),
+		Identity: w.issuer.Token,
 		Secret: func(_ context.Context, _ cay.TeamID, name string) (string, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -252,7 +258,7 @@ func (w *world) seen() []string {
 // servers starts what the internet offers, on every address of it.
 func (w *world) servers() {
 	w.authority()
-	for _, name := range []string{"a.example", "b.example", "c.example", "sub.w.example", "two.example", "proxy.example"} {
+	for _, name := range []string{"a.example", "b.example", "c.example", "sub.w.example", "two.example", "proxy.example", "a.id.example"} {
 		w.certificate(name)
 	}
 	handler := http.HandlerFunc(w.web)

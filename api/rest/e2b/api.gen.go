@@ -106,6 +106,15 @@ type Fork struct {
 	Sandbox *Sandbox `json:"sandbox,omitempty"`
 }
 
+// IdentityToken defines model for IdentityToken.
+type IdentityToken struct {
+	// Audience The claim aud, as it is given: 1 to 1024 bytes.
+	Audience *string `json:"audience,omitempty"`
+
+	// TokenType JWT-SVID; no other is made.
+	TokenType *string `json:"tokenType,omitempty"`
+}
+
 // Lifecycle defines model for Lifecycle.
 type Lifecycle struct {
 	AutoResume bool   `json:"autoResume"`
@@ -220,7 +229,8 @@ type NewSandbox struct {
 	} `json:"autoResume,omitempty"`
 	EnvVars *StringMap `json:"envVars,omitempty"`
 	Iam     *struct {
-		Tokens *map[string]interface{} `json:"tokens,omitempty"`
+		// Tokens At most 5, by a name without braces and control characters. `${e2b.identity.tokens.<name>}` in a header of network.rules is replaced with one at egress.
+		Tokens *map[string]IdentityToken `json:"tokens,omitempty"`
 	} `json:"iam,omitempty"`
 	Metadata   *StringMap  `json:"metadata,omitempty"`
 	Network    *NewNetwork `json:"network,omitempty"`

@@ -23,7 +23,10 @@ func (c *Controller) SetNetwork(ctx context.Context, who cay.Caller, id cay.Sand
 	if err := c.hasSecrets(ctx, who.Team, p); err != nil {
 		return err
 	}
-	return c.changeNetwork(ctx, who, id, func(now cay.NetworkPolicy) cay.NetworkPolicy { return outwards(now, p) })
+	return c.changeNetwork(ctx, who, id, func(now cay.NetworkPolicy) (cay.NetworkPolicy, error) {
+		p := outwards(now, p)
+		return p, p.HasIdentities()
+	})
 }
 
 // hasSecrets reports, as an error, a secret that a policy's rules name and the
@@ -59,9 +62,9 @@ func (c *Controller) Join(ctx context.Context, who cay.Caller, id cay.SandboxID,
 	if err := joined.Check(); err != nil {
 		return err
 	}
-	return c.changeNetwork(ctx, who, id, func(now cay.NetworkPolicy) cay.NetworkPolicy {
+	return c.changeNetwork(ctx, who, id, func(now cay.NetworkPolicy) (cay.NetworkPolicy, error) {
 		now.Private = joined
-		return now
+		return now, nil
 	})
 }
 
@@ -73,26 +76,30 @@ func (c *Controller) SetBandwidth(ctx context.Context, who cay.Caller, id cay.Sa
 	if err := b.Check(); err != nil {
 		return err
 	}
-	return c.changeNetwork(ctx, who, id, func(now cay.NetworkPolicy) cay.NetworkPolicy {
+	return c.changeNetwork(ctx, who, id, func(now cay.NetworkPolicy) (cay.NetworkPolicy, error) {
 		now.Bandwidth = b
-		return now
+		return now, nil
 	})
 }
 
 // changeNetwork puts a change of a running sandbox's policy in force and
 // records it, or neither.
-func (c *Controller) changeNetwork(ctx context.Context, who cay.Caller, id cay.SandboxID, f func(cay.NetworkPolicy) cay.NetworkPolicy) error {
+func (c *Controller) changeNetwork(ctx context.Context, who cay.Caller, id cay.SandboxID, f func(cay.NetworkPolicy) (cay.NetworkPolicy, error)) error {
 	return c.change(ctx, who.Team, id, func(e *entry, s cay.Sandbox) error {
 		if err := mustRun(s); err != nil {
 			return err
 		}
 		before := s.Network
-		s.Network = f(before)
+		after, err := f(before)
+		if err != nil {
+			return err
+		}
+		s.Network = after
 		if err := c.node.SetNetwork(ctx, s.Instance, s.Network); err != nil {
 			return err
 		}
 		changed := ledger.NewEvent(who, s, cay.SandboxNetworkChanged, cay.ReasonAsked)
-		err := c.record(ctx, e, s, func(ctx context.Context, s cay.Sandbox) error { return c.store.UpdateNetwork(ctx, s, changed) })
+		err = c.record(ctx, e, s, func(ctx context.Context, s cay.Sandbox) error { return c.store.UpdateNetwork(ctx, s, changed) })
 		if err != nil { // the record shows the policy in force
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 			defer cancel()

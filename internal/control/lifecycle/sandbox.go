@@ -33,6 +33,9 @@ func (c *Controller) Create(ctx context.Context, who cay.Caller, spec cay.Create
 }
 
 func (c *Controller) create(ctx context.Context, who cay.Caller, spec cay.CreateSpec, once cay.Once) (cay.Sandbox, error) {
+	if err := spec.Network.HasIdentities(); err != nil {
+		return cay.Sandbox{}, err
+	}
 	if err := c.hasSecrets(ctx, who.Team, spec.Network); err != nil {
 		return cay.Sandbox{}, err
 	}

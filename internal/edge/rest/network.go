@@ -21,6 +21,9 @@ func networkPolicy(body *e2b.NewSandbox, secure bool) (cay.NetworkPolicy, error)
 	if err != nil {
 		return p, err
 	}
+	if p.Identities, err = identities(body); err != nil {
+		return p, err
+	}
 	p.AllowPublic = value(n.AllowPublicTraffic, true)
 	p.MaskHost = value(n.MaskRequestHost, "")
 	if p.HTTPSPorts, err = httpsPorts(value(n.HTTPSPorts, nil)); err != nil {
@@ -33,6 +36,21 @@ func networkPolicy(body *e2b.NewSandbox, secure bool) (cay.NetworkPolicy, error)
 		return p, cay.Errorf(cay.Invalid, "network.maskRequestHost: %.80q is no host or host:port", p.MaskHost)
 	}
 	return p, nil
+}
+
+// identities are the identity tokens that a new sandbox is to have.
+func identities(body *e2b.NewSandbox) (map[string]cay.IdentityToken, error) {
+	if body.Iam == nil || len(value(body.Iam.Tokens, nil)) == 0 {
+		return nil, nil
+	}
+	out := map[string]cay.IdentityToken{}
+	for name, t := range *body.Iam.Tokens {
+		if kind := value(t.TokenType, ""); kind != "JWT-SVID" {
+			return nil, cay.Errorf(cay.Invalid, "iam.tokens: the tokenType of %.140q is %.40q; JWT-SVID is the only one", name, kind)
+		}
+		out[name] = cay.IdentityToken{Audience: value(t.Audience, "")}
+	}
+	return out, cay.NetworkPolicy{Identities: out}.Check()
 }
 
 // maxHTTPSPorts bounds what is compared with every request.

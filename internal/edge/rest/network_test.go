@@ -57,7 +57,8 @@ func TestEveryFieldOfAPolicyArrives(t *testing.T) {
 		"egressProxy":{"address":"x.example:1"},"rules":{"a.example":[{"transform":{"headers":{"X-A":"b"}}}]}`
 	w := newWorld(t, "")
 	create := func(more string) (path string) {
-		box := w.create(`{"templateID":"base","network":{"allowPublicTraffic":true,"maskRequestHost":"x","httpsPorts":[443]` + more + `}}`)
+		box := w.create(`{"templateID":"base","network":{"allowPublicTraffic":true,"maskRequestHost":"x","httpsPorts":[443]` + more + `},
+			"iam":{"tokens":{"aws":{"audience":"sts","tokenType":"JWT-SVID"}}}}`)
 		return "/sandboxes/" + box["sandboxID"].(string)
 	}
 	whole := func(when, path string) {

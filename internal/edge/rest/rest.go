@@ -46,6 +46,9 @@ type Config struct {
 	SSHListen string
 	// Defaults describes the templates that Cay brings, by name.
 	Defaults map[string]string
+	// Identity publishes what the identity tokens of sandboxes are checked with;
+	// nil makes none.
+	Identity Identity
 	// Explain is given every error before it is told, and may know a better
 	// one; nil knows none.
 	Explain func(error) error
@@ -117,6 +120,9 @@ func New(cfg Config) http.Handler {
 		BaseRouter: guarded, ErrorHandlerFunc: s.badParam, Middlewares: []e2b.MiddlewareFunc{s.checkIDs},
 	})
 	s.mountOwn(guarded)
+	if cfg.Identity != nil {
+		s.mountIdentity(root, cfg.Identity)
+	}
 	if s.links != nil {
 		root.Put(uploadRoute, s.upload)
 	}

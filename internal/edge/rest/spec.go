@@ -52,8 +52,6 @@ func checkUnserved(body *e2b.NewSandbox) error {
 		return cay.Errorf(cay.Invalid, "autoPauseMemory: needs autoPause")
 	case !value(body.AutoPauseMemory, true) && body.AutoResume != nil && value(body.AutoResume.Enabled, false):
 		return cay.Errorf(cay.Invalid, "autoPauseMemory: must not be false with autoResume")
-	case body.Iam != nil && len(value(body.Iam.Tokens, nil)) > 0:
-		return cay.Errorf(cay.Invalid, "iam: identity tokens are not in this version of Cay")
 	case len(value(body.VolumeMounts, nil)) > 0:
 		return cay.Errorf(cay.Invalid, "volumeMounts: volumes are not in this version of Cay")
 	}

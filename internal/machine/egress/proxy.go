@@ -41,6 +41,9 @@ type Config struct {
 	Resolvers []netip.AddrPort
 	// Secret returns the present value of a team's secret.
 	Secret func(ctx context.Context, team cay.TeamID, name string) (string, error)
+	// Identity returns a token by which a sandbox proves to an audience which
+	// one it is; nil makes none.
+	Identity func(team cay.TeamID, id cay.SandboxID, audience string) (string, error)
 	// Authority signs what guests see instead of a server's certificate when
 	// headers are set; nil sets none over TLS.
 	Authority *Authority

@@ -256,24 +256,11 @@ func (w *web) dress(ctx context.Context, v *visit, host string) (http.Header, []
 	var secrets []string
 	for name, value := range rule.Headers {
 		text, err := cay.Expand(value, func(ref string) (string, error) {
-			secret, ok := cay.SecretPlaceholder(ref)
-			switch {
-			case !ok:
-				return "", fmt.Errorf("the placeholder %q is not known", ref)
-			case v.tls == "":
-				return "", errors.New("a secret is not sent without TLS")
-			}
-			got, err := w.p.cfg.Secret(ctx, v.flow.guest.team, secret)
-			if err != nil {
-				return "", fmt.Errorf("the secret %q cannot be read: %s", secret, cay.KindOf(err))
-			}
-			if strings.ContainsFunc(got, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
-				return "", fmt.Errorf("the secret %q holds line breaks or other control characters", secret)
-			}
-			if got != "" {
+			got, err := w.fill(ctx, v, ref)
+			if err == nil && got != "" {
 				secrets = append(secrets, got)
 			}
-			return got, nil
+			return got, err
 		})
 		if err != nil {
 			return nil, nil, &denial{http.StatusForbidden, err.Error()}
@@ -281,6 +268,45 @@ func (w *web) dress(ctx context.Context, v *visit, host string) (http.Header, []
 		header.Set(name, text)
 	}
 	return header, secrets, nil
+}
+
+// fill returns what a placeholder stands for: a secret of the team, or an
+// identity token of the sandbox.
+func (w *web) fill(ctx context.Context, v *visit, ref string) (string, error) {
+	if v.tls == "" {
+		return "", errors.New("a secret is not sent without TLS")
+	}
+	if secret, ok := cay.SecretPlaceholder(ref); ok {
+		return w.secret(ctx, v.flow.guest.team, secret)
+	}
+	if name, ok := cay.IdentityPlaceholder(ref); ok {
+		return w.identity(v.flow.guest, name)
+	}
+	return "", fmt.Errorf("the placeholder %q is not known", ref)
+}
+
+func (w *web) secret(ctx context.Context, team cay.TeamID, name string) (string, error) {
+	got, err := w.p.cfg.Secret(ctx, team, name)
+	if err != nil {
+		return "", fmt.Errorf("the secret %q cannot be read: %s", name, cay.KindOf(err))
+	}
+	if strings.ContainsFunc(got, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
+		return "", fmt.Errorf("the secret %q holds line breaks or other control characters", name)
+	}
+	return got, nil
+}
+
+func (w *web) identity(g *guest, name string) (string, error) {
+	t, ok := g.rules.Load().policy.Identities[name]
+	if !ok || w.p.cfg.Identity == nil {
+		return "", fmt.Errorf("the sandbox has no identity token %q", name)
+	}
+	got, err := w.p.cfg.Identity(g.team, g.sandbox, t.Audience)
+	if err != nil {
+		w.p.cfg.Log.Error("no identity token", "sandbox", g.sandbox, "err", err)
+		return "", fmt.Errorf("the identity token %q cannot be made: %s", name, cay.KindOf(err))
+	}
+	return got, nil
 }
 
 // refusal is what a guest is told of a request that was not allowed.

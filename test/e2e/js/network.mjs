@@ -49,3 +49,16 @@ test('a secret is used and never seen', async () => {
   assert.equal(got.digest, process.env.DIGEST)
   assert.match(got.key, /^Bearer \*+$/)
 })
+
+test('an identity token is made at egress and never seen', async () => {
+  const sbx = await create({
+    iam: { tokens: { cloud: Secret.iamToken({ audience: 'sts.example', tokenType: 'JWT-SVID' }) } },
+    network: { rules: { [process.env.API]: [{ transform: ({ iam }) => ({ headers: { Authorization: `Bearer ${iam.tokens.cloud}` } }) }] } },
+  })
+  const run = await sbx.commands.run(`curl -sS -m 60 -d x https://${process.env.API}/`, { timeoutMs: 90_000 })
+  const got = JSON.parse(run.stdout)
+  const claims = JSON.parse(Buffer.from([...got.backwards].reverse().join('').split('.')[1], 'base64url').toString())
+  assert.equal(claims.aud, 'sts.example')
+  assert.ok(claims.sub.endsWith(`/sandbox/${sbx.sandboxId}`))
+  assert.match(got.key, /^Bearer \*+$/)
+})

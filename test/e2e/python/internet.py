@@ -22,11 +22,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
     def do_POST(self):
-        # Says what came, and repeats a key as a careless server would.
+        # Says what came, and repeats a key as a careless server would; backwards
+        # it is what no masking finds, for the tests' own eyes.
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         key = self.headers.get("Authorization", "")
         answer = json.dumps({"host": self.headers.get("Host"), "key": key, "digest": hashlib.sha256(key.encode()).hexdigest(),
-                             "body": hashlib.sha256(body).hexdigest()}).encode()
+                             "body": hashlib.sha256(body).hexdigest(), "backwards": key[::-1]}).encode()
         self.send_response(200)
         self.send_header("X-Key", key)
         self.send_header("Content-Length", str(len(answer)))

@@ -13,9 +13,12 @@ import shutil
 import ssl
 import subprocess
 import time
+import urllib.parse
+import urllib.request
 import uuid
 
 import e2b
+import jwt
 import pytest
 from e2b import ALL_TRAFFIC
 
@@ -134,6 +137,47 @@ def test_domains_by_the_name_server(server, create):
     asked = f"tunnel-{uuid.uuid4().hex[:8]}.{OTHER}"
     sandbox.commands.run(f"getent hosts {asked} || true")
     assert asked not in server.names.asked
+
+
+def identity(server, sandbox):
+    """What the upstream was told by the sandbox's token, checked as any service does that knows the issuer's name."""
+    _, got = post(sandbox, f"https://{API}/")
+    scheme, token = got["backwards"][::-1].split(" ")
+    assert scheme == "Bearer" and got["key"] == "Bearer " + "*" * len(token)
+    with urllib.request.urlopen(os.environ["E2B_API_URL"] + "/.well-known/openid-configuration") as answer:
+        about = json.load(answer)
+    keys = jwt.PyJWKClient(os.environ["E2B_API_URL"] + urllib.parse.urlparse(about["jwks_uri"]).path)
+    return jwt.decode(token, keys.get_signing_key_from_jwt(token), algorithms=["RS256"], audience="sts.example", issuer=about["issuer"],
+                      options={"require": ["iss", "sub", "aud", "iat", "exp", "jti"]}), token
+
+
+def test_identity_tokens(server, create):
+    iam = {"tokens": {"cloud": e2b.Secret.iam_token(audience="sts.example", token_type="JWT-SVID")}}
+    sandbox = create(iam=iam, network={"rules": {API: [
+        {"transform": lambda ctx: {"headers": {"Authorization": "Bearer " + ctx.iam.tokens["cloud"]}}}]}})
+    said, token = identity(server, sandbox)
+    assert said["sub"].startswith("spiffe://") and said["sub"].endswith(f"/sandbox/{sandbox.sandbox_id}")
+    assert 0 < said["exp"] - said["iat"] <= 300
+    assert identity(server, sandbox)[1] == token  # more than half of its life is left
+    with pytest.raises(jwt.InvalidAudienceError):
+        jwt.decode(token, jwt.PyJWKClient(os.environ["E2B_API_URL"] + "/.well-known/jwks.json").get_signing_key_from_jwt(token), algorithms=["RS256"], audience="other")
+
+    # A fork is another sandbox, a resumed one is the same.
+    fork, = sandbox.fork(count=1, timeout=300)
+    try:
+        assert identity(server, fork)[0]["sub"].endswith(f"/sandbox/{fork.sandbox_id}")
+    finally:
+        fork.kill()
+    sandbox.pause()
+    sandbox.connect()
+    assert identity(server, sandbox)[0]["sub"] == said["sub"]
+    inside = sandbox.commands.run("cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'; env", user="root").stdout
+    assert token not in inside
+
+    # Rules name tokens that are there; without TLS none is sent.
+    assert "without TLS" in str(post(sandbox, f"http://{API}/")[1])
+    with pytest.raises(e2b.SandboxException, match="no identity token"):
+        sandbox.update_network({"rules": {API: [{"transform": {"headers": {"X": "${e2b.identity.tokens.none}"}}}]}})
 
 
 def test_from_javascript(server, secret):
