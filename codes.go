@@ -21,10 +21,16 @@ const (
 	CodeKeyUnknown    = "idempotency_outcome_unknown"
 	CodeKeyEnded      = "idempotency_key_ended"
 
-	CodeGone       = "route_gone"
-	CodeScope      = "scope_missing"
-	CodeTeamLimit  = "team_limit_reached"
-	CodeBuildLimit = "build_limit_reached"
+	CodeGone  = "route_gone"
+	CodeScope = "scope_missing"
+	// CodeKeyExpired and CodeTeamDisabled are told to the holder of the right key
+	// alone.
+	CodeKeyExpired   = "key_expired"
+	CodeTeamDisabled = "team_disabled"
+	CodeTeamNotEmpty = "team_not_empty"
+	CodeNameTaken    = "name_taken"
+	CodeTeamLimit    = "team_limit_reached"
+	CodeBuildLimit   = "build_limit_reached"
 	// CodeTemplateBuilding is of a template that the server builds by itself.
 	CodeTemplateBuilding = "template_building"
 	CodeStreamLimit      = "stream_limit_reached"
@@ -128,8 +134,20 @@ func requestCodes() []CodeInfo {
 			Meaning: "The route belongs to an older API that is not served any more.",
 			Cure:    "Use the route that the message names; newer SDKs do."},
 		{Code: CodeScope, Kind: Denied,
-			Meaning: "The API key lacks a scope; the message names it.",
-			Cure:    "Use a key that has the scope."},
+			Meaning: "The API key, or the role of the person, lacks a scope; the message names it.",
+			Cure:    "Use a key that has the scope, or have your role in the team raised."},
+		{Code: CodeKeyExpired, Kind: Unauthenticated,
+			Meaning: "The API key was right and its time is over. A wrong key has no code.",
+			Cure:    "Make a new one: `cay key create`."},
+		{Code: CodeTeamDisabled, Kind: Denied,
+			Meaning: "The operator of this server has disabled the team: its credentials open nothing, and what is saved stays.",
+			Cure:    "Ask the operator to enable it: `cay team enable`."},
+		{Code: CodeTeamNotEmpty, Kind: Conflict,
+			Meaning: "A team was to be removed that has sandboxes, templates, keys or other things; the message counts them.",
+			Cure:    "Remove them first, or remove the team with `--force` (`?force=true`), which takes them with it."},
+		{Code: CodeNameTaken, Kind: Conflict,
+			Meaning: "There is one of that name already.",
+			Cure:    "Choose another name."},
 		{Code: CodeTeamLimit, Kind: Exhausted,
 			Meaning: "The team has all that it may have at once; waiting does not change that.",
 			Cure:    "End, pause or remove some, or have the limit raised."},

@@ -31,6 +31,18 @@ const (
 	MachineDiskFreed EventType = "machine.disk_freed" // it has room again
 )
 
+// Events of a team, which name no sandbox.
+const (
+	TeamCreated  EventType = "team.created"
+	TeamRenamed  EventType = "team.renamed"
+	TeamDisabled EventType = "team.disabled"
+	TeamEnabled  EventType = "team.enabled"
+	TeamRemoved  EventType = "team.removed"
+	KeyCreated   EventType = "key.created"
+	KeyChanged   EventType = "key.changed"
+	KeyRemoved   EventType = "key.removed"
+)
+
 // Reasons of events besides the causes of an end.
 const (
 	ReasonAsked     = string(CauseAsked)
@@ -74,6 +86,14 @@ func Events() []EventInfo {
 		{SandboxKilled, "It is over; the reason is the cause of its end.", []string{"evidence"}},
 		{EgressDenied, "It tried to reach an address or a name that its policy does not allow. Told once a minute for each.", []string{"rule", "protocol", "name", "address"}},
 		{ProcessKilled, "The memory guard inside ended one of its processes. The values are the guest's word.", []string{"pid", "name", "memoryMB", "detail"}},
+		{TeamCreated, "The team is there.", []string{"name"}},
+		{TeamRenamed, "It has another name.", []string{"name", "before"}},
+		{TeamDisabled, "Its credentials open nothing, and what they held open has ended.", nil},
+		{TeamEnabled, "Its credentials open again what they did.", nil},
+		{TeamRemoved, "Its credentials are void, and all that it has is being removed.", []string{"name"}},
+		{KeyCreated, "An API key was made.", []string{"key", "name", "scopes", "expiresAt"}},
+		{KeyChanged, "An API key got another name or another end.", []string{"key", "name", "expiresAt"}},
+		{KeyRemoved, "An API key opens nothing any more.", []string{"key", "name"}},
 		{MachineDiskLow, "The disk of the server nears its reserve, or has come to it. It is of no sandbox, and every team is told.", []string{"freeMB", "reserveMB"}},
 		{MachineDiskFreed, "The disk of the server has room again.", []string{"freeMB", "reserveMB"}},
 	}

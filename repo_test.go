@@ -75,7 +75,7 @@ var groups = map[string][]string{
 	"internal/template": {"", "api", "internal/guest", "internal/conns", "internal/machine/node", "internal/machine/snapshot", "internal/machine/erofs", "internal/machine/disk", "internal/trail"},
 	"internal/store":    {"", "internal/keys"},
 	"internal/auth":     {"", "internal/keys"},
-	"internal/control":  {"", "internal/guest", "internal/store", "internal/trail"},
+	"internal/control":  {"", "internal/auth", "internal/guest", "internal/store", "internal/trail"},
 	"internal/edge":     {"", "api", "internal/guest", "internal/keys", "internal/conns", "internal/auth", "internal/control", "internal/trail"},
 	"internal/cli":      {"", "client", "internal/machine/disk", "internal/template/dockerfile"},
 	"internal/operator": everything,

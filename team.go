@@ -1,6 +1,9 @@
 package cay
 
-import "time"
+import (
+	"regexp"
+	"time"
+)
 
 // Team owns everything that has a row.
 type Team struct {
@@ -8,6 +11,30 @@ type Team struct {
 	Name       string
 	CreatedAt  time.Time
 	DisabledAt time.Time // zero for one that is not: a disabled team's credentials open nothing
+	// RemovedAt is when the team was removed. Its row stays for what refers to
+	// it: usage, audit and events. Zero for a team that is there.
+	RemovedAt time.Time
+}
+
+// Open returns an error for a team whose credentials open nothing.
+func (t Team) Open() error {
+	if t.DisabledAt.IsZero() && t.RemovedAt.IsZero() {
+		return nil
+	}
+	return Errorf(Denied, "the team %q is disabled", t.Name).WithCode(CodeTeamDisabled).
+		WithHint("ask the operator of this server to enable it: cay team enable %s", t.Name)
+}
+
+var teamName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+
+// CheckTeamName refuses what cannot be a team's name: it stands before that of
+// a template in references, so it has one spelling.
+func CheckTeamName(name string) error {
+	if !teamName.MatchString(name) || ValidUUID(name) {
+		return Errorf(Invalid, "name: %.80q is no name for a team", name).
+			WithHint("use 1 to 63 lower-case letters, digits, '.', '_' and '-', first a letter or a digit")
+	}
+	return nil
 }
 
 // APIKey is the record of a key. The key itself is shown once and never
@@ -39,6 +66,9 @@ func (k APIKey) Caller() Caller {
 				who.Scopes |= scopes
 			}
 		}
+	}
+	if who.Scopes&Admin != 0 { // of all teams, so of this one
+		who.Scopes = AllScopes
 	}
 	if len(k.Bounds.Templates) > 0 || len(k.Bounds.Metadata) > 0 {
 		who.Bounds = &k.Bounds

@@ -30,6 +30,11 @@ const DefaultURL = "http://localhost:7070"
 // Config says which server to talk to, and as whom.
 type Config struct {
 	APIKey string
+	// AdminToken is the operator's, for all teams; with it there need be no
+	// APIKey.
+	AdminToken string
+	// Team is the team, by id or name, that calls with the AdminToken are about.
+	Team string
 	// Domain is the server's, with a port where it is not 443: requests go to
 	// https://api.<domain> where there is no APIURL.
 	Domain string
@@ -61,7 +66,7 @@ type Client struct{ cfg Config }
 
 // New makes a client. It does not talk to the server yet.
 func New(cfg Config) (*Client, error) {
-	if cfg.APIKey == "" {
+	if cfg.APIKey == "" && cfg.AdminToken == "" {
 		return nil, cay.Errorf(cay.Unauthenticated, "there is no API key").
 			WithHint(`set E2B_API_KEY; on the server's machine: eval "$(cay env --new-key me)"`)
 	}
@@ -134,7 +139,7 @@ func (c *Client) callWith(ctx context.Context, header http.Header, method, path 
 		return nil, cay.Wrap(cay.Invalid, err, "the request cannot be made")
 	}
 	maps.Copy(r.Header, header)
-	r.Header.Set("X-API-Key", c.cfg.APIKey)
+	c.present(r.Header)
 	if in != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
@@ -154,6 +159,17 @@ func (c *Client) callWith(ctx context.Context, header http.Header, method, path 
 			WithHint("is %s a server of Cay?", c.cfg.APIURL)
 	}
 	return resp.Header, nil
+}
+
+// present puts what opens the server on a request.
+func (c *Client) present(h http.Header) {
+	for name, value := range map[string]string{
+		"X-API-Key": c.cfg.APIKey, "X-Admin-Token": c.cfg.AdminToken, "X-Team-ID": c.cfg.Team,
+	} {
+		if value != "" {
+			h.Set(name, value)
+		}
+	}
 }
 
 // unreachable says why a request got no answer.

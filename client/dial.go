@@ -84,7 +84,7 @@ func (c *Client) upgrade(ctx context.Context, path, protocol string) (net.Conn, 
 	if err != nil {
 		return nil, cay.Wrap(cay.Invalid, err, "the request cannot be made")
 	}
-	request.Header.Set("X-API-Key", c.cfg.APIKey)
+	c.present(request.Header)
 	request.Header.Set("Connection", "Upgrade")
 	request.Header.Set("Upgrade", protocol)
 	conn, err := c.connectTo(ctx, request.URL)

@@ -122,7 +122,7 @@ func (c *Client) stream(ctx context.Context, path string, after *int64, yield fu
 	if err != nil {
 		return true, cay.Wrap(cay.Invalid, err, "the request cannot be made")
 	}
-	r.Header.Set("X-API-Key", c.cfg.APIKey)
+	c.present(r.Header)
 	r.Header.Set("Accept", "text/event-stream")
 	r.Header.Set("Last-Event-ID", strconv.FormatInt(*after, 10))
 	resp, err := c.cfg.HTTP.Do(r)

@@ -87,7 +87,7 @@ func (c *Client) imageWork(ctx context.Context, path, kind string, body io.Reade
 	if err != nil {
 		return Image{}, cay.Wrap(cay.Invalid, err, "the request cannot be made")
 	}
-	r.Header.Set("X-API-Key", c.cfg.APIKey)
+	c.present(r.Header)
 	r.Header.Set("Content-Type", kind)
 	resp, err := c.cfg.HTTP.Do(r)
 	if err != nil {

@@ -91,7 +91,7 @@ func (c *Client) ExportTemplate(ctx context.Context, ref string) (io.ReadCloser,
 	if err != nil {
 		return nil, err
 	}
-	r.Header.Set("X-API-Key", c.cfg.APIKey)
+	c.present(r.Header)
 	resp, err := c.cfg.HTTP.Do(r)
 	if err != nil {
 		return nil, c.unreachable(ctx, err)

@@ -21,6 +21,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/operator"
 )
 
 // commands is the command line.
@@ -41,6 +42,8 @@ type commands struct {
 	Undo     undoCmd     `cmd:"" help:"Bring a sandbox back to its newest checkpoint; again, further back."`
 	Template templateCmd `cmd:"" aliases:"tpl" help:"Build and keep templates."`
 	Network  networkCmd  `cmd:"" help:"Have sandboxes reach each other, and no others, by name."`
+	Team     teamCmd     `cmd:"" help:"Keep the teams of this server, as its operator."`
+	Key      keyCmd      `cmd:"" help:"Keep the API keys of a team."`
 	SSHKey   sshKeyCmd   `cmd:"" name:"ssh-key" help:"Keep the public keys that open sandboxes over SSH."`
 
 	Cache    cacheCmd     `cmd:"" help:"The cache of packages that sandboxes install."`
@@ -159,8 +162,37 @@ func (a *app) config() (config.Config, error) { return config.Load(a.environ) }
 
 // client talks to the server that the environment names, or to this machine's.
 func (a *app) client() (*client.Client, error) {
-	c := client.Config{
-		APIKey:     a.getenv("E2B_API_KEY"),
+	return a.clientWith(client.Config{APIKey: a.getenv("E2B_API_KEY")})
+}
+
+// admin is client as the operator: with CAY_ADMIN_TOKEN, else with what root's
+// cay is told by the server of this machine. A team, by id or name, is the one
+// that calls are about.
+func (a *app) admin(team string) (*client.Client, error) {
+	token := a.getenv("CAY_ADMIN_TOKEN")
+	if token == "" {
+		cfg, err := a.config()
+		if err != nil {
+			return nil, err
+		}
+		if token, err = operator.Ask(cfg).AdminToken(a.ctx); err != nil {
+			return nil, err
+		}
+	}
+	return a.clientWith(client.Config{AdminToken: token, Team: team})
+}
+
+// inTeam is client, or with a team's name admin.
+func (a *app) inTeam(team string) (*client.Client, error) {
+	if team != "" {
+		return a.admin(team)
+	}
+	return a.client()
+}
+
+func (a *app) clientWith(c client.Config) (*client.Client, error) {
+	c = client.Config{
+		APIKey: c.APIKey, AdminToken: c.AdminToken, Team: c.Team,
 		APIURL:     a.getenv("E2B_API_URL"),
 		SandboxURL: a.getenv("E2B_SANDBOX_URL"),
 		Domain:     a.getenv("E2B_DOMAIN"),

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
@@ -70,10 +71,99 @@ func TestWrongKeysLookAlike(t *testing.T) {
 	}
 }
 
+// The right key of a disabled team, and one whose time is over, are told so; a
+// removed team's is like any wrong one.
+func TestKeysThatOpenNothingAnyMore(t *testing.T) {
+	s := openStore(t)
+	ctx := t.Context()
+	team, key, err := auth.FirstStart(ctx, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := cay.APIKey{Team: team.ID, ExpiresAt: time.Now().Add(-time.Second)}
+	old := auth.NewKey(&record)
+	if err := s.AddKey(ctx, record); err != nil {
+		t.Fatal(err)
+	}
+	a := auth.New(s)
+	_, err = a.Verify(ctx, old)
+	if cay.KindOf(err) != cay.Unauthenticated || cay.CodeOf(err) != cay.CodeKeyExpired {
+		t.Errorf("an expired key: %v", err)
+	}
+	_, wrong := a.Verify(ctx, "e2b_"+strings.Repeat("0", 40))
+	team.DisabledAt = time.Now()
+	if err := s.UpdateTeam(ctx, team); err != nil {
+		t.Fatal(err)
+	}
+	_, err = a.Verify(ctx, key)
+	if cay.KindOf(err) != cay.Denied || cay.CodeOf(err) != cay.CodeTeamDisabled {
+		t.Errorf("a disabled team's key: %v", err)
+	}
+	if err := s.RemoveTeam(ctx, team.ID, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = a.Verify(ctx, key); err == nil || err.Error() != wrong.Error() || cay.CodeOf(err) != "" {
+		t.Errorf("a removed team's key: %v", err)
+	}
+}
+
+// The operator's token opens all teams, by id and name; a wrong one opens
+// nothing, also where there is none.
+func TestAdminToken(t *testing.T) {
+	s := openStore(t)
+	ctx := t.Context()
+	team, key, err := auth.FirstStart(ctx, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	token, err := auth.OpenAdmin(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := auth.OpenAdmin(dir)
+	if info, bad := os.Stat(filepath.Join(dir, "admin.token")); err != nil || again != token || bad != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the token's file: %v %v %v", info, bad, err)
+	}
+	a := auth.New(s)
+	if _, err := a.Caller(ctx, auth.Presented{Admin: token}); cay.KindOf(err) != cay.Unauthenticated {
+		t.Errorf("a token that nothing trusts: %v", err)
+	}
+	a.TrustAdmin(token)
+	for _, name := range []string{string(team.ID), team.Name} {
+		who, err := a.Caller(ctx, auth.Presented{Admin: token, Team: name})
+		if err != nil || who.Team != team.ID || who.Scopes != cay.AllScopes {
+			t.Errorf("for %s: %+v, %v", name, who, err)
+		}
+	}
+	if who, err := a.Caller(ctx, auth.Presented{Admin: token}); err != nil || who.Team != "" {
+		t.Errorf("for no team: %+v, %v", who, err)
+	}
+	if _, err := a.Caller(ctx, auth.Presented{Admin: token, Team: "none"}); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("for a team that is not there: %v", err)
+	}
+	if _, err := a.Caller(ctx, auth.Presented{Admin: token[1:], Key: key}); cay.KindOf(err) != cay.Unauthenticated {
+		t.Errorf("a wrong token beside a key: %v", err)
+	}
+	// A key's caller is of the key's team, whatever it names, unless its scope is admin.
+	if who, err := a.Caller(ctx, auth.Presented{Bearer: key, Team: "none"}); err != nil || who.Team != team.ID || who.Scopes != cay.TeamScopes {
+		t.Errorf("a key: %+v, %v", who, err)
+	}
+	record := cay.APIKey{Team: team.ID, Grant: []string{"admin"}}
+	chief := auth.NewKey(&record)
+	other := cay.Team{ID: cay.NewTeamID(), Name: "other", CreatedAt: time.Now()}
+	if err := errors.Join(s.AddKey(ctx, record), s.AddTeam(ctx, other)); err != nil {
+		t.Fatal(err)
+	}
+	if who, err := a.Caller(ctx, auth.Presented{Key: chief, Team: "other"}); err != nil || who.Team != other.ID || who.Scopes != cay.AllScopes {
+		t.Errorf("an operator's key: %+v, %v", who, err)
+	}
+}
+
 type broken struct{ auth.Store }
 
-func (broken) KeyByHash(context.Context, [32]byte) (cay.APIKey, error) {
-	return cay.APIKey{}, cay.Wrap(cay.Unavailable, errors.New("disk"), "the database is busy")
+func (broken) KeyByHash(context.Context, [32]byte) (cay.APIKey, cay.Team, error) {
+	return cay.APIKey{}, cay.Team{}, cay.Wrap(cay.Unavailable, errors.New("disk"), "the database is busy")
 }
 
 func TestIsKey(t *testing.T) {

@@ -23,11 +23,12 @@ const (
 type Store interface {
 	AddTeam(ctx context.Context, team cay.Team) error
 	Teams(ctx context.Context) ([]cay.Team, error)
+	Team(ctx context.Context, id cay.TeamID) (cay.Team, error)
+	TeamByName(ctx context.Context, name string) (cay.Team, error)
 	AddKey(ctx context.Context, key cay.APIKey) error
-	KeyByHash(ctx context.Context, hash [32]byte) (cay.APIKey, error)
-	Keys(ctx context.Context, team cay.TeamID) ([]cay.APIKey, error)
-	RenameKey(ctx context.Context, team cay.TeamID, id cay.KeyID, name string) error
-	RemoveKey(ctx context.Context, team cay.TeamID, id cay.KeyID) error
+	KeyByHash(ctx context.Context, hash [32]byte) (cay.APIKey, cay.Team, error)
+	Key(ctx context.Context, team cay.TeamID, id cay.KeyID) (cay.APIKey, error)
+	KeysUsed(ctx context.Context, at map[cay.KeyID]time.Time) error
 	AddSSHKey(ctx context.Context, key cay.SSHKey) error
 	SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error)
 	SSHKeyOpens(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error)
@@ -37,17 +38,24 @@ type Store interface {
 // DefaultTeam is the name of the team that a first start makes.
 const DefaultTeam = "default"
 
-// Issue makes a key for a team and returns it. It can be shown now and never
-// again.
-func Issue(ctx context.Context, store Store, team cay.TeamID, name string) (string, cay.APIKey, error) {
+// NewKey makes a key, and fills in what a record has of it. It can be shown now
+// and never again.
+func NewKey(record *cay.APIKey) (key string) {
 	var b [keyBytes]byte
 	rand.Read(b[:]) // never fails: it ends the program instead
-	key := keyPrefix + hex.EncodeToString(b[:])
-	record := cay.APIKey{
-		ID: cay.NewKeyID(), Team: team, Name: name, Hash: sha256.Sum256([]byte(key)),
-		Mask:      key[:len(keyPrefix)+2] + "…" + key[len(key)-4:],
-		CreatedAt: time.Now().UTC().Truncate(time.Millisecond),
-	}
+	key = keyPrefix + hex.EncodeToString(b[:])
+	record.ID, record.Hash = cay.NewKeyID(), sha256.Sum256([]byte(key))
+	record.Mask = key[:len(keyPrefix)+2] + "…" + key[len(key)-4:]
+	record.CreatedAt = time.Now().UTC().Truncate(time.Millisecond)
+	return key
+}
+
+// Issue makes a key for a team that may do all that there is in it.
+func Issue(ctx context.Context, store interface {
+	AddKey(context.Context, cay.APIKey) error
+}, team cay.TeamID, name string) (string, cay.APIKey, error) {
+	record := cay.APIKey{Team: team, Name: name}
+	key := NewKey(&record)
 	if err := store.AddKey(ctx, record); err != nil {
 		return "", cay.APIKey{}, err
 	}
@@ -85,10 +93,12 @@ func FirstStart(ctx context.Context, store Store) (team cay.Team, key string, er
 	return team, key, err
 }
 
-// Auth checks keys.
+// Auth checks what requests present.
 type Auth struct {
 	store Store
+	admin [32]byte // hash of the operator's token; none hashes to zero
 	uses  uses
+	used  used
 }
 
 // New returns an Auth over the records.
@@ -98,55 +108,31 @@ func New(store Store) *Auth { return &Auth{store: store} }
 var errKey = (&cay.Error{Kind: cay.Unauthenticated, Msg: "the API key is missing or wrong"}).
 	WithHint("send a key in X-API-KEY; `cay env` makes one")
 
-// Verify returns the record of a key. Every wrong key gets the same error.
+// Verify returns the record of a key. Every wrong key gets the same error; the
+// right key of a disabled team, or one that has expired, gets one with a code.
 func (a *Auth) Verify(ctx context.Context, key string) (cay.APIKey, error) {
-	if !wellFormed(key) {
+	if !IsKey(key) {
 		return cay.APIKey{}, errKey
 	}
 	// The look-up's time may depend on the hash, which says nothing about a
 	// key: no caller can choose keys by their hashes.
 	hash := sha256.Sum256([]byte(key))
-	record, err := a.store.KeyByHash(ctx, hash)
+	record, team, err := a.store.KeyByHash(ctx, hash)
+	now := time.Now()
 	switch {
 	case cay.KindOf(err) == cay.NotFound:
 		return cay.APIKey{}, errKey
 	case err != nil:
 		return cay.APIKey{}, err
-	case subtle.ConstantTimeCompare(record.Hash[:], hash[:]) != 1:
+	case subtle.ConstantTimeCompare(record.Hash[:], hash[:]) != 1, !team.RemovedAt.IsZero():
 		return cay.APIKey{}, errKey
+	case record.Expired(now):
+		return cay.APIKey{}, cay.Errorf(cay.Unauthenticated, "the API key %q expired at %s", record.Name, record.ExpiresAt.Format(time.RFC3339)).
+			WithCode(cay.CodeKeyExpired).WithHint("make a new one: cay key create")
 	}
+	if err := team.Open(); err != nil {
+		return cay.APIKey{}, err
+	}
+	a.used.note(record, now)
 	return record, nil
-}
-
-func wellFormed(key string) bool {
-	if len(key) != len(keyPrefix)+2*keyBytes || key[:len(keyPrefix)] != keyPrefix {
-		return false
-	}
-	_, err := hex.DecodeString(key[len(keyPrefix):])
-	return err == nil
-}
-
-// Issue makes a key for a team. It can be shown now and never again.
-func (a *Auth) Issue(ctx context.Context, team cay.TeamID, name string) (string, cay.APIKey, error) {
-	return Issue(ctx, a.store, team, name)
-}
-
-// Keys lists a team's keys, oldest first.
-func (a *Auth) Keys(ctx context.Context, team cay.TeamID) ([]cay.APIKey, error) {
-	return a.store.Keys(ctx, team)
-}
-
-// Rename gives a team's key another name.
-func (a *Auth) Rename(ctx context.Context, team cay.TeamID, id cay.KeyID, name string) error {
-	return a.store.RenameKey(ctx, team, id, name)
-}
-
-// Remove removes a team's key: it opens nothing from now on, and what it opened
-// with While is ended.
-func (a *Auth) Remove(ctx context.Context, team cay.TeamID, id cay.KeyID) error {
-	if err := a.store.RemoveKey(ctx, team, id); err != nil {
-		return err
-	}
-	a.uses.end(id)
-	return nil
 }

@@ -2,62 +2,96 @@ package auth
 
 import (
 	"context"
-	"slices"
 	"sync"
+	"time"
 
 	"github.com/cay-run/cay"
 )
 
-// uses are what goes on for long by means of a key: connections, streams.
+// uses are what goes on for long by means of a credential: connections, streams.
 type uses struct {
 	mu  sync.Mutex
-	all map[cay.KeyID]map[*context.CancelFunc]struct{}
+	all map[*use]struct{}
 }
 
-// While returns a context that ends when the key is removed. The returned
-// function must be called when the use of it is over.
-func (a *Auth) While(ctx context.Context, team cay.TeamID, key cay.KeyID) (context.Context, context.CancelFunc) {
+type use struct {
+	who    cay.Caller
+	cancel context.CancelFunc
+}
+
+// While returns a context that ends when what the caller came with opens nothing
+// any more: its key is removed or expires, its team is disabled or removed. The
+// returned function must be called when the use of it is over.
+func (a *Auth) While(ctx context.Context, who cay.Caller) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	if key == "" { // a part of the server itself
-		return ctx, cancel
-	}
-	a.uses.add(key, &cancel)
-	// It may have been removed since it was verified.
-	keys, err := a.store.Keys(ctx, team)
-	if err == nil && !slices.ContainsFunc(keys, func(k cay.APIKey) bool { return k.ID == key }) {
+	u := &use{who, cancel}
+	a.uses.add(u)
+	// It may have changed since it was verified.
+	until, ok := a.still(ctx, who)
+	if !ok {
 		cancel()
+	}
+	timed := context.CancelFunc(func() {})
+	if !until.IsZero() {
+		ctx, timed = context.WithDeadline(ctx, until)
 	}
 	return ctx, func() {
+		timed()
 		cancel()
-		a.uses.remove(key, &cancel)
+		a.uses.remove(u)
 	}
 }
 
-func (u *uses) add(key cay.KeyID, cancel *context.CancelFunc) {
+// still reports whether a caller may go on, and until when; zero is for good.
+// Records that cannot be read end nothing.
+func (a *Auth) still(ctx context.Context, who cay.Caller) (until time.Time, ok bool) {
+	if who.Key != "" {
+		record, err := a.store.Key(ctx, "", who.Key)
+		if cay.KindOf(err) == cay.NotFound || err == nil && record.Expired(time.Now()) {
+			return until, false
+		}
+		until = record.ExpiresAt
+	}
+	if who.Scopes&cay.Admin != 0 {
+		return until, true
+	}
+	team, err := a.store.Team(ctx, who.Team)
+	return until, cay.KindOf(err) != cay.NotFound && (err != nil || team.Open() == nil)
+}
+
+// EndUses ends what goes on by means of the credentials of callers. It is called
+// after the record has changed.
+func (a *Auth) EndUses(of func(cay.Caller) bool) {
+	a.uses.mu.Lock()
+	defer a.uses.mu.Unlock()
+	for u := range a.uses.all {
+		if of(u.who) {
+			u.cancel()
+		}
+	}
+}
+
+// EndKey ends what goes on by means of a key.
+func (a *Auth) EndKey(id cay.KeyID) {
+	a.EndUses(func(who cay.Caller) bool { return who.Key == id })
+}
+
+// EndTeam ends what goes on in a team, but for an operator's.
+func (a *Auth) EndTeam(id cay.TeamID) {
+	a.EndUses(func(who cay.Caller) bool { return who.Team == id && who.Scopes&cay.Admin == 0 })
+}
+
+func (u *uses) add(one *use) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.all == nil {
-		u.all = make(map[cay.KeyID]map[*context.CancelFunc]struct{})
+		u.all = make(map[*use]struct{})
 	}
-	if u.all[key] == nil {
-		u.all[key] = make(map[*context.CancelFunc]struct{})
-	}
-	u.all[key][cancel] = struct{}{}
+	u.all[one] = struct{}{}
 }
 
-func (u *uses) remove(key cay.KeyID, cancel *context.CancelFunc) {
+func (u *uses) remove(one *use) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if delete(u.all[key], cancel); len(u.all[key]) == 0 {
-		delete(u.all, key)
-	}
-}
-
-// end ends all uses of a key.
-func (u *uses) end(key cay.KeyID) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for cancel := range u.all[key] {
-		(*cancel)()
-	}
+	delete(u.all, one)
 }

@@ -66,6 +66,8 @@ type Config struct {
 	// DiskReserve is how much of the data directory's disk is kept for records
 	// and for ending what runs, e.g. "2GiB"; empty chooses by the disk's size.
 	DiskReserve string `yaml:"diskReserve"`
+	// AdminToken opens all teams, in place of the one in the data directory.
+	AdminToken string `yaml:"adminToken"`
 	// TeamSandboxes and TeamMemoryMB bound what a team may have running at
 	// once; 0 is no bound.
 	TeamSandboxes int `yaml:"teamSandboxes"`
@@ -143,6 +145,8 @@ var Variables = slices.Concat([]Variable{
 		func(c *Config, v string) error { c.PoolMemory = v; return nil }},
 	{"CAY_DISK_RESERVE", "diskReserve", "disk kept for records and for ending what runs: new work is refused before it, e.g. 2GiB [2% of the disk, 256MiB to 2GiB]",
 		func(c *Config, v string) error { c.DiskReserve = v; return nil }},
+	{"CAY_ADMIN_TOKEN", "adminToken", "what opens all teams, at least 32 characters; `cay team` reads it too [admin.token of the data directory]",
+		func(c *Config, v string) error { c.AdminToken = v; return nil }},
 	{"CAY_TEAM_SANDBOXES", "teamSandboxes", "how many sandboxes a team may have running at once [no limit]",
 		func(c *Config, v string) (err error) { c.TeamSandboxes, err = strconv.Atoi(v); return err }},
 	{"CAY_TEAM_MEMORY", "teamMemoryMB", "how much memory, in MB, a team's running sandboxes may be promised in all [no limit]",
@@ -233,6 +237,7 @@ func (c Config) problems() []error {
 		"restore timeout %s is not above zero and below a minute", c.RestoreTimeout)
 	wrong(c.BuildStepTimeout <= 0, "build step timeout %s is not above zero", c.BuildStepTimeout)
 	wrong(c.TeamSandboxes < 0 || c.TeamMemoryMB < 0, "a team's limits cannot be below 0, which means none")
+	wrong(c.AdminToken != "" && len(c.AdminToken) < 32, "the admin token has fewer than 32 characters")
 	out = append(out, c.edgeProblems()...)
 	_, reserve := c.ReserveBytes()
 	_, pool := c.PoolBytes(0)

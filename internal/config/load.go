@@ -136,8 +136,12 @@ func (c Config) settings(from map[string]string) []Setting {
 		if v.Key == "" {
 			continue
 		}
+		value := mask(values[v.Key])
+		if v.Key == "adminToken" && value != "" {
+			value = "***"
+		}
 		out = append(out, Setting{
-			Key: v.Key, Variable: v.Name, Value: mask(values[v.Key]), From: cmp.Or(from[v.Key], "default"),
+			Key: v.Key, Variable: v.Name, Value: value, From: cmp.Or(from[v.Key], "default"),
 		})
 	}
 	return out

@@ -1,7 +1,7 @@
-// Package control puts the use cases together, which are three packages: fleet
+// Package control puts the use cases together, which are four packages: fleet
 // has the catalogue and the lists, lifecycle the live sandboxes of one node,
-// builds the queue of builds. Truth is in the store; ledger is what the three
-// share, and none of them knows another.
+// builds the queue of builds, accounts the teams, people and keys. Truth is in
+// the store; ledger is what they share, and none of them knows another.
 package control
 
 import (
@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/control/accounts"
 	"github.com/cay-run/cay/internal/control/builds"
 	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/control/ledger"
@@ -43,6 +45,7 @@ type Config struct {
 	// are the names of templates that Cay brings, Extras those of them that are
 	// there only when an operator asked for them.
 	Builder  builds.Builder
+	Auth     *auth.Auth    // checks the credentials; nil for one of its own
 	Images   builds.Images // nil keeps none
 	Reserved []string
 	Extras   []string
@@ -55,6 +58,7 @@ type Control struct {
 	*fleet.Catalogue
 	*lifecycle.Controller
 	*builds.Queue
+	*accounts.Accounts
 	ledger *ledger.Ledger
 }
 
@@ -83,6 +87,10 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		return nil, err
 	}
 	c.Catalogue = fleet.New(fleet.Config{Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, Builds: c.Queue, Sealer: cfg.Sealer})
+	if cfg.Auth == nil {
+		cfg.Auth = auth.New(cfg.Store)
+	}
+	c.Accounts = accounts.New(accounts.Config{Ledger: c.ledger, Store: cfg.Store, Auth: cfg.Auth, Possessions: c, Log: cfg.Log})
 	return c, nil
 }
 
@@ -91,6 +99,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 func (c *Control) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.Queue.Run(ctx) })
+	wg.Go(func() { c.RunAccounts(ctx) })
 	err := c.Controller.Run(ctx)
 	wg.Wait()
 	return err

@@ -22,7 +22,7 @@ import (
 // kept are the files and directories of a data directory that a backup has
 // beside the records: all keys. Snapshots and images never change once they
 // have their name, so any copy of files does for them.
-var kept = []string{"seal.key", "secret.key", "ssh_host.key", "authority", "tls", "identity"}
+var kept = []string{"seal.key", "secret.key", "ssh_host.key", "admin.token", "authority", "tls", "identity"}
 
 const (
 	recordsName = "cay.db"

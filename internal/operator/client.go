@@ -48,6 +48,15 @@ func (c Client) NewKey(ctx context.Context, name string) (string, error) {
 	return out.Key, out.err()
 }
 
+// AdminToken asks for what opens all teams.
+func (c Client) AdminToken(ctx context.Context) (string, error) {
+	var out newKey
+	if err := c.ask(ctx, http.MethodGet, "/admin-token", &out); err != nil {
+		return "", err
+	}
+	return out.Key, out.err()
+}
+
 // Packages asks about the cache of packages, which clear empties.
 func (c Client) Packages(ctx context.Context, clear bool) (PackageReport, error) {
 	method := http.MethodGet

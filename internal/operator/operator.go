@@ -43,17 +43,19 @@ func Reserve(cfg config.Config) disk.Reserve {
 
 // Config is the parts of a server that its operator asks about.
 type Config struct {
-	Host      host.Config
-	Team      cay.Team // that offers what Cay brings, and gets new keys
-	Store     *store.SQLite
-	Control   *control.Control
-	Node      *node.Node
-	Snapshots *snapshot.Dir
-	Templates *builtin.Builder
-	Builds    *build.Builder
-	Packages  *pkgcache.Cache  // nil for none
-	Backlog   *builtin.Backlog // of the templates that the server builds by itself
-	Disk      disk.Reserve
+	Host host.Config
+	Team cay.Team // that offers what Cay brings, and gets new keys
+	// AdminToken is what opens all teams.
+	AdminToken string
+	Store      *store.SQLite
+	Control    *control.Control
+	Node       *node.Node
+	Snapshots  *snapshot.Dir
+	Templates  *builtin.Builder
+	Builds     *build.Builder
+	Packages   *pkgcache.Cache  // nil for none
+	Backlog    *builtin.Backlog // of the templates that the server builds by itself
+	Disk       disk.Reserve
 	// Publish offers a template that Cay brings to every team.
 	Publish func(context.Context, builtin.Result) error
 	Log     *slog.Logger

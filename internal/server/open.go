@@ -188,12 +188,16 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	if s.team, s.firstKey, err = auth.FirstStart(ctx, s.records); err != nil {
 		return err
 	}
+	s.auth = auth.New(s.records)
+	if s.adminToken, err = s.openAdmin(); err != nil {
+		return err
+	}
 	logs, err := logbook.Open(filepath.Join(s.cfg.Data, "logs"))
 	if err != nil {
 		return err
 	}
 	s.control, err = control.Open(ctx, control.Config{
-		Store: s.records, Node: s.node.Service(), NodeID: nodeID, Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Log: s.log,
+		Store: s.records, Node: s.node.Service(), NodeID: nodeID, Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Log: s.log, Auth: s.auth,
 		TeamSandboxes: s.cfg.TeamSandboxes, TeamMemoryMB: s.cfg.TeamMemoryMB,
 		Builder: s.builds, Images: s.images, Reserved: builtin.Names(), Extras: builtin.Extras(), Backlog: s.backlog,
 	})
@@ -203,19 +207,29 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	s.desk = operator.New(operator.Config{
 		Host: operator.Host(s.cfg), Team: s.team, Store: s.records, Control: s.control, Node: s.node,
 		Snapshots: s.host.Snapshots, Templates: s.templates, Builds: s.builds, Packages: s.packages,
-		Disk: operator.Reserve(s.cfg), Publish: s.publish, Backlog: s.backlog, Log: s.log,
+		AdminToken: s.adminToken,
+		Disk:       operator.Reserve(s.cfg), Publish: s.publish, Backlog: s.backlog, Log: s.log,
 	})
 	return nil
 }
 
+// openAdmin has the operator's token open all teams: the one of the settings, else
+// that of the data directory.
+func (s *Server) openAdmin() (token string, err error) {
+	if token = s.cfg.AdminToken; token == "" {
+		token, err = auth.OpenAdmin(s.cfg.Data)
+	}
+	s.auth.TrustAdmin(token)
+	return token, err
+}
+
 // openFaces makes what answers clients.
 func (s *Server) openFaces(context.Context) error {
-	keys := auth.New(s.records)
-	if err := s.openSSH(keys); err != nil {
+	if err := s.openSSH(s.auth); err != nil {
 		return err
 	}
 	face := rest.New(rest.Config{
-		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Builds: s.control.Queue, Auth: keys, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
+		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Builds: s.control.Queue, Accounts: s.control.Accounts, Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
 		Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
 		Defaults: builtin.Descriptions(), Identity: s.identity,
 	})

@@ -76,6 +76,9 @@ type Server struct {
 	team     cay.Team
 	firstKey string
 	tokensOf *auth.Tokens
+	auth     *auth.Auth
+	// adminToken opens all teams.
+	adminToken string
 
 	host      *host.Machine
 	diverted  sync.WaitGroup // that serve what the packet filter diverts

@@ -28,7 +28,9 @@ func (s *Server) openSSH(keys *auth.Auth) error {
 			record, err := keys.Verify(ctx, key)
 			return record.Team, record.ID, err
 		},
-		While: keys.While,
+		While: func(ctx context.Context, team cay.TeamID, key cay.KeyID) (context.Context, context.CancelFunc) {
+			return keys.While(ctx, cay.Caller{Team: team, Key: key})
+		},
 		Owner: s.control.Owner,
 		Opens: keys.SSHKeyOpens,
 		Enter: func(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {

@@ -124,9 +124,10 @@ func belongings(t *testing.T, w *servertest.World) map[string]string {
 	sandbox := "/sandboxes/" + box.ID
 	own := map[string]string{
 		"sandboxID": box.ID, "key": "a-key-of-ours", "port": "8000", "hash": strings.Repeat("a", 64), "tag": "default",
-		"checkpointID": made(t, w, "POST", "/cay/v1"+sandbox+"/checkpoints", `{"label":"ours"}`, "checkpointID"),
-		"secretID":     made(t, w, "POST", "/secrets", `{"name":"OURS","value":"hidden"}`, "secretID"),
-		"/api-keys":    made(t, w, "POST", "/api-keys", `{"name":"ours"}`, "id"),
+		"checkpointID":     made(t, w, "POST", "/cay/v1"+sandbox+"/checkpoints", `{"label":"ours"}`, "checkpointID"),
+		"secretID":         made(t, w, "POST", "/secrets", `{"name":"OURS","value":"hidden"}`, "secretID"),
+		"/api-keys":        made(t, w, "POST", "/api-keys", `{"name":"ours"}`, "id"),
+		"/cay/v1/api-keys": made(t, w, "POST", "/cay/v1/api-keys", `{"name":"ours, too"}`, "id"),
 		"/cay/v1/ssh-keys": made(t, w, "POST", "/cay/v1/ssh-keys",
 			`{"name":"ours","publicKey":"`+sshKey+`"}`, "id"),
 		"templateID": made(t, w, "POST", "/v3/templates", `{"name":"ours"}`, "templateID"),
@@ -150,6 +151,8 @@ var (
 		"addSSHKey":         `{"name":"another","publicKey":"` + sshKey + `"}`,
 		"assignTags":        `{"target":"{templateID}:default","tags":["theirs"]}`,
 		"connectSandbox":    `{"timeout":60}`,
+		"adminCreateTeam":   `{"name":"theirs"}`,
+		"createAPIKey":      `{"name":"theirs"}`,
 		"createKey":         `{"name":"theirs"}`,
 		"createSandbox":     `{"templateID":"{templateID}"}`,
 		"createSandboxV2":   `{"templateID":"{templateID}"}`,
@@ -174,6 +177,9 @@ var (
 	// refused are the operations that do not answer a stranger with 404 though
 	// they name what another team has.
 	refused = map[string]int{
+		"adminGetTeam":      http.StatusForbidden,
+		"adminRemoveTeam":   http.StatusForbidden,
+		"adminUpdateTeam":   http.StatusForbidden,
 		"getTeamMetrics":    http.StatusForbidden,
 		"getTeamMetricsMax": http.StatusForbidden,
 		"rebuildTemplateV1": http.StatusGone,

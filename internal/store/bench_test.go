@@ -36,7 +36,7 @@ func BenchmarkLife(b *testing.B) {
 		b.ReportMetric(float64(processorTime(b)-before)/float64(b.N), "cpu-ns/op") // of a machine that does other things too
 	}()
 	for i := 0; b.Loop(); i++ {
-		_, err := s.KeyByHash(ctx, key.Hash)
+		_, _, err := s.KeyByHash(ctx, key.Hash)
 		must(b, err)
 		t, err := s.FindTemplate(ctx, team.ID, "base")
 		must(b, err)

@@ -20,7 +20,9 @@ import (
 // has changed, NoSpace for a full disk. Cancelling a context leaves the record
 // as it was before, or as asked, never between.
 type Store interface {
+	Teams
 	Accounts
+	SSHKeys
 	Secrets
 	Templates
 	Builds
@@ -36,24 +38,56 @@ type Store interface {
 	Close() error
 }
 
-// Accounts are teams and what opens their sandboxes.
-type Accounts interface {
+// Teams own everything that has a row.
+type Teams interface {
 	// AddTeam records a team; its id and its name must be new.
 	AddTeam(ctx context.Context, team cay.Team) error
-	// Teams lists all teams, oldest first.
+	// Teams lists all teams that are not removed, oldest first.
 	Teams(ctx context.Context) ([]cay.Team, error)
-	// TeamByName finds a team by its exact name.
+	// Team finds a team that is not removed.
+	Team(ctx context.Context, id cay.TeamID) (cay.Team, error)
+	// TeamByName finds a team that is not removed by its exact name.
 	TeamByName(ctx context.Context, name string) (cay.Team, error)
+	// UpdateTeam replaces a team's name, which must be no other team's, and the
+	// time at which it was disabled.
+	UpdateTeam(ctx context.Context, team cay.Team) error
+	// RemoveTeam marks a team as removed, and makes its name free. The row stays.
+	RemoveTeam(ctx context.Context, id cay.TeamID, at time.Time) error
+	// RemovedTeams lists the removed teams that are not cleared yet.
+	RemovedTeams(ctx context.Context) ([]cay.Team, error)
+	// ClearTeam forgets what a removed team had, but for its sandboxes and its
+	// templates, which have ends of their own, and for usage, audit and events.
+	// Done says that nothing is left to clear, ever.
+	ClearTeam(ctx context.Context, id cay.TeamID, done time.Time) error
+	// CountTeam counts what a team has.
+	CountTeam(ctx context.Context, id cay.TeamID) (TeamCount, error)
+}
+
+// TeamCount is how much a team has.
+type TeamCount struct{ Running, Paused, Templates, Keys, Secrets int }
+
+// Accounts are the keys that open what a team has.
+type Accounts interface {
 	// AddKey records a key; its id and its hash must be new.
 	AddKey(ctx context.Context, key cay.APIKey) error
-	// KeyByHash finds the key with that hash, of any team.
-	KeyByHash(ctx context.Context, hash [32]byte) (cay.APIKey, error)
+	// KeyByHash finds the key with that hash, and its team.
+	KeyByHash(ctx context.Context, hash [32]byte) (cay.APIKey, cay.Team, error)
+	// Key finds a team's key; of any team, for an empty one.
+	Key(ctx context.Context, team cay.TeamID, id cay.KeyID) (cay.APIKey, error)
 	// Keys lists a team's keys, oldest first.
 	Keys(ctx context.Context, team cay.TeamID) ([]cay.APIKey, error)
-	// RenameKey gives a team's key another name.
-	RenameKey(ctx context.Context, team cay.TeamID, id cay.KeyID, name string) error
+	// UpdateKey replaces the name and the expiry of a team's key.
+	UpdateKey(ctx context.Context, key cay.APIKey) error
+	// KeysUsed notes when keys were last used. One that is gone is no error.
+	KeysUsed(ctx context.Context, at map[cay.KeyID]time.Time) error
 	// RemoveKey removes a team's key.
 	RemoveKey(ctx context.Context, team cay.TeamID, id cay.KeyID) error
+	// PruneKeys forgets keys that expired before a time, and returns how many.
+	PruneKeys(ctx context.Context, before time.Time) (int, error)
+}
+
+// SSHKeys are the public keys that open a team's sandboxes.
+type SSHKeys interface {
 	// AddSSHKey records a key; its id, and its fingerprint in the team, must be
 	// new.
 	AddSSHKey(ctx context.Context, key cay.SSHKey) error

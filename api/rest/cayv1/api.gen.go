@@ -38,6 +38,33 @@ func (e ImageRegistryType) Valid() bool {
 	}
 }
 
+// APIKey defines model for APIKey.
+type APIKey struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// CreatedBy The id of the key or person that made it; absent for the operator.
+	CreatedBy *string `json:"createdBy,omitempty"`
+
+	// ExpiresAt Absent for never.
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+	ID        string     `json:"id"`
+
+	// Key Only when it is made.
+	Key *string `json:"key,omitempty"`
+
+	// LastUsed To the minute; absent for never.
+	LastUsed *time.Time `json:"lastUsed,omitempty"`
+
+	// Mask The first and last characters.
+	Mask     string             `json:"mask"`
+	Metadata *map[string]string `json:"metadata,omitempty"`
+	Name     string             `json:"name"`
+
+	// Scopes All that it may do.
+	Scopes    []string  `json:"scopes"`
+	Templates *[]string `json:"templates,omitempty"`
+}
+
 // AutoCheckpoints defines model for AutoCheckpoints.
 type AutoCheckpoints struct {
 	// BeforeCommands Before each command and each run of code.
@@ -337,6 +364,23 @@ type NetworkMember struct {
 	State     string `json:"state"`
 }
 
+// NewAPIKey defines model for NewAPIKey.
+type NewAPIKey struct {
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+
+	// Metadata Entries that every sandbox of the key has.
+	Metadata *map[string]string `json:"metadata,omitempty"`
+
+	// Name 1 to 128 printable characters.
+	Name string `json:"name"`
+
+	// Scopes Names of scopes and of roles (viewer, developer, owner).
+	Scopes *[]string `json:"scopes,omitempty"`
+
+	// Templates The only templates that it may make sandboxes of, by id or name without a tag; at most 100.
+	Templates *[]string `json:"templates,omitempty"`
+}
+
 // NewCheckpoint defines model for NewCheckpoint.
 type NewCheckpoint struct {
 	// Kind memory, which is the default, or files.
@@ -373,6 +417,33 @@ type SSHServer struct {
 
 	// Listen Where it listens itself, host:port; absent if it does not.
 	Listen *string `json:"listen,omitempty"`
+}
+
+// Team defines model for Team.
+type Team struct {
+	CreatedAt  time.Time  `json:"createdAt"`
+	Disabled   bool       `json:"disabled"`
+	DisabledAt *time.Time `json:"disabledAt,omitempty"`
+
+	// Has What it has; of one team only.
+	Has    *TeamHas `json:"has,omitempty"`
+	Name   string   `json:"name"`
+	TeamID string   `json:"teamID"`
+}
+
+// TeamHas What it has; of one team only.
+type TeamHas struct {
+	Keys int `json:"keys"`
+
+	// Paused Sandboxes.
+	Paused int `json:"paused"`
+
+	// Running Sandboxes.
+	Running int `json:"running"`
+	Secrets int `json:"secrets"`
+
+	// Templates Templates and snapshots.
+	Templates int `json:"templates"`
 }
 
 // Tree defines model for Tree.
@@ -423,6 +494,41 @@ type Upgrade = string
 
 // Events defines model for Events.
 type Events = EventPage
+
+// AdminCreateTeamJSONBody defines parameters for AdminCreateTeam.
+type AdminCreateTeamJSONBody struct {
+	// Name 1 to 63 lower-case letters, digits, '.', '_' and '-'.
+	Name string `json:"name"`
+}
+
+// AdminRemoveTeamParams defines parameters for AdminRemoveTeam.
+type AdminRemoveTeamParams struct {
+	Force *bool `form:"force,omitempty" json:"force,omitempty"`
+}
+
+// AdminUpdateTeamJSONBody defines parameters for AdminUpdateTeam.
+type AdminUpdateTeamJSONBody struct {
+	Disabled *bool   `json:"disabled,omitempty"`
+	Name     *string `json:"name,omitempty"`
+}
+
+// ListAPIKeysParams defines parameters for ListAPIKeys.
+type ListAPIKeysParams struct {
+	// Limit 1 to 1000, 1000 unless given.
+	Limit *int32 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// NextToken The X-Next-Token of the page before.
+	NextToken *string `form:"nextToken,omitempty" json:"nextToken,omitempty"`
+}
+
+// UpdateAPIKeyJSONBody defines parameters for UpdateAPIKey.
+type UpdateAPIKeyJSONBody struct {
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+	Name      *string    `json:"name,omitempty"`
+
+	// NeverExpires In place of expiresAt.
+	NeverExpires *bool `json:"neverExpires,omitempty"`
+}
 
 // LabelCheckpointJSONBody defines parameters for LabelCheckpoint.
 type LabelCheckpointJSONBody struct {
@@ -512,6 +618,18 @@ type ConnectSSHParams struct {
 	Upgrade *Upgrade `json:"Upgrade,omitempty"`
 }
 
+// AdminCreateTeamJSONRequestBody defines body for AdminCreateTeam for application/json ContentType.
+type AdminCreateTeamJSONRequestBody AdminCreateTeamJSONBody
+
+// AdminUpdateTeamJSONRequestBody defines body for AdminUpdateTeam for application/json ContentType.
+type AdminUpdateTeamJSONRequestBody AdminUpdateTeamJSONBody
+
+// CreateAPIKeyJSONRequestBody defines body for CreateAPIKey for application/json ContentType.
+type CreateAPIKeyJSONRequestBody = NewAPIKey
+
+// UpdateAPIKeyJSONRequestBody defines body for UpdateAPIKey for application/json ContentType.
+type UpdateAPIKeyJSONRequestBody UpdateAPIKeyJSONBody
+
 // LabelCheckpointJSONRequestBody defines body for LabelCheckpoint for application/json ContentType.
 type LabelCheckpointJSONRequestBody LabelCheckpointJSONBody
 
@@ -544,6 +662,36 @@ type AddSSHKeyJSONRequestBody = NewSSHKey
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+
+	// (GET /cay/v1/admin/teams)
+	AdminListTeams(w http.ResponseWriter, r *http.Request)
+
+	// (POST /cay/v1/admin/teams)
+	AdminCreateTeam(w http.ResponseWriter, r *http.Request)
+
+	// (DELETE /cay/v1/admin/teams/{teamID})
+	AdminRemoveTeam(w http.ResponseWriter, r *http.Request, teamID string, params AdminRemoveTeamParams)
+
+	// (GET /cay/v1/admin/teams/{teamID})
+	AdminGetTeam(w http.ResponseWriter, r *http.Request, teamID string)
+
+	// (PATCH /cay/v1/admin/teams/{teamID})
+	AdminUpdateTeam(w http.ResponseWriter, r *http.Request, teamID string)
+
+	// (GET /cay/v1/api-keys)
+	ListAPIKeys(w http.ResponseWriter, r *http.Request, params ListAPIKeysParams)
+
+	// (POST /cay/v1/api-keys)
+	CreateAPIKey(w http.ResponseWriter, r *http.Request)
+
+	// (DELETE /cay/v1/api-keys/{keyID})
+	RemoveAPIKey(w http.ResponseWriter, r *http.Request, keyID string)
+
+	// (GET /cay/v1/api-keys/{keyID})
+	GetAPIKey(w http.ResponseWriter, r *http.Request, keyID string)
+
+	// (PATCH /cay/v1/api-keys/{keyID})
+	UpdateAPIKey(w http.ResponseWriter, r *http.Request, keyID string)
 
 	// (DELETE /cay/v1/checkpoints/{checkpointID})
 	DeleteCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID)
@@ -651,6 +799,56 @@ type ServerInterface interface {
 // Unimplemented server implementation that returns http.StatusNotImplemented for each endpoint.
 
 type Unimplemented struct{}
+
+// (GET /cay/v1/admin/teams)
+func (_ Unimplemented) AdminListTeams(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/admin/teams)
+func (_ Unimplemented) AdminCreateTeam(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/admin/teams/{teamID})
+func (_ Unimplemented) AdminRemoveTeam(w http.ResponseWriter, r *http.Request, teamID string, params AdminRemoveTeamParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/admin/teams/{teamID})
+func (_ Unimplemented) AdminGetTeam(w http.ResponseWriter, r *http.Request, teamID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PATCH /cay/v1/admin/teams/{teamID})
+func (_ Unimplemented) AdminUpdateTeam(w http.ResponseWriter, r *http.Request, teamID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/api-keys)
+func (_ Unimplemented) ListAPIKeys(w http.ResponseWriter, r *http.Request, params ListAPIKeysParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/api-keys)
+func (_ Unimplemented) CreateAPIKey(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/api-keys/{keyID})
+func (_ Unimplemented) RemoveAPIKey(w http.ResponseWriter, r *http.Request, keyID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/api-keys/{keyID})
+func (_ Unimplemented) GetAPIKey(w http.ResponseWriter, r *http.Request, keyID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PATCH /cay/v1/api-keys/{keyID})
+func (_ Unimplemented) UpdateAPIKey(w http.ResponseWriter, r *http.Request, keyID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
 
 // (DELETE /cay/v1/checkpoints/{checkpointID})
 func (_ Unimplemented) DeleteCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID) {
@@ -830,6 +1028,266 @@ type ServerInterfaceWrapper struct {
 }
 
 type MiddlewareFunc func(http.Handler) http.Handler
+
+// AdminListTeams operation middleware
+func (siw *ServerInterfaceWrapper) AdminListTeams(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminListTeams(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminCreateTeam operation middleware
+func (siw *ServerInterfaceWrapper) AdminCreateTeam(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminCreateTeam(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminRemoveTeam operation middleware
+func (siw *ServerInterfaceWrapper) AdminRemoveTeam(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "teamID" -------------
+	var teamID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "teamID", chi.URLParam(r, "teamID"), &teamID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "teamID", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminRemoveTeamParams
+
+	// ------------- Optional query parameter "force" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "force", r.URL.Query(), &params.Force, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "force"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "force", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminRemoveTeam(w, r, teamID, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminGetTeam operation middleware
+func (siw *ServerInterfaceWrapper) AdminGetTeam(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "teamID" -------------
+	var teamID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "teamID", chi.URLParam(r, "teamID"), &teamID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "teamID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminGetTeam(w, r, teamID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminUpdateTeam operation middleware
+func (siw *ServerInterfaceWrapper) AdminUpdateTeam(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "teamID" -------------
+	var teamID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "teamID", chi.URLParam(r, "teamID"), &teamID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "teamID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminUpdateTeam(w, r, teamID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListAPIKeys operation middleware
+func (siw *ServerInterfaceWrapper) ListAPIKeys(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAPIKeysParams
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "nextToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "nextToken", r.URL.Query(), &params.NextToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "nextToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "nextToken", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListAPIKeys(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateAPIKey operation middleware
+func (siw *ServerInterfaceWrapper) CreateAPIKey(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateAPIKey(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RemoveAPIKey operation middleware
+func (siw *ServerInterfaceWrapper) RemoveAPIKey(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "keyID" -------------
+	var keyID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "keyID", chi.URLParam(r, "keyID"), &keyID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "keyID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RemoveAPIKey(w, r, keyID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetAPIKey operation middleware
+func (siw *ServerInterfaceWrapper) GetAPIKey(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "keyID" -------------
+	var keyID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "keyID", chi.URLParam(r, "keyID"), &keyID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "keyID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetAPIKey(w, r, keyID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateAPIKey operation middleware
+func (siw *ServerInterfaceWrapper) UpdateAPIKey(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "keyID" -------------
+	var keyID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "keyID", chi.URLParam(r, "keyID"), &keyID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "keyID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateAPIKey(w, r, keyID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
 
 // DeleteCheckpoint operation middleware
 func (siw *ServerInterfaceWrapper) DeleteCheckpoint(w http.ResponseWriter, r *http.Request) {
@@ -1999,6 +2457,36 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	}
 
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/admin/teams", wrapper.AdminListTeams)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/admin/teams", wrapper.AdminCreateTeam)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/admin/teams/{teamID}", wrapper.AdminRemoveTeam)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/admin/teams/{teamID}", wrapper.AdminGetTeam)
+	})
+	r.Group(func(r chi.Router) {
+		r.Patch(options.BaseURL+"/cay/v1/admin/teams/{teamID}", wrapper.AdminUpdateTeam)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/api-keys", wrapper.ListAPIKeys)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/api-keys", wrapper.CreateAPIKey)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/api-keys/{keyID}", wrapper.RemoveAPIKey)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/api-keys/{keyID}", wrapper.GetAPIKey)
+	})
+	r.Group(func(r chi.Router) {
+		r.Patch(options.BaseURL+"/cay/v1/api-keys/{keyID}", wrapper.UpdateAPIKey)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/events", wrapper.ListEvents)
 	})
 	r.Group(func(r chi.Router) {
@@ -2122,6 +2610,226 @@ type ImageProgressApplicationXNdjsonResponse struct {
 }
 
 type MovedJSONResponse Moved
+
+type AdminListTeamsRequestObject struct {
+}
+
+type AdminListTeamsResponseObject interface {
+	VisitAdminListTeamsResponse(w http.ResponseWriter) error
+}
+
+type AdminListTeams200JSONResponse []Team
+
+func (response AdminListTeams200JSONResponse) VisitAdminListTeamsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminCreateTeamRequestObject struct {
+	Body *AdminCreateTeamJSONRequestBody
+}
+
+type AdminCreateTeamResponseObject interface {
+	VisitAdminCreateTeamResponse(w http.ResponseWriter) error
+}
+
+type AdminCreateTeam201JSONResponse Team
+
+func (response AdminCreateTeam201JSONResponse) VisitAdminCreateTeamResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminRemoveTeamRequestObject struct {
+	TeamID string `json:"teamID"`
+	Params AdminRemoveTeamParams
+}
+
+type AdminRemoveTeamResponseObject interface {
+	VisitAdminRemoveTeamResponse(w http.ResponseWriter) error
+}
+
+type AdminRemoveTeam204Response struct {
+}
+
+func (response AdminRemoveTeam204Response) VisitAdminRemoveTeamResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type AdminGetTeamRequestObject struct {
+	TeamID string `json:"teamID"`
+}
+
+type AdminGetTeamResponseObject interface {
+	VisitAdminGetTeamResponse(w http.ResponseWriter) error
+}
+
+type AdminGetTeam200JSONResponse Team
+
+func (response AdminGetTeam200JSONResponse) VisitAdminGetTeamResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminUpdateTeamRequestObject struct {
+	TeamID string `json:"teamID"`
+	Body   *AdminUpdateTeamJSONRequestBody
+}
+
+type AdminUpdateTeamResponseObject interface {
+	VisitAdminUpdateTeamResponse(w http.ResponseWriter) error
+}
+
+type AdminUpdateTeam200JSONResponse Team
+
+func (response AdminUpdateTeam200JSONResponse) VisitAdminUpdateTeamResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListAPIKeysRequestObject struct {
+	Params ListAPIKeysParams
+}
+
+type ListAPIKeysResponseObject interface {
+	VisitListAPIKeysResponse(w http.ResponseWriter) error
+}
+
+type ListAPIKeys200ResponseHeaders struct {
+	XNextToken *string
+}
+
+type ListAPIKeys200JSONResponse struct {
+	Body    []APIKey
+	Headers ListAPIKeys200ResponseHeaders
+}
+
+func (response ListAPIKeys200JSONResponse) VisitListAPIKeysResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XNextToken != nil {
+		w.Header().Set("X-Next-Token", fmt.Sprint(*response.Headers.XNextToken))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateAPIKeyRequestObject struct {
+	Body *CreateAPIKeyJSONRequestBody
+}
+
+type CreateAPIKeyResponseObject interface {
+	VisitCreateAPIKeyResponse(w http.ResponseWriter) error
+}
+
+type CreateAPIKey201JSONResponse APIKey
+
+func (response CreateAPIKey201JSONResponse) VisitCreateAPIKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveAPIKeyRequestObject struct {
+	KeyID string `json:"keyID"`
+}
+
+type RemoveAPIKeyResponseObject interface {
+	VisitRemoveAPIKeyResponse(w http.ResponseWriter) error
+}
+
+type RemoveAPIKey204Response struct {
+}
+
+func (response RemoveAPIKey204Response) VisitRemoveAPIKeyResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type GetAPIKeyRequestObject struct {
+	KeyID string `json:"keyID"`
+}
+
+type GetAPIKeyResponseObject interface {
+	VisitGetAPIKeyResponse(w http.ResponseWriter) error
+}
+
+type GetAPIKey200JSONResponse APIKey
+
+func (response GetAPIKey200JSONResponse) VisitGetAPIKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateAPIKeyRequestObject struct {
+	KeyID string `json:"keyID"`
+	Body  *UpdateAPIKeyJSONRequestBody
+}
+
+type UpdateAPIKeyResponseObject interface {
+	VisitUpdateAPIKeyResponse(w http.ResponseWriter) error
+}
+
+type UpdateAPIKey200JSONResponse APIKey
+
+func (response UpdateAPIKey200JSONResponse) VisitUpdateAPIKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
 
 type DeleteCheckpointRequestObject struct {
 	CheckpointID CheckpointID `json:"checkpointID"`
@@ -2992,6 +3700,36 @@ func (response ExportTemplate200ApplicationZstdResponse) VisitExportTemplateResp
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 
+	// (GET /cay/v1/admin/teams)
+	AdminListTeams(ctx context.Context, request AdminListTeamsRequestObject) (AdminListTeamsResponseObject, error)
+
+	// (POST /cay/v1/admin/teams)
+	AdminCreateTeam(ctx context.Context, request AdminCreateTeamRequestObject) (AdminCreateTeamResponseObject, error)
+
+	// (DELETE /cay/v1/admin/teams/{teamID})
+	AdminRemoveTeam(ctx context.Context, request AdminRemoveTeamRequestObject) (AdminRemoveTeamResponseObject, error)
+
+	// (GET /cay/v1/admin/teams/{teamID})
+	AdminGetTeam(ctx context.Context, request AdminGetTeamRequestObject) (AdminGetTeamResponseObject, error)
+
+	// (PATCH /cay/v1/admin/teams/{teamID})
+	AdminUpdateTeam(ctx context.Context, request AdminUpdateTeamRequestObject) (AdminUpdateTeamResponseObject, error)
+
+	// (GET /cay/v1/api-keys)
+	ListAPIKeys(ctx context.Context, request ListAPIKeysRequestObject) (ListAPIKeysResponseObject, error)
+
+	// (POST /cay/v1/api-keys)
+	CreateAPIKey(ctx context.Context, request CreateAPIKeyRequestObject) (CreateAPIKeyResponseObject, error)
+
+	// (DELETE /cay/v1/api-keys/{keyID})
+	RemoveAPIKey(ctx context.Context, request RemoveAPIKeyRequestObject) (RemoveAPIKeyResponseObject, error)
+
+	// (GET /cay/v1/api-keys/{keyID})
+	GetAPIKey(ctx context.Context, request GetAPIKeyRequestObject) (GetAPIKeyResponseObject, error)
+
+	// (PATCH /cay/v1/api-keys/{keyID})
+	UpdateAPIKey(ctx context.Context, request UpdateAPIKeyRequestObject) (UpdateAPIKeyResponseObject, error)
+
 	// (DELETE /cay/v1/checkpoints/{checkpointID})
 	DeleteCheckpoint(ctx context.Context, request DeleteCheckpointRequestObject) (DeleteCheckpointResponseObject, error)
 
@@ -3132,6 +3870,289 @@ type strictHandler struct {
 	ssi         StrictServerInterface
 	middlewares []StrictMiddlewareFunc
 	options     StrictHTTPServerOptions
+}
+
+// AdminListTeams operation middleware
+func (sh *strictHandler) AdminListTeams(w http.ResponseWriter, r *http.Request) {
+	var request AdminListTeamsRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminListTeams(ctx, request.(AdminListTeamsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminListTeams")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminListTeamsResponseObject); ok {
+		if err := validResponse.VisitAdminListTeamsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminCreateTeam operation middleware
+func (sh *strictHandler) AdminCreateTeam(w http.ResponseWriter, r *http.Request) {
+	var request AdminCreateTeamRequestObject
+
+	var body AdminCreateTeamJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminCreateTeam(ctx, request.(AdminCreateTeamRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminCreateTeam")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminCreateTeamResponseObject); ok {
+		if err := validResponse.VisitAdminCreateTeamResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminRemoveTeam operation middleware
+func (sh *strictHandler) AdminRemoveTeam(w http.ResponseWriter, r *http.Request, teamID string, params AdminRemoveTeamParams) {
+	var request AdminRemoveTeamRequestObject
+
+	request.TeamID = teamID
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminRemoveTeam(ctx, request.(AdminRemoveTeamRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminRemoveTeam")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminRemoveTeamResponseObject); ok {
+		if err := validResponse.VisitAdminRemoveTeamResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminGetTeam operation middleware
+func (sh *strictHandler) AdminGetTeam(w http.ResponseWriter, r *http.Request, teamID string) {
+	var request AdminGetTeamRequestObject
+
+	request.TeamID = teamID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminGetTeam(ctx, request.(AdminGetTeamRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminGetTeam")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminGetTeamResponseObject); ok {
+		if err := validResponse.VisitAdminGetTeamResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminUpdateTeam operation middleware
+func (sh *strictHandler) AdminUpdateTeam(w http.ResponseWriter, r *http.Request, teamID string) {
+	var request AdminUpdateTeamRequestObject
+
+	request.TeamID = teamID
+
+	var body AdminUpdateTeamJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminUpdateTeam(ctx, request.(AdminUpdateTeamRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminUpdateTeam")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminUpdateTeamResponseObject); ok {
+		if err := validResponse.VisitAdminUpdateTeamResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListAPIKeys operation middleware
+func (sh *strictHandler) ListAPIKeys(w http.ResponseWriter, r *http.Request, params ListAPIKeysParams) {
+	var request ListAPIKeysRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListAPIKeys(ctx, request.(ListAPIKeysRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListAPIKeys")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListAPIKeysResponseObject); ok {
+		if err := validResponse.VisitListAPIKeysResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateAPIKey operation middleware
+func (sh *strictHandler) CreateAPIKey(w http.ResponseWriter, r *http.Request) {
+	var request CreateAPIKeyRequestObject
+
+	var body CreateAPIKeyJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateAPIKey(ctx, request.(CreateAPIKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateAPIKey")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateAPIKeyResponseObject); ok {
+		if err := validResponse.VisitCreateAPIKeyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RemoveAPIKey operation middleware
+func (sh *strictHandler) RemoveAPIKey(w http.ResponseWriter, r *http.Request, keyID string) {
+	var request RemoveAPIKeyRequestObject
+
+	request.KeyID = keyID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RemoveAPIKey(ctx, request.(RemoveAPIKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RemoveAPIKey")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RemoveAPIKeyResponseObject); ok {
+		if err := validResponse.VisitRemoveAPIKeyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetAPIKey operation middleware
+func (sh *strictHandler) GetAPIKey(w http.ResponseWriter, r *http.Request, keyID string) {
+	var request GetAPIKeyRequestObject
+
+	request.KeyID = keyID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetAPIKey(ctx, request.(GetAPIKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetAPIKey")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetAPIKeyResponseObject); ok {
+		if err := validResponse.VisitGetAPIKeyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// UpdateAPIKey operation middleware
+func (sh *strictHandler) UpdateAPIKey(w http.ResponseWriter, r *http.Request, keyID string) {
+	var request UpdateAPIKeyRequestObject
+
+	request.KeyID = keyID
+
+	var body UpdateAPIKeyJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.UpdateAPIKey(ctx, request.(UpdateAPIKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "UpdateAPIKey")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(UpdateAPIKeyResponseObject); ok {
+		if err := validResponse.VisitUpdateAPIKeyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
 }
 
 // DeleteCheckpoint operation middleware

@@ -404,12 +404,18 @@ type Team struct {
 // TeamKey defines model for TeamKey.
 type TeamKey struct {
 	CreatedAt time.Time `json:"createdAt"`
+
+	// CreatedBy The person that made it; null for a key and the operator.
+	CreatedBy *TeamUser `json:"createdBy,omitempty"`
 	ID        string    `json:"id"`
 
 	// Key Only when it is made.
-	Key  *string `json:"key,omitempty"`
-	Mask KeyMask `json:"mask"`
-	Name string  `json:"name"`
+	Key *string `json:"key,omitempty"`
+
+	// LastUsed To the minute.
+	LastUsed *time.Time `json:"lastUsed,omitempty"`
+	Mask     KeyMask    `json:"mask"`
+	Name     string     `json:"name"`
 }
 
 // KeyMask defines model for TeamKey.mask.

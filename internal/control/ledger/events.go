@@ -22,7 +22,7 @@ const (
 	MaxValue = 512
 )
 
-// NewEvent returns an event of a sandbox; it names the caller's key.
+// NewEvent returns an event of a sandbox; it names the caller's key or person.
 // Data are keys and values by turns; empty values are left out. Any text is fit
 // to be shown.
 func NewEvent(who cay.Caller, s cay.Sandbox, what cay.EventType, reason string, data ...string) cay.Event {
@@ -32,8 +32,11 @@ func NewEvent(who cay.Caller, s cay.Sandbox, what cay.EventType, reason string, 
 			out.Data[Fit(data[i], MaxKey)] = Fit(data[i+1], MaxValue)
 		}
 	}
-	if who.Key != "" {
+	switch {
+	case who.Key != "":
 		out.Data["by"] = string(who.Key)
+	case who.Person != "":
+		out.Data["by"] = string(who.Person)
 	}
 	return out
 }

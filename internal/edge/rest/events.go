@@ -216,7 +216,7 @@ func (s *stream) VisitListEventsResponse(w http.ResponseWriter) error {
 // there may be more is known before the list is read that must have all.
 func (s *stream) run(w http.ResponseWriter) error {
 	out := http.NewResponseController(w)
-	ctx, done := s.auth.While(s.ctx, s.who.Team, s.who.Key)
+	ctx, done := s.auth.While(s.ctx, s.who)
 	defer done()
 	s.ctx = ctx
 	defer out.SetWriteDeadline(time.Time{}) // the connection may serve other requests

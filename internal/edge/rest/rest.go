@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/rest/e2b"
 	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/control/accounts"
 	"github.com/cay-run/cay/internal/control/builds"
 	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/control/lifecycle"
@@ -36,6 +38,7 @@ type Config struct {
 	Fleet     *fleet.Catalogue
 	Sandboxes *lifecycle.Controller
 	Builds    *builds.Queue
+	Accounts  *accounts.Accounts
 	Auth      *auth.Auth
 	Domain    string
 	Links     Links
@@ -77,6 +80,7 @@ type server struct {
 	fleet     *fleet.Catalogue
 	sandboxes *lifecycle.Controller
 	builds    *builds.Queue
+	accounts  *accounts.Accounts
 	auth      *auth.Auth
 	domain    string
 	links     Links
@@ -94,7 +98,7 @@ var _ e2b.StrictServerInterface = (*server)(nil)
 
 // New returns the handler of the whole REST surface.
 func New(cfg Config) http.Handler {
-	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, builds: cfg.Builds, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
+	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
 	s.defaults = cfg.Defaults
 	if s.explain == nil {
@@ -182,25 +186,44 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		key := r.Header.Get("X-API-Key")
-		if key == "" {
-			scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-			if strings.EqualFold(scheme, "bearer") {
-				key = strings.TrimSpace(token)
-			}
+		p := presented(r)
+		who, err := s.auth.Caller(r.Context(), p)
+		if err == nil && who.Team == "" && !ofNoTeam(r.URL.Path) {
+			err = errWhichTeam
 		}
-		record, err := s.auth.Verify(r.Context(), key)
 		if err != nil {
 			s.fail(w, r, err)
 			return
 		}
-		who := record.Caller()
 		who.From = trail.OriginOf(r.Context())
 		ctx := context.WithValue(r.Context(), callerKey{}, who)
-		ctx = context.WithValue(ctx, presentedKey{}, key)
+		ctx = context.WithValue(ctx, presentedKey{}, cmp.Or(p.Key, p.Bearer))
 		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, originKey{}, originOf(r))))
 	})
 }
+
+// presented is what a request brings to say on whose behalf it is.
+func presented(r *http.Request) auth.Presented {
+	p := auth.Presented{
+		Key: r.Header.Get("X-API-Key"), Admin: r.Header.Get("X-Admin-Token"), Team: r.Header.Get("X-Team-ID"),
+	}
+	if scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " "); strings.EqualFold(scheme, "bearer") {
+		p.Bearer = strings.TrimSpace(token)
+	}
+	if p.Team == "" && !ofNoTeam(r.URL.Path) { // the path may name it, as /teams/{teamID}/metrics does
+		p.Team = chi.URLParam(r, "teamID")
+	}
+	return p
+}
+
+// ofNoTeam reports whether a route is about no team, or about all.
+func ofNoTeam(path string) bool {
+	return path == "/teams" || path == "/nodes" || strings.HasPrefix(path, "/nodes/") ||
+		strings.HasPrefix(path, "/admin/") || strings.HasPrefix(path, "/cay/v1/admin/")
+}
+
+var errWhichTeam = cay.Errorf(cay.Invalid, "X-Team-ID: is required: the request is about one team, and says not which").
+	WithHint("send the id of a team in X-Team-ID")
 
 // fail answers with an error. Causes go to the log, not to the caller.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {

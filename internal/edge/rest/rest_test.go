@@ -67,7 +67,7 @@ func newWorld(t testing.TB, domain string) *world {
 	}
 	cfg := control.Config{
 		Store: s, Node: w.node, NodeID: "local", Tokens: tokens, Sealer: sealer, Logs: logs,
-		Images: oci.NewTeams(t.TempDir(), oci.Options{}),
+		Images: oci.NewTeams(t.TempDir(), oci.Options{}), Auth: auth.New(s),
 	}
 	if w.control, err = control.Open(t.Context(), cfg); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func newWorld(t testing.TB, domain string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.handler = rest.New(rest.Config{Fleet: w.control.Catalogue, Sandboxes: w.control.Controller, Builds: w.control.Queue, Auth: auth.New(s), Domain: domain,
+	w.handler = rest.New(rest.Config{Fleet: w.control.Catalogue, Sandboxes: w.control.Controller, Builds: w.control.Queue, Accounts: w.control.Accounts, Auth: cfg.Auth, Domain: domain,
 		Defaults: map[string]string{"base": "what base is for"}})
 	server := httptest.NewServer(w.handler)
 	t.Cleanup(server.Close)

@@ -108,7 +108,7 @@ func (o own) ConnectPort(ctx context.Context, r cayv1.ConnectPortRequestObject) 
 // whileKeyed has a connection end when the key that opened it is removed.
 func (s *server) whileKeyed(who cay.Caller, serve func(net.Conn)) func(net.Conn) {
 	return func(c net.Conn) {
-		ctx, done := s.auth.While(context.Background(), who.Team, who.Key)
+		ctx, done := s.auth.While(context.Background(), who)
 		defer done()
 		defer context.AfterFunc(ctx, func() { c.Close() })()
 		serve(c)

@@ -4,37 +4,45 @@ import (
 	"context"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/cay-run/cay/api/rest/e2b"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/accounts"
 	"github.com/cay-run/cay/internal/control/fleet"
 )
 
 const (
-	keyPrefix  = "e2b_"
-	keyLength  = 40 // characters after the prefix
-	maxKeyName = 128
+	keyPrefix = "e2b_"
+	keyLength = 40 // characters after the prefix
 	// teamMetricsSince is how far samples of a team go back unless asked.
 	teamMetricsSince = 7 * 24 * time.Hour
 )
 
 // ListTeams names the team whose key the request carries. Clients that log in
-// take the key from here, so it is the one that they sent.
+// take the key from here, so it is the one that they sent. An operator sees all
+// teams.
 func (s *server) ListTeams(ctx context.Context, _ e2b.ListTeamsRequestObject) (e2b.ListTeamsResponseObject, error) {
+	who := callerOf(ctx)
+	out := e2b.ListTeams200JSONResponse{}
+	key, _ := ctx.Value(presentedKey{}).(string)
+	if who.Team == "" {
+		list, err := s.accounts.Teams(ctx, who)
+		for _, t := range list {
+			out = append(out, e2b.Team{TeamID: string(t.ID), Name: t.Name})
+		}
+		return out, err
+	}
 	names, err := s.fleet.TeamNames(ctx)
 	if err != nil {
 		return nil, err
 	}
-	team := teamOf(ctx)
-	key, _ := ctx.Value(presentedKey{}).(string)
-	return e2b.ListTeams200JSONResponse{{TeamID: string(team), Name: names[team], APIKey: key, IsDefault: true}}, nil
+	return append(out, e2b.Team{TeamID: string(who.Team), Name: names[who.Team], APIKey: key, IsDefault: true}), nil
 }
 
 // ListKeys lists a team's keys.
 func (s *server) ListKeys(ctx context.Context, _ e2b.ListKeysRequestObject) (e2b.ListKeysResponseObject, error) {
-	list, err := s.auth.Keys(ctx, teamOf(ctx))
+	list, err := s.accounts.Keys(ctx, callerOf(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -45,13 +53,9 @@ func (s *server) ListKeys(ctx context.Context, _ e2b.ListKeysRequestObject) (e2b
 	return out, nil
 }
 
-// CreateKey makes a key.
+// CreateKey makes a key that may do what its maker may.
 func (s *server) CreateKey(ctx context.Context, r e2b.CreateKeyRequestObject) (e2b.CreateKeyResponseObject, error) {
-	name, err := keyName(r.Body.Name)
-	if err != nil {
-		return nil, err
-	}
-	key, record, err := s.auth.Issue(ctx, teamOf(ctx), name)
+	key, record, err := s.accounts.CreateKey(ctx, callerOf(ctx), accounts.NewKey{Name: value(r.Body.Name, "")})
 	if err != nil {
 		return nil, err
 	}
@@ -60,21 +64,10 @@ func (s *server) CreateKey(ctx context.Context, r e2b.CreateKeyRequestObject) (e
 	return e2b.CreateKey201JSONResponse(out), nil
 }
 
-func keyName(given *string) (string, error) {
-	name := strings.TrimSpace(value(given, ""))
-	if name == "" || len(name) > maxKeyName || strings.ContainsFunc(name, unicode.IsControl) {
-		return "", cay.Errorf(cay.Invalid, "name: must be 1 to %d printable characters", maxKeyName)
-	}
-	return name, nil
-}
-
 // UpdateKey gives a key another name.
 func (s *server) UpdateKey(ctx context.Context, r e2b.UpdateKeyRequestObject) (e2b.UpdateKeyResponseObject, error) {
-	name, err := keyName(r.Body.Name)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.auth.Rename(ctx, teamOf(ctx), cay.KeyID(r.KeyID), name); err != nil {
+	name := value(r.Body.Name, "")
+	if _, err := s.accounts.UpdateKey(ctx, callerOf(ctx), cay.KeyID(r.KeyID), accounts.KeyChange{Name: &name}); err != nil {
 		return nil, err
 	}
 	return e2b.UpdateKey200Response{}, nil
@@ -82,7 +75,7 @@ func (s *server) UpdateKey(ctx context.Context, r e2b.UpdateKeyRequestObject) (e
 
 // DeleteKey removes a key.
 func (s *server) DeleteKey(ctx context.Context, r e2b.DeleteKeyRequestObject) (e2b.DeleteKeyResponseObject, error) {
-	if err := s.auth.Remove(ctx, teamOf(ctx), cay.KeyID(r.KeyID)); err != nil {
+	if err := s.accounts.RemoveKey(ctx, callerOf(ctx), cay.KeyID(r.KeyID)); err != nil {
 		return nil, err
 	}
 	return e2b.DeleteKey204Response{}, nil
@@ -91,7 +84,7 @@ func (s *server) DeleteKey(ctx context.Context, r e2b.DeleteKeyRequestObject) (e
 func wireKey(k cay.APIKey) e2b.TeamKey {
 	first, last, _ := strings.Cut(strings.TrimPrefix(k.Mask, keyPrefix), "…")
 	return e2b.TeamKey{
-		ID: string(k.ID), Name: k.Name, CreatedAt: k.CreatedAt,
+		ID: string(k.ID), Name: k.Name, CreatedAt: k.CreatedAt, LastUsed: pointer(k.LastUsed),
 		Mask: e2b.KeyMask{Prefix: keyPrefix, ValueLength: keyLength, MaskedValuePrefix: first, MaskedValueSuffix: last},
 	}
 }

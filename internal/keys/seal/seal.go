@@ -8,6 +8,7 @@ import (
 	"crypto/cipher"
 	"crypto/rand"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"io/fs"
 	"os"
@@ -57,9 +58,27 @@ func Open(dir string) (*Key, error) {
 // Secret reads a file of random bytes, 32 of them, and makes it when there is
 // none. A file that is there already is returned as it is, of any length.
 func Secret(path string) ([]byte, error) {
+	return secretFile(path, func() []byte {
+		secret := make([]byte, keyLen)
+		rand.Read(secret)
+		return secret
+	})
+}
+
+// Token is Secret with a text of 64 hexadecimal digits, for people to read.
+func Token(path string) (string, error) {
+	text, err := secretFile(path, func() []byte {
+		secret := make([]byte, keyLen)
+		rand.Read(secret)
+		return append([]byte(hex.EncodeToString(secret)), '\n')
+	})
+	return strings.TrimSpace(string(text)), err
+}
+
+func secretFile(path string, fresh func() []byte) ([]byte, error) {
 	secret, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := makeSecret(path); err != nil {
+		if err := makeSecret(path, fresh()); err != nil {
 			return nil, cay.Wrap(cay.Unavailable, err, "cannot write the secret %s", path).
 				WithHint("check that the data directory is there and writable")
 		}
@@ -73,15 +92,13 @@ func Secret(path string) ([]byte, error) {
 
 // makeSecret writes a whole secret or nothing: it links a finished file into
 // place, which fails quietly when there is one.
-func makeSecret(path string) error {
+func makeSecret(path string, secret []byte) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, ".secret-*") // mode 0600
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name())
-	secret := make([]byte, keyLen)
-	rand.Read(secret)
 	_, err = f.Write(secret)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err

@@ -178,6 +178,21 @@ func (w *World) ClientOf(key string) *client.Client {
 	return c
 }
 
+// Admin talks to the server as its operator, about a team, by id or name, or
+// about none.
+func (w *World) Admin(team string) *client.Client {
+	w.t.Helper()
+	token, err := w.Operator().AdminToken(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	c, err := client.New(client.Config{AdminToken: token, Team: team, APIURL: w.URL()})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return c
+}
+
 // Operator talks to the server as root does.
 func (w *World) Operator() operator.Client { return operator.Ask(w.Config) }
 

@@ -23,6 +23,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		test func(t *testing.T, s store.Store)
 	}{
 		{"Teams", testTeams},
+		{"RemoveTeam", testRemoveTeam},
 		{"Keys", testKeys},
 		{"Secrets", testSecrets},
 		{"SSHKeys", testSSHKeys},
@@ -125,6 +126,63 @@ func testTeams(t *testing.T, s store.Store) {
 	wantKind(t, err, cay.NotFound)
 	wantKind(t, s.AddTeam(t.Context(), cay.Team{ID: cay.NewTeamID(), Name: "a"}), cay.Conflict)
 	wantKind(t, s.AddTeam(t.Context(), a), cay.Conflict)
+
+	a.Name, a.DisabledAt = "new", at(6)
+	noError(t, s.UpdateTeam(t.Context(), a))
+	got, err = s.Team(t.Context(), a.ID)
+	noError(t, err)
+	same(t, "the changed team", got, a)
+	b.Name = "new"
+	wantKind(t, s.UpdateTeam(t.Context(), b), cay.Conflict)
+	wantKind(t, s.UpdateTeam(t.Context(), cay.Team{ID: "none", Name: "x"}), cay.NotFound)
+	wantKind(t, s.ClearTeam(t.Context(), a.ID, time.Time{}), cay.NotFound) // it is not removed
+}
+
+// A removed team is nowhere but where its removal is finished, and its name is
+// free.
+func testRemoveTeam(t *testing.T, s store.Store) {
+	a := addTeam(t, s, "a")
+	noError(t, s.AddKey(t.Context(), cay.APIKey{ID: cay.NewKeyID(), Team: a.ID, Hash: [32]byte{1}}))
+	noError(t, s.AddSecret(t.Context(), cay.Secret{ID: "x", Team: a.ID, Name: "S"}))
+	noError(t, s.AddSandbox(t.Context(), sandbox(a.ID, 1)))
+	n, err := s.CountTeam(t.Context(), a.ID)
+	noError(t, err)
+	same(t, "the count", n, store.TeamCount{Running: 1, Keys: 1, Secrets: 1})
+	noError(t, s.RemoveTeam(t.Context(), a.ID, at(7)))
+	wantKind(t, s.RemoveTeam(t.Context(), a.ID, at(8)), cay.NotFound)
+	_, err = s.Team(t.Context(), a.ID)
+	wantKind(t, err, cay.NotFound)
+	_, err = s.TeamByName(t.Context(), "a")
+	wantKind(t, err, cay.NotFound)
+	list, err := s.Teams(t.Context())
+	noError(t, err)
+	if len(list) != 0 {
+		t.Fatalf("it is still listed: %v", list)
+	}
+	_, team, err := s.KeyByHash(t.Context(), [32]byte{1})
+	noError(t, err)
+	if !team.RemovedAt.Equal(at(7)) {
+		t.Errorf("its key is of %+v", team)
+	}
+	again := addTeam(t, s, "a")
+	noError(t, s.AddKey(t.Context(), cay.APIKey{ID: cay.NewKeyID(), Team: again.ID, Hash: [32]byte{2}}))
+	for _, done := range []time.Time{{}, at(9)} {
+		left, err := s.RemovedTeams(t.Context())
+		noError(t, err)
+		if len(left) != 1 || left[0].ID != a.ID || !left[0].RemovedAt.Equal(at(7)) {
+			t.Errorf("to be cleared are %+v", left)
+		}
+		noError(t, s.ClearTeam(t.Context(), a.ID, done))
+	}
+	left, err := s.RemovedTeams(t.Context())
+	noError(t, err)
+	n, counted := s.CountTeam(t.Context(), a.ID)
+	noError(t, counted)
+	if len(left) != 0 || n.Keys != 0 || n.Secrets != 0 {
+		t.Errorf("left are %+v, %+v", left, n)
+	}
+	_, _, err = s.KeyByHash(t.Context(), [32]byte{2})
+	noError(t, err)
 }
 
 func testKeys(t *testing.T, s store.Store) {
@@ -136,10 +194,11 @@ func testKeys(t *testing.T, s store.Store) {
 		Mask:   "e2b_12…34", CreatedAt: at(1),
 	}
 	noError(t, s.AddKey(t.Context(), key))
-	got, err := s.KeyByHash(t.Context(), key.Hash)
+	got, team, err := s.KeyByHash(t.Context(), key.Hash)
 	noError(t, err)
 	same(t, "the key", got, key)
-	_, err = s.KeyByHash(t.Context(), sha256.Sum256([]byte("y")))
+	same(t, "its team", team, a)
+	_, _, err = s.KeyByHash(t.Context(), sha256.Sum256([]byte("y")))
 	wantKind(t, err, cay.NotFound)
 
 	twin := key
@@ -154,17 +213,34 @@ func testKeys(t *testing.T, s store.Store) {
 	if len(list) != 0 {
 		t.Fatalf("a team sees another's keys: %v", list)
 	}
-	wantKind(t, s.RenameKey(t.Context(), b.ID, key.ID, "theirs"), cay.NotFound)
-	noError(t, s.RenameKey(t.Context(), a.ID, key.ID, "renamed"))
-	renamed, err := s.KeyByHash(t.Context(), key.Hash)
+	theirs := key
+	theirs.Team = b.ID
+	wantKind(t, s.UpdateKey(t.Context(), theirs), cay.NotFound)
+	_, err = s.Key(t.Context(), b.ID, key.ID)
+	wantKind(t, err, cay.NotFound)
+	key.Name, key.ExpiresAt = "renamed", at(9)
+	noError(t, s.UpdateKey(t.Context(), key))
+	key.LastUsed = at(8)
+	noError(t, s.KeysUsed(t.Context(), map[cay.KeyID]time.Time{key.ID: at(8), "none": at(9)}))
+	noError(t, s.KeysUsed(t.Context(), map[cay.KeyID]time.Time{key.ID: at(5)})) // a late one changes nothing
+	got, err = s.Key(t.Context(), a.ID, key.ID)
 	noError(t, err)
-	if key.Name = "renamed"; !cmp.Equal(renamed, key) {
-		t.Errorf("renamed to %+v", renamed)
-	}
+	same(t, "the changed key", got, key)
+	other := cay.APIKey{ID: cay.NewKeyID(), Team: a.ID, Hash: [32]byte{1}}
+	noError(t, s.AddKey(t.Context(), other))
 	wantKind(t, s.RemoveKey(t.Context(), b.ID, key.ID), cay.NotFound)
 	noError(t, s.RemoveKey(t.Context(), a.ID, key.ID))
-	_, err = s.KeyByHash(t.Context(), key.Hash)
+	_, _, err = s.KeyByHash(t.Context(), key.Hash)
 	wantKind(t, err, cay.NotFound)
+	noError(t, s.AddKey(t.Context(), key))
+	n, err := s.PruneKeys(t.Context(), at(9))
+	noError(t, err)
+	same(t, "keys that expired", n, 0)
+	n, err = s.PruneKeys(t.Context(), at(10))
+	noError(t, err)
+	same(t, "keys that expired", n, 1)
+	_, err = s.Key(t.Context(), a.ID, other.ID) // it never expires
+	noError(t, err)
 }
 
 func testSandbox(t *testing.T, s store.Store) {

@@ -1,0 +1,103 @@
+// Package accounts has the use cases of teams, people and keys: what may be done
+// on whose behalf. Credentials are checked by package auth; what they open ends
+// when a record here changes.
+package accounts
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// Possessions are what a team has besides its credentials.
+type Possessions interface {
+	// EndSandboxes ends a team's sandboxes that run, and with paused also those
+	// that are saved. It returns how many it ended, and how many it could not.
+	EndSandboxes(ctx context.Context, who cay.Caller, paused bool, evidence string) (ended, failed int, err error)
+	// RemoveTemplate removes a template, a team's own.
+	RemoveTemplate(ctx context.Context, who cay.Caller, ref string) error
+	// Images lists a team's images of registries; RemoveImage forgets one.
+	Images(ctx context.Context, who cay.Caller) ([]cay.Image, error)
+	RemoveImage(ctx context.Context, who cay.Caller, ref string) error
+}
+
+// Config is what Accounts need.
+type Config struct {
+	Ledger      *ledger.Ledger
+	Store       store.Store
+	Auth        *auth.Auth
+	Possessions Possessions
+	Log         *slog.Logger
+}
+
+// Accounts carry the use cases out.
+type Accounts struct {
+	ledger *ledger.Ledger
+	store  store.Store
+	auth   *auth.Auth
+	own    Possessions
+	log    *slog.Logger
+}
+
+// New returns the accounts of a store.
+func New(cfg Config) *Accounts {
+	return &Accounts{cfg.Ledger, cfg.Store, cfg.Auth, cfg.Possessions, cfg.Log}
+}
+
+const (
+	// lookEvery is how often removals of teams go on, and keys are forgotten.
+	lookEvery = time.Minute
+	// keepExpired is how long an expired key is listed.
+	keepExpired = 7 * 24 * time.Hour
+)
+
+// RunAccounts notes when keys are used, finishes removals of teams that were
+// broken off, and forgets keys that expired long ago, until ctx ends.
+func (a *Accounts) RunAccounts(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { a.auth.Run(ctx) })
+	wg.Go(func() { a.look(ctx) })
+	wg.Wait()
+}
+
+func (a *Accounts) look(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		if err := a.clearRemoved(ctx); err != nil && ctx.Err() == nil {
+			a.log.Error("a removed team could not be cleared yet", "err", err)
+		}
+		if _, err := a.store.PruneKeys(ctx, time.Now().Add(-keepExpired)); err != nil && ctx.Err() == nil {
+			a.log.Error("expired keys could not be forgotten", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// change does one change of a team's accounts, with its event, in one
+// transaction.
+func (a *Accounts) change(ctx context.Context, e cay.Event, f func(tx store.Store) error) error {
+	err := a.store.Tx(ctx, func(tx store.Store) error {
+		if err := f(tx); err != nil {
+			return err
+		}
+		return tx.AddEvents(ctx, e)
+	})
+	if err == nil {
+		a.ledger.Wake(e.Team)
+	}
+	return err
+}
+
+// of stands for a team in its events.
+func of(team cay.TeamID) cay.Sandbox { return cay.Sandbox{Team: team} }
