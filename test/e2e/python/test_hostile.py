@@ -109,6 +109,11 @@ def test_full_disk_is_an_error_not_an_end(victim, eventually):
         victim.files.write("/tmp/more", io.BytesIO(b"x" * (8 << 20)))
     assert unpack(victim, "/tmp/more/", {"file": b"x" * (8 << 20)}) == 507
     assert not victim.files.exists("/tmp/more") or victim.files.list("/tmp/more") == []
+    # As full as it is, it is saved and comes back.
+    size = victim.files.get_info("/tmp/big").size
+    victim.pause()
+    victim.connect(timeout=900)
+    assert victim.files.get_info("/tmp/big").size == size > 0
     victim.commands.run("rm /tmp/big")
     eventually(lambda: answers(victim), 120)
 
