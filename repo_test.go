@@ -108,6 +108,20 @@ func TestImportsFollowGroups(t *testing.T) {
 	}
 }
 
+// TestTheAgentIsApart holds the domain out of the agent: each change of the
+// agent has all templates built anew.
+func TestTheAgentIsApart(t *testing.T) {
+	for _, p := range packages(t) {
+		if p.ImportPath == module+"/cmd/cay-agent" {
+			if slices.Contains(p.Deps, module) {
+				t.Error("the agent has the domain's package in it")
+			}
+			return
+		}
+	}
+	t.Error("cmd/cay-agent was not found")
+}
+
 // TestUseCasesAreApart holds the three packages of use cases to what they
 // share.
 func TestUseCasesAreApart(t *testing.T) {

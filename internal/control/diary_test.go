@@ -15,6 +15,7 @@ import (
 	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/guest/toagent"
 )
 
 // speaker is a guest that keeps a diary.
@@ -207,7 +208,7 @@ func TestDiaryOfTheBusyIsWatched(t *testing.T) {
 func TestAnOldAgentIsAskedOnce(t *testing.T) {
 	w := newWorld(t)
 	asked := 0
-	w.node.OnDiary = func(cay.InstanceID, int64) (guest.Diary, error) { asked++; return guest.Diary{}, guest.ErrNoDiary }
+	w.node.OnDiary = func(cay.InstanceID, int64) (guest.Diary, error) { asked++; return guest.Diary{}, toagent.ErrNoDiary }
 	box := w.create(time.Hour)
 	for range 3 {
 		if got := w.messages(box.ID); got != "" {

@@ -1,15 +1,6 @@
 package guest
 
-import (
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"net/http"
-	"strconv"
-	"time"
-)
+import "time"
 
 // DiaryPath is where the agent tells what happened inside: GET
 // DiaryPath?after=N answers with Diary. Agents that are older do not know it.
@@ -22,9 +13,6 @@ const (
 	// DiaryPage is how many entries an answer has at most.
 	DiaryPage = 512
 )
-
-// ErrNoDiary is the answer of an agent that is too old to keep one.
-var ErrNoDiary = errors.New("the agent keeps no diary")
 
 // Diary is a page of what happened inside a sandbox since its last /init,
 // oldest first.
@@ -47,39 +35,4 @@ type DiaryEntry struct {
 	Fields  map[string]string `json:"fields,omitempty"`
 	// Event, if any, is the event that this is as well, as "process.killed".
 	Event string `json:"event,omitempty"`
-}
-
-// Diary reads what happened after an entry. ErrNoDiary when the agent has
-// none.
-func (c *Client) Diary(ctx context.Context, token string, after int64) (Diary, error) {
-	url := c.base + DiaryPath + "?after=" + strconv.FormatInt(after, 10)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return Diary{}, err
-	}
-	if token != "" {
-		req.Header.Set("X-Access-Token", token)
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return Diary{}, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, DiaryReply))
-	switch {
-	case err != nil:
-		return Diary{}, err
-	case resp.StatusCode == http.StatusNotFound:
-		return Diary{}, ErrNoDiary
-	case resp.StatusCode != http.StatusOK:
-		return Diary{}, fmt.Errorf("agent answered %s with %d: %.200q", DiaryPath, resp.StatusCode, text)
-	}
-	var out Diary
-	if err := json.Unmarshal(text, &out); err != nil {
-		return Diary{}, fmt.Errorf("agent's diary: %w", err)
-	}
-	if len(out.Entries) > DiaryPage {
-		return Diary{}, fmt.Errorf("agent's diary has a page of %d entries", len(out.Entries))
-	}
-	return out, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/guest/toagent"
 )
 
 // Node is a node in memory. Its fields may be set before it is used.
@@ -99,7 +100,7 @@ func (n *Node) Responds(ctx context.Context, id cay.InstanceID) error {
 // Diary asks OnDiary.
 func (n *Node) Diary(_ context.Context, id cay.InstanceID, after int64) (guest.Diary, error) {
 	if n.OnDiary == nil {
-		return guest.Diary{}, guest.ErrNoDiary
+		return guest.Diary{}, toagent.ErrNoDiary
 	}
 	return n.OnDiary(id, after)
 }

@@ -55,7 +55,7 @@ type Node interface {
 	// means that it did not before ctx ended.
 	Responds(ctx context.Context, id cay.InstanceID) error
 	// Diary asks the guest what happened inside after an entry.
-	// guest.ErrNoDiary when it cannot tell.
+	// toagent.ErrNoDiary when it cannot tell.
 	Diary(ctx context.Context, id cay.InstanceID, after int64) (guest.Diary, error)
 	// Deaths tells how instances ended, after a cursor, and the cursor to ask
 	// with next. It waits for one. Until it is asked with a later cursor, it

@@ -12,6 +12,7 @@ import (
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/control/logbook"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/guest/toagent"
 )
 
 const (
@@ -108,7 +109,7 @@ func (c *Controller) readDiary(ctx context.Context, e *entry, within time.Durati
 	err := c.readPages(ctx, d, s)
 	d.at = time.Now()
 	switch {
-	case errors.Is(err, guest.ErrNoDiary):
+	case errors.Is(err, toagent.ErrNoDiary):
 		d.none = true
 	case err != nil:
 		d.failures++

@@ -14,6 +14,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/guest/command"
+	"github.com/cay-run/cay/internal/guest/toagent"
 	"github.com/cay-run/cay/internal/machine/engine"
 	"github.com/cay-run/cay/internal/machine/vnet"
 )
@@ -182,7 +183,7 @@ func shell(ctx context.Context, slot vnet.Slot, l Line) error {
 
 // waitReady waits for GET /health of a port inside.
 func waitReady(ctx context.Context, slot vnet.Slot, port int) error {
-	client := guest.NewClient(slot.Addr)
+	client := toagent.New(slot.Addr)
 	defer client.Close()
 	return client.WaitReady(ctx, port)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/guest/toagent"
 	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/engine"
 )
@@ -417,7 +418,7 @@ func identity(spec cay.InstanceSpec) guest.Init {
 
 // callAgent calls a real agent. Only a failed dial is tried again: a request
 // that was sent may have given the agent its token already.
-func callAgent(ctx context.Context, client *guest.Client, token string, in guest.Init) (guest.InitReply, error) {
+func callAgent(ctx context.Context, client *toagent.Client, token string, in guest.Init) (guest.InitReply, error) {
 	for {
 		reply, err := client.Init(ctx, token, in)
 		var op *net.OpError

@@ -5,11 +5,12 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/guest/toagent"
 	"github.com/cay-run/cay/internal/machine/vnet"
 )
 
 // Diary asks the agent of an instance what happened inside after an entry.
-// guest.ErrNoDiary when the agent is too old to know. The entries are the guest's
+// toagent.ErrNoDiary when the agent is too old to know. The entries are the guest's
 // word.
 func (n *Node) Diary(ctx context.Context, id cay.InstanceID, after int64) (guest.Diary, error) {
 	inst, err := n.serving(id)
@@ -40,7 +41,7 @@ func (n *Node) serving(id cay.InstanceID) (*instance, error) {
 }
 
 func readDiary(ctx context.Context, slot vnet.Slot, token string, after int64) (guest.Diary, error) {
-	client := guest.NewClient(slot.Addr)
+	client := toagent.New(slot.Addr)
 	defer client.Close()
 	return client.Diary(ctx, token, after)
 }

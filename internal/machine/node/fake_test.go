@@ -13,6 +13,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/guest/toagent"
 	"github.com/cay-run/cay/internal/machine/engine"
 	"github.com/cay-run/cay/internal/machine/vnet"
 )
@@ -410,7 +411,7 @@ func (m *machine) Usage(context.Context, cay.InstanceID) (cay.Usage, error) {
 	return cay.Usage{Tasks: 7, MemoryUsed: 30 << 20}, nil
 }
 
-func (m *machine) init(ctx context.Context, _ *guest.Client, token string, in guest.Init) (guest.InitReply, error) {
+func (m *machine) init(ctx context.Context, _ *toagent.Client, token string, in guest.Init) (guest.InitReply, error) {
 	m.mu.Lock()
 	m.inits = append(m.inits, in)
 	m.tokens = append(m.tokens, token)

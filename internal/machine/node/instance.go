@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/guest/toagent"
 	"github.com/cay-run/cay/internal/machine/vnet"
 )
 
@@ -22,7 +22,7 @@ type instance struct {
 	routed  atomic.Bool // Lookup has found it: clients may hold connections
 	whole   bool        // it runs and is not over; guarded by the node's lock
 	started time.Time
-	line    *guest.Client // to the agent; in the pool its connection is kept
+	line    *toagent.Client // to the agent; in the pool its connection is kept
 	// protocol is what the agent inside speaks; snapshots record it.
 	protocol int
 	boot     cay.Boot       // what a start from its files needs; snapshots record it
@@ -55,9 +55,9 @@ func newInstance(spec cay.InstanceSpec) *instance {
 func (i *instance) connect(kept bool) {
 	i.disconnect()
 	if kept {
-		i.line = guest.NewKeptClient(i.slot.Addr)
+		i.line = toagent.NewKept(i.slot.Addr)
 	} else {
-		i.line = guest.NewClient(i.slot.Addr)
+		i.line = toagent.New(i.slot.Addr)
 	}
 }
 

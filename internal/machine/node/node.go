@@ -27,6 +27,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/guest/toagent"
 	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/engine"
 	"github.com/cay-run/cay/internal/machine/vnet"
@@ -133,7 +134,7 @@ type Config struct {
 	Traffic func(cay.SandboxID) string
 	// Init calls an agent's /init with the token that it has; nil calls the
 	// real one.
-	Init func(ctx context.Context, agent *guest.Client, token string, in guest.Init) (guest.InitReply, error)
+	Init func(ctx context.Context, agent *toagent.Client, token string, in guest.Init) (guest.InitReply, error)
 	// Diary reads an agent's diary with the token that it has; nil asks the
 	// real one.
 	Diary func(ctx context.Context, slot vnet.Slot, token string, after int64) (guest.Diary, error)

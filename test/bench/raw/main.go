@@ -21,6 +21,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/guest/toagent"
 	"github.com/cay-run/cay/internal/machine/engine"
 	"github.com/cay-run/cay/internal/machine/engine/runsc"
 	"github.com/cay-run/cay/internal/machine/snapshot"
@@ -154,7 +155,7 @@ func (b *bench) restore(ctx context.Context, slot vnet.Slot) (box, error) {
 }
 
 func ready(ctx context.Context, addr netip.Addr) error {
-	client := guest.NewClient(addr)
+	client := toagent.New(addr)
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

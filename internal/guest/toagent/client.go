@@ -1,4 +1,7 @@
-package guest
+// Package toagent calls the internal routes of a guest's agent from its host. It
+// is apart from what host and guest share, so that the agent has nothing of the
+// domain in it: a template is built anew whenever the agent changes.
+package toagent
 
 import (
 	"bytes"
@@ -6,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/cay-run/cay"
 	"io"
 	"net"
 	"net/http"
@@ -14,6 +16,9 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
 )
 
 // maxReply bounds what the host reads of any answer of an agent: the guest is
@@ -26,15 +31,15 @@ type Client struct {
 	http *http.Client
 }
 
-// NewClient returns a client of the agent at addr, with a connection for each
+// New returns a client of the agent at addr, with a connection for each
 // call.
-func NewClient(addr netip.Addr) *Client { return newClient(addr, false) }
+func New(addr netip.Addr) *Client { return newClient(addr, false) }
 
-// NewKeptClient returns a client whose connection is kept from one call to the
+// NewKept returns a client whose connection is kept from one call to the
 // next, until Close. A guest that is frozen meanwhile answers no probe, so none
 // is sent; and it may be dead at the end, so that is one reset and no farewell
 // that waits for an answer.
-func NewKeptClient(addr netip.Addr) *Client { return newClient(addr, true) }
+func NewKept(addr netip.Addr) *Client { return newClient(addr, true) }
 
 func newClient(addr netip.Addr, kept bool) *Client {
 	dial := (&net.Dialer{Timeout: 2 * time.Second}).DialContext
@@ -42,7 +47,7 @@ func newClient(addr netip.Addr, kept bool) *Client {
 		dial = dialKept
 	}
 	return &Client{
-		base: "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(AgentPort)),
+		base: "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(guest.AgentPort)),
 		http: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: !kept}},
 	}
 }
@@ -60,14 +65,14 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Init gives the agent its identity. token is what the agent has now, empty
 // for none.
-func (c *Client) Init(ctx context.Context, token string, in Init) (InitReply, error) {
+func (c *Client) Init(ctx context.Context, token string, in guest.Init) (guest.InitReply, error) {
 	body, err := json.Marshal(in)
 	if err != nil {
-		return InitReply{}, err
+		return guest.InitReply{}, err
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+"/init", bytes.NewReader(body))
 	if err != nil {
-		return InitReply{}, err
+		return guest.InitReply{}, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if token != "" {
@@ -75,23 +80,23 @@ func (c *Client) Init(ctx context.Context, token string, in Init) (InitReply, er
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return InitReply{}, err
+		return guest.InitReply{}, err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
 	if err != nil {
-		return InitReply{}, err
+		return guest.InitReply{}, err
 	}
 	if resp.StatusCode != http.StatusOK && bytes.Contains(text, []byte(syscall.ENOSPC.Error())) {
-		return InitReply{}, cay.Errorf(cay.NoSpace, "its own disk is full: the agent cannot write the marks of its identity: %.200q", text).
+		return guest.InitReply{}, cay.Errorf(cay.NoSpace, "its own disk is full: the agent cannot write the marks of its identity: %.200q", text).
 			WithHint("start it from a checkpoint with less on its disk, or give its template a larger one")
 	}
 	if resp.StatusCode != http.StatusOK {
-		return InitReply{}, fmt.Errorf("agent answered /init with %d: %.200q", resp.StatusCode, text)
+		return guest.InitReply{}, fmt.Errorf("agent answered /init with %d: %.200q", resp.StatusCode, text)
 	}
-	var out InitReply
+	var out guest.InitReply
 	if err := json.Unmarshal(text, &out); err != nil {
-		return InitReply{}, fmt.Errorf("agent's answer to /init: %w", err)
+		return guest.InitReply{}, fmt.Errorf("agent's answer to /init: %w", err)
 	}
 	return out, nil
 }
@@ -101,7 +106,7 @@ func (c *Client) Init(ctx context.Context, token string, in Init) (InitReply, er
 // less than it finds.
 func (c *Client) WaitReady(ctx context.Context, port int) error {
 	u := c.base + "/health"
-	if port != AgentPort {
+	if port != guest.AgentPort {
 		host, _, _ := net.SplitHostPort(c.base[len("http://"):])
 		u = "http://" + net.JoinHostPort(host, strconv.Itoa(port)) + "/health"
 	}
