@@ -34,6 +34,8 @@ const (
 	// CodeTemplateBuilding is of a template that the server builds by itself.
 	CodeTemplateBuilding = "template_building"
 	CodeStreamLimit      = "stream_limit_reached"
+	CodeWebhookLimit     = "webhook_limit_reached"
+	CodeWebhookAddress   = "webhook_address_private"
 )
 
 // Retry says whether the same request, sent again as it is, may succeed, and
@@ -160,6 +162,12 @@ func requestCodes() []CodeInfo {
 		{Code: CodeStreamLimit, Kind: Exhausted, Retry: Retry{true, 5 * time.Second},
 			Meaning: "The server keeps as many event streams open as it does at once.",
 			Cure:    "Close one, or wait."},
+		{Code: CodeWebhookLimit, Kind: Exhausted,
+			Meaning: "The team has as many webhooks as it may.",
+			Cure:    "Remove one."},
+		{Code: CodeWebhookAddress, Kind: Invalid,
+			Meaning: "The address of a webhook is on a private network, or on the server's own.",
+			Cure:    "Use a public address, or have the operator open the range with `CAY_WEBHOOK_OPEN`."},
 	}
 }
 

@@ -33,14 +33,19 @@ const (
 
 // Events of a team, which name no sandbox.
 const (
-	TeamCreated  EventType = "team.created"
-	TeamRenamed  EventType = "team.renamed"
-	TeamDisabled EventType = "team.disabled"
-	TeamEnabled  EventType = "team.enabled"
-	TeamRemoved  EventType = "team.removed"
-	KeyCreated   EventType = "key.created"
-	KeyChanged   EventType = "key.changed"
-	KeyRemoved   EventType = "key.removed"
+	TeamCreated     EventType = "team.created"
+	TeamRenamed     EventType = "team.renamed"
+	TeamDisabled    EventType = "team.disabled"
+	TeamEnabled     EventType = "team.enabled"
+	TeamRemoved     EventType = "team.removed"
+	KeyCreated      EventType = "key.created"
+	KeyChanged      EventType = "key.changed"
+	KeyRemoved      EventType = "key.removed"
+	WebhookAdded    EventType = "webhook.added"
+	WebhookChanged  EventType = "webhook.changed"
+	WebhookRemoved  EventType = "webhook.removed"
+	WebhookDisabled EventType = "webhook.disabled" // by the server; the reason says why
+	WebhookTest     EventType = "webhook.test"     // sent when asked for, and not recorded as an event
 )
 
 // Reasons of events besides the causes of an end.
@@ -58,6 +63,8 @@ const (
 	ReasonDiskLow   = "low"
 	ReasonDiskFreed = "freed"
 	ReasonPolicy    = "policy"
+	ReasonGone      = "gone"
+	ReasonFailing   = "failing"
 )
 
 // EventInfo describes the events of a type. Data names the keys that they may
@@ -94,6 +101,11 @@ func Events() []EventInfo {
 		{KeyCreated, "An API key was made.", []string{"key", "name", "scopes", "expiresAt"}},
 		{KeyChanged, "An API key got another name or another end.", []string{"key", "name", "expiresAt"}},
 		{KeyRemoved, "An API key opens nothing any more.", []string{"key", "name"}},
+		{WebhookAdded, "The team has a new webhook.", []string{"webhook", "name"}},
+		{WebhookChanged, "A webhook's name, address, types, state or secret was changed.", []string{"webhook", "name", "changed"}},
+		{WebhookRemoved, "A webhook was removed.", []string{"webhook", "name"}},
+		{WebhookDisabled, "The server turned a webhook off.", []string{"webhook", "name"}},
+		{WebhookTest, "Sent to a webhook to try it, when a client asks for that. It is in no list of events.", []string{"webhook"}},
 		{MachineDiskLow, "The disk of the server nears its reserve, or has come to it. It is of no sandbox, and every team is told.", []string{"freeMB", "reserveMB"}},
 		{MachineDiskFreed, "The disk of the server has room again.", []string{"freeMB", "reserveMB"}},
 	}
@@ -118,6 +130,8 @@ func Reasons() []ReasonInfo {
 		{ReasonDiskNear, "New work is refused soon."},
 		{ReasonDiskLow, "New work is refused."},
 		{ReasonDiskFreed, "New work is accepted."},
+		{ReasonGone, "The webhook's address answered 410, which asks for no more."},
+		{ReasonFailing, "Each attempt at the webhook failed for five days."},
 		{string(CauseEngine), "The sandbox's kernel crashed."},
 		{string(CauseHostLost), "The machine lost the sandbox, by a reboot or a crash."},
 		{string(CauseFailedStart), "It could not be started."},
@@ -136,4 +150,16 @@ type Event struct {
 	Reason  string // why, in one word; may be empty
 	At      time.Time
 	Data    map[string]string // a few short values; the type decides its keys
+	// Instance is the sandbox's incarnation at that time; empty where it has
+	// none.
+	Instance InstanceID
+	// Outwards is of SandboxNetworkChanged: the lists that are in force from
+	// then on.
+	Outwards *Outwards
+}
+
+// Outwards are the lists of a network policy that bound connections outwards.
+type Outwards struct {
+	Allow []string `json:"allow,omitempty"`
+	Deny  []string `json:"deny,omitempty"`
 }

@@ -100,7 +100,12 @@ func random(n int) string {
 func uuid() string {
 	var b [16]byte
 	rand.Read(b[:])
-	b[6] = b[6]&0x0f | 0x40
+	return uuidOf(b, 4)
+}
+
+// uuidOf makes a UUID of a version of 16 bytes.
+func uuidOf(b [16]byte, version byte) string {
+	b[6] = b[6]&0x0f | version<<4
 	b[8] = b[8]&0x3f | 0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

@@ -45,6 +45,7 @@ type commands struct {
 	Team     teamCmd     `cmd:"" help:"Keep the teams of this server, as its operator."`
 	Key      keyCmd      `cmd:"" help:"Keep the API keys of a team."`
 	SSHKey   sshKeyCmd   `cmd:"" name:"ssh-key" help:"Keep the public keys that open sandboxes over SSH."`
+	Webhook  webhookCmd  `cmd:"" help:"Have events sent to addresses."`
 
 	Cache    cacheCmd     `cmd:"" help:"The cache of packages that sandboxes install."`
 	GC       gcCmd        `cmd:"" name:"gc" help:"Remove what nothing on this machine needs."`

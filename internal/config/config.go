@@ -46,6 +46,9 @@ type Config struct {
 	// NetworkClosed are ranges that neither sandboxes nor pulls of images may
 	// reach, though they are public.
 	NetworkClosed []netip.Prefix `yaml:"networkClosed"`
+	// WebhookOpen are ranges that webhooks may be sent to though they are
+	// private, the server's own addresses among them.
+	WebhookOpen []netip.Prefix `yaml:"webhookOpen"`
 	// NetworkName prefixes everything that is named on the host: network
 	// namespaces, interfaces, the nftables table and cgroups. Two servers on
 	// one machine need two.
@@ -131,6 +134,8 @@ var Variables = slices.Concat([]Variable{
 		func(c *Config, v string) (err error) { c.NetworkOpen, err = ranges(v); return err }},
 	{"CAY_NETWORK_CLOSED", "networkClosed", "public ranges that neither sandboxes nor pulls of images may reach, e.g. the public address of a machine behind NAT [none]",
 		func(c *Config, v string) (err error) { c.NetworkClosed, err = ranges(v); return err }},
+	{"CAY_WEBHOOK_OPEN", "webhookOpen", "private ranges that webhooks may be sent to, besides those of CAY_NETWORK_OPEN; 127.0.0.0/8 for receivers on this machine, which opens its services to every team [none]",
+		func(c *Config, v string) (err error) { c.WebhookOpen, err = ranges(v); return err }},
 	{"CAY_NETWORK_NAME", "networkName", "prefix of namespaces, interfaces and cgroups; two servers on one machine need two [cay]",
 		func(c *Config, v string) error { c.NetworkName = v; return nil }},
 	{"CAY_REGISTRIES", "registries", "image registries on private networks that may be asked, host:port,… [none]",
@@ -232,6 +237,8 @@ func (c Config) problems() []error {
 		"network open %v are not IPv4 prefixes such as 10.8.0.0/24", c.NetworkOpen)
 	wrong(slices.ContainsFunc(c.NetworkClosed, func(p netip.Prefix) bool { return !p.IsValid() || p != p.Masked() }),
 		"network closed %v are not prefixes such as 198.51.100.7/32", c.NetworkClosed)
+	wrong(slices.ContainsFunc(c.WebhookOpen, func(p netip.Prefix) bool { return !p.IsValid() || p != p.Masked() }),
+		"webhook open %v are not prefixes such as 10.8.0.0/24", c.WebhookOpen)
 	wrong(c.BuildReadyTimeout <= 0, "build ready timeout %s is not above zero", c.BuildReadyTimeout)
 	wrong(c.RestoreTimeout <= 0 || c.RestoreTimeout >= time.Minute, // all that a create, a resume or a rollback may take
 		"restore timeout %s is not above zero and below a minute", c.RestoreTimeout)

@@ -1,7 +1,8 @@
-// Package control puts the use cases together, which are four packages: fleet
+// Package control puts the use cases together, which are five packages: fleet
 // has the catalogue and the lists, lifecycle the live sandboxes of one node,
-// builds the queue of builds, accounts the teams, people and keys. Truth is in
-// the store; ledger is what they share, and none of them knows another.
+// builds the queue of builds, accounts the teams, people and keys, webhooks what
+// addresses outside are told. Truth is in the store; ledger is what they share,
+// and none of them knows another.
 package control
 
 import (
@@ -18,6 +19,7 @@ import (
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/control/logbook"
+	"github.com/cay-run/cay/internal/control/webhooks"
 	"github.com/cay-run/cay/internal/store"
 )
 
@@ -49,6 +51,7 @@ type Config struct {
 	Images   builds.Images // nil keeps none
 	Reserved []string
 	Extras   []string
+	Networks webhooks.Networks // where webhooks may be; nil for no webhooks
 	// Backlog is what of Reserved is still being built; nil for nothing.
 	Backlog ledger.Backlog
 }
@@ -59,6 +62,7 @@ type Control struct {
 	*lifecycle.Controller
 	*builds.Queue
 	*accounts.Accounts
+	*webhooks.Hooks
 	ledger *ledger.Ledger
 }
 
@@ -91,15 +95,17 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		cfg.Auth = auth.New(cfg.Store)
 	}
 	c.Accounts = accounts.New(accounts.Config{Ledger: c.ledger, Store: cfg.Store, Auth: cfg.Auth, Possessions: c, Log: cfg.Log})
+	c.Hooks = webhooks.New(webhooks.Config{Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Networks: cfg.Networks, Log: cfg.Log})
 	return c, nil
 }
 
-// Run keeps sandboxes to their time and carries builds out, until ctx ends.
+// Run keeps sandboxes to their time, carries builds out and tells webhooks, until ctx ends.
 // Sandboxes go on living then.
 func (c *Control) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.Queue.Run(ctx) })
 	wg.Go(func() { c.RunAccounts(ctx) })
+	wg.Go(func() { c.Hooks.Run(ctx) })
 	err := c.Controller.Run(ctx)
 	wg.Wait()
 	return err

@@ -199,6 +199,9 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	s.control, err = control.Open(ctx, control.Config{
 		Store: s.records, Node: s.node.Service(), NodeID: nodeID, Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Log: s.log, Auth: s.auth,
 		TeamSandboxes: s.cfg.TeamSandboxes, TeamMemoryMB: s.cfg.TeamMemoryMB,
+		Networks: outside.Networks{
+			Opened: s.cfg.NetworkOpen, Trusted: s.cfg.WebhookOpen, Closed: append(slices.Clone(s.cfg.NetworkClosed), s.cfg.Network),
+		},
 		Builder: s.builds, Images: s.images, Reserved: builtin.Names(), Extras: builtin.Extras(), Backlog: s.backlog,
 	})
 	if err != nil {
@@ -230,7 +233,8 @@ func (s *Server) openFaces(context.Context) error {
 	}
 	face := rest.New(rest.Config{
 		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Builds: s.control.Queue, Accounts: s.control.Accounts, Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
-		Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
+		Webhooks: s.control.Hooks,
+		Dial:     s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
 		Defaults: builtin.Descriptions(), Identity: s.identity,
 	})
 	s.http = &http.Server{

@@ -128,11 +128,14 @@ func belongings(t *testing.T, w *servertest.World) map[string]string {
 		"secretID":         made(t, w, "POST", "/secrets", `{"name":"OURS","value":"hidden"}`, "secretID"),
 		"/api-keys":        made(t, w, "POST", "/api-keys", `{"name":"ours"}`, "id"),
 		"/cay/v1/api-keys": made(t, w, "POST", "/cay/v1/api-keys", `{"name":"ours, too"}`, "id"),
+		"webhookID": made(t, w, "POST", "/events/webhooks",
+			`{"name":"ours","url":"https://hooks.invalid/","events":["sandbox.lifecycle.created"],"signatureSecret":"whsec_b3VycyBhbG9uZQ=="}`, "id"),
 		"/cay/v1/ssh-keys": made(t, w, "POST", "/cay/v1/ssh-keys",
 			`{"name":"ours","publicKey":"`+sshKey+`"}`, "id"),
 		"templateID": made(t, w, "POST", "/v3/templates", `{"name":"ours"}`, "templateID"),
 		"alias":      "ours", "name": "ours",
 	}
+	own["eventID"] = made(t, w, "POST", "/cay/v1/webhooks/"+own["webhookID"]+"/test", "", "eventID")
 	own["buildID"] = made(t, w, "POST", "/v3/templates", `{"name":"ours"}`, "buildID")
 	made(t, w, "POST", sandbox+"/snapshots", `{"name":"ours-too"}`, "snapshotID")
 	code, text := call(t, w, w.Key, "GET", "/teams", "")
@@ -156,6 +159,7 @@ var (
 		"createKey":         `{"name":"theirs"}`,
 		"createSandbox":     `{"templateID":"{templateID}"}`,
 		"createSandboxV2":   `{"templateID":"{templateID}"}`,
+		"createWebhook":     `{"name":"theirs","url":"https://hooks.invalid/","events":["*"],"signatureSecret":"theirs alone"}`,
 		"createSecret":      `{"name":"OURS","value":"theirs"}`,
 		"joinNetwork":       `{"network":"theirs"}`,
 		"promoteSandbox":    `{"branch":"iother"}`,
@@ -271,7 +275,7 @@ func tells(text string, own map[string]string) bool {
 func possessions(t *testing.T, w *servertest.World) string {
 	t.Helper()
 	var out strings.Builder
-	for _, path := range []string{"/v2/sandboxes", "/templates", "/secrets", "/api-keys", "/cay/v1/ssh-keys", "/snapshots", "/cay/v1/networks"} {
+	for _, path := range []string{"/v2/sandboxes", "/templates", "/secrets", "/api-keys", "/cay/v1/ssh-keys", "/events/webhooks", "/snapshots", "/cay/v1/networks"} {
 		code, text := call(t, w, w.Key, http.MethodGet, path, "")
 		if code != http.StatusOK {
 			t.Fatalf("%s: %d %s", path, code, text)

@@ -4,11 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"strings"
 	"time"
 
 	"github.com/cay-run/cay"
 )
+
+const eventColumns = `team, seq, sandbox, type, reason, at, data, instance, outwards`
 
 // AddEvents records events that go with no change of a sandbox's record.
 func (s *SQLite) AddEvents(ctx context.Context, events ...cay.Event) error {
@@ -23,6 +26,14 @@ func addEvents(ctx context.Context, tx *sql.Tx, events []cay.Event) error {
 		if err != nil {
 			return cay.Wrap(cay.Internal, err, "cannot record an event of sandbox %s", e.Sandbox)
 		}
+		outwards := ""
+		if e.Outwards != nil {
+			text, err := json.Marshal(e.Outwards)
+			if err != nil {
+				return cay.Wrap(cay.Internal, err, "cannot record an event of sandbox %s", e.Sandbox)
+			}
+			outwards = string(text)
+		}
 		err = tx.QueryRowContext(ctx, `
 INSERT INTO event_counters (team, last) VALUES ($1, 1)
 ON CONFLICT (team) DO UPDATE SET last = event_counters.last + 1 RETURNING last`, e.Team).Scan(&e.Seq)
@@ -30,8 +41,8 @@ ON CONFLICT (team) DO UPDATE SET last = event_counters.last + 1 RETURNING last`,
 			return err
 		}
 		_, err = tx.ExecContext(ctx,
-			`INSERT INTO events (team, seq, sandbox, type, reason, at, data) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
-			e.Team, e.Seq, e.Sandbox, e.Type, e.Reason, millis(e.At), string(data))
+			`INSERT INTO events (`+eventColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+			e.Team, e.Seq, e.Sandbox, e.Type, e.Reason, millis(e.At), string(data), e.Instance, outwards)
 		if err != nil {
 			return err
 		}
@@ -49,14 +60,31 @@ func (s *SQLite) Events(ctx context.Context, q EventQuery) ([]cay.Event, error) 
 	if q.Type != "" {
 		c.where = append(c.where, "type = "+c.arg(q.Type))
 	}
+	if len(q.Rules) > 0 {
+		var any []string
+		for _, r := range q.Rules {
+			text := "type = " + c.arg(r.Type)
+			if r.Only != "" {
+				text += " AND reason = " + c.arg(r.Only)
+			}
+			if r.Not != "" {
+				text += " AND reason <> " + c.arg(r.Not)
+			}
+			any = append(any, "("+text+")")
+		}
+		c.where = append(c.where, "("+strings.Join(any, " OR ")+")")
+	}
 	order := "ASC"
 	if q.Newest {
 		order = "DESC"
 	}
-	text := `SELECT team, seq, sandbox, type, reason, at, data FROM events WHERE ` +
+	text := `SELECT ` + eventColumns + ` FROM events WHERE ` +
 		strings.Join(c.where, " AND ") + ` ORDER BY seq ` + order
 	if q.Limit > 0 {
 		text += ` LIMIT ` + c.arg(q.Limit)
+		if q.Offset > 0 {
+			text += ` OFFSET ` + c.arg(q.Offset)
+		}
 	}
 	rows, err := s.r.QueryContext(ctx, text, c.args...)
 	return collect(rows, err, scanEvent)
@@ -69,6 +97,21 @@ func (s *SQLite) LastEvent(ctx context.Context, team cay.TeamID) (int64, error) 
 	err := s.r.QueryRowContext(ctx,
 		`SELECT COALESCE((SELECT last FROM event_counters WHERE team = $1), 0)`, team).Scan(&last)
 	return last, dbError(err)
+}
+
+// RunOf finds the start of the run that an event of a sandbox is of, and its
+// instance.
+func (s *SQLite) RunOf(ctx context.Context, team cay.TeamID, id cay.SandboxID, seq int64) (time.Time, cay.InstanceID, error) {
+	var at int64
+	var instance cay.InstanceID
+	err := s.r.QueryRowContext(ctx, `
+SELECT at, instance FROM events WHERE team = $1 AND sandbox = $2 AND seq <= $3
+AND (type = 'sandbox.resumed' OR type = 'sandbox.running' AND reason = 'asked') ORDER BY seq DESC LIMIT 1`,
+		team, id, seq).Scan(&at, &instance)
+	if errors.Is(err, sql.ErrNoRows) {
+		return time.Time{}, "", notFound("a start of sandbox", id)
+	}
+	return fromMillis(at), instance, dbError(err)
 }
 
 // Starts visits each moment at which a sandbox began to run or ceased to. Its
@@ -104,13 +147,18 @@ func (s *SQLite) PruneEvents(ctx context.Context, before time.Time) (int, error)
 func scanEvent(row scanner) (cay.Event, error) {
 	var e cay.Event
 	var at int64
-	var data string
-	if err := row.Scan(&e.Team, &e.Seq, &e.Sandbox, &e.Type, &e.Reason, &at, &data); err != nil {
+	var data, outwards string
+	if err := row.Scan(&e.Team, &e.Seq, &e.Sandbox, &e.Type, &e.Reason, &at, &data, &e.Instance, &outwards); err != nil {
 		return e, err
 	}
 	e.At = fromMillis(at)
 	if err := json.Unmarshal([]byte(data), &e.Data); err != nil {
 		return e, cay.Wrap(cay.Internal, err, "the record of event %d is damaged", e.Seq)
+	}
+	if outwards != "" {
+		if err := json.Unmarshal([]byte(outwards), &e.Outwards); err != nil {
+			return e, cay.Wrap(cay.Internal, err, "the record of event %d is damaged", e.Seq)
+		}
 	}
 	return e, nil
 }

@@ -29,6 +29,7 @@ type Store interface {
 	Sandboxes
 	Trees
 	Events
+	Webhooks
 
 	// Tx runs f, whose calls of tx are one transaction: all of them count, or
 	// none when f fails. f must call nothing of another Store: one write waits
@@ -261,11 +262,65 @@ type Events interface {
 	// LastEvent returns the number of a team's newest event, also of one
 	// that is forgotten; 0 when there never was one.
 	LastEvent(ctx context.Context, team cay.TeamID) (int64, error)
+	// RunOf finds the start of the run that a sandbox's event is of, and its
+	// instance then. NotFound when that is forgotten, or it never ran.
+	RunOf(ctx context.Context, team cay.TeamID, id cay.SandboxID, seq int64) (time.Time, cay.InstanceID, error)
 	// Starts visits, in order, each moment since a time at which one of a team's
 	// sandboxes began to run or ceased to.
 	Starts(ctx context.Context, team cay.TeamID, since time.Time, visit func(at time.Time, runs bool)) error
 	// PruneEvents forgets events from before a time and returns how many.
 	PruneEvents(ctx context.Context, before time.Time) (int, error)
+}
+
+// Webhooks are addresses that are told events, and what became of that. The
+// events are the queue: a webhook's cursor says how far it is, and an attempt
+// that is to be repeated says when.
+type Webhooks interface {
+	// AddWebhook records a webhook whose cursor is at the team's newest event.
+	// Exhausted when the team has most of them.
+	AddWebhook(ctx context.Context, w cay.Webhook, most int) error
+	// Webhook finds a team's webhook.
+	Webhook(ctx context.Context, team cay.TeamID, id cay.WebhookID) (cay.Webhook, error)
+	// Webhooks lists a team's webhooks, or those of all teams for an empty one,
+	// oldest first.
+	Webhooks(ctx context.Context, team cay.TeamID) ([]cay.Webhook, error)
+	// UpdateWebhook replaces what clients may change. The version must be one
+	// more than the recorded one, else it is a Conflict. One that is enabled,
+	// and was not, begins at the team's newest event; one that is not enabled
+	// loses what was to be tried again.
+	UpdateWebhook(ctx context.Context, w cay.Webhook) error
+	// RemoveWebhook removes a team's webhook with its attempts.
+	RemoveWebhook(ctx context.Context, team cay.TeamID, id cay.WebhookID) error
+	// RecordAttempts records attempts and how far their webhooks are: each
+	// progress comes after those of its attempts. Attempts of a webhook that is
+	// gone are left out.
+	RecordAttempts(ctx context.Context, attempts []cay.WebhookAttempt, progress []WebhookProgress) error
+	// Retries lists the attempts of a webhook that are to be repeated, the
+	// earliest due first.
+	Retries(ctx context.Context, id cay.WebhookID, limit int) ([]cay.WebhookAttempt, error)
+	// Redeliver has the last attempt of an event repeated at a time. NotFound
+	// when there is none.
+	Redeliver(ctx context.Context, id cay.WebhookID, event string, at time.Time) error
+	// Told lists the numbers of events after the cursor that were tried.
+	Told(ctx context.Context, id cay.WebhookID, cursor int64) ([]int64, error)
+	// Deliveries lists deliveries with their attempts.
+	Deliveries(ctx context.Context, q DeliveryQuery) ([]cay.WebhookDelivery, error)
+	// WebhookStats sums up the attempts of a webhook from a time to another in
+	// buckets of a width, oldest first; those without attempts are left out.
+	WebhookStats(ctx context.Context, id cay.WebhookID, from, to time.Time, width time.Duration) ([]cay.WebhookBucket, error)
+	// PruneAttempts forgets attempts from before a time that are not to be
+	// repeated, and returns how many.
+	PruneAttempts(ctx context.Context, before time.Time) (int, error)
+}
+
+// WebhookProgress is how far a webhook is.
+type WebhookProgress struct {
+	Webhook cay.WebhookID
+	Cursor  int64
+	// FailingSince is the webhook's; Disabled, when set, turns it off.
+	FailingSince time.Time
+	Disabled     string
+	Events       []cay.Event // that go with it
 }
 
 // SandboxQuery says which sandboxes to list. The order is by StartedAt, then
@@ -292,9 +347,36 @@ type EventQuery struct {
 	Team    cay.TeamID
 	Sandbox cay.SandboxID // empty means all
 	Type    cay.EventType // empty means all
+	Rules   []EventRule   // one of these holds; none means all
 	After   int64         // only greater numbers
 	Newest  bool          // newest first
 	Limit   int           // 0 means all
+	Offset  int           // how many to leave out; with a Limit
+}
+
+// EventRule is of a type, with one reason only or all but one.
+type EventRule struct {
+	Type      cay.EventType
+	Only, Not string // empty means any
+}
+
+// DeliveryQuery says which deliveries to list: by their first attempt, newest
+// first unless asked otherwise.
+type DeliveryQuery struct {
+	Webhook   cay.WebhookID
+	Event     string    // only this one
+	From, To  time.Time // of the first attempt; zero means any
+	Types     []string  // any of these; none means all
+	Failed    *bool     // how the last attempt ended; nil means any
+	Ascending bool
+	After     *DeliveryCursor // the last one of the page before
+	Limit     int
+}
+
+// DeliveryCursor is a place in a list of deliveries.
+type DeliveryCursor struct {
+	At    time.Time
+	Event string
 }
 
 // BuildLogQuery says which lines of a build's log to read.

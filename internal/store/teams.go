@@ -16,6 +16,7 @@ const teamColumns = `id, name, created_at, disabled_at, removed_at`
 // templates. A test holds both lists to the schema.
 var (
 	clearedTables = []string{
+		"webhook_attempts", "webhooks",
 		"api_keys", "ssh_keys", "secrets", "idempotency_keys", "branches", "checkpoints",
 	}
 	keptTables = []string{

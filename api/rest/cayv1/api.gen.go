@@ -399,6 +399,18 @@ type NewSSHKey struct {
 	PublicKey string `json:"publicKey"`
 }
 
+// RotateWebhook defines model for RotateWebhook.
+type RotateWebhook struct {
+	// SignatureSecret 8 to 512 bytes; the server makes one when it is not there.
+	SignatureSecret *string `json:"signatureSecret,omitempty"`
+}
+
+// RotatedWebhook defines model for RotatedWebhook.
+type RotatedWebhook struct {
+	// SignatureSecret Absent when the client chose it.
+	SignatureSecret *string `json:"signatureSecret,omitempty"`
+}
+
 // SSHKey defines model for SSHKey.
 type SSHKey struct {
 	CreatedAt time.Time `json:"createdAt"`
@@ -468,6 +480,27 @@ type TreeBranch struct {
 	State string `json:"state"`
 }
 
+// WebhookTest defines model for WebhookTest.
+type WebhookTest struct {
+	// DeliveryID Of the attempt; the header e2b-delivery-id.
+	DeliveryID string `json:"deliveryID"`
+	DurationMs int64  `json:"durationMs"`
+
+	// ErrorClass http_error, dns_error, timeout, transport_error, request_error, signature_error or canceled.
+	ErrorClass   *string `json:"errorClass,omitempty"`
+	ErrorMessage *string `json:"errorMessage,omitempty"`
+
+	// EventID Of the event; the header webhook-id.
+	EventID string `json:"eventID"`
+
+	// ResponseBody Its first 4 KiB.
+	ResponseBody *string `json:"responseBody,omitempty"`
+
+	// StatusCode Of the answer
+	StatusCode *int `json:"statusCode,omitempty"`
+	Success    bool `json:"success"`
+}
+
 // Accept defines model for accept.
 type Accept = string
 
@@ -491,6 +524,9 @@ type Type = string
 
 // Upgrade defines model for upgrade.
 type Upgrade = string
+
+// WebhookID defines model for webhookID.
+type WebhookID = string
 
 // Events defines model for Events.
 type Events = EventPage
@@ -660,6 +696,9 @@ type RollbackSandboxJSONRequestBody RollbackSandboxJSONBody
 // AddSSHKeyJSONRequestBody defines body for AddSSHKey for application/json ContentType.
 type AddSSHKeyJSONRequestBody = NewSSHKey
 
+// RotateWebhookJSONRequestBody defines body for RotateWebhook for application/json ContentType.
+type RotateWebhookJSONRequestBody = RotateWebhook
+
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
 
@@ -794,6 +833,15 @@ type ServerInterface interface {
 
 	// (GET /cay/v1/templates/{name}/export)
 	ExportTemplate(w http.ResponseWriter, r *http.Request, name string)
+
+	// (POST /cay/v1/webhooks/{webhookID}/deliveries/{eventID}/redeliver)
+	RedeliverWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID, eventID string)
+
+	// (POST /cay/v1/webhooks/{webhookID}/rotate)
+	RotateWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID)
+
+	// (POST /cay/v1/webhooks/{webhookID}/test)
+	TestWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID)
 }
 
 // Unimplemented server implementation that returns http.StatusNotImplemented for each endpoint.
@@ -1017,6 +1065,21 @@ func (_ Unimplemented) RemoveSSHKey(w http.ResponseWriter, r *http.Request, keyI
 
 // (GET /cay/v1/templates/{name}/export)
 func (_ Unimplemented) ExportTemplate(w http.ResponseWriter, r *http.Request, name string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/webhooks/{webhookID}/deliveries/{eventID}/redeliver)
+func (_ Unimplemented) RedeliverWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID, eventID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/webhooks/{webhookID}/rotate)
+func (_ Unimplemented) RotateWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/webhooks/{webhookID}/test)
+func (_ Unimplemented) TestWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2343,6 +2406,93 @@ func (siw *ServerInterfaceWrapper) ExportTemplate(w http.ResponseWriter, r *http
 	handler.ServeHTTP(w, r)
 }
 
+// RedeliverWebhook operation middleware
+func (siw *ServerInterfaceWrapper) RedeliverWebhook(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "webhookID" -------------
+	var webhookID WebhookID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "webhookID", chi.URLParam(r, "webhookID"), &webhookID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "webhookID", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "eventID" -------------
+	var eventID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "eventID", chi.URLParam(r, "eventID"), &eventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "eventID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RedeliverWebhook(w, r, webhookID, eventID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RotateWebhook operation middleware
+func (siw *ServerInterfaceWrapper) RotateWebhook(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "webhookID" -------------
+	var webhookID WebhookID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "webhookID", chi.URLParam(r, "webhookID"), &webhookID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "webhookID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RotateWebhook(w, r, webhookID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// TestWebhook operation middleware
+func (siw *ServerInterfaceWrapper) TestWebhook(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "webhookID" -------------
+	var webhookID WebhookID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "webhookID", chi.URLParam(r, "webhookID"), &webhookID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "webhookID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.TestWebhook(w, r, webhookID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 type UnescapedCookieParamError struct {
 	ParamName string
 	Err       error
@@ -2518,6 +2668,15 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/ssh", wrapper.ConnectSSH)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/webhooks/{webhookID}/test", wrapper.TestWebhook)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/webhooks/{webhookID}/rotate", wrapper.RotateWebhook)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/webhooks/{webhookID}/deliveries/{eventID}/redeliver", wrapper.RedeliverWebhook)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/ssh-keys", wrapper.ListSSHKeys)
@@ -3697,6 +3856,68 @@ func (response ExportTemplate200ApplicationZstdResponse) VisitExportTemplateResp
 	return err
 }
 
+type RedeliverWebhookRequestObject struct {
+	WebhookID WebhookID `json:"webhookID"`
+	EventID   string    `json:"eventID"`
+}
+
+type RedeliverWebhookResponseObject interface {
+	VisitRedeliverWebhookResponse(w http.ResponseWriter) error
+}
+
+type RedeliverWebhook202Response struct {
+}
+
+func (response RedeliverWebhook202Response) VisitRedeliverWebhookResponse(w http.ResponseWriter) error {
+	w.WriteHeader(202)
+	return nil
+}
+
+type RotateWebhookRequestObject struct {
+	WebhookID WebhookID `json:"webhookID"`
+	Body      *RotateWebhookJSONRequestBody
+}
+
+type RotateWebhookResponseObject interface {
+	VisitRotateWebhookResponse(w http.ResponseWriter) error
+}
+
+type RotateWebhook200JSONResponse RotatedWebhook
+
+func (response RotateWebhook200JSONResponse) VisitRotateWebhookResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type TestWebhookRequestObject struct {
+	WebhookID WebhookID `json:"webhookID"`
+}
+
+type TestWebhookResponseObject interface {
+	VisitTestWebhookResponse(w http.ResponseWriter) error
+}
+
+type TestWebhook200JSONResponse WebhookTest
+
+func (response TestWebhook200JSONResponse) VisitTestWebhookResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 
@@ -3831,6 +4052,15 @@ type StrictServerInterface interface {
 
 	// (GET /cay/v1/templates/{name}/export)
 	ExportTemplate(ctx context.Context, request ExportTemplateRequestObject) (ExportTemplateResponseObject, error)
+
+	// (POST /cay/v1/webhooks/{webhookID}/deliveries/{eventID}/redeliver)
+	RedeliverWebhook(ctx context.Context, request RedeliverWebhookRequestObject) (RedeliverWebhookResponseObject, error)
+
+	// (POST /cay/v1/webhooks/{webhookID}/rotate)
+	RotateWebhook(ctx context.Context, request RotateWebhookRequestObject) (RotateWebhookResponseObject, error)
+
+	// (POST /cay/v1/webhooks/{webhookID}/test)
+	TestWebhook(ctx context.Context, request TestWebhookRequestObject) (TestWebhookResponseObject, error)
 }
 
 type StrictHandlerFunc func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error)
@@ -5103,6 +5333,95 @@ func (sh *strictHandler) ExportTemplate(w http.ResponseWriter, r *http.Request, 
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ExportTemplateResponseObject); ok {
 		if err := validResponse.VisitExportTemplateResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RedeliverWebhook operation middleware
+func (sh *strictHandler) RedeliverWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID, eventID string) {
+	var request RedeliverWebhookRequestObject
+
+	request.WebhookID = webhookID
+	request.EventID = eventID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RedeliverWebhook(ctx, request.(RedeliverWebhookRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RedeliverWebhook")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RedeliverWebhookResponseObject); ok {
+		if err := validResponse.VisitRedeliverWebhookResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RotateWebhook operation middleware
+func (sh *strictHandler) RotateWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID) {
+	var request RotateWebhookRequestObject
+
+	request.WebhookID = webhookID
+
+	var body RotateWebhookJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RotateWebhook(ctx, request.(RotateWebhookRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RotateWebhook")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RotateWebhookResponseObject); ok {
+		if err := validResponse.VisitRotateWebhookResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// TestWebhook operation middleware
+func (sh *strictHandler) TestWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID) {
+	var request TestWebhookRequestObject
+
+	request.WebhookID = webhookID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.TestWebhook(ctx, request.(TestWebhookRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "TestWebhook")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(TestWebhookResponseObject); ok {
+		if err := validResponse.VisitTestWebhookResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

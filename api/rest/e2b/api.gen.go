@@ -121,6 +121,36 @@ type Lifecycle struct {
 	OnTimeout  string `json:"onTimeout"`
 }
 
+// LifecycleEvent defines model for LifecycleEvent.
+type LifecycleEvent struct {
+	EventData *struct {
+		Execution *struct {
+			// ExecutionTime milliseconds
+			ExecutionTime int64  `json:"execution_time"`
+			MemoryMb      int    `json:"memory_mb"`
+			StartedAt     string `json:"started_at"`
+			VcpuCount     int    `json:"vcpu_count"`
+		} `json:"execution,omitempty"`
+		KillReason    *string `json:"kill_reason,omitempty"`
+		NetworkEgress *struct {
+			AllowedCidrs   *[]string `json:"allowed_cidrs,omitempty"`
+			AllowedDomains *[]string `json:"allowed_domains,omitempty"`
+			DeniedCidrs    *[]string `json:"denied_cidrs,omitempty"`
+		} `json:"network_egress,omitempty"`
+		SandboxMetadata *StringMap `json:"sandbox_metadata,omitempty"`
+		SetTimeout      *string    `json:"set_timeout,omitempty"`
+	} `json:"eventData"`
+	ID                 string `json:"id"`
+	SandboxBuildID     string `json:"sandboxBuildId"`
+	SandboxExecutionID string `json:"sandboxExecutionId"`
+	SandboxID          string `json:"sandboxId"`
+	SandboxTeamID      string `json:"sandboxTeamId"`
+	SandboxTemplateID  string `json:"sandboxTemplateId"`
+	Timestamp          string `json:"timestamp"`
+	Type               string `json:"type"`
+	Version            string `json:"version"`
+}
+
 // ListedSandbox defines model for ListedSandbox.
 type ListedSandbox struct {
 	Alias      *string   `json:"alias,omitempty"`
@@ -507,11 +537,111 @@ type TemplateWithBuilds struct {
 	UpdatedAt     time.Time       `json:"updatedAt"`
 }
 
+// Webhook defines model for Webhook.
+type Webhook struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// DisabledReason Cay's own: why the server turned it off, gone or failing.
+	DisabledReason *string  `json:"disabledReason,omitempty"`
+	Enabled        bool     `json:"enabled"`
+	Events         []string `json:"events"`
+
+	// FailingSince Cay's own: the first of the attempts that failed since one succeeded.
+	FailingSince *time.Time `json:"failingSince,omitempty"`
+	ID           string     `json:"id"`
+	Name         string     `json:"name"`
+
+	// SignatureSecret Cay's own: of a new webhook, when Cay made it.
+	SignatureSecret *string `json:"signatureSecret,omitempty"`
+	TeamID          string  `json:"teamId"`
+	URL             string  `json:"url"`
+}
+
+// WebhookAttempt defines model for WebhookAttempt.
+type WebhookAttempt struct {
+	DurationMs   int64   `json:"durationMs"`
+	ErrorClass   *string `json:"errorClass"`
+	ErrorMessage *string `json:"errorMessage"`
+	EventID      string  `json:"eventId"`
+	EventType    string  `json:"eventType"`
+	ID           string  `json:"id"`
+
+	// NextAttemptAt Cay's own: when the event is sent again.
+	NextAttemptAt *time.Time `json:"nextAttemptAt,omitempty"`
+	RequestBody   string     `json:"requestBody"`
+
+	// RequestHeaders JSON, without signatures.
+	RequestHeaders string `json:"requestHeaders"`
+	RequestURL     string `json:"requestUrl"`
+
+	// ResponseBody Its first 4 KiB.
+	ResponseBody           *string   `json:"responseBody"`
+	ResponseHeaders        *string   `json:"responseHeaders"`
+	ResponseHTTPStatusCode *int      `json:"responseHttpStatusCode"`
+	SandboxID              string    `json:"sandboxId"`
+	Status                 string    `json:"status"`
+	TeamID                 string    `json:"teamId"`
+	Timestamp              time.Time `json:"timestamp"`
+	WebhookID              string    `json:"webhookId"`
+}
+
+// WebhookBucket defines model for WebhookBucket.
+type WebhookBucket struct {
+	DurationMs WebhookDurations `json:"durationMs"`
+	Failed     int              `json:"failed"`
+	Timestamp  time.Time        `json:"timestamp"`
+	Total      int              `json:"total"`
+}
+
+// WebhookChange E2B wants all but enabled for a new one. Without a signatureSecret, Cay makes one and tells it in the answer, this once.
+type WebhookChange struct {
+	Enabled         *bool     `json:"enabled,omitempty"`
+	Events          *[]string `json:"events,omitempty"`
+	Name            *string   `json:"name,omitempty"`
+	SignatureSecret *string   `json:"signatureSecret,omitempty"`
+	URL             *string   `json:"url,omitempty"`
+}
+
+// WebhookDeliveries defines model for WebhookDeliveries.
+type WebhookDeliveries struct {
+	Data       []WebhookDelivery `json:"data"`
+	NextCursor *string           `json:"nextCursor"`
+}
+
+// WebhookDelivery defines model for WebhookDelivery.
+type WebhookDelivery struct {
+	Attempts  []WebhookAttempt `json:"attempts"`
+	EventID   string           `json:"eventId"`
+	EventType string           `json:"eventType"`
+	SandboxID string           `json:"sandboxId"`
+}
+
+// WebhookDurations defines model for WebhookDurations.
+type WebhookDurations struct {
+	Average int64 `json:"average"`
+	Maximum int64 `json:"maximum"`
+	Minimum int64 `json:"minimum"`
+}
+
+// WebhookStats defines model for WebhookStats.
+type WebhookStats struct {
+	Buckets    []WebhookBucket  `json:"buckets"`
+	DurationMs WebhookDurations `json:"durationMs"`
+	Failed     int              `json:"failed"`
+	Total      int              `json:"total"`
+}
+
 // BuildID defines model for buildID.
 type BuildID = string
 
 // End defines model for end.
 type End = int64
+
+// EventLimit defines model for eventLimit.
+type EventLimit = int32
+
+// EventTypes defines model for eventTypes.
+type EventTypes = []string
 
 // IdempotencyKey defines model for idempotencyKey.
 type IdempotencyKey = string
@@ -531,6 +661,12 @@ type Metadata = string
 // NextToken defines model for nextToken.
 type NextToken = string
 
+// Offset defines model for offset.
+type Offset = int32
+
+// OrderAsc defines model for orderAsc.
+type OrderAsc = bool
+
 // SandboxID defines model for sandboxID.
 type SandboxID = string
 
@@ -545,6 +681,9 @@ type TeamIDPath = string
 
 // TemplateID defines model for templateID.
 type TemplateID = string
+
+// WebhookID defines model for webhookID.
+type WebhookID = string
 
 // RequestedBuild defines model for RequestedBuild.
 type RequestedBuild struct {
@@ -564,6 +703,45 @@ type CreateKeyJSONBody struct {
 // UpdateKeyJSONBody defines parameters for UpdateKey.
 type UpdateKeyJSONBody struct {
 	Name *string `json:"name,omitempty"`
+}
+
+// ListLifecycleEventsParams defines parameters for ListLifecycleEvents.
+type ListLifecycleEventsParams struct {
+	Offset *Offset `form:"offset,omitempty" json:"offset,omitempty"`
+
+	// Limit 1 to 100; 10 when it is not there.
+	Limit    *EventLimit `form:"limit,omitempty" json:"limit,omitempty"`
+	OrderAsc *OrderAsc   `form:"orderAsc,omitempty" json:"orderAsc,omitempty"`
+	Types    *EventTypes `form:"types,omitempty" json:"types,omitempty"`
+}
+
+// ListLifecycleEventsOfSandboxParams defines parameters for ListLifecycleEventsOfSandbox.
+type ListLifecycleEventsOfSandboxParams struct {
+	Offset *Offset `form:"offset,omitempty" json:"offset,omitempty"`
+
+	// Limit 1 to 100; 10 when it is not there.
+	Limit    *EventLimit `form:"limit,omitempty" json:"limit,omitempty"`
+	OrderAsc *OrderAsc   `form:"orderAsc,omitempty" json:"orderAsc,omitempty"`
+	Types    *EventTypes `form:"types,omitempty" json:"types,omitempty"`
+}
+
+// ListWebhookDeliveriesParams defines parameters for ListWebhookDeliveries.
+type ListWebhookDeliveriesParams struct {
+	Cursor   *string    `form:"cursor,omitempty" json:"cursor,omitempty"`
+	Limit    *int32     `form:"limit,omitempty" json:"limit,omitempty"`
+	OrderAsc *OrderAsc  `form:"orderAsc,omitempty" json:"orderAsc,omitempty"`
+	Start    *time.Time `form:"start,omitempty" json:"start,omitempty"`
+	End      *time.Time `form:"end,omitempty" json:"end,omitempty"`
+
+	// DeliveryStatus Of the last attempt, success or failed; several with commas.
+	DeliveryStatus *[]string `form:"deliveryStatus,omitempty" json:"deliveryStatus,omitempty"`
+	EventType      *[]string `form:"eventType,omitempty" json:"eventType,omitempty"`
+}
+
+// GetWebhookStatsParams defines parameters for GetWebhookStats.
+type GetWebhookStatsParams struct {
+	Start *time.Time `form:"start,omitempty" json:"start,omitempty"`
+	End   *time.Time `form:"end,omitempty" json:"end,omitempty"`
 }
 
 // ListRunningSandboxesParams defines parameters for ListRunningSandboxes.
@@ -832,6 +1010,12 @@ type CreateKeyJSONRequestBody CreateKeyJSONBody
 // UpdateKeyJSONRequestBody defines body for UpdateKey for application/json ContentType.
 type UpdateKeyJSONRequestBody UpdateKeyJSONBody
 
+// CreateWebhookJSONRequestBody defines body for CreateWebhook for application/json ContentType.
+type CreateWebhookJSONRequestBody = WebhookChange
+
+// UpdateWebhookJSONRequestBody defines body for UpdateWebhook for application/json ContentType.
+type UpdateWebhookJSONRequestBody = WebhookChange
+
 // CreateSandboxJSONRequestBody defines body for CreateSandbox for application/json ContentType.
 type CreateSandboxJSONRequestBody = NewSandbox
 
@@ -909,6 +1093,33 @@ type ServerInterface interface {
 
 	// (GET /default-templates)
 	ListDefaultTemplates(w http.ResponseWriter, r *http.Request)
+
+	// (GET /events/sandboxes)
+	ListLifecycleEvents(w http.ResponseWriter, r *http.Request, params ListLifecycleEventsParams)
+
+	// (GET /events/sandboxes/{sandboxID})
+	ListLifecycleEventsOfSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params ListLifecycleEventsOfSandboxParams)
+
+	// (GET /events/webhooks)
+	ListWebhooks(w http.ResponseWriter, r *http.Request)
+
+	// (POST /events/webhooks)
+	CreateWebhook(w http.ResponseWriter, r *http.Request)
+
+	// (DELETE /events/webhooks/{webhookID})
+	DeleteWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID)
+
+	// (GET /events/webhooks/{webhookID})
+	GetWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID)
+
+	// (PATCH /events/webhooks/{webhookID})
+	UpdateWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID)
+
+	// (GET /events/webhooks/{webhookID}/deliveries)
+	ListWebhookDeliveries(w http.ResponseWriter, r *http.Request, webhookID WebhookID, params ListWebhookDeliveriesParams)
+
+	// (GET /events/webhooks/{webhookID}/stats)
+	GetWebhookStats(w http.ResponseWriter, r *http.Request, webhookID WebhookID, params GetWebhookStatsParams)
 
 	// (GET /health)
 	GetHealth(w http.ResponseWriter, r *http.Request)
@@ -1093,6 +1304,51 @@ func (_ Unimplemented) UpdateKey(w http.ResponseWriter, r *http.Request, keyID s
 
 // (GET /default-templates)
 func (_ Unimplemented) ListDefaultTemplates(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /events/sandboxes)
+func (_ Unimplemented) ListLifecycleEvents(w http.ResponseWriter, r *http.Request, params ListLifecycleEventsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /events/sandboxes/{sandboxID})
+func (_ Unimplemented) ListLifecycleEventsOfSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params ListLifecycleEventsOfSandboxParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /events/webhooks)
+func (_ Unimplemented) ListWebhooks(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /events/webhooks)
+func (_ Unimplemented) CreateWebhook(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /events/webhooks/{webhookID})
+func (_ Unimplemented) DeleteWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /events/webhooks/{webhookID})
+func (_ Unimplemented) GetWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PATCH /events/webhooks/{webhookID})
+func (_ Unimplemented) UpdateWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /events/webhooks/{webhookID}/deliveries)
+func (_ Unimplemented) ListWebhookDeliveries(w http.ResponseWriter, r *http.Request, webhookID WebhookID, params ListWebhookDeliveriesParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /events/webhooks/{webhookID}/stats)
+func (_ Unimplemented) GetWebhookStats(w http.ResponseWriter, r *http.Request, webhookID WebhookID, params GetWebhookStatsParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1450,6 +1706,440 @@ func (siw *ServerInterfaceWrapper) ListDefaultTemplates(w http.ResponseWriter, r
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListDefaultTemplates(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListLifecycleEvents operation middleware
+func (siw *ServerInterfaceWrapper) ListLifecycleEvents(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListLifecycleEventsParams
+
+	// ------------- Optional query parameter "offset" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "offset", r.URL.Query(), &params.Offset, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "offset"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "offset", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "orderAsc" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "orderAsc", r.URL.Query(), &params.OrderAsc, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "orderAsc"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "orderAsc", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "types" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "types", r.URL.Query(), &params.Types, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "types"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "types", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListLifecycleEvents(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListLifecycleEventsOfSandbox operation middleware
+func (siw *ServerInterfaceWrapper) ListLifecycleEventsOfSandbox(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListLifecycleEventsOfSandboxParams
+
+	// ------------- Optional query parameter "offset" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "offset", r.URL.Query(), &params.Offset, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "offset"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "offset", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "orderAsc" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "orderAsc", r.URL.Query(), &params.OrderAsc, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "orderAsc"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "orderAsc", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "types" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "types", r.URL.Query(), &params.Types, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "types"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "types", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListLifecycleEventsOfSandbox(w, r, sandboxID, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListWebhooks operation middleware
+func (siw *ServerInterfaceWrapper) ListWebhooks(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListWebhooks(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateWebhook operation middleware
+func (siw *ServerInterfaceWrapper) CreateWebhook(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateWebhook(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteWebhook operation middleware
+func (siw *ServerInterfaceWrapper) DeleteWebhook(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "webhookID" -------------
+	var webhookID WebhookID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "webhookID", chi.URLParam(r, "webhookID"), &webhookID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "webhookID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteWebhook(w, r, webhookID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetWebhook operation middleware
+func (siw *ServerInterfaceWrapper) GetWebhook(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "webhookID" -------------
+	var webhookID WebhookID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "webhookID", chi.URLParam(r, "webhookID"), &webhookID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "webhookID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetWebhook(w, r, webhookID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateWebhook operation middleware
+func (siw *ServerInterfaceWrapper) UpdateWebhook(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "webhookID" -------------
+	var webhookID WebhookID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "webhookID", chi.URLParam(r, "webhookID"), &webhookID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "webhookID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateWebhook(w, r, webhookID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListWebhookDeliveries operation middleware
+func (siw *ServerInterfaceWrapper) ListWebhookDeliveries(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "webhookID" -------------
+	var webhookID WebhookID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "webhookID", chi.URLParam(r, "webhookID"), &webhookID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "webhookID", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListWebhookDeliveriesParams
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "orderAsc" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "orderAsc", r.URL.Query(), &params.OrderAsc, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "orderAsc"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "orderAsc", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "start" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "start", r.URL.Query(), &params.Start, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "start"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "start", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "end" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "end", r.URL.Query(), &params.End, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "end"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "end", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "deliveryStatus" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "deliveryStatus", r.URL.Query(), &params.DeliveryStatus, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "deliveryStatus"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "deliveryStatus", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "eventType" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "eventType", r.URL.Query(), &params.EventType, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "eventType"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "eventType", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListWebhookDeliveries(w, r, webhookID, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetWebhookStats operation middleware
+func (siw *ServerInterfaceWrapper) GetWebhookStats(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "webhookID" -------------
+	var webhookID WebhookID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "webhookID", chi.URLParam(r, "webhookID"), &webhookID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "webhookID", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetWebhookStatsParams
+
+	// ------------- Optional query parameter "start" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "start", r.URL.Query(), &params.Start, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "start"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "start", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "end" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "end", r.URL.Query(), &params.End, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "end"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "end", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetWebhookStats(w, r, webhookID, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3615,6 +4305,33 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Get(options.BaseURL+"/snapshots", wrapper.ListSnapshots)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/events/sandboxes", wrapper.ListLifecycleEvents)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/events/sandboxes/{sandboxID}", wrapper.ListLifecycleEventsOfSandbox)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/events/webhooks", wrapper.ListWebhooks)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/events/webhooks", wrapper.CreateWebhook)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/events/webhooks/{webhookID}", wrapper.DeleteWebhook)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/events/webhooks/{webhookID}", wrapper.GetWebhook)
+	})
+	r.Group(func(r chi.Router) {
+		r.Patch(options.BaseURL+"/events/webhooks/{webhookID}", wrapper.UpdateWebhook)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/events/webhooks/{webhookID}/deliveries", wrapper.ListWebhookDeliveries)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/events/webhooks/{webhookID}/stats", wrapper.GetWebhookStats)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/secrets", wrapper.ListSecrets)
 	})
 	r.Group(func(r chi.Router) {
@@ -3838,6 +4555,201 @@ type ListDefaultTemplatesResponseObject interface {
 type ListDefaultTemplates200JSONResponse []Template
 
 func (response ListDefaultTemplates200JSONResponse) VisitListDefaultTemplatesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListLifecycleEventsRequestObject struct {
+	Params ListLifecycleEventsParams
+}
+
+type ListLifecycleEventsResponseObject interface {
+	VisitListLifecycleEventsResponse(w http.ResponseWriter) error
+}
+
+type ListLifecycleEvents200JSONResponse []LifecycleEvent
+
+func (response ListLifecycleEvents200JSONResponse) VisitListLifecycleEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListLifecycleEventsOfSandboxRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Params    ListLifecycleEventsOfSandboxParams
+}
+
+type ListLifecycleEventsOfSandboxResponseObject interface {
+	VisitListLifecycleEventsOfSandboxResponse(w http.ResponseWriter) error
+}
+
+type ListLifecycleEventsOfSandbox200JSONResponse []LifecycleEvent
+
+func (response ListLifecycleEventsOfSandbox200JSONResponse) VisitListLifecycleEventsOfSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListWebhooksRequestObject struct {
+}
+
+type ListWebhooksResponseObject interface {
+	VisitListWebhooksResponse(w http.ResponseWriter) error
+}
+
+type ListWebhooks200JSONResponse []Webhook
+
+func (response ListWebhooks200JSONResponse) VisitListWebhooksResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateWebhookRequestObject struct {
+	Body *CreateWebhookJSONRequestBody
+}
+
+type CreateWebhookResponseObject interface {
+	VisitCreateWebhookResponse(w http.ResponseWriter) error
+}
+
+type CreateWebhook201JSONResponse Webhook
+
+func (response CreateWebhook201JSONResponse) VisitCreateWebhookResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteWebhookRequestObject struct {
+	WebhookID WebhookID `json:"webhookID"`
+}
+
+type DeleteWebhookResponseObject interface {
+	VisitDeleteWebhookResponse(w http.ResponseWriter) error
+}
+
+type DeleteWebhook200Response struct {
+}
+
+func (response DeleteWebhook200Response) VisitDeleteWebhookResponse(w http.ResponseWriter) error {
+	w.WriteHeader(200)
+	return nil
+}
+
+type GetWebhookRequestObject struct {
+	WebhookID WebhookID `json:"webhookID"`
+}
+
+type GetWebhookResponseObject interface {
+	VisitGetWebhookResponse(w http.ResponseWriter) error
+}
+
+type GetWebhook200JSONResponse Webhook
+
+func (response GetWebhook200JSONResponse) VisitGetWebhookResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateWebhookRequestObject struct {
+	WebhookID WebhookID `json:"webhookID"`
+	Body      *UpdateWebhookJSONRequestBody
+}
+
+type UpdateWebhookResponseObject interface {
+	VisitUpdateWebhookResponse(w http.ResponseWriter) error
+}
+
+type UpdateWebhook200JSONResponse Webhook
+
+func (response UpdateWebhook200JSONResponse) VisitUpdateWebhookResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListWebhookDeliveriesRequestObject struct {
+	WebhookID WebhookID `json:"webhookID"`
+	Params    ListWebhookDeliveriesParams
+}
+
+type ListWebhookDeliveriesResponseObject interface {
+	VisitListWebhookDeliveriesResponse(w http.ResponseWriter) error
+}
+
+type ListWebhookDeliveries200JSONResponse WebhookDeliveries
+
+func (response ListWebhookDeliveries200JSONResponse) VisitListWebhookDeliveriesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetWebhookStatsRequestObject struct {
+	WebhookID WebhookID `json:"webhookID"`
+	Params    GetWebhookStatsParams
+}
+
+type GetWebhookStatsResponseObject interface {
+	VisitGetWebhookStatsResponse(w http.ResponseWriter) error
+}
+
+type GetWebhookStats200JSONResponse WebhookStats
+
+func (response GetWebhookStats200JSONResponse) VisitGetWebhookStatsResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -5072,6 +5984,33 @@ type StrictServerInterface interface {
 	// (GET /default-templates)
 	ListDefaultTemplates(ctx context.Context, request ListDefaultTemplatesRequestObject) (ListDefaultTemplatesResponseObject, error)
 
+	// (GET /events/sandboxes)
+	ListLifecycleEvents(ctx context.Context, request ListLifecycleEventsRequestObject) (ListLifecycleEventsResponseObject, error)
+
+	// (GET /events/sandboxes/{sandboxID})
+	ListLifecycleEventsOfSandbox(ctx context.Context, request ListLifecycleEventsOfSandboxRequestObject) (ListLifecycleEventsOfSandboxResponseObject, error)
+
+	// (GET /events/webhooks)
+	ListWebhooks(ctx context.Context, request ListWebhooksRequestObject) (ListWebhooksResponseObject, error)
+
+	// (POST /events/webhooks)
+	CreateWebhook(ctx context.Context, request CreateWebhookRequestObject) (CreateWebhookResponseObject, error)
+
+	// (DELETE /events/webhooks/{webhookID})
+	DeleteWebhook(ctx context.Context, request DeleteWebhookRequestObject) (DeleteWebhookResponseObject, error)
+
+	// (GET /events/webhooks/{webhookID})
+	GetWebhook(ctx context.Context, request GetWebhookRequestObject) (GetWebhookResponseObject, error)
+
+	// (PATCH /events/webhooks/{webhookID})
+	UpdateWebhook(ctx context.Context, request UpdateWebhookRequestObject) (UpdateWebhookResponseObject, error)
+
+	// (GET /events/webhooks/{webhookID}/deliveries)
+	ListWebhookDeliveries(ctx context.Context, request ListWebhookDeliveriesRequestObject) (ListWebhookDeliveriesResponseObject, error)
+
+	// (GET /events/webhooks/{webhookID}/stats)
+	GetWebhookStats(ctx context.Context, request GetWebhookStatsRequestObject) (GetWebhookStatsResponseObject, error)
+
 	// (GET /health)
 	GetHealth(ctx context.Context, request GetHealthRequestObject) (GetHealthResponseObject, error)
 
@@ -5399,6 +6338,253 @@ func (sh *strictHandler) ListDefaultTemplates(w http.ResponseWriter, r *http.Req
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ListDefaultTemplatesResponseObject); ok {
 		if err := validResponse.VisitListDefaultTemplatesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListLifecycleEvents operation middleware
+func (sh *strictHandler) ListLifecycleEvents(w http.ResponseWriter, r *http.Request, params ListLifecycleEventsParams) {
+	var request ListLifecycleEventsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListLifecycleEvents(ctx, request.(ListLifecycleEventsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListLifecycleEvents")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListLifecycleEventsResponseObject); ok {
+		if err := validResponse.VisitListLifecycleEventsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListLifecycleEventsOfSandbox operation middleware
+func (sh *strictHandler) ListLifecycleEventsOfSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params ListLifecycleEventsOfSandboxParams) {
+	var request ListLifecycleEventsOfSandboxRequestObject
+
+	request.SandboxID = sandboxID
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListLifecycleEventsOfSandbox(ctx, request.(ListLifecycleEventsOfSandboxRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListLifecycleEventsOfSandbox")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListLifecycleEventsOfSandboxResponseObject); ok {
+		if err := validResponse.VisitListLifecycleEventsOfSandboxResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListWebhooks operation middleware
+func (sh *strictHandler) ListWebhooks(w http.ResponseWriter, r *http.Request) {
+	var request ListWebhooksRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListWebhooks(ctx, request.(ListWebhooksRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListWebhooks")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListWebhooksResponseObject); ok {
+		if err := validResponse.VisitListWebhooksResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateWebhook operation middleware
+func (sh *strictHandler) CreateWebhook(w http.ResponseWriter, r *http.Request) {
+	var request CreateWebhookRequestObject
+
+	var body CreateWebhookJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateWebhook(ctx, request.(CreateWebhookRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateWebhook")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateWebhookResponseObject); ok {
+		if err := validResponse.VisitCreateWebhookResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// DeleteWebhook operation middleware
+func (sh *strictHandler) DeleteWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID) {
+	var request DeleteWebhookRequestObject
+
+	request.WebhookID = webhookID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.DeleteWebhook(ctx, request.(DeleteWebhookRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeleteWebhook")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(DeleteWebhookResponseObject); ok {
+		if err := validResponse.VisitDeleteWebhookResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetWebhook operation middleware
+func (sh *strictHandler) GetWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID) {
+	var request GetWebhookRequestObject
+
+	request.WebhookID = webhookID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetWebhook(ctx, request.(GetWebhookRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetWebhook")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetWebhookResponseObject); ok {
+		if err := validResponse.VisitGetWebhookResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// UpdateWebhook operation middleware
+func (sh *strictHandler) UpdateWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID) {
+	var request UpdateWebhookRequestObject
+
+	request.WebhookID = webhookID
+
+	var body UpdateWebhookJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.UpdateWebhook(ctx, request.(UpdateWebhookRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "UpdateWebhook")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(UpdateWebhookResponseObject); ok {
+		if err := validResponse.VisitUpdateWebhookResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListWebhookDeliveries operation middleware
+func (sh *strictHandler) ListWebhookDeliveries(w http.ResponseWriter, r *http.Request, webhookID WebhookID, params ListWebhookDeliveriesParams) {
+	var request ListWebhookDeliveriesRequestObject
+
+	request.WebhookID = webhookID
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListWebhookDeliveries(ctx, request.(ListWebhookDeliveriesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListWebhookDeliveries")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListWebhookDeliveriesResponseObject); ok {
+		if err := validResponse.VisitListWebhookDeliveriesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetWebhookStats operation middleware
+func (sh *strictHandler) GetWebhookStats(w http.ResponseWriter, r *http.Request, webhookID WebhookID, params GetWebhookStatsParams) {
+	var request GetWebhookStatsRequestObject
+
+	request.WebhookID = webhookID
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetWebhookStats(ctx, request.(GetWebhookStatsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetWebhookStats")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetWebhookStatsResponseObject); ok {
+		if err := validResponse.VisitGetWebhookStatsResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -78,6 +78,9 @@ type Networks struct {
 	// Opened are ranges that the operator opens. They open none of the host's
 	// own addresses.
 	Opened []netip.Prefix
+	// Trusted are ranges that count as outside whatever else holds, the host's
+	// own addresses among them.
+	Trusted []netip.Prefix
 	// Closed are further ranges that are closed, such as the sandboxes'.
 	Closed []netip.Prefix
 	// Own lists the host's addresses with their networks, in place of the
@@ -88,6 +91,10 @@ type Networks struct {
 // Outside reports whether an address is outside.
 func (n Networks) Outside(a netip.Addr) (bool, error) {
 	a = a.Unmap().WithZone("")
+	in := func(p netip.Prefix) bool { return p.Contains(a) }
+	if slices.ContainsFunc(n.Trusted, in) {
+		return true, nil
+	}
 	list := n.Own
 	if list == nil {
 		list = hostAddresses
@@ -103,7 +110,6 @@ func (n Networks) Outside(a netip.Addr) (bool, error) {
 		}
 		near = near || Neighbourhood(p).Contains(a)
 	}
-	in := func(p netip.Prefix) bool { return p.Contains(a) }
 	switch {
 	case slices.ContainsFunc(n.Closed, in):
 		return false, nil

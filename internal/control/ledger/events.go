@@ -26,7 +26,10 @@ const (
 // Data are keys and values by turns; empty values are left out. Any text is fit
 // to be shown.
 func NewEvent(who cay.Caller, s cay.Sandbox, what cay.EventType, reason string, data ...string) cay.Event {
-	out := cay.Event{Team: s.Team, Sandbox: s.ID, Type: what, Reason: reason, At: Now(), Data: make(map[string]string)}
+	out := cay.Event{Team: s.Team, Sandbox: s.ID, Type: what, Reason: reason, At: Now(), Data: make(map[string]string), Instance: s.Instance}
+	if what == cay.SandboxNetworkChanged {
+		out.Outwards = &cay.Outwards{Allow: s.Network.AllowOut, Deny: s.Network.DenyOut}
+	}
 	for i := 0; i+1 < len(data) && len(out.Data) < MaxData; i += 2 {
 		if data[i+1] != "" {
 			out.Data[Fit(data[i], MaxKey)] = Fit(data[i+1], MaxValue)

@@ -16,6 +16,8 @@ var pathIDs = map[string]func(string) bool{
 	"checkpointID": cay.ValidID,
 	"buildID":      cay.ValidUUID,
 	"keyID":        cay.ValidUUID,
+	"webhookID":    cay.ValidUUID,
+	"eventID":      cay.ValidUUID,
 }
 
 // checkIDs refuses an id of the path that nothing can have, before anything is

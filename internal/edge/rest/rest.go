@@ -24,6 +24,7 @@ import (
 	"github.com/cay-run/cay/internal/control/builds"
 	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/control/lifecycle"
+	"github.com/cay-run/cay/internal/control/webhooks"
 	"github.com/cay-run/cay/internal/trail"
 )
 
@@ -39,6 +40,7 @@ type Config struct {
 	Sandboxes *lifecycle.Controller
 	Builds    *builds.Queue
 	Accounts  *accounts.Accounts
+	Webhooks  *webhooks.Hooks
 	Auth      *auth.Auth
 	Domain    string
 	Links     Links
@@ -81,6 +83,7 @@ type server struct {
 	sandboxes *lifecycle.Controller
 	builds    *builds.Queue
 	accounts  *accounts.Accounts
+	webhooks  *webhooks.Hooks
 	auth      *auth.Auth
 	domain    string
 	links     Links
@@ -100,7 +103,7 @@ var _ e2b.StrictServerInterface = (*server)(nil)
 func New(cfg Config) http.Handler {
 	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
-	s.defaults = cfg.Defaults
+	s.defaults, s.webhooks = cfg.Defaults, cfg.Webhooks
 	if s.explain == nil {
 		s.explain = func(err error) error { return err }
 	}

@@ -80,6 +80,7 @@ func newWorld(t testing.TB, domain string) *world {
 		t.Fatal(err)
 	}
 	w.handler = rest.New(rest.Config{Fleet: w.control.Catalogue, Sandboxes: w.control.Controller, Builds: w.control.Queue, Accounts: w.control.Accounts, Auth: cfg.Auth, Domain: domain,
+		Webhooks: w.control.Hooks,
 		Defaults: map[string]string{"base": "what base is for"}})
 	server := httptest.NewServer(w.handler)
 	t.Cleanup(server.Close)

@@ -1,0 +1,197 @@
+package webhooks
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
+)
+
+const (
+	mostAtOnce = 32 // attempts of all webhooks
+	mostAiling = 16 // attempts of webhooks whose last attempt failed; they have places of their own
+	// grace is how long attempts may go on when the server ends.
+	grace = 2 * time.Second
+	// recordMost is how many attempts one transaction records.
+	recordMost = 64
+	pruneEvery = time.Hour
+)
+
+// outcome is an attempt that was made and is to be recorded.
+type outcome struct {
+	line    *line
+	attempt cay.WebhookAttempt
+}
+
+// Run sends until ctx ends. Attempts that are under way then may go on for a
+// moment, and are recorded.
+func (h *Hooks) Run(ctx context.Context) {
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var lines, others sync.WaitGroup
+	ended := make(chan struct{})
+	others.Go(func() { h.record(ctx, ended) })
+	others.Go(func() { h.pruneAlways(ctx) })
+	h.mu.Lock()
+	h.start = func(l *line) {
+		lines.Go(func() {
+			l.run(ctx, work)
+			if err := l.save(context.WithoutCancel(ctx)); err != nil {
+				h.log.Error("cannot record how far a webhook is", "webhook", l.id, "err", err)
+			}
+		})
+	}
+	h.mu.Unlock()
+	h.startAll(ctx)
+	<-ctx.Done()
+	h.mu.Lock()
+	h.start = nil
+	clear(h.lines)
+	h.mu.Unlock()
+	defer time.AfterFunc(grace, stop).Stop()
+	lines.Wait()
+	close(ended)
+	others.Wait()
+}
+
+// startAll starts the lines of all webhooks. It tries until it can read them.
+func (h *Hooks) startAll(ctx context.Context) {
+	for ctx.Err() == nil {
+		list, err := h.store.Webhooks(ctx, "")
+		for _, w := range list {
+			if w.Enabled {
+				h.look(w)
+			}
+		}
+		if err == nil {
+			return
+		}
+		h.log.Error("cannot read the webhooks", "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(failedWait):
+		}
+	}
+}
+
+// look has the line of a webhook look at it again, and starts one where there
+// is none.
+func (h *Hooks) look(w cay.Webhook) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.start == nil {
+		return
+	}
+	l := h.lines[w.ID]
+	if l == nil {
+		l = newLine(h, w.Team, w.ID)
+		h.lines[w.ID] = l
+		h.start(l)
+		return
+	}
+	l.mu.Lock()
+	l.again, l.stale = true, true
+	l.mu.Unlock()
+	l.poke()
+}
+
+// leave ends a line that has nothing to do, unless its webhook was changed since
+// it looked.
+func (h *Hooks) leave(l *line) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.again {
+		l.again = false
+		return false
+	}
+	if h.lines[l.id] == l {
+		delete(h.lines, l.id)
+	}
+	return true
+}
+
+// record records outcomes until ended is closed: all that came while the
+// transaction before was written are in the next one.
+func (h *Hooks) record(ctx context.Context, ended <-chan struct{}) {
+	for {
+		var list []outcome
+		select {
+		case <-ended:
+			return
+		case o := <-h.outcomes:
+			list = append(list, o)
+		}
+		for more := true; more && len(list) < recordMost; {
+			select {
+			case o := <-h.outcomes:
+				list = append(list, o)
+			default:
+				more = false
+			}
+		}
+		h.recordAll(ctx, list)
+	}
+}
+
+// recordAll records outcomes. While it cannot, nothing more is sent: an attempt
+// without a record would be made again. At the end of the server it gives up.
+func (h *Hooks) recordAll(ctx context.Context, list []outcome) {
+	var attempts []cay.WebhookAttempt
+	var progress []store.WebhookProgress
+	woken := map[cay.TeamID]bool{}
+	for _, o := range list {
+		p := o.line.settle(o.attempt)
+		attempts, progress = append(attempts, o.attempt), append(progress, p)
+		woken[o.attempt.Team] = woken[o.attempt.Team] || len(p.Events) > 0
+	}
+	err := h.tryRecord(ctx, attempts, progress)
+	for _, o := range list {
+		if err != nil {
+			o.line.unsettle(o.attempt)
+		}
+		o.line.done(o.attempt)
+	}
+	for team, is := range woken {
+		if is {
+			h.ledger.Wake(team)
+		}
+	}
+}
+
+// tryRecord records until it succeeds, or ctx has ended and it failed.
+func (h *Hooks) tryRecord(ctx context.Context, attempts []cay.WebhookAttempt, progress []store.WebhookProgress) error {
+	for {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
+		err := h.store.RecordAttempts(within, attempts, progress)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		h.log.Error("cannot record attempts of webhooks", "attempts", len(attempts), "err", err)
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(failedWait):
+		}
+	}
+}
+
+func (h *Hooks) pruneAlways(ctx context.Context) {
+	tick := time.NewTicker(pruneEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if _, err := h.store.PruneAttempts(ctx, time.Now().Add(-KeepAttempts)); err != nil && ctx.Err() == nil {
+			h.log.Error("cannot forget old attempts of webhooks", "err", err)
+		}
+	}
+}
