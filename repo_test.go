@@ -81,6 +81,8 @@ var groups = map[string][]string{
 	"internal/operator": everything,
 	"internal/server":   everything,
 	"test":              everything,
+
+	"internal/telemetry": {"", "internal/trail", "internal/machine"},
 }
 
 var everything = []string{"", "api", "client", "internal"}
@@ -170,7 +172,8 @@ func TestOneImporter(t *testing.T) {
 		"github.com/go-chi/chi/v5":       "internal/edge/rest",
 
 		"github.com/google/go-containerregistry": "internal/template/oci",
-		"github.com/prometheus/client_golang":    "internal/server",
+		"github.com/prometheus/client_golang":    "internal/telemetry",
+		"go.opentelemetry.io":                    "internal/telemetry",
 		"github.com/caddyserver/certmagic":       "internal/edge/certs",
 		"github.com/moby/buildkit":               "internal/template/dockerfile",
 	}

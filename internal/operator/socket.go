@@ -33,7 +33,7 @@ func (d *Desk) Listen(ctx context.Context) (net.Listener, error) {
 // Serve answers on the socket until ctx ends and every request has ended.
 func (d *Desk) Serve(ctx context.Context, l net.Listener) {
 	face := &http.Server{
-		Handler: trail.Follow(d.routes()), ReadHeaderTimeout: time.Minute,
+		Handler: trail.Follow(trail.Operator, d.routes()), ReadHeaderTimeout: time.Minute,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	over := make(chan struct{})

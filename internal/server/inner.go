@@ -77,7 +77,7 @@ func (s *Server) innerServer() *http.Server {
 		face = onlyTLS(face)
 	}
 	return &http.Server{
-		Handler: trail.Follow(face), ReadHeaderTimeout: s.http.ReadHeaderTimeout, IdleTimeout: s.http.IdleTimeout,
-		Protocols: s.http.Protocols, ErrorLog: s.http.ErrorLog,
+		Handler: trail.Follow(trail.REST, face), ReadHeaderTimeout: s.http.ReadHeaderTimeout, IdleTimeout: s.http.IdleTimeout,
+		Protocols: s.http.Protocols, ErrorLog: s.http.ErrorLog, BaseContext: s.watched,
 	}
 }

@@ -38,6 +38,9 @@ func TestInner(t *testing.T) {
 	cfg := config.Default()
 	cfg.Data, cfg.TLS, cfg.Domain = t.TempDir(), config.TLSLocal, "cay.test:8443"
 	s := &Server{cfg: cfg, log: slog.New(slog.DiscardHandler), ready: make(chan struct{})}
+	if err := s.openTelemetry(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	s.proxy = proxy.New(proxy.Config{
 		Domain: cfg.Domain, Paths: true,
 		Lookup: func(cay.SandboxID) (proxy.Target, error) {

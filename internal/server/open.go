@@ -31,6 +31,8 @@ import (
 //
 //   - begin comes before anything in the directories is read: one server at a
 //     time has them.
+//   - The telemetry comes early, so that it is told of all that comes after, and
+//     sends its last spans when all is closed.
 //   - The records come before all that may write them, so that they are closed
 //     after it: a guest's connection asks for secrets, and a refusal is an event.
 //   - The machine comes next, without which nothing runs.
@@ -45,7 +47,7 @@ import (
 //   - The faces come last: nothing of theirs listens before Run.
 func (s *Server) open(ctx context.Context) error {
 	steps := []func(context.Context) error{
-		s.begin, s.openRecords, s.openMachine, s.openProxy, s.openNode, s.openTemplates, s.openControl, s.openFaces, s.publishBuilt,
+		s.begin, s.openTelemetry, s.openRecords, s.openMachine, s.openProxy, s.openNode, s.openTemplates, s.openControl, s.openFaces, s.openMetrics, s.publishBuilt,
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -80,6 +82,7 @@ func (s *Server) openRecords(ctx context.Context) (err error) {
 	if s.records, err = store.Open(ctx, operator.Host(s.cfg).Database(), s.sealer); err != nil {
 		return err
 	}
+	s.records.Observe(s.telemetry)
 	s.later(s.records.Close)
 	return nil
 }
@@ -238,10 +241,11 @@ func (s *Server) openFaces(context.Context) error {
 		Defaults: builtin.Descriptions(), Identity: s.identity,
 	})
 	s.http = &http.Server{
-		Handler:           trail.Follow(s.proxy.Wrap(s.requests.count(face))),
+		Handler:           trail.Follow(trail.REST, s.proxy.Wrap(s.requests.count(face))),
 		ReadHeaderTimeout: time.Minute,
 		IdleTimeout:       idleTime,
 		Protocols:         new(http.Protocols),
+		BaseContext:       s.watched,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	s.http.RegisterOnShutdown(s.control.EndStreams)

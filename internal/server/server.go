@@ -33,6 +33,7 @@ import (
 	"github.com/cay-run/cay/internal/operator"
 	"github.com/cay-run/cay/internal/operator/doctor"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/telemetry"
 	"github.com/cay-run/cay/internal/template/build"
 	"github.com/cay-run/cay/internal/template/builtin"
 	"github.com/cay-run/cay/internal/template/oci"
@@ -80,6 +81,7 @@ type Server struct {
 	// adminToken opens all teams.
 	adminToken string
 
+	telemetry *telemetry.Telemetry
 	host      *host.Machine
 	diverted  sync.WaitGroup // that serve what the packet filter diverts
 	records   *store.SQLite
@@ -102,6 +104,7 @@ type Server struct {
 	tls       *tls.Config  // nil without certificates; http.Server changes one that it is given
 	http      *http.Server
 	listener  net.Listener // from Run on
+	metricsAt net.Addr     // of the metrics page, from Run on; nil for none
 
 	ready   chan struct{}
 	down    sync.Once // that the data directory's file system is
@@ -143,7 +146,7 @@ func (s *Server) Run(ctx context.Context) error {
 		defer l.Close()
 	}
 	s.listener = faces[0]
-	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	work, stop := context.WithCancel(trail.Watch(context.WithoutCancel(ctx), s.telemetry))
 	defer stop()
 	failed := make(chan error, len(faces)+1)
 	if s.cfg.MetricsListen != "" {
@@ -151,7 +154,8 @@ func (s *Server) Run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		m := &http.Server{Handler: metricsHandler(s.gauges(), s.log), ReadHeaderTimeout: time.Minute}
+		s.metricsAt = l.Addr()
+		m := &http.Server{Handler: s.telemetry.Handler(), ReadHeaderTimeout: time.Minute}
 		defer m.Close()
 		go func() { failed <- m.Serve(l) }()
 	}
@@ -213,6 +217,10 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 // Addr is where the server listens. It is known once Ready is closed.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
+// MetricsAddr is where the metrics page is. It is known once Ready is closed,
+// and nil where there is none.
+func (s *Server) MetricsAddr() net.Addr { return s.metricsAt }
+
 // FirstKey is the API key that the very first start of a data directory made;
 // it is shown now or never. Empty on later starts.
 func (s *Server) FirstKey() string { return s.firstKey }
@@ -228,18 +236,6 @@ func (s *Server) Close() error {
 		s.closed = errors.Join(errs...)
 	})
 	return s.closed
-}
-
-// gauges reads this server's metrics.
-func (s *Server) gauges() gauges {
-	from := gauges{
-		sandboxes: func() int { return len(s.node.Instances()) }, pool: s.node.Pool,
-		disk: operator.Reserve(s.cfg).Level,
-	}
-	if s.packages != nil {
-		from.packages = s.packages.Stats
-	}
-	return from
 }
 
 // explain puts that the data directory's file system is down in the place of

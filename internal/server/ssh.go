@@ -42,7 +42,9 @@ func (s *Server) openSSH(keys *auth.Auth) error {
 		Used:  func(ctx context.Context, id cay.SandboxID) { s.control.Used(ctx, id, true) },
 		Dial:  s.proxy.Dial,
 		Token: s.agentToken,
-		Log:   s.log,
+
+		Refused: s.telemetry.SSHRefused,
+		Log:     s.log,
 	})
 	if err == nil {
 		s.later(func() error { s.ssh.Close(); return nil })

@@ -33,6 +33,7 @@ type SQLite struct {
 	seal           Sealer
 	room           *space
 	commits        *atomic.Int64
+	observer       Observer // nil tells none
 
 	w, r   querier // writer and reader, or the transaction that calls share
 	joined *joined // nil outside Tx

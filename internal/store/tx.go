@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"time"
 
 	"github.com/cay-run/cay"
 )
@@ -53,9 +54,14 @@ func (s *SQLite) tx(ctx context.Context, f func(*sql.Tx) error) error {
 }
 
 func (s *SQLite) try(ctx context.Context, f func(*sql.Tx) error) error {
+	asked := time.Now()
 	tx, err := s.writer.BeginTx(ctx, nil)
 	if err != nil {
 		return dbError(err)
+	}
+	if s.observer != nil {
+		began := time.Now()
+		defer func() { s.observer.Took(operation(), began.Sub(asked), time.Since(began)) }()
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after Commit
 	if err := f(tx); err != nil {

@@ -1,6 +1,7 @@
-// Package trail follows a request through the parts of a server: its id is in
+// Package trail follows a request through the parts of a server. Its id is in
 // the context of all that is done for it, in each line that is logged
-// meanwhile, and in the answer.
+// meanwhile, and in the answer. A Watcher in the context is told of requests
+// and of the operations that they cause: parts know neither metrics nor traces.
 package trail
 
 import (
@@ -12,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -24,13 +26,33 @@ const (
 	TraceHeader = "X-E2b-Trace-Id"
 )
 
-// Request is what is known of a request of one of the server's faces.
+// Request is what is known of a request of one of the server's faces. Its
+// fields are written while it is served, by the goroutine that serves it.
 type Request struct {
 	cay.Origin
 	// Trace is the id of the trace that the request belongs to, 32 hex digits:
 	// the caller's where it sent a traceparent.
 	Trace string
+
+	Face  Face
+	Route string // of REST, as its description has it; empty for no such route
+	Team  cay.TeamID
+	// Sandbox is what a request to a sandbox is for.
+	Sandbox cay.SandboxID
+	Code    string // of the error that it was answered with, or its kind
 }
+
+// Face is a way in.
+type Face string
+
+// The faces. The last three are the proxy's, by what the request is for.
+const (
+	REST        Face = "rest"
+	Operator    Face = "operator"
+	Agent       Face = "agent"
+	Interpreter Face = "interpreter"
+	Port        Face = "port"
+)
 
 type requestKey struct{}
 
@@ -55,13 +77,25 @@ func With(ctx context.Context, r *Request) context.Context {
 	return context.WithValue(ctx, requestKey{}, r)
 }
 
-// Follow has every request that next serves be followed.
-func Follow(next http.Handler) http.Handler {
+// Follow has every request that next serves be followed. It is one of that
+// face, unless next knows better.
+func Follow(face Face, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		followed := Arrived(r)
+		of := Arrived(r)
+		of.Face = face
 		h := w.Header()
-		h[IDHeader], h[TraceHeader] = []string{followed.Request}, []string{followed.Trace}
-		next.ServeHTTP(w, r.WithContext(With(r.Context(), followed)))
+		h[IDHeader], h[TraceHeader] = []string{of.Request}, []string{of.Trace}
+		ctx := With(r.Context(), of)
+		watcher := watcherOf(ctx)
+		if watcher == nil {
+			next.ServeHTTP(w, r.WithContext(ctx))
+			return
+		}
+		ctx = watcher.Arrived(ctx, r, of)
+		out := &reply{ResponseWriter: w, came: time.Now()}
+		defer func() { watcher.Answered(ctx, r, of, out.answer()) }() // after a panic too
+		next.ServeHTTP(out, r.WithContext(ctx))
+		out.whole = true
 	})
 }
 

@@ -104,7 +104,7 @@ func FuzzArrived(f *testing.F) {
 func TestFollow(t *testing.T) {
 	var text bytes.Buffer
 	log := slog.New(Logs(slog.NewTextHandler(&text, nil))).With("part", "node")
-	handler := Follow(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handler := Follow(REST, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		log.InfoContext(context.WithoutCancel(r.Context()), "at work")
 		if from := OriginOf(r.Context()); from == nil || from.Address != "192.0.2.1" {
 			t.Errorf("from %v", from)

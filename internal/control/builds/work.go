@@ -13,6 +13,7 @@ import (
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // A server owns a build that it carries out for leaseFor, and renews that every
@@ -238,7 +239,9 @@ func (q *Queue) Tidy() {
 // cancelled with ctx; server is the server's own.
 func (q *Queue) runBuild(ctx, server context.Context, b cay.Build, start BuildStart) {
 	logs := q.newBuildLog(b)
-	result, release, err := q.carryOut(ctx, b, start, logs.add)
+	building, done := trail.Begin(ctx, trail.Build)
+	result, release, err := q.carryOut(building, b, start, logs.add)
+	defer func() { done(err) }()
 	// Records are written after a cancellation too.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveWithin)
 	defer cancel()

@@ -16,6 +16,7 @@ import (
 	"github.com/cay-run/cay/internal/control/logbook"
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // Node runs sandboxes. Create leaves nothing behind when it fails; Kill of an
@@ -294,6 +295,19 @@ func (c *Controller) entries() []*entry {
 	return out
 }
 
+// Counts is how many sandboxes each team has, by state.
+func (c *Controller) Counts() map[cay.TeamID]map[cay.State]int {
+	out := make(map[cay.TeamID]map[cay.State]int)
+	for _, e := range c.entries() {
+		s := e.current.Load()
+		if out[s.Team] == nil {
+			out[s.Team] = make(map[cay.State]int)
+		}
+		out[s.Team][s.State]++
+	}
+	return out
+}
+
 // change runs f on a team's sandbox while no other caller changes it.
 func (c *Controller) change(ctx context.Context, team cay.TeamID, id cay.SandboxID, f func(*entry, cay.Sandbox) error) error {
 	e, err := c.find(team, id)
@@ -346,7 +360,9 @@ func (c *Controller) lookAtDeadlines() {
 // end kills a sandbox. The caller holds its lock. The record comes first: if
 // the server dies after it, the next one finds an instance that no record
 // wants. Evidence, if any, is of the cause.
-func (c *Controller) end(ctx context.Context, who cay.Caller, e *entry, cause cay.Cause, at time.Time, evidence string) error {
+func (c *Controller) end(ctx context.Context, who cay.Caller, e *entry, cause cay.Cause, at time.Time, evidence string) (err error) {
+	ctx, done := trail.Begin(ctx, trail.Kill)
+	defer func() { done(err) }()
 	s := killed(e.sandbox(), cause, at)
 	if err := c.save(ctx, e, s, ledger.NewEvent(who, s, cay.SandboxKilled, string(cause), "evidence", evidence)); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // MaxForks is how many forks can be asked for at once.
@@ -22,7 +23,7 @@ type Forked struct {
 // Fork makes copies of a running sandbox: memory, processes and files as they
 // are at one moment, each with an identity of its own. The source runs on. An
 // error means that there is no fork at all.
-func (c *Controller) Fork(ctx context.Context, who cay.Caller, id cay.SandboxID, count int, timeout time.Duration) ([]Forked, error) {
+func (c *Controller) Fork(ctx context.Context, who cay.Caller, id cay.SandboxID, count int, timeout time.Duration) (out []Forked, err error) {
 	if err := who.May(cay.WriteSandboxes); err != nil {
 		return nil, err
 	}
@@ -32,6 +33,8 @@ func (c *Controller) Fork(ctx context.Context, who cay.Caller, id cay.SandboxID,
 	if count < 1 || count > MaxForks {
 		return nil, cay.Errorf(cay.Invalid, "count: must be 1 to %d", MaxForks)
 	}
+	ctx, done := trail.Begin(ctx, trail.Fork)
+	defer func() { done(err) }()
 	source, saved, unpin, err := c.checkpoint(ctx, who.Team, id, cay.MemorySnapshot)
 	if err != nil {
 		return nil, err

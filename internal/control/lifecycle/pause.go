@@ -12,6 +12,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // wokenFor is how long a sandbox lives at least that traffic woke.
@@ -81,7 +82,9 @@ func paused(s cay.Sandbox) cay.Sandbox {
 // pause pauses a running sandbox. The caller holds its lock. The record names
 // the snapshot before there is one, so that a crash at any moment leaves a
 // state that the next start can name.
-func (c *Controller) pause(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, kind cay.SnapshotKind, reason string) error {
+func (c *Controller) pause(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, kind cay.SnapshotKind, reason string) (err error) {
+	ctx, done := trail.Begin(ctx, trail.Pause)
+	defer func() { done(err) }()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveWithin)
 	defer cancel()
 	before := s
@@ -93,7 +96,7 @@ func (c *Controller) pause(ctx context.Context, who cay.Caller, e *entry, s cay.
 		e.pauseFailed = ""
 		pausing = append(pausing, ledger.NewEvent(who, s, cay.SandboxPausing, reason))
 	}
-	err := c.save(ctx, e, s, pausing...)
+	err = c.save(ctx, e, s, pausing...)
 	diary.Wait()
 	if err != nil {
 		return err
@@ -214,7 +217,9 @@ func errUnresponsive(id cay.SandboxID) error {
 // resume resumes a paused sandbox. The caller holds its lock. The snapshot
 // stays until the sandbox is saved again or over: its instance stands on the
 // same root image.
-func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, timeout time.Duration, memory bool, reason string) (cay.Sandbox, error) {
+func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, timeout time.Duration, memory bool, reason string) (out cay.Sandbox, err error) {
+	ctx, done := trail.Begin(ctx, trail.Resume)
+	defer func() { done(err) }()
 	if memory && s.Unresponsive && s.Saved != cay.FilesSnapshot {
 		return cay.Sandbox{}, errUnresponsive(s.ID)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // Rollback brings a sandbox back to a checkpoint: memory, processes and files.
@@ -98,7 +99,9 @@ func (c *Controller) reachable(ctx context.Context, s cay.Sandbox, to cay.Snapsh
 // holds its lock. The new instance is made beside the old one, and the record
 // decides: before it is written the sandbox is the old instance, after it the
 // new one, whenever the server dies. resume keeps the random seeds.
-func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, n cay.Checkpoint, resume bool, event cay.Event) (cay.Sandbox, error) {
+func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, n cay.Checkpoint, resume bool, event cay.Event) (out cay.Sandbox, err error) {
+	ctx, done := trail.Begin(ctx, trail.Rollback)
+	defer func() { done(err) }()
 	before := s
 	s.Snapshot, s.Saved, s.Unresponsive = n.ID, n.Kind, false
 	switch s.State {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // Create starts a sandbox and returns it when it runs.
@@ -32,7 +33,9 @@ func (c *Controller) Create(ctx context.Context, who cay.Caller, spec cay.Create
 	return c.create(ctx, who, spec, cay.Once{})
 }
 
-func (c *Controller) create(ctx context.Context, who cay.Caller, spec cay.CreateSpec, once cay.Once) (cay.Sandbox, error) {
+func (c *Controller) create(ctx context.Context, who cay.Caller, spec cay.CreateSpec, once cay.Once) (out cay.Sandbox, err error) {
+	ctx, done := trail.Begin(ctx, trail.Create)
+	defer func() { done(err) }()
 	if err := spec.Network.HasIdentities(); err != nil {
 		return cay.Sandbox{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 const (
@@ -100,7 +101,9 @@ func (c *Controller) Checkpoint(ctx context.Context, who cay.Caller, id cay.Sand
 // addCheckpoint saves a running sandbox. The caller holds its lock. The
 // snapshot is whole before there is a record of it: a crash between leaves one
 // that the next start removes.
-func (c *Controller) addCheckpoint(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, n cay.Checkpoint) (cay.Checkpoint, error) {
+func (c *Controller) addCheckpoint(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, n cay.Checkpoint) (out cay.Checkpoint, err error) {
+	ctx, done := trail.Begin(ctx, trail.Checkpoint)
+	defer func() { done(err) }()
 	if err := mustRun(s); err != nil {
 		return n, err
 	}
@@ -123,7 +126,7 @@ func (c *Controller) addCheckpoint(ctx context.Context, who cay.Caller, e *entry
 	if err := c.node.Checkpoint(ctx, s.Instance, c.snapshotOf(s, n.ID, n.Kind)); err != nil {
 		return n, saveError(err, "the sandbox could not be saved")
 	}
-	n, err := c.recordCheckpoint(ctx, who, e, s, n)
+	n, err = c.recordCheckpoint(ctx, who, e, s, n)
 	if err == nil {
 		c.log.InfoContext(ctx, "checkpoint taken", "sandbox", s.ID, "checkpoint", n.ID, "auto", n.Auto)
 	}

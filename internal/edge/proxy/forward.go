@@ -28,7 +28,7 @@ func (p *Proxy) forward(w http.ResponseWriter, t *trip) {
 		out.Body = t.upload
 		defer func() { _ = t.upload.Close() }() // a transport may read on behind our back
 	}
-	resp, err := t.send(w, out)
+	resp, err := t.sendWatched(w, out)
 	if err != nil {
 		p.failed(w, t, err)
 		return
@@ -61,6 +61,17 @@ func (p *Proxy) forward(w http.ResponseWriter, t *trip) {
 		}
 		w.Header()[name] = values
 	}
+}
+
+// sendWatched is send, of which a watcher is told when it is for a command.
+func (t *trip) sendWatched(w http.ResponseWriter, out *http.Request) (*http.Response, error) {
+	if _, command := changes(t.in, t.port); !command {
+		return t.send(w, out)
+	}
+	_, done := trail.Begin(t.in.Context(), trail.Exec)
+	resp, err := t.send(w, out)
+	done(err)
+	return resp, err
 }
 
 // send makes the request. Interim answers of the guest, such as early hints, are

@@ -19,6 +19,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/conns"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // Target is a sandbox's address, and the tokens that open it.
@@ -192,6 +193,9 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
 		http.Error(w, "CONNECT is not offered", http.StatusMethodNotAllowed)
 		return
 	}
+	if followed := trail.Of(r.Context()); followed != nil {
+		followed.Face, followed.Sandbox = faceOf(at.port), at.id
+	}
 	target, l, err := p.lane(at.id)
 	if err != nil && p.cfg.Asleep != nil {
 		if sleeper, ok := p.cfg.Asleep(at.id); ok {
@@ -227,6 +231,17 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
 	p.forward(w, t)
 }
 
+// faceOf is what a request is for.
+func faceOf(port int) trail.Face {
+	switch port {
+	case guest.AgentPort:
+		return trail.Agent
+	case guest.InterpPort:
+		return trail.Interpreter
+	}
+	return trail.Port
+}
+
 // answered reports whether a request may not pass, and then was told so.
 func answered(w http.ResponseWriter, r *http.Request, at place, target Target) bool {
 	if at.shared() && anotherTeams(r, target.Team) {
@@ -238,6 +253,9 @@ func answered(w http.ResponseWriter, r *http.Request, at place, target Target) b
 	}
 	a, no := refuse(r, at, target)
 	if no {
+		if followed := trail.Of(r.Context()); followed != nil {
+			followed.Code = string(cay.Denied)
+		}
 		a.write(w, r)
 	}
 	return no

@@ -111,6 +111,7 @@ func New(cfg Config) http.Handler {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	root := chi.NewRouter()
+	root.Use(nameRoute)
 	root.NotFound(func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, cay.Errorf(cay.NotFound, "%s not found: there is no such route", r.URL.Path))
 	})
@@ -167,6 +168,18 @@ func (s *server) guard(next http.Handler) http.Handler {
 	})
 }
 
+// nameRoute tells which route a request took, as its description has it.
+func nameRoute(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if followed := trail.Of(r.Context()); followed != nil {
+				followed.Route = chi.RouteContext(r.Context()).RoutePattern()
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
 type (
 	callerKey    struct{}
 	presentedKey struct{} // the API key itself
@@ -198,7 +211,9 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 			s.fail(w, r, err)
 			return
 		}
-		who.From = trail.OriginOf(r.Context())
+		if followed := trail.Of(r.Context()); followed != nil {
+			who.From, followed.Team = &followed.Origin, who.Team
+		}
 		ctx := context.WithValue(r.Context(), callerKey{}, who)
 		ctx = context.WithValue(ctx, presentedKey{}, cmp.Or(p.Key, p.Bearer))
 		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, originKey{}, originOf(r))))
@@ -234,6 +249,9 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	e := wireError(err)
 	if status := e.Code; status >= 500 && status != http.StatusNotImplemented && r.Context().Err() == nil {
 		s.log.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "status", status, "err", err)
+	}
+	if followed := trail.Of(r.Context()); followed != nil {
+		followed.Code = value(e.ErrorCode, string(cay.KindOf(err)))
 	}
 	writeError(w, e, cay.RetryOf(err))
 }

@@ -57,7 +57,9 @@ type Config struct {
 	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
 	// Token is the access token of a sandbox's agent, empty for none.
 	Token func(id cay.SandboxID) string
-	Log   *slog.Logger
+	// Refused is told of each caller that was not let in; nil tells none.
+	Refused func()
+	Log     *slog.Logger
 }
 
 // Server serves SSH. Its methods are safe for concurrent use.
@@ -172,6 +174,9 @@ func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, greeted func()) {
 	greeted()
 	if err != nil {
 		s.cfg.Log.Debug("an SSH caller was not let in", "from", c.RemoteAddr(), "err", err)
+		if s.cfg.Refused != nil {
+			s.cfg.Refused()
+		}
 		return
 	}
 	_ = c.SetDeadline(time.Time{})

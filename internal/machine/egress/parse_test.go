@@ -98,7 +98,7 @@ func FuzzQuestion(f *testing.F) {
 	p := New(Config{})
 	f.Cleanup(p.Close)
 	p.names.keep("a.example", answer{addrs: []netip.Addr{netip.MustParseAddr("192.88.99.1")}, until: time.Now().Add(24 * time.Hour)})
-	g := &guest{}
+	g := &guest{decided: &decisions{}}
 	g.rules.Store(compile(cay.NetworkPolicy{AllowOut: []string{"a.example"}}))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if len(in) > maxQuestion {

@@ -71,9 +71,20 @@ type Proxy struct {
 	cancel  context.CancelFunc
 	work    sync.WaitGroup
 
+	decided decisions
+
 	mu     sync.RWMutex
 	guests map[netip.Addr]*guest
 	closed bool
+}
+
+// decisions counts what guests tried to reach.
+type decisions struct{ allowed, refused atomic.Int64 }
+
+// Decided is how many connections and questions of guests were allowed and
+// refused so far.
+func (p *Proxy) Decided() (allowed, refused int64) {
+	return p.decided.allowed.Load(), p.decided.refused.Load()
 }
 
 // guest is an instance that may send.
@@ -84,6 +95,7 @@ type guest struct {
 	log     ring
 	asking  atomic.Int32 // questions by datagram under way
 	told    *denials     // nil tells none
+	decided *decisions
 
 	mu    sync.Mutex
 	flows map[*flow]struct{}
@@ -159,7 +171,7 @@ func (p *Proxy) Set(addr netip.Addr, spec cay.InstanceSpec) {
 		if g != nil {
 			g.end()
 		}
-		g = &guest{sandbox: spec.Sandbox, team: spec.Team, told: p.denials, flows: map[*flow]struct{}{}}
+		g = &guest{sandbox: spec.Sandbox, team: spec.Team, told: p.denials, decided: &p.decided, flows: map[*flow]struct{}{}}
 		p.guests[addr] = g
 	}
 	p.mu.Unlock()
@@ -241,6 +253,7 @@ func (g *guest) begin(f *flow) bool {
 // refuse records what was not allowed.
 func (g *guest) refuse(c cay.Connection) {
 	c.At, c.Allowed = time.Now(), false
+	g.decided.refused.Add(1)
 	g.log.add(c)
 	if g.told != nil {
 		g.told.add(g.sandbox, c)
@@ -277,6 +290,7 @@ func (f *flow) allowed(protocol, name string, v verdict) {
 	f.guest.mu.Lock()
 	defer f.guest.mu.Unlock()
 	if f.entry == nil {
+		f.guest.decided.allowed.Add(1)
 		f.entry = f.guest.log.add(cay.Connection{
 			At: time.Now(), Allowed: true, Open: true, Rule: v.rule, Protocol: protocol, Name: name, Address: f.dst.String(),
 		})

@@ -18,6 +18,7 @@ import (
 	"github.com/cay-run/cay/internal/guest/toagent"
 	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/engine"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // Create makes an instance run: slot, journal, restore, identity. It returns
@@ -30,7 +31,9 @@ func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance,
 	spec.Warm = false
 	if warm {
 		if inst := n.claim(spec); inst != nil {
-			err := n.handOver(ctx, inst, n.taken(inst, spec))
+			claiming, done := trail.Begin(ctx, trail.NodeClaim)
+			err := n.handOver(claiming, inst, n.taken(inst, spec))
+			done(err)
 			switch {
 			case err == nil:
 				return inst.public(), nil
@@ -137,7 +140,9 @@ func (n *Node) startOf(inst *instance) start {
 
 // make takes the steps from nothing to an instance that knows what it is, one
 // after another.
-func (n *Node) make(ctx context.Context, inst *instance, by start) error {
+func (n *Node) make(ctx context.Context, inst *instance, by start) (failed error) {
+	ctx, done := trail.Begin(ctx, trail.NodeCreate)
+	defer func() { done(failed) }()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(inst.ctx, func() { cancel(context.Cause(inst.ctx)) })()
@@ -182,7 +187,9 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) error {
 		return by.failed(ctx, "write its journal", err)
 	}
 	prepared := time.Now()
-	err = n.startContainer(ctx, inst, from)
+	restoring, restoredNow := trail.Begin(ctx, trail.NodeRestore)
+	err = n.startContainer(restoring, inst, from)
+	restoredNow(err)
 	if damage := checked(); damage != nil { // then it explains the other error
 		return by.failed(ctx, "read its snapshot", damage)
 	}
@@ -366,7 +373,9 @@ func (n *Node) greet(ctx context.Context, inst *instance, from source) (guest.In
 }
 
 // sendInit calls an agent's /init, which it is to answer soon.
-func (n *Node) sendInit(ctx context.Context, inst *instance, token string, in guest.Init) (guest.InitReply, error) {
+func (n *Node) sendInit(ctx context.Context, inst *instance, token string, in guest.Init) (out guest.InitReply, err error) {
+	ctx, done := trail.Begin(ctx, trail.AgentInit)
+	defer func() { done(err) }()
 	if n.cfg.TrustAlways || len(inst.spec.Network.Rules) > 0 { // most images have it already
 		in.CABundle = n.cfg.Authority
 	}

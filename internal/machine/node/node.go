@@ -24,6 +24,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
@@ -148,6 +149,7 @@ type Config struct {
 // Node runs instances. Its methods are safe for concurrent use.
 type Node struct {
 	cfg      Config
+	waiting  atomic.Int32
 	restores chan struct{} // a token for each instance that is being made or saved
 	copies   chan struct{} // and one for each whose files are being kept: restores may wait for them
 	compares chan struct{} // and one for each comparison of files

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // job is what an instance's owner is asked to do. over says that the instance
@@ -39,7 +40,7 @@ func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot
 		}
 		err := n.hold(inst)
 		if err == nil {
-			err = n.save(inst, record)
+			err = n.save(ctx, inst, record)
 		}
 		if err != nil {
 			n.revive(inst)
@@ -64,7 +65,7 @@ func (n *Node) Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Sna
 		if err := n.roomToSave(ctx, inst, record.Kind == cay.FilesSnapshot); err != nil {
 			return false, err
 		}
-		return false, n.save(inst, record)
+		return false, n.save(ctx, inst, record)
 	})
 }
 
@@ -151,14 +152,16 @@ func (n *Node) hold(inst *instance) error {
 }
 
 // save writes a snapshot: all of it, or nothing.
-func (n *Node) save(inst *instance, record cay.Snapshot) error {
+func (n *Node) save(ctx context.Context, inst *instance, record cay.Snapshot) (err error) {
+	ctx, done := trail.Begin(ctx, trail.NodeSave)
+	defer func() { done(err) }()
 	tmp, err := n.cfg.Snapshots.Begin()
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err := n.cfg.Snapshots.Abort(tmp); err != nil {
-			n.cfg.Log.Warn("an unfinished snapshot could not be removed", "path", tmp, "err", err)
+			n.cfg.Log.WarnContext(ctx, "an unfinished snapshot could not be removed", "path", tmp, "err", err)
 		}
 	}()
 	begun := time.Now()
@@ -171,7 +174,7 @@ func (n *Node) save(inst *instance, record cay.Snapshot) error {
 	if err := n.cfg.Snapshots.Commit(tmp, s); err != nil {
 		return err
 	}
-	n.cfg.Log.Debug("sandbox saved", "sandbox", inst.spec.Sandbox, "snapshot", s.ID, "bytes", s.Size(),
+	n.cfg.Log.DebugContext(ctx, "sandbox saved", "sandbox", inst.spec.Sandbox, "snapshot", s.ID, "bytes", s.Size(),
 		"checkpoint", saved.Sub(begun), "commit", time.Since(saved))
 	return nil
 }

@@ -165,6 +165,9 @@ func (w *World) URL() string { return "http://" + w.server.Addr().String() }
 // Addr is the same as an address.
 func (w *World) Addr() net.Addr { return w.server.Addr() }
 
+// MetricsURL is the server's metrics page.
+func (w *World) MetricsURL() string { return "http://" + w.server.MetricsAddr().String() + "/metrics" }
+
 // Client talks to the server as the first team.
 func (w *World) Client() *client.Client { return w.ClientOf(w.Key) }
 

@@ -1,0 +1,63 @@
+package server
+
+import (
+	"context"
+	"net"
+	"os"
+
+	"github.com/cay-run/cay/internal/operator"
+	"github.com/cay-run/cay/internal/telemetry"
+	"github.com/cay-run/cay/internal/trail"
+)
+
+// openTelemetry makes what counts and traces.
+func (s *Server) openTelemetry(ctx context.Context) (err error) {
+	if s.telemetry, err = telemetry.New(ctx, os.Getenv, s.log); err != nil {
+		return err
+	}
+	s.later(func() error {
+		if err := s.telemetry.Close(); err != nil {
+			s.log.Warn("the last traces are lost", "err", err)
+		}
+		return nil
+	})
+	return nil
+}
+
+// watched is the context of all requests of a listener.
+func (s *Server) watched(net.Listener) context.Context {
+	return trail.Watch(context.Background(), s.telemetry)
+}
+
+// openMetrics has the metrics page ask the parts, which are all there.
+func (s *Server) openMetrics(context.Context) error {
+	from := telemetry.Sources{
+		Sandboxes: s.control.Counts,
+		Instances: func() int { return len(s.node.Instances()) },
+		Pool:      s.node.Pool,
+		Turns:     s.node.Waiting,
+		Builds:    s.queuedBuilds,
+		Egress:    s.egress.Decided,
+		Events:    s.records.EventCount,
+		Disk:      operator.Reserve(s.cfg).Level,
+		Room:      s.node.Room,
+	}
+	if s.packages != nil {
+		from.Packages = s.packages.Stats
+	}
+	s.telemetry.Ask(from)
+	return nil
+}
+
+// queuedBuilds counts the builds that wait and run, of all teams.
+func (s *Server) queuedBuilds(ctx context.Context) (waiting, running int, err error) {
+	all, err := s.records.QueuedBuilds(ctx)
+	for _, one := range all {
+		if one.Owner == "" {
+			waiting++
+		} else {
+			running++
+		}
+	}
+	return waiting, running, err
+}

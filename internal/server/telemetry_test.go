@@ -1,0 +1,108 @@
+package server_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/cay-run/cay/client"
+	"github.com/cay-run/cay/internal/server/servertest"
+)
+
+// TestMetricsOfAServer reads the page of a whole server, and looks for what it
+// was asked to do.
+func TestMetricsOfAServer(t *testing.T) {
+	w := servertest.New(t)
+	w.Config.MetricsListen = "127.0.0.1:0"
+	w.Start()
+	c := w.Client()
+	for range 2 {
+		s, err := c.Create(t.Context(), client.CreateOptions{Template: "base", Timeout: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Kill(t.Context(), s.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := c.Create(t.Context(), client.CreateOptions{Template: "base", Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Pause(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.ClientOf("e2b_" + strings.Repeat("0", 40)).List(t.Context()); err == nil {
+		t.Fatal("a wrong key lists")
+	}
+	page := get(t, w.MetricsURL())
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	if _, err := parser.TextToMetricFamilies(strings.NewReader(page)); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{
+		`cay_requests_total{method="POST",route="/v2/sandboxes",status="201"} 3`,
+		`cay_requests_total{method="DELETE",route="/sandboxes/{sandboxID}",status="204"} 2`,
+		`cay_operation_seconds_count{operation="create",result="ok"} 3`,
+		`cay_operation_seconds_count{operation="kill",result="ok"} 2`,
+		`cay_operation_seconds_count{operation="pause",result="ok"} 1`,
+		`cay_operation_seconds_count{operation="node.create",result="ok"} `,
+		`cay_operation_seconds_count{operation="node.save",result="ok"} 1`,
+		`cay_operation_seconds_count{operation="agent.init",result="ok"} `,
+		`cay_sandboxes{state="paused",team="`,
+		`cay_auth_failures_total{face="rest"} 1`,
+		`cay_store_seconds_count{operation="recordRunning"} 3`,
+		`cay_store_seconds_count{operation="UpdateSandbox"} `,
+		`cay_store_wait_seconds_count `,
+		`cay_host_memory_bytes `,
+		`cay_scrape_failures_total 0`,
+	} {
+		if !strings.Contains(page, "\n"+want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+	if strings.Contains(page, s.ID) {
+		t.Error("the page has the id of a sandbox")
+	}
+	if t.Failed() {
+		for line := range strings.Lines(page) {
+			if strings.HasPrefix(line, "cay_") && !strings.Contains(line, "_bucket") {
+				t.Log(strings.TrimSpace(line))
+			}
+		}
+	}
+	resp, err := http.Get(w.URL() + "/metrics") // the one port, which tenants reach
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusNotFound {
+		t.Errorf("/metrics on the one port answers %d", resp.StatusCode)
+	}
+}
+
+func get(t *testing.T, url string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %d %v", url, resp.StatusCode, err)
+	}
+	return string(text)
+}

@@ -1,0 +1,193 @@
+package telemetry
+
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/trail"
+)
+
+// kind is the type of a metric.
+type kind string
+
+const (
+	counter   kind = "counter"
+	gauge     kind = "gauge"
+	histogram kind = "histogram"
+)
+
+// family is a metric. All of Cay's own stand in families: the page has no
+// other, and docs/operate/metrics.md is rendered from them.
+type family struct {
+	group  string
+	name   string
+	kind   kind
+	help   string
+	labels []string
+	bounds []float64 // of a histogram's classic buckets, in seconds
+}
+
+// Bounds of classic buckets. A server that scrapes native histograms gets finer
+// ones.
+var (
+	boundsOfRequests   = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+	boundsOfOperations = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+	boundsOfBuilds     = []float64{1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600}
+	boundsOfRecords    = []float64{.00001, .000025, .00005, .0001, .00025, .0005, .001, .0025, .005, .01, .05, .25, 1}
+)
+
+var families = []family{
+	{"Health", "cay_info", gauge, "1, of this version.", []string{"version"}, nil},
+	{"Health", "cay_errors_total", counter, "Requests that were refused or failed, by the error's code, or its kind where it has none.", []string{"code"}, nil},
+	{"Health", "cay_auth_failures_total", counter, "Requests whose key, token or SSH key opens nothing.", []string{"face"}, nil},
+	{"Health", "cay_scrape_failures_total", counter, "Parts that could not be asked for this page; their metrics are missing from it.", nil, nil},
+
+	{"Requests", "cay_requests_total", counter, "Requests to the REST API and the operator's socket, by the route as the API's description has it.", []string{"route", "method", "status"}, nil},
+	{"Requests", "cay_request_seconds", histogram, "Their time, until the end of the answer; streams take long by nature.", []string{"route", "method"}, boundsOfRequests},
+	{"Requests", "cay_proxy_requests_total", counter, "Requests to what runs in sandboxes.", []string{"kind", "class"}, nil},
+	{"Requests", "cay_proxy_seconds", histogram, "Their time, until the answer began.", []string{"kind"}, boundsOfRequests},
+
+	{"Sandboxes", "cay_sandboxes", gauge, "Sandboxes that live, by state and team.", []string{"state", "team"}, nil},
+	{"Sandboxes", "cay_instances", gauge, "Instances that run on this machine, with those of the pool and of builds.", nil, nil},
+	{"Sandboxes", "cay_creates_total", counter, "Sandboxes made of templates, by where they came from; failures have the start `none` and the error's kind as result.", []string{"start", "result"}, nil},
+	{"Sandboxes", "cay_operation_seconds", histogram, "The time of operations, by result: `ok`, `canceled` or the error's kind. Those with a dot are parts of the others.", []string{"operation", "result"}, boundsOfOperations},
+	{"Sandboxes", "cay_events_total", counter, "Events that were recorded, since the data directory was made.", nil, nil},
+
+	{"Pool", "cay_pool_ready", gauge, "Sandboxes that wait to be claimed.", []string{"template"}, nil},
+	{"Pool", "cay_pool_wanted", gauge, "Sandboxes that should wait to be claimed, by demand and memory.", []string{"template"}, nil},
+	{"Pool", "cay_pool_memory_bytes", gauge, "Memory of the sandboxes that wait.", nil, nil},
+	{"Pool", "cay_pool_memory_limit_bytes", gauge, "Memory that they may have.", nil, nil},
+	{"Pool", "cay_pool_short", gauge, "1 while the machine has no memory or tasks to spare for a pool.", nil, nil},
+
+	{"Queues", "cay_queue_depth", gauge, "Callers or builds that wait: `builds` for a worker, `turns` for the memory of an instance to be read or written.", []string{"queue"}, nil},
+	{"Queues", "cay_builds", gauge, "Builds of teams' templates, by state.", []string{"state"}, nil},
+	{"Queues", "cay_build_seconds", histogram, "The time of builds, without the queue.", []string{"result"}, boundsOfBuilds},
+
+	{"Egress", "cay_egress_connections_total", counter, "What sandboxes tried to reach by name or past the packet filter, by decision.", []string{"decision"}, nil},
+	{"Egress", "cay_package_cache_files", gauge, "Packages and index pages that are kept.", nil, nil},
+	{"Egress", "cay_package_cache_bytes", gauge, "Their size.", nil, nil},
+	{"Egress", "cay_package_cache_limit_bytes", gauge, "The size that they may have.", nil, nil},
+	{"Egress", "cay_package_cache_hits_total", counter, "Requests answered from the disk.", nil, nil},
+	{"Egress", "cay_package_cache_stale_total", counter, "Hits whose host could not be asked.", nil, nil},
+	{"Egress", "cay_package_cache_misses_total", counter, "Requests answered by a fetch.", nil, nil},
+	{"Egress", "cay_package_cache_passed_total", counter, "Requests passed on, with nothing to keep.", nil, nil},
+	{"Egress", "cay_package_cache_served_bytes_total", counter, "Bytes that sandboxes got.", nil, nil},
+	{"Egress", "cay_package_cache_fetched_bytes_total", counter, "Bytes that were fetched for them.", nil, nil},
+
+	{"Store", "cay_store_seconds", histogram, "The time of the records' operations: of a change until it is committed, of a query until its first row.", []string{"operation"}, boundsOfRecords},
+	{"Store", "cay_store_wait_seconds", histogram, "How long changes waited for their turn to write.", nil, boundsOfRecords},
+
+	{"Host", "cay_disk_size_bytes", gauge, "Size of the disk of the data directory.", nil, nil},
+	{"Host", "cay_disk_free_bytes", gauge, "Bytes of it that are free.", nil, nil},
+	{"Host", "cay_disk_reserve_bytes", gauge, "With less free, new work is refused.", nil, nil},
+	{"Host", "cay_disk_low", gauge, "1 while new work is refused for it.", nil, nil},
+	{"Host", "cay_host_memory_bytes", gauge, "Memory of this machine.", nil, nil},
+	{"Host", "cay_host_memory_free_bytes", gauge, "Memory that new sandboxes can use without swapping.", nil, nil},
+	{"Host", "cay_host_tasks", gauge, "Processes and threads that this machine allows.", nil, nil},
+	{"Host", "cay_host_tasks_free", gauge, "Those that it has left.", nil, nil},
+}
+
+// labels says what a label's values are, for the page of documents. Every set
+// is bounded.
+var labels = map[string]string{
+	"class":     "`2xx` and so on, `broken` for an answer that was broken off before it began, `other` for a status that HTTP does not know",
+	"code":      "a code or kind of [errors](../use/errors.md)",
+	"decision":  "`allowed`, `refused`",
+	"face":      "`rest`, `operator`, `ssh`, or what a request to a sandbox was for, as in `kind`",
+	"kind":      "`agent` (port 49983), `interpreter` (49999), `port` for users' own servers",
+	"method":    "HTTP's own; `other` for any else",
+	"operation": "see below",
+	"queue":     "`builds`, `turns`",
+	"result":    "`ok`, `canceled`, or the kind of an [error](../use/errors.md)",
+	"route":     "as in the API's description; `none` where there is no such route, `operator` for the operator's socket",
+	"start":     "`warm` (of the pool), `cold`, `none`",
+	"state":     "of sandboxes: `running`, `pausing`, `paused`, `resuming`; of builds: `waiting`, `running`",
+	"status":    "of HTTP; `broken` for an answer that was broken off before it began",
+	"team":      "the team's id; the " + most + " with the most sandboxes in a state have their own, all others together are `other`",
+	"template":  "the template's id; the " + most + " with the most sandboxes have their own, all others together are `other`",
+	"version":   "of Cay",
+}
+
+// most is mostValues as a text.
+const most = "100"
+
+// find returns a family.
+func find(name string) *family {
+	for i := range families {
+		if families[i].name == name {
+			return &families[i]
+		}
+	}
+	panic("no metric " + name) // a test makes every one
+}
+
+func (f *family) desc() *prometheus.Desc {
+	return prometheus.NewDesc(f.name, f.help, f.labels, nil)
+}
+
+func counters(r prometheus.Registerer, name string) *prometheus.CounterVec {
+	f := find(name)
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: f.name, Help: f.help}, f.labels)
+	r.MustRegister(v)
+	return v
+}
+
+// histograms makes one that is classic for a server that reads text, and native
+// for one that asks for it.
+func histograms(r prometheus.Registerer, name string) *prometheus.HistogramVec {
+	f := find(name)
+	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: f.name, Help: f.help, Buckets: f.bounds,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: nativeReset,
+	}, f.labels)
+	r.MustRegister(v)
+	return v
+}
+
+// operations are the values of `operation` in cay_operation_seconds.
+func operations() []string {
+	var out []string
+	for _, o := range trail.Operations {
+		if o != trail.Build {
+			out = append(out, "`"+string(o)+"`")
+		}
+	}
+	return out
+}
+
+// page renders docs/operate/metrics.md's tables.
+func page() string {
+	var out strings.Builder
+	group := ""
+	for _, f := range families {
+		if f.group != group {
+			group = f.group
+			out.WriteString("\n### " + group + "\n\n| metric | type | labels | says |\n|---|---|---|---|\n")
+		}
+		by := ""
+		for i, l := range f.labels {
+			if i > 0 {
+				by += ", "
+			}
+			by += "`" + l + "`"
+		}
+		out.WriteString("| `" + f.name + "` | " + string(f.kind) + " | " + by + " | " + f.help + " |\n")
+	}
+	out.WriteString("\n### Labels\n\n| label | values |\n|---|---|\n")
+	for _, name := range sorted(labels) {
+		out.WriteString("| `" + name + "` | " + labels[name] + " |\n")
+	}
+	out.WriteString("\nThe operations of `cay_operation_seconds` are " + strings.Join(operations(), ", ") + ". Those of `cay_store_seconds` are the names of the store's methods in the code.\n")
+	return out.String()
+}
+
+// kinds are all values that a result may have besides ok and canceled.
+func kinds() map[string]bool {
+	out := map[string]bool{}
+	for _, k := range cay.Kinds() {
+		out[string(k.Kind)] = true
+	}
+	return out
+}
