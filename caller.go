@@ -12,6 +12,7 @@ type Caller struct {
 	Team   TeamID
 	Key    KeyID    // empty for a person, and when a part of the server asks
 	Person PersonID // empty for a key, and when a part of the server asks
+	Name   string   // of the key or the person, for records
 	Scopes Scopes
 	Bounds *KeyBounds // what keeps a key besides its scopes; nil for nothing
 	From   *Origin    // where the request came from; nil when a part of the server asks
@@ -22,6 +23,8 @@ type Origin struct {
 	Request string // the request's id, as logs and answers have it
 	Address string // the client's, without a port
 	Agent   string // User-Agent, shortened
+
+	told []string // actions that the audit log has of the request
 }
 
 // KeyBounds keep a key to a part of what its scopes allow.

@@ -48,6 +48,10 @@ const (
 	WebhookTest     EventType = "webhook.test"     // sent when asked for, and not recorded as an event
 )
 
+// AuditCheckpoint is told to the operator's team alone: the numbers in it say
+// how much all teams do.
+const AuditCheckpoint EventType = "audit.checkpoint"
+
 // Reasons of events besides the causes of an end.
 const (
 	ReasonAsked     = string(CauseAsked)
@@ -108,6 +112,7 @@ func Events() []EventInfo {
 		{WebhookTest, "Sent to a webhook to try it, when a client asks for that. It is in no list of events.", []string{"webhook"}},
 		{MachineDiskLow, "The disk of the server nears its reserve, or has come to it. It is of no sandbox, and every team is told.", []string{"freeMB", "reserveMB"}},
 		{MachineDiskFreed, "The disk of the server has room again.", []string{"freeMB", "reserveMB"}},
+		{AuditCheckpoint, "The audit log has a new signed head. It is of no sandbox, and the operator's team is told, which the first start made.", []string{"rows", "hash", "at", "key", "signature"}},
 	}
 }
 
@@ -156,6 +161,11 @@ type Event struct {
 	// Outwards is of SandboxNetworkChanged: the lists that are in force from
 	// then on.
 	Outwards *Outwards
+
+	// Of the row that the audit log gets with the event; not told with it, and
+	// not read back.
+	Actor Actor
+	From  *Origin
 }
 
 // Outwards are the lists of a network policy that bound connections outwards.

@@ -58,7 +58,7 @@ type APIKey struct {
 // Caller is what a request with the key is made by. A name in the record that
 // this release does not know grants nothing.
 func (k APIKey) Caller() Caller {
-	who := Caller{Team: k.Team, Key: k.ID, Scopes: TeamScopes}
+	who := Caller{Team: k.Team, Key: k.ID, Name: k.Name, Scopes: TeamScopes}
 	if len(k.Grant) > 0 {
 		who.Scopes = 0
 		for _, name := range k.Grant {

@@ -52,6 +52,7 @@ type commands struct {
 	Storage  storageCmd   `cmd:"" help:"Have templates share blocks of a disk whose file system cannot."`
 	Backup   backupCmd    `cmd:"" help:"Copy the records and keys of the server into one file, while it runs."`
 	Restore  restoreCmd   `cmd:"" help:"Put the records and keys of a backup into an empty data directory."`
+	Audit    auditCmd     `cmd:"" help:"The log of who did what, which shows when it is tampered with."`
 	Snapshot snapshotsCmd `cmd:"" help:"Look after the snapshots on this machine."`
 	Image    imageCmd     `cmd:"" help:"Keep images of registries to build templates from."`
 }

@@ -82,6 +82,11 @@ type Config struct {
 	// RestoreTimeout is how long the restore of a memory may take that a client
 	// waits for.
 	RestoreTimeout time.Duration `yaml:"restoreTimeout"`
+	// AuditDays is how many days the audit log is kept; 0 keeps all of it.
+	AuditDays int `yaml:"auditDays"`
+	// AuditHeads is the file that the audit log's signed heads are appended to;
+	// empty is one in the data directory.
+	AuditHeads string `yaml:"auditHeads"`
 }
 
 // Default is the configuration of a server that was told nothing.
@@ -97,6 +102,8 @@ func Default() Config {
 		BuildStepTimeout:  time.Hour,
 		BuildReadyTimeout: 10 * time.Minute,
 		RestoreTimeout:    45 * time.Second,
+
+		AuditDays: 400,
 	}
 }
 
@@ -162,6 +169,10 @@ var Variables = slices.Concat([]Variable{
 		func(c *Config, v string) (err error) { c.BuildReadyTimeout, err = time.ParseDuration(v); return err }},
 	{"CAY_RESTORE_TIMEOUT", "restoreTimeout", "how long the restore of a memory may take that a client waits for, less than 1m [45s]",
 		func(c *Config, v string) (err error) { c.RestoreTimeout, err = time.ParseDuration(v); return err }},
+	{"CAY_AUDIT_DAYS", "auditDays", "how many days rows of the audit log are kept, 0 for always [400]",
+		func(c *Config, v string) (err error) { c.AuditDays, err = strconv.Atoi(v); return err }},
+	{"CAY_AUDIT_HEADS", "auditHeads", "file that signed heads of the audit log are appended to, best on another machine [audit-heads.jsonl in the data directory]",
+		func(c *Config, v string) error { c.AuditHeads = v; return nil }},
 }, edgeVariables)
 
 // commas splits a list.
@@ -245,6 +256,7 @@ func (c Config) problems() []error {
 	wrong(c.BuildStepTimeout <= 0, "build step timeout %s is not above zero", c.BuildStepTimeout)
 	wrong(c.TeamSandboxes < 0 || c.TeamMemoryMB < 0, "a team's limits cannot be below 0, which means none")
 	wrong(c.AdminToken != "" && len(c.AdminToken) < 32, "the admin token has fewer than 32 characters")
+	wrong(c.AuditDays < 0, "the audit log cannot be kept for %d days: 0 means always", c.AuditDays)
 	out = append(out, c.edgeProblems()...)
 	_, reserve := c.ReserveBytes()
 	_, pool := c.PoolBytes(0)
@@ -296,4 +308,12 @@ func address(field, s string) error {
 		return cay.Wrap(cay.Invalid, err, "%s address %q is not host:port", field, s)
 	}
 	return nil
+}
+
+// AuditHeadsFile is where signed heads of the audit log are appended.
+func (c Config) AuditHeadsFile() string {
+	if c.AuditHeads != "" {
+		return c.AuditHeads
+	}
+	return filepath.Join(c.Data, "audit-heads.jsonl")
 }

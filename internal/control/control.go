@@ -7,8 +7,10 @@ package control
 
 import (
 	"context"
+	"encoding/hex"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/cay-run/cay"
@@ -118,6 +120,16 @@ func (c *Control) Needs(ctx context.Context, id cay.SnapshotID) bool { return c.
 // Discard removes a snapshot if nothing needs it, and reports whether it did.
 func (c *Control) Discard(ctx context.Context, id cay.SnapshotID) (bool, error) {
 	return c.ledger.Discard(ctx, id)
+}
+
+// TellHead tells the caller's team of a signed head of the audit log.
+func (c *Control) TellHead(ctx context.Context, who cay.Caller, h cay.AuditHead) error {
+	if err := who.May(cay.Admin); err != nil {
+		return err
+	}
+	return c.ledger.Add(ctx, ledger.NewEvent(who, cay.Sandbox{Team: who.Team}, cay.AuditCheckpoint, "",
+		"rows", strconv.FormatInt(h.Seq, 10), "hash", h.Hash.String(), "at", ledger.Stamp(h.At),
+		"key", hex.EncodeToString(h.Key), "signature", hex.EncodeToString(h.Signature)))
 }
 
 // Announce records an event of the machine for every team.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/keys/seal"
 	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/store"
@@ -22,7 +23,7 @@ import (
 // kept are the files and directories of a data directory that a backup has
 // beside the records: all keys. Snapshots and images never change once they
 // have their name, so any copy of files does for them.
-var kept = []string{"seal.key", "secret.key", "ssh_host.key", "admin.token", "authority", "tls", "identity"}
+var kept = []string{"seal.key", "secret.key", "ssh_host.key", "audit.key", "admin.token", "authority", "tls", "identity"}
 
 const (
 	recordsName = "cay.db"
@@ -33,7 +34,7 @@ const (
 func (d *Desk) backupRoutes(routes *http.ServeMux) {
 	routes.HandleFunc("POST /backup", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/x-tar")
-		if err := d.backup(r.Context(), w); err != nil {
+		if err := d.record(r.Context(), "backup.made", "", d.backup(r.Context(), w)); err != nil {
 			// The archive has no last entry; the log says why.
 			d.cfg.Log.ErrorContext(r.Context(), "a backup failed", "err", err)
 		}
@@ -149,6 +150,9 @@ func Restore(ctx context.Context, cfg config.Config, path string) error {
 	if err := unpack(ctx, path, tmp); err != nil {
 		return err
 	}
+	if err := recordRestored(ctx, tmp, filepath.Base(path)); err != nil {
+		return err
+	}
 	// The records last: with them it is a data directory that a server starts on.
 	for _, name := range append(slices.Clone(kept), recordsName) {
 		err := os.Rename(filepath.Join(tmp, name), filepath.Join(at.Data, name))
@@ -157,6 +161,21 @@ func Restore(ctx context.Context, cfg config.Config, path string) error {
 		}
 	}
 	return nil
+}
+
+// recordRestored has the audit log of a backup say that it goes on from there.
+func recordRestored(ctx context.Context, dir, archive string) error {
+	key, err := seal.Open(dir)
+	if err != nil {
+		return err
+	}
+	db, err := store.Open(ctx, filepath.Join(dir, recordsName), key)
+	if err != nil {
+		return err
+	}
+	who := cay.Caller{Name: "operator", From: &cay.Origin{}}
+	err = db.AddAudit(ctx, audit.Row(who, audit.ActionRestored, archive, cay.OutcomeOK))
+	return errors.Join(err, db.Close())
 }
 
 // unpack writes the files of a backup into an empty directory, and opens the

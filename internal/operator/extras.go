@@ -28,7 +28,10 @@ func lastLine(err error) extraLine { return extraLine{Done: err == nil, failure:
 // disconnects.
 func (d *Desk) extraRoutes(routes *http.ServeMux) {
 	routes.HandleFunc("POST /extras/{name}", func(w http.ResponseWriter, r *http.Request) {
-		tellSteps(w, func(progress image.Progress) error { return d.addExtra(r.Context(), r.PathValue("name"), progress) })
+		tellSteps(w, func(progress image.Progress) error {
+			name := r.PathValue("name")
+			return d.record(r.Context(), "extra.added", name, d.addExtra(r.Context(), name, progress))
+		})
 	})
 	routes.HandleFunc("GET /backlog", func(w http.ResponseWriter, r *http.Request) {
 		tellSteps(w, func(progress image.Progress) error {
@@ -36,7 +39,8 @@ func (d *Desk) extraRoutes(routes *http.ServeMux) {
 		})
 	})
 	routes.HandleFunc("DELETE /extras/{name}", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, lastLine(d.removeExtra(r.Context(), r.PathValue("name"))))
+		name := r.PathValue("name")
+		answer(w, lastLine(d.record(r.Context(), "extra.removed", name, d.removeExtra(r.Context(), name))))
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/machine/node"
@@ -49,6 +50,7 @@ type Config struct {
 	AdminToken string
 	Store      *store.SQLite
 	Control    *control.Control
+	Audit      *audit.Log
 	Node       *node.Node
 	Snapshots  *snapshot.Dir
 	Templates  *builtin.Builder

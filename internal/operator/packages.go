@@ -16,14 +16,15 @@ func (d *Desk) packageRoutes(routes *http.ServeMux) {
 		}
 		answer(w, PackageReport{On: true, Stats: cache.Stats()})
 	})
-	routes.HandleFunc("DELETE /packages", func(w http.ResponseWriter, _ *http.Request) {
+	routes.HandleFunc("DELETE /packages", func(w http.ResponseWriter, r *http.Request) {
 		if cache == nil {
 			answer(w, PackageReport{})
 			return
 		}
 		out := PackageReport{On: true}
 		var err error
-		if out.RemovedFiles, out.RemovedBytes, err = cache.Clear(); err != nil {
+		out.RemovedFiles, out.RemovedBytes, err = cache.Clear()
+		if err = d.record(r.Context(), "packages.cleared", "", err); err != nil {
 			out.Error = err.Error()
 		}
 		out.Stats = cache.Stats()

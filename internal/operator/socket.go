@@ -50,11 +50,16 @@ func (d *Desk) Serve(ctx context.Context, l net.Listener) {
 func (d *Desk) routes() http.Handler {
 	routes := http.NewServeMux()
 	routes.HandleFunc("POST /collect", func(w http.ResponseWriter, r *http.Request) {
-		garbage, err := d.Collect(r.Context(), r.URL.Query().Get("dry") != "")
+		dry := r.URL.Query().Get("dry") != ""
+		garbage, err := d.Collect(r.Context(), dry)
+		if !dry {
+			err = d.record(r.Context(), "garbage.collected", "", err)
+		}
 		answer(w, report{Garbage: append([]cay.Garbage{}, garbage...), failure: failed(err)})
 	})
 	routes.HandleFunc("POST /keys/{name}", func(w http.ResponseWriter, r *http.Request) {
 		key, err := d.newKey(r.Context(), r.PathValue("name"))
+		err = d.record(r.Context(), "key.created", r.PathValue("name"), err)
 		answer(w, newKey{Key: key, failure: failed(err)})
 	})
 	routes.HandleFunc("GET /admin-token", func(w http.ResponseWriter, _ *http.Request) {
@@ -64,6 +69,7 @@ func (d *Desk) routes() http.Handler {
 	d.extraRoutes(routes)
 	d.verifyRoutes(routes)
 	d.backupRoutes(routes)
+	d.auditRoutes(routes)
 	return routes
 }
 

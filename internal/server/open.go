@@ -199,6 +199,9 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := s.openAudit(); err != nil {
+		return err
+	}
 	s.control, err = control.Open(ctx, control.Config{
 		Store: s.records, Node: s.node.Service(), NodeID: nodeID, Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Log: s.log, Auth: s.auth,
 		TeamSandboxes: s.cfg.TeamSandboxes, TeamMemoryMB: s.cfg.TeamMemoryMB,
@@ -214,7 +217,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		Host: operator.Host(s.cfg), Team: s.team, Store: s.records, Control: s.control, Node: s.node,
 		Snapshots: s.host.Snapshots, Templates: s.templates, Builds: s.builds, Packages: s.packages,
 		AdminToken: s.adminToken,
-		Disk:       operator.Reserve(s.cfg), Publish: s.publish, Backlog: s.backlog, Log: s.log,
+		Disk:       operator.Reserve(s.cfg), Publish: s.publish, Backlog: s.backlog, Audit: s.audit, Log: s.log,
 	})
 	return nil
 }
@@ -238,7 +241,7 @@ func (s *Server) openFaces(context.Context) error {
 		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Builds: s.control.Queue, Accounts: s.control.Accounts, Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
 		Webhooks: s.control.Hooks,
 		Dial:     s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
-		Defaults: builtin.Descriptions(), Identity: s.identity,
+		Defaults: builtin.Descriptions(), Identity: s.identity, Audit: s.audit,
 	})
 	s.http = &http.Server{
 		Handler:           trail.Follow(trail.REST, s.proxy.Wrap(s.requests.count(face))),

@@ -19,6 +19,7 @@ import (
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/edge/certs"
 	"github.com/cay-run/cay/internal/edge/proxy"
 	"github.com/cay-run/cay/internal/edge/sshd"
@@ -93,6 +94,7 @@ type Server struct {
 	builds    *build.Builder
 	images    *oci.Teams
 	control   *control.Control
+	audit     *audit.Log
 	desk      *operator.Desk
 	node      *node.Node
 	egress    *egress.Proxy
@@ -172,6 +174,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	s.running.Go(func() { _ = s.control.Run(work) })
+	s.running.Go(func() { s.audit.Run(work) })
 	s.running.Go(func() { s.desk.CollectAlways(work) })
 	s.running.Go(func() { s.desk.WatchDisk(work) })
 	s.running.Go(func() { s.desk.Serve(work, operators) })

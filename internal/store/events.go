@@ -18,7 +18,7 @@ func (s *SQLite) AddEvents(ctx context.Context, events ...cay.Event) error {
 	return s.tx(ctx, func(tx *sql.Tx) error { return addEvents(ctx, tx, events) })
 }
 
-// addEvents numbers events and records them. The counter's row is locked until
+// addEvents numbers events and records them, and their rows in the audit log. The counter's row is locked until
 // the transaction ends, so that no client reads number 8 before number 7.
 func addEvents(ctx context.Context, tx *sql.Tx, events []cay.Event) error {
 	for _, e := range events {
@@ -47,7 +47,7 @@ ON CONFLICT (team) DO UPDATE SET last = event_counters.last + 1 RETURNING last`,
 			return err
 		}
 	}
-	return nil
+	return addAudit(ctx, tx, cay.AuditRows(events))
 }
 
 // Events lists a team's events, oldest first.

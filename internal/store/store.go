@@ -30,6 +30,7 @@ type Store interface {
 	Trees
 	Events
 	Webhooks
+	Audits
 
 	// Tx runs f, whose calls of tx are one transaction: all of them count, or
 	// none when f fails. f must call nothing of another Store: one write waits
@@ -323,6 +324,33 @@ type WebhookProgress struct {
 	Events       []cay.Event // that go with it
 }
 
+// Audits are the chain of what was done, and its signed heads. Events that are
+// recorded give their rows in the same transaction.
+type Audits interface {
+	// AddAudit appends rows to the chain in the order given, which gives them
+	// their numbers and hashes. The order of the chain is that of commits.
+	AddAudit(ctx context.Context, rows ...cay.AuditRow) error
+	// Audit lists rows, oldest first unless asked otherwise.
+	Audit(ctx context.Context, q AuditQuery) ([]cay.AuditRow, error)
+	// LastAudit returns the number and the hash of the newest row; zero when
+	// there is none.
+	LastAudit(ctx context.Context) (int64, cay.Hash, error)
+	// AddAuditHead records a head, safe from power cuts as are the rows up to
+	// it.
+	AddAuditHead(ctx context.Context, h cay.AuditHead) error
+	// AuditHeads lists the heads of a row and those after it, oldest first.
+	AuditHeads(ctx context.Context, from int64, limit int) ([]cay.AuditHead, error)
+	// LastAuditHead finds the newest head that was signed before a time, or at
+	// any; if asked so, among those whose rows are dropped.
+	LastAuditHead(ctx context.Context, before time.Time, dropped bool) (cay.AuditHead, error)
+	// DropAudit drops the rows up to a head, and appends the row that says so.
+	// PruneAudit removes them.
+	DropAudit(ctx context.Context, head int64, row cay.AuditRow) error
+	// PruneAudit removes the rows that are dropped and returns how many, and
+	// heads: a dropped day keeps its last, a day before past one of each hour.
+	PruneAudit(ctx context.Context, past time.Time) (int, error)
+}
+
 // SandboxQuery says which sandboxes to list. The order is by StartedAt, then
 // by ID ascending in either direction.
 type SandboxQuery struct {
@@ -377,6 +405,16 @@ type DeliveryQuery struct {
 type DeliveryCursor struct {
 	At    time.Time
 	Event string
+}
+
+// AuditQuery says which rows to list. An empty field means all.
+type AuditQuery struct {
+	Team                  cay.TeamID
+	Actor, Action, Target string    // the actor's id; each exactly
+	From, To              time.Time // From inclusive, To exclusive
+	After, Before         int64     // only greater, and smaller, numbers
+	Newest                bool      // newest first
+	Limit                 int
 }
 
 // BuildLogQuery says which lines of a build's log to read.

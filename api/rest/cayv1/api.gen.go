@@ -65,6 +65,63 @@ type APIKey struct {
 	Templates *[]string `json:"templates,omitempty"`
 }
 
+// AuditActor defines model for AuditActor.
+type AuditActor struct {
+	// ID Of the key
+	ID string `json:"id"`
+
+	// Kind key, person, admin, system or sandbox.
+	Kind string `json:"kind"`
+
+	// Name As it was called then.
+	Name string `json:"name"`
+}
+
+// AuditPage defines model for AuditPage.
+type AuditPage struct {
+	// Next For before on the next page; absent on the last one.
+	Next *int64     `json:"next,omitempty"`
+	Rows []AuditRow `json:"rows"`
+}
+
+// AuditRow defines model for AuditRow.
+type AuditRow struct {
+	// Action The type of the event where there is one.
+	Action string     `json:"action"`
+	Actor  AuditActor `json:"actor"`
+
+	// Address The client's, without a port.
+	Address string `json:"address"`
+
+	// At UTC, always with milliseconds, such as 2026-11-23T15:04:05.000Z.
+	At string `json:"at"`
+
+	// Details Names, sizes, hashes; never a secret.
+	Details map[string]string `json:"details"`
+
+	// Hash SHA-256 of prev and the row; docs/operate/audit.md says of which bytes.
+	Hash string `json:"hash"`
+
+	// Outcome ok, denied or failed.
+	Outcome string `json:"outcome"`
+
+	// Prev Hash of the row before, 64 hexadecimal digits.
+	Prev string `json:"prev"`
+
+	// RequestID X-Request-Id of the answer; empty for what no request asked for.
+	RequestID string `json:"requestID"`
+
+	// Seq From 1 without a gap, over all teams.
+	Seq int64 `json:"seq"`
+
+	// Target The id or name of what it was done to; may be empty.
+	Target string `json:"target"`
+
+	// TeamID Empty for what concerns no team.
+	TeamID    string `json:"teamID"`
+	UserAgent string `json:"userAgent"`
+}
+
 // AutoCheckpoints defines model for AutoCheckpoints.
 type AutoCheckpoints struct {
 	// BeforeCommands Before each command and each run of code.
@@ -528,8 +585,38 @@ type Upgrade = string
 // WebhookID defines model for webhookID.
 type WebhookID = string
 
+// Audit defines model for Audit.
+type Audit = AuditPage
+
 // Events defines model for Events.
 type Events = EventPage
+
+// ListAllAuditParams defines parameters for ListAllAudit.
+type ListAllAuditParams struct {
+	// Team Only rows of this team.
+	Team *string `form:"team,omitempty" json:"team,omitempty"`
+
+	// Actor The id of a key
+	Actor *string `form:"actor,omitempty" json:"actor,omitempty"`
+
+	// Action Such as sandbox.created.
+	Action *string `form:"action,omitempty" json:"action,omitempty"`
+
+	// Target The id or name of what it was done to.
+	Target *string `form:"target,omitempty" json:"target,omitempty"`
+
+	// From Only what happened at this time or later.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Only what happened before this time.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+
+	// Before Only rows with a smaller seq: next of the page before.
+	Before *int64 `form:"before,omitempty" json:"before,omitempty"`
+
+	// Limit 1 to 1000; 100 unless given.
+	Limit *int32 `form:"limit,omitempty" json:"limit,omitempty"`
+}
 
 // AdminCreateTeamJSONBody defines parameters for AdminCreateTeam.
 type AdminCreateTeamJSONBody struct {
@@ -564,6 +651,30 @@ type UpdateAPIKeyJSONBody struct {
 
 	// NeverExpires In place of expiresAt.
 	NeverExpires *bool `json:"neverExpires,omitempty"`
+}
+
+// ListAuditParams defines parameters for ListAudit.
+type ListAuditParams struct {
+	// Actor The id of a key
+	Actor *string `form:"actor,omitempty" json:"actor,omitempty"`
+
+	// Action Such as sandbox.created.
+	Action *string `form:"action,omitempty" json:"action,omitempty"`
+
+	// Target The id or name of what it was done to.
+	Target *string `form:"target,omitempty" json:"target,omitempty"`
+
+	// From Only what happened at this time or later.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Only what happened before this time.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+
+	// Before Only rows with a smaller seq: next of the page before.
+	Before *int64 `form:"before,omitempty" json:"before,omitempty"`
+
+	// Limit 1 to 1000; 100 unless given.
+	Limit *int32 `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // LabelCheckpointJSONBody defines parameters for LabelCheckpoint.
@@ -702,6 +813,9 @@ type RotateWebhookJSONRequestBody = RotateWebhook
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
 
+	// (GET /cay/v1/admin/audit)
+	ListAllAudit(w http.ResponseWriter, r *http.Request, params ListAllAuditParams)
+
 	// (GET /cay/v1/admin/teams)
 	AdminListTeams(w http.ResponseWriter, r *http.Request)
 
@@ -731,6 +845,9 @@ type ServerInterface interface {
 
 	// (PATCH /cay/v1/api-keys/{keyID})
 	UpdateAPIKey(w http.ResponseWriter, r *http.Request, keyID string)
+
+	// (GET /cay/v1/audit)
+	ListAudit(w http.ResponseWriter, r *http.Request, params ListAuditParams)
 
 	// (DELETE /cay/v1/checkpoints/{checkpointID})
 	DeleteCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID)
@@ -848,6 +965,11 @@ type ServerInterface interface {
 
 type Unimplemented struct{}
 
+// (GET /cay/v1/admin/audit)
+func (_ Unimplemented) ListAllAudit(w http.ResponseWriter, r *http.Request, params ListAllAuditParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (GET /cay/v1/admin/teams)
 func (_ Unimplemented) AdminListTeams(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -895,6 +1017,11 @@ func (_ Unimplemented) GetAPIKey(w http.ResponseWriter, r *http.Request, keyID s
 
 // (PATCH /cay/v1/api-keys/{keyID})
 func (_ Unimplemented) UpdateAPIKey(w http.ResponseWriter, r *http.Request, keyID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/audit)
+func (_ Unimplemented) ListAudit(w http.ResponseWriter, r *http.Request, params ListAuditParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1091,6 +1218,130 @@ type ServerInterfaceWrapper struct {
 }
 
 type MiddlewareFunc func(http.Handler) http.Handler
+
+// ListAllAudit operation middleware
+func (siw *ServerInterfaceWrapper) ListAllAudit(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAllAuditParams
+
+	// ------------- Optional query parameter "team" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "team", r.URL.Query(), &params.Team, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "team"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "team", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "actor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "actor", r.URL.Query(), &params.Actor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "actor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "actor", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "action" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "action", r.URL.Query(), &params.Action, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "action"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "action", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "target" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "target", r.URL.Query(), &params.Target, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "target"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "target", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", r.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "from"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "from", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", r.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "to"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "to", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "before" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "before", r.URL.Query(), &params.Before, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "before"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "before", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListAllAudit(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
 
 // AdminListTeams operation middleware
 func (siw *ServerInterfaceWrapper) AdminListTeams(w http.ResponseWriter, r *http.Request) {
@@ -1343,6 +1594,117 @@ func (siw *ServerInterfaceWrapper) UpdateAPIKey(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.UpdateAPIKey(w, r, keyID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListAudit operation middleware
+func (siw *ServerInterfaceWrapper) ListAudit(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAuditParams
+
+	// ------------- Optional query parameter "actor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "actor", r.URL.Query(), &params.Actor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "actor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "actor", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "action" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "action", r.URL.Query(), &params.Action, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "action"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "action", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "target" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "target", r.URL.Query(), &params.Target, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "target"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "target", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", r.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "from"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "from", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", r.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "to"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "to", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "before" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "before", r.URL.Query(), &params.Before, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "before"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "before", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListAudit(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2640,6 +3002,12 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Get(options.BaseURL+"/cay/v1/events", wrapper.ListEvents)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/audit", wrapper.ListAudit)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/admin/audit", wrapper.ListAllAudit)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/events", wrapper.ListSandboxEvents)
 	})
 	r.Group(func(r chi.Router) {
@@ -2751,6 +3119,8 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	return r
 }
 
+type AuditJSONResponse AuditPage
+
 type AutoCheckpointsJSONResponse AutoCheckpoints
 
 type ComparisonJSONResponse Comparison
@@ -2769,6 +3139,28 @@ type ImageProgressApplicationXNdjsonResponse struct {
 }
 
 type MovedJSONResponse Moved
+
+type ListAllAuditRequestObject struct {
+	Params ListAllAuditParams
+}
+
+type ListAllAuditResponseObject interface {
+	VisitListAllAuditResponse(w http.ResponseWriter) error
+}
+
+type ListAllAudit200JSONResponse struct{ AuditJSONResponse }
+
+func (response ListAllAudit200JSONResponse) VisitListAllAuditResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
 
 type AdminListTeamsRequestObject struct {
 }
@@ -2979,6 +3371,28 @@ type UpdateAPIKeyResponseObject interface {
 type UpdateAPIKey200JSONResponse APIKey
 
 func (response UpdateAPIKey200JSONResponse) VisitUpdateAPIKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListAuditRequestObject struct {
+	Params ListAuditParams
+}
+
+type ListAuditResponseObject interface {
+	VisitListAuditResponse(w http.ResponseWriter) error
+}
+
+type ListAudit200JSONResponse struct{ AuditJSONResponse }
+
+func (response ListAudit200JSONResponse) VisitListAuditResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -3921,6 +4335,9 @@ func (response TestWebhook200JSONResponse) VisitTestWebhookResponse(w http.Respo
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 
+	// (GET /cay/v1/admin/audit)
+	ListAllAudit(ctx context.Context, request ListAllAuditRequestObject) (ListAllAuditResponseObject, error)
+
 	// (GET /cay/v1/admin/teams)
 	AdminListTeams(ctx context.Context, request AdminListTeamsRequestObject) (AdminListTeamsResponseObject, error)
 
@@ -3950,6 +4367,9 @@ type StrictServerInterface interface {
 
 	// (PATCH /cay/v1/api-keys/{keyID})
 	UpdateAPIKey(ctx context.Context, request UpdateAPIKeyRequestObject) (UpdateAPIKeyResponseObject, error)
+
+	// (GET /cay/v1/audit)
+	ListAudit(ctx context.Context, request ListAuditRequestObject) (ListAuditResponseObject, error)
 
 	// (DELETE /cay/v1/checkpoints/{checkpointID})
 	DeleteCheckpoint(ctx context.Context, request DeleteCheckpointRequestObject) (DeleteCheckpointResponseObject, error)
@@ -4100,6 +4520,32 @@ type strictHandler struct {
 	ssi         StrictServerInterface
 	middlewares []StrictMiddlewareFunc
 	options     StrictHTTPServerOptions
+}
+
+// ListAllAudit operation middleware
+func (sh *strictHandler) ListAllAudit(w http.ResponseWriter, r *http.Request, params ListAllAuditParams) {
+	var request ListAllAuditRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListAllAudit(ctx, request.(ListAllAuditRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListAllAudit")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListAllAuditResponseObject); ok {
+		if err := validResponse.VisitListAllAuditResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
 }
 
 // AdminListTeams operation middleware
@@ -4378,6 +4824,32 @@ func (sh *strictHandler) UpdateAPIKey(w http.ResponseWriter, r *http.Request, ke
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(UpdateAPIKeyResponseObject); ok {
 		if err := validResponse.VisitUpdateAPIKeyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListAudit operation middleware
+func (sh *strictHandler) ListAudit(w http.ResponseWriter, r *http.Request, params ListAuditParams) {
+	var request ListAuditRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListAudit(ctx, request.(ListAuditRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListAudit")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListAuditResponseObject); ok {
+		if err := validResponse.VisitListAuditResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

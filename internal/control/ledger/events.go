@@ -26,7 +26,7 @@ const (
 // Data are keys and values by turns; empty values are left out. Any text is fit
 // to be shown.
 func NewEvent(who cay.Caller, s cay.Sandbox, what cay.EventType, reason string, data ...string) cay.Event {
-	out := cay.Event{Team: s.Team, Sandbox: s.ID, Type: what, Reason: reason, At: Now(), Data: make(map[string]string), Instance: s.Instance}
+	out := cay.Event{Team: s.Team, Sandbox: s.ID, Type: what, Reason: reason, At: Now(), Data: make(map[string]string), Instance: s.Instance, Actor: who.Actor(), From: who.From}
 	if what == cay.SandboxNetworkChanged {
 		out.Outwards = &cay.Outwards{Allow: s.Network.AllowOut, Deny: s.Network.DenyOut}
 	}

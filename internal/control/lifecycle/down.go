@@ -24,7 +24,8 @@ func RecordDown(ctx context.Context, s store.Store, saved func(cay.SnapshotID) b
 		event := foundEvent(found)
 		if found.State == cay.Killed {
 			found.Cause = cay.CauseAsked
-			event = ledger.NewEvent(cay.ForTeam(found.Team), found, cay.SandboxKilled, cay.ReasonAsked, "evidence", "`cay down` ended all sandboxes of this machine")
+			who := cay.Caller{Team: found.Team, Name: "operator", From: &cay.Origin{}}
+			event = ledger.NewEvent(who, found, cay.SandboxKilled, cay.ReasonAsked, "evidence", "`cay down` ended all sandboxes of this machine")
 		}
 		if err := s.UpdateSandbox(ctx, found, event); err != nil {
 			return err

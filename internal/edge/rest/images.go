@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strconv"
+	"strings"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/rest/cayv1"
+	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/control/builds"
 )
 
@@ -53,7 +56,7 @@ func (o own) PullImage(ctx context.Context, r cayv1.PullImageRequestObject) (cay
 	if err != nil {
 		return nil, err
 	}
-	return &imageProgress{server: o.server, do: do}, nil
+	return &imageProgress{server: o.server, ctx: ctx, action: "image.pulled", do: do}, nil
 }
 
 // ImportImage takes one from an archive.
@@ -62,7 +65,7 @@ func (o own) ImportImage(ctx context.Context, r cayv1.ImportImageRequestObject) 
 	if err != nil {
 		return nil, err
 	}
-	return &imageProgress{server: o.server, do: do}, nil
+	return &imageProgress{server: o.server, ctx: ctx, action: "image.imported", do: do}, nil
 }
 
 // registryAuth reads what opens a registry; nil is anonymous.
@@ -84,7 +87,9 @@ func registryAuth(r *cayv1.ImageRegistry) (*cay.RegistryAuth, error) {
 // imageProgress does what takes minutes and tells how it goes.
 type imageProgress struct {
 	*server
-	do builds.Taking
+	ctx    context.Context
+	action string // for the audit log
+	do     builds.Taking
 }
 
 // VisitPullImageResponse tells.
@@ -100,7 +105,7 @@ func (p *imageProgress) VisitPullImageResponse(w http.ResponseWriter) error {
 		_ = flush.Flush()
 	}
 	img, err := p.do(func(step string) { tell(cayv1.ImageProgress{Step: &step}) })
-	if err != nil {
+	if err = p.recordTaken(img, err); err != nil {
 		err = p.explain(err)
 		if cay.KindOf(err) == cay.Internal {
 			p.log.Error("an image could not be taken", "err", err)
@@ -112,6 +117,15 @@ func (p *imageProgress) VisitPullImageResponse(w http.ResponseWriter) error {
 	wire := wireImage(img)
 	tell(cayv1.ImageProgress{Image: &wire})
 	return nil
+}
+
+// recordTaken records an image that was taken, or was not.
+func (p *imageProgress) recordTaken(img cay.Image, err error) error {
+	if err != nil {
+		p.audit.Count(audit.Seen{Who: callerOf(p.ctx), Action: p.action, Outcome: cay.OutcomeFailed, Details: []string{"error", codeOf(err)}})
+		return err
+	}
+	return p.audit.Record(p.ctx, callerOf(p.ctx), p.action, strings.Join(img.Names, " "), cay.OutcomeOK, "digest", img.Digest, "bytes", strconv.FormatInt(img.Size, 10))
 }
 
 // VisitImportImageResponse tells.

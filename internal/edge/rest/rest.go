@@ -21,6 +21,7 @@ import (
 	"github.com/cay-run/cay/api/rest/e2b"
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/control/accounts"
+	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/control/builds"
 	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/control/lifecycle"
@@ -49,6 +50,7 @@ type Config struct {
 	SSH  Shells // nil offers none
 	// SSHListen is where the SSH server listens itself, if it does.
 	SSHListen string
+	Audit     *audit.Log // nil records nothing
 	// Defaults describes the templates that Cay brings, by name.
 	Defaults map[string]string
 	// Identity publishes what the identity tokens of sandboxes are checked with;
@@ -95,6 +97,7 @@ type server struct {
 	streams   atomic.Int32 // of events, that are open
 
 	defaults map[string]string
+	audit    *audit.Log
 }
 
 var _ e2b.StrictServerInterface = (*server)(nil)
@@ -103,7 +106,7 @@ var _ e2b.StrictServerInterface = (*server)(nil)
 func New(cfg Config) http.Handler {
 	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
-	s.defaults, s.webhooks = cfg.Defaults, cfg.Webhooks
+	s.defaults, s.webhooks, s.audit = cfg.Defaults, cfg.Webhooks, cfg.Audit
 	if s.explain == nil {
 		s.explain = func(err error) error { return err }
 	}
@@ -121,7 +124,7 @@ func New(cfg Config) http.Handler {
 	// The key is asked for before anything of a request is looked at, but
 	// only on routes that there are.
 	guarded := root.With(s.authenticate)
-	e2b.HandlerWithOptions(e2b.NewStrictHandlerWithOptions(s, nil, e2b.StrictHTTPServerOptions{
+	e2b.HandlerWithOptions(e2b.NewStrictHandlerWithOptions(s, []e2b.StrictMiddlewareFunc{s.record}, e2b.StrictHTTPServerOptions{
 		RequestErrorHandlerFunc:  s.badBody,
 		ResponseErrorHandlerFunc: s.fail,
 	}), e2b.ChiServerOptions{

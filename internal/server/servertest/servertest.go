@@ -134,7 +134,23 @@ func (w *World) Stop() {
 }
 
 // AddTeam adds a team, while no server runs, and returns a key of it.
-func (w *World) AddTeam(name string) (cay.Team, string) {
+func (w *World) AddTeam(name string) (team cay.Team, key string) {
+	w.t.Helper()
+	w.Records(func(db *store.SQLite) {
+		team = cay.Team{ID: cay.NewTeamID(), Name: name, CreatedAt: time.Now()}
+		if err := db.AddTeam(w.t.Context(), team); err != nil {
+			w.t.Fatal(err)
+		}
+		var err error
+		if key, _, err = auth.Issue(w.t.Context(), db, team.ID, name); err != nil {
+			w.t.Fatal(err)
+		}
+	})
+	return team, key
+}
+
+// Records opens the records while no server runs.
+func (w *World) Records(use func(*store.SQLite)) {
 	w.t.Helper()
 	if w.server != nil {
 		w.t.Fatal("the server has the records")
@@ -148,15 +164,7 @@ func (w *World) AddTeam(name string) (cay.Team, string) {
 		w.t.Fatal(err)
 	}
 	defer func() { _ = db.Close() }()
-	team := cay.Team{ID: cay.NewTeamID(), Name: name, CreatedAt: time.Now()}
-	if err := db.AddTeam(w.t.Context(), team); err != nil {
-		w.t.Fatal(err)
-	}
-	key, _, err := auth.Issue(w.t.Context(), db, team.ID, name)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return team, key
+	use(db)
 }
 
 // URL is where the server answers.

@@ -41,6 +41,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Snapshots", testSnapshots},
 		{"RemoveTemplate", testRemoveTemplate},
 		{"Events", testEvents},
+		{"Audit", testAudit},
 		{"PruneMany", testPruneMany},
 		{"EventsWithState", testEventsWithState},
 		{"EventOrder", testEventOrder},
