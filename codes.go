@@ -29,6 +29,10 @@ const (
 	CodeTeamDisabled = "team_disabled"
 	CodeTeamNotEmpty = "team_not_empty"
 	CodeNameTaken    = "name_taken"
+	CodeDisabled     = "account_disabled"
+	CodeLastOwner    = "last_owner"
+	CodeOwnersOnly   = "owner_needed"
+	CodePeopleOnly   = "person_needed"
 	CodeTeamLimit    = "team_limit_reached"
 	CodeBuildLimit   = "build_limit_reached"
 	// CodeTemplateBuilding is of a template that the server builds by itself.
@@ -147,6 +151,18 @@ func requestCodes() []CodeInfo {
 		{Code: CodeTeamNotEmpty, Kind: Conflict,
 			Meaning: "A team was to be removed that has sandboxes, templates, keys or other things; the message counts them.",
 			Cure:    "Remove them first, or remove the team with `--force` (`?force=true`), which takes them with it."},
+		{Code: CodeDisabled, Kind: Denied,
+			Meaning: "The person behind the token or the session is disabled on this server.",
+			Cure:    "Ask the operator of the server."},
+		{Code: CodeLastOwner, Kind: Conflict,
+			Meaning: "The change would leave the team without an owner.",
+			Cure:    "Make another member an owner first."},
+		{Code: CodeOwnersOnly, Kind: Denied,
+			Meaning: "Owners of a team are made, changed and removed by its owners, and by the operator of the server.",
+			Cure:    "Ask an owner."},
+		{Code: CodePeopleOnly, Kind: Denied,
+			Meaning: "The request is about the person who makes it, and an API key is none.",
+			Cure:    "Log in, or send an access token as `Authorization: Bearer`."},
 		{Code: CodeNameTaken, Kind: Conflict,
 			Meaning: "There is one of that name already.",
 			Cure:    "Choose another name."},

@@ -46,6 +46,10 @@ const (
 	WebhookRemoved  EventType = "webhook.removed"
 	WebhookDisabled EventType = "webhook.disabled" // by the server; the reason says why
 	WebhookTest     EventType = "webhook.test"     // sent when asked for, and not recorded as an event
+
+	MemberAdded   EventType = "member.added"
+	MemberChanged EventType = "member.changed"
+	MemberRemoved EventType = "member.removed"
 )
 
 // AuditCheckpoint is told to the operator's team alone: the numbers in it say
@@ -110,6 +114,9 @@ func Events() []EventInfo {
 		{WebhookRemoved, "A webhook was removed.", []string{"webhook", "name"}},
 		{WebhookDisabled, "The server turned a webhook off.", []string{"webhook", "name"}},
 		{WebhookTest, "Sent to a webhook to try it, when a client asks for that. It is in no list of events.", []string{"webhook"}},
+		{MemberAdded, "A person is in the team.", []string{"person", "email", "role"}},
+		{MemberChanged, "A member has another role.", []string{"person", "role", "before"}},
+		{MemberRemoved, "A person is not in the team any more.", []string{"person"}},
 		{MachineDiskLow, "The disk of the server nears its reserve, or has come to it. It is of no sandbox, and every team is told.", []string{"freeMB", "reserveMB"}},
 		{MachineDiskFreed, "The disk of the server has room again.", []string{"freeMB", "reserveMB"}},
 		{AuditCheckpoint, "The audit log has a new signed head. It is of no sandbox, and the operator's team is told, which the first start made.", []string{"rows", "hash", "at", "key", "signature"}},

@@ -43,6 +43,7 @@ type commands struct {
 	Template templateCmd `cmd:"" aliases:"tpl" help:"Build and keep templates."`
 	Network  networkCmd  `cmd:"" help:"Have sandboxes reach each other, and no others, by name."`
 	Team     teamCmd     `cmd:"" help:"Keep the teams of this server, as its operator."`
+	Member   memberCmd   `cmd:"" help:"Keep the people of a team."`
 	Key      keyCmd      `cmd:"" help:"Keep the API keys of a team."`
 	SSHKey   sshKeyCmd   `cmd:"" name:"ssh-key" help:"Keep the public keys that open sandboxes over SSH."`
 	Webhook  webhookCmd  `cmd:"" help:"Have events sent to addresses."`

@@ -29,6 +29,9 @@ type Store interface {
 	KeyByHash(ctx context.Context, hash [32]byte) (cay.APIKey, cay.Team, error)
 	Key(ctx context.Context, team cay.TeamID, id cay.KeyID) (cay.APIKey, error)
 	KeysUsed(ctx context.Context, at map[cay.KeyID]time.Time) error
+	Person(ctx context.Context, id cay.PersonID) (cay.Person, error)
+	Memberships(ctx context.Context, person cay.PersonID) ([]cay.Member, error)
+	AccessTokenByHash(ctx context.Context, hash [32]byte) (cay.AccessToken, error)
 	AddSSHKey(ctx context.Context, key cay.SSHKey) error
 	SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error)
 	SSHKeyOpens(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error)

@@ -52,6 +52,10 @@ func (a *Auth) still(ctx context.Context, who cay.Caller) (until time.Time, ok b
 		}
 		until = record.ExpiresAt
 	}
+	if who.Person != "" {
+		_, err := a.PersonCaller(ctx, who.Person, string(who.Team))
+		return until, err == nil || cay.KindOf(err) == cay.Unavailable || cay.KindOf(err) == cay.Internal
+	}
 	if who.Scopes&cay.Admin != 0 {
 		return until, true
 	}
@@ -74,6 +78,12 @@ func (a *Auth) EndUses(of func(cay.Caller) bool) {
 // EndKey ends what goes on by means of a key.
 func (a *Auth) EndKey(id cay.KeyID) {
 	a.EndUses(func(who cay.Caller) bool { return who.Key == id })
+}
+
+// EndPerson ends what goes on by means of what a person has, in one team, or in
+// all for an empty one.
+func (a *Auth) EndPerson(id cay.PersonID, team cay.TeamID) {
+	a.EndUses(func(who cay.Caller) bool { return who.Person == id && (team == "" || who.Team == team) })
 }
 
 // EndTeam ends what goes on in a team, but for an operator's.

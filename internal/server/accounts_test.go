@@ -2,6 +2,8 @@ package server_test
 
 import (
 	"errors"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -105,5 +107,117 @@ func belongingsOf(t *testing.T, w *servertest.World, key, sandbox string) {
 		if code, text := call(t, w, key, "POST", one[0], one[1]); code/100 != 2 {
 			t.Fatalf("%s: %d %s", one[0], code, text)
 		}
+	}
+}
+
+// send sends a request with headers and returns the answer.
+func send(t *testing.T, w *servertest.World, header map[string]string, method, path, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, w.URL()+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for name, value := range header {
+		req.Header.Set(name, value)
+	}
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// A person has in each team the role of a member there, by one access token; a
+// team keeps an owner, and roles are given by those who have as much.
+func TestPeople(t *testing.T) {
+	w := servertest.Start(t)
+	ctx := t.Context()
+	admin, ours := w.Admin(""), w.Admin("default")
+	if _, err := admin.CreateTeam(ctx, "blue"); err != nil {
+		t.Fatal(err)
+	}
+	blue := w.Admin("blue")
+	ann, err := ours.AddMember(ctx, " Ann@Example.com", "Ann", "owner")
+	if err != nil || ann.Email != "ann@example.com" {
+		t.Fatalf("%+v, %v", ann, err)
+	}
+	again, err := blue.AddMember(ctx, "ann@example.com", "another name", "viewer")
+	if err != nil || again.ID != ann.ID || again.Name != "Ann" {
+		t.Fatalf("the same person in another team is %+v, %v", again, err)
+	}
+	if _, err := blue.AddMember(ctx, "ann@example.com", "", "developer"); cay.KindOf(err) != cay.Conflict {
+		t.Errorf("twice in a team: %v", err)
+	}
+	for _, bad := range [][2]string{{"", "viewer"}, {"x", "viewer"}, {"Ann <a@b.c>", "viewer"}, {"b@c.d", "boss"}, {"b@c.d", ""}} {
+		if _, err := blue.AddMember(ctx, bad[0], "", bad[1]); cay.KindOf(err) != cay.Invalid {
+			t.Errorf("%v: %v", bad, err)
+		}
+	}
+	token, err := admin.CreateTokenFor(ctx, ann.ID, "laptop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := func(team string) map[string]string {
+		return map[string]string{"Authorization": "Bearer " + token.Token, "X-Team-ID": team}
+	}
+	for _, one := range []struct {
+		team, method, path, body string
+		code                     int
+		text                     string
+	}{
+		{"", "GET", "/teams", "", 200, `"name":"blue"`},
+		{"", "GET", "/v2/sandboxes", "", 400, "X-Team-ID"},
+		{"default", "GET", "/v2/sandboxes", "", 200, ""},
+		{"default", "POST", "/api-keys", `{"name":"anns"}`, 201, `"email":"ann@example.com"`},
+		{"blue", "GET", "/v2/sandboxes", "", 200, ""},
+		{"blue", "POST", "/sandboxes", `{"templateID":"base"}`, 403, "sandboxes:write"},
+		{"blue", "GET", "/api-keys", "", 403, "keys:read"},
+		{"none", "GET", "/v2/sandboxes", "", 404, "not found"},
+		{"default", "DELETE", "/cay/v1/members/" + ann.ID, "", 409, "last_owner"},
+		{"default", "PATCH", "/cay/v1/members/" + ann.ID, `{"role":"viewer"}`, 409, "last_owner"},
+		{"blue", "GET", "/cay/v1/admin/teams", "", 403, "admin"},
+		{"", "POST", "/access-tokens", `{"name":"second"}`, 201, `"token":"sk_e2b_`},
+		{"", "GET", "/cay/v1/access-tokens", "", 200, "laptop"},
+	} {
+		if code, text := send(t, w, as(one.team), one.method, one.path, one.body); code != one.code || !strings.Contains(text, one.text) {
+			t.Errorf("in %q %s %s: %d %s", one.team, one.method, one.path, code, text)
+		}
+	}
+	if code, text := call(t, w, w.Key, "POST", "/access-tokens", `{"name":"x"}`); code != 403 || !strings.Contains(text, cay.CodePeopleOnly) {
+		t.Errorf("an access token for a key: %d %s", code, text)
+	}
+	// A key of the team does not make owners, and an owner does.
+	if _, err := w.Client().AddMember(ctx, "bob@example.com", "", "owner"); cay.CodeOf(err) != cay.CodeOwnersOnly {
+		t.Errorf("an owner by a key: %v", err)
+	}
+	if code, text := send(t, w, as("default"), "POST", "/cay/v1/members", `{"email":"bob@example.com","role":"owner"}`); code != 201 {
+		t.Errorf("an owner by an owner: %d %s", code, text)
+	}
+	if code, text := send(t, w, as("default"), "PATCH", "/cay/v1/members/"+ann.ID, `{"role":"admin"}`); code != 204 {
+		t.Errorf("one of two owners: %d %s", code, text)
+	}
+	if code, text := send(t, w, as("default"), "POST", "/cay/v1/members", `{"email":"cyd@example.com","role":"owner"}`); code != 403 || !strings.Contains(text, cay.CodeOwnersOnly) {
+		t.Errorf("an owner by an admin: %d %s", code, text)
+	}
+	small, err := w.Client().CreateAPIKey(ctx, client.NewAPIKey{Name: "small", Scopes: []string{"keys:read", "keys:write"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.ClientOf(small.Key).AddMember(ctx, "cyd@example.com", "", "viewer"); cay.CodeOf(err) != cay.CodeScope || !strings.Contains(err.Error(), "sandboxes:read") {
+		t.Errorf("a member who may more than the key: %v", err)
+	}
+	if code, text := send(t, w, as(""), "DELETE", "/access-tokens/"+token.ID, ""); code != 204 {
+		t.Errorf("removing it: %d %s", code, text)
+	}
+	if code, text := send(t, w, as(""), "GET", "/teams", ""); code != 401 {
+		t.Errorf("a removed token: %d %s", code, text)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
 	"github.com/cay-run/cay/internal/server/servertest"
 )
@@ -136,6 +137,8 @@ func belongings(t *testing.T, w *servertest.World) map[string]string {
 		"alias":      "ours", "name": "ours",
 	}
 	own["eventID"] = made(t, w, "POST", "/cay/v1/webhooks/"+own["webhookID"]+"/test", "", "eventID")
+	own["personID"] = made(t, w, "POST", "/cay/v1/members", `{"email":"ours@example.com","role":"developer"}`, "personID")
+	own["accessTokenID"] = string(cay.NewKeyID())
 	own["buildID"] = made(t, w, "POST", "/v3/templates", `{"name":"ours"}`, "buildID")
 	made(t, w, "POST", sandbox+"/snapshots", `{"name":"ours-too"}`, "snapshotID")
 	code, text := call(t, w, w.Key, "GET", "/teams", "")
@@ -151,25 +154,30 @@ func belongings(t *testing.T, w *servertest.World) map[string]string {
 // queries, what they need behind the path. Both name what the first team has.
 var (
 	bodies = map[string]string{
-		"addSSHKey":         `{"name":"another","publicKey":"` + sshKey + `"}`,
-		"assignTags":        `{"target":"{templateID}:default","tags":["theirs"]}`,
-		"connectSandbox":    `{"timeout":60}`,
-		"adminCreateTeam":   `{"name":"theirs"}`,
-		"createAPIKey":      `{"name":"theirs"}`,
-		"createKey":         `{"name":"theirs"}`,
-		"createSandbox":     `{"templateID":"{templateID}"}`,
-		"createSandboxV2":   `{"templateID":"{templateID}"}`,
-		"createWebhook":     `{"name":"theirs","url":"https://hooks.invalid/","events":["*"],"signatureSecret":"theirs alone"}`,
-		"createSecret":      `{"name":"OURS","value":"theirs"}`,
-		"joinNetwork":       `{"network":"theirs"}`,
-		"promoteSandbox":    `{"branch":"iother"}`,
-		"removeTags":        `{"name":"{templateID}","tags":["theirs"]}`,
-		"requestBuild":      `{"name":"theirs"}`,
-		"requestBuildV2":    `{"name":"theirs"}`,
-		"rollbackSandbox":   `{"checkpointID":"{checkpointID}"}`,
-		"setSandboxTimeout": `{"timeout":60}`,
-		"startBuild":        `{"fromTemplate":"base"}`,
-		"updateKey":         `{"name":"theirs"}`,
+		"addSSHKey":              `{"name":"another","publicKey":"` + sshKey + `"}`,
+		"assignTags":             `{"target":"{templateID}:default","tags":["theirs"]}`,
+		"connectSandbox":         `{"timeout":60}`,
+		"adminCreateTeam":        `{"name":"theirs"}`,
+		"createAPIKey":           `{"name":"theirs"}`,
+		"createKey":              `{"name":"theirs"}`,
+		"createSandbox":          `{"templateID":"{templateID}"}`,
+		"createSandboxV2":        `{"templateID":"{templateID}"}`,
+		"createWebhook":          `{"name":"theirs","url":"https://hooks.invalid/","events":["*"],"signatureSecret":"theirs alone"}`,
+		"createSecret":           `{"name":"OURS","value":"theirs"}`,
+		"joinNetwork":            `{"network":"theirs"}`,
+		"promoteSandbox":         `{"branch":"iother"}`,
+		"removeTags":             `{"name":"{templateID}","tags":["theirs"]}`,
+		"requestBuild":           `{"name":"theirs"}`,
+		"requestBuildV2":         `{"name":"theirs"}`,
+		"rollbackSandbox":        `{"checkpointID":"{checkpointID}"}`,
+		"setSandboxTimeout":      `{"timeout":60}`,
+		"startBuild":             `{"fromTemplate":"base"}`,
+		"updateKey":              `{"name":"theirs"}`,
+		"addMember":              `{"email":"theirs@example.com","role":"viewer"}`,
+		"adminCreateAccessToken": `{"name":"theirs"}`,
+		"adminUpdatePerson":      `{"disabled":true}`,
+		"createAccessToken":      `{"name":"theirs"}`,
+		"setMemberRole":          `{"role":"viewer"}`,
 	}
 	queries = map[string]string{
 		"compareCheckpoints":  "?to={checkpointID}",
@@ -181,13 +189,16 @@ var (
 	// refused are the operations that do not answer a stranger with 404 though
 	// they name what another team has.
 	refused = map[string]int{
-		"adminGetTeam":      http.StatusForbidden,
-		"adminRemoveTeam":   http.StatusForbidden,
-		"adminUpdateTeam":   http.StatusForbidden,
-		"getTeamMetrics":    http.StatusForbidden,
-		"getTeamMetricsMax": http.StatusForbidden,
-		"rebuildTemplateV1": http.StatusGone,
-		"startBuildV1":      http.StatusGone,
+		"adminCreateAccessToken": http.StatusForbidden,
+		"adminUpdatePerson":      http.StatusForbidden,
+		"deleteAccessToken":      http.StatusForbidden,
+		"adminGetTeam":           http.StatusForbidden,
+		"adminRemoveTeam":        http.StatusForbidden,
+		"adminUpdateTeam":        http.StatusForbidden,
+		"getTeamMetrics":         http.StatusForbidden,
+		"getTeamMetricsMax":      http.StatusForbidden,
+		"rebuildTemplateV1":      http.StatusGone,
+		"startBuildV1":           http.StatusGone,
 	}
 	// named are those that name it in their body alone.
 	named = []string{"assignTags", "createSandbox", "createSandboxV2", "removeTags"}

@@ -22,6 +22,8 @@ import (
 type Store interface {
 	Teams
 	Accounts
+	People
+	AccessTokens
 	SSHKeys
 	Secrets
 	Templates
@@ -86,6 +88,40 @@ type Accounts interface {
 	RemoveKey(ctx context.Context, team cay.TeamID, id cay.KeyID) error
 	// PruneKeys forgets keys that expired before a time, and returns how many.
 	PruneKeys(ctx context.Context, before time.Time) (int, error)
+}
+
+// People are the human beings who use a server, and their roles in teams.
+type People interface {
+	// AddPerson records a person, whose id and address must be new.
+	AddPerson(ctx context.Context, p cay.Person) error
+	// UpdatePerson replaces a person's address, name and the time of being
+	// disabled.
+	UpdatePerson(ctx context.Context, p cay.Person) error
+	Person(ctx context.Context, id cay.PersonID) (cay.Person, error)
+	// PersonByEmail finds the person of an address in lower case.
+	PersonByEmail(ctx context.Context, email string) (cay.Person, error)
+	// People lists all people, by address.
+	People(ctx context.Context) ([]cay.Person, error)
+	// AddMember records a person's role in a team. Conflict means that there is
+	// one already.
+	AddMember(ctx context.Context, m cay.Member) error
+	SetRole(ctx context.Context, team cay.TeamID, person cay.PersonID, role cay.Role) error
+	RemoveMember(ctx context.Context, team cay.TeamID, person cay.PersonID) error
+	// Members lists a team's members, in the order of their coming.
+	Members(ctx context.Context, team cay.TeamID) ([]cay.Member, error)
+	// Memberships lists the teams of a person that are not removed, the first
+	// one joined first.
+	Memberships(ctx context.Context, person cay.PersonID) ([]cay.Member, error)
+}
+
+// AccessTokens stand for people.
+type AccessTokens interface {
+	// AddAccessToken records a token; its id and its hash must be new.
+	AddAccessToken(ctx context.Context, t cay.AccessToken) error
+	AccessTokenByHash(ctx context.Context, hash [32]byte) (cay.AccessToken, error)
+	// AccessTokens lists a person's tokens, oldest first.
+	AccessTokens(ctx context.Context, person cay.PersonID) ([]cay.AccessToken, error)
+	RemoveAccessToken(ctx context.Context, person cay.PersonID, id string) error
 }
 
 // SSHKeys are the public keys that open a team's sandboxes.

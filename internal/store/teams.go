@@ -17,7 +17,7 @@ const teamColumns = `id, name, created_at, disabled_at, removed_at`
 var (
 	clearedTables = []string{
 		"webhook_attempts", "webhooks",
-		"api_keys", "ssh_keys", "secrets", "idempotency_keys", "branches", "checkpoints",
+		"api_keys", "ssh_keys", "secrets", "idempotency_keys", "branches", "checkpoints", "members",
 	}
 	keptTables = []string{
 		"events", "event_counters",

@@ -65,6 +65,17 @@ type APIKey struct {
 	Templates *[]string `json:"templates,omitempty"`
 }
 
+// AccessToken defines model for AccessToken.
+type AccessToken struct {
+	CreatedAt time.Time `json:"createdAt"`
+	ID        string    `json:"id"`
+	Mask      string    `json:"mask"`
+	Name      string    `json:"name"`
+
+	// Token Only when it is made.
+	Token *string `json:"token,omitempty"`
+}
+
 // AuditActor defines model for AuditActor.
 type AuditActor struct {
 	// ID Of the key
@@ -395,6 +406,15 @@ type ImageRegistry struct {
 // ImageRegistryType defines model for ImageRegistry.Type.
 type ImageRegistryType string
 
+// Member defines model for Member.
+type Member struct {
+	AddedAt  time.Time `json:"addedAt"`
+	Email    string    `json:"email"`
+	Name     *string   `json:"name,omitempty"`
+	PersonID string    `json:"personID"`
+	Role     string    `json:"role"`
+}
+
 // Moved defines model for Moved.
 type Moved struct {
 	Checkpoint Checkpoint `json:"checkpoint"`
@@ -454,6 +474,15 @@ type NewSSHKey struct {
 
 	// PublicKey As in authorized_keys.
 	PublicKey string `json:"publicKey"`
+}
+
+// Person defines model for Person.
+type Person struct {
+	CreatedAt time.Time `json:"createdAt"`
+	Disabled  bool      `json:"disabled"`
+	Email     string    `json:"email"`
+	Name      *string   `json:"name,omitempty"`
+	PersonID  string    `json:"personID"`
 }
 
 // RotateWebhook defines model for RotateWebhook.
@@ -573,6 +602,9 @@ type LastEventID = int64
 // Limit defines model for limit.
 type Limit = int32
 
+// PersonID defines model for personID.
+type PersonID = string
+
 // SandboxID defines model for sandboxID.
 type SandboxID = string
 
@@ -616,6 +648,16 @@ type ListAllAuditParams struct {
 
 	// Limit 1 to 1000; 100 unless given.
 	Limit *int32 `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// AdminUpdatePersonJSONBody defines parameters for AdminUpdatePerson.
+type AdminUpdatePersonJSONBody struct {
+	Disabled bool `json:"disabled"`
+}
+
+// AdminCreateAccessTokenJSONBody defines parameters for AdminCreateAccessToken.
+type AdminCreateAccessTokenJSONBody struct {
+	Name string `json:"name"`
 }
 
 // AdminCreateTeamJSONBody defines parameters for AdminCreateTeam.
@@ -720,6 +762,22 @@ type ImportImageParams struct {
 	Name *string `form:"name,omitempty" json:"name,omitempty"`
 }
 
+// AddMemberJSONBody defines parameters for AddMember.
+type AddMemberJSONBody struct {
+	Email string `json:"email"`
+
+	// Name For a person who is new here.
+	Name *string `json:"name,omitempty"`
+
+	// Role viewer, developer, admin or owner.
+	Role string `json:"role"`
+}
+
+// SetMemberRoleJSONBody defines parameters for SetMemberRole.
+type SetMemberRoleJSONBody struct {
+	Role string `json:"role"`
+}
+
 // CompareSandboxParams defines parameters for CompareSandbox.
 type CompareSandboxParams struct {
 	// From The checkpoint's id; unless given, the newest that the sandbox's state comes from.
@@ -765,6 +823,12 @@ type ConnectSSHParams struct {
 	Upgrade *Upgrade `json:"Upgrade,omitempty"`
 }
 
+// AdminUpdatePersonJSONRequestBody defines body for AdminUpdatePerson for application/json ContentType.
+type AdminUpdatePersonJSONRequestBody AdminUpdatePersonJSONBody
+
+// AdminCreateAccessTokenJSONRequestBody defines body for AdminCreateAccessToken for application/json ContentType.
+type AdminCreateAccessTokenJSONRequestBody AdminCreateAccessTokenJSONBody
+
 // AdminCreateTeamJSONRequestBody defines body for AdminCreateTeam for application/json ContentType.
 type AdminCreateTeamJSONRequestBody AdminCreateTeamJSONBody
 
@@ -785,6 +849,12 @@ type ForkCheckpointJSONRequestBody ForkCheckpointJSONBody
 
 // PullImageJSONRequestBody defines body for PullImage for application/json ContentType.
 type PullImageJSONRequestBody = ImagePull
+
+// AddMemberJSONRequestBody defines body for AddMember for application/json ContentType.
+type AddMemberJSONRequestBody AddMemberJSONBody
+
+// SetMemberRoleJSONRequestBody defines body for SetMemberRole for application/json ContentType.
+type SetMemberRoleJSONRequestBody SetMemberRoleJSONBody
 
 // SetAutoCheckpointsJSONRequestBody defines body for SetAutoCheckpoints for application/json ContentType.
 type SetAutoCheckpointsJSONRequestBody = AutoCheckpoints
@@ -813,8 +883,20 @@ type RotateWebhookJSONRequestBody = RotateWebhook
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
 
+	// (GET /cay/v1/access-tokens)
+	ListAccessTokens(w http.ResponseWriter, r *http.Request)
+
 	// (GET /cay/v1/admin/audit)
 	ListAllAudit(w http.ResponseWriter, r *http.Request, params ListAllAuditParams)
+
+	// (GET /cay/v1/admin/people)
+	AdminListPeople(w http.ResponseWriter, r *http.Request)
+
+	// (PATCH /cay/v1/admin/people/{personID})
+	AdminUpdatePerson(w http.ResponseWriter, r *http.Request, personID PersonID)
+
+	// (POST /cay/v1/admin/people/{personID}/access-tokens)
+	AdminCreateAccessToken(w http.ResponseWriter, r *http.Request, personID PersonID)
 
 	// (GET /cay/v1/admin/teams)
 	AdminListTeams(w http.ResponseWriter, r *http.Request)
@@ -884,6 +966,18 @@ type ServerInterface interface {
 
 	// (GET /cay/v1/images/{name})
 	GetImage(w http.ResponseWriter, r *http.Request, name string)
+
+	// (GET /cay/v1/members)
+	ListMembers(w http.ResponseWriter, r *http.Request)
+
+	// (POST /cay/v1/members)
+	AddMember(w http.ResponseWriter, r *http.Request)
+
+	// (DELETE /cay/v1/members/{personID})
+	RemoveMember(w http.ResponseWriter, r *http.Request, personID PersonID)
+
+	// (PATCH /cay/v1/members/{personID})
+	SetMemberRole(w http.ResponseWriter, r *http.Request, personID PersonID)
 
 	// (GET /cay/v1/networks)
 	ListNetworks(w http.ResponseWriter, r *http.Request)
@@ -965,8 +1059,28 @@ type ServerInterface interface {
 
 type Unimplemented struct{}
 
+// (GET /cay/v1/access-tokens)
+func (_ Unimplemented) ListAccessTokens(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (GET /cay/v1/admin/audit)
 func (_ Unimplemented) ListAllAudit(w http.ResponseWriter, r *http.Request, params ListAllAuditParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/admin/people)
+func (_ Unimplemented) AdminListPeople(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PATCH /cay/v1/admin/people/{personID})
+func (_ Unimplemented) AdminUpdatePerson(w http.ResponseWriter, r *http.Request, personID PersonID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/admin/people/{personID}/access-tokens)
+func (_ Unimplemented) AdminCreateAccessToken(w http.ResponseWriter, r *http.Request, personID PersonID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1082,6 +1196,26 @@ func (_ Unimplemented) RemoveImage(w http.ResponseWriter, r *http.Request, name 
 
 // (GET /cay/v1/images/{name})
 func (_ Unimplemented) GetImage(w http.ResponseWriter, r *http.Request, name string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/members)
+func (_ Unimplemented) ListMembers(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/members)
+func (_ Unimplemented) AddMember(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/members/{personID})
+func (_ Unimplemented) RemoveMember(w http.ResponseWriter, r *http.Request, personID PersonID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PATCH /cay/v1/members/{personID})
+func (_ Unimplemented) SetMemberRole(w http.ResponseWriter, r *http.Request, personID PersonID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1219,6 +1353,20 @@ type ServerInterfaceWrapper struct {
 
 type MiddlewareFunc func(http.Handler) http.Handler
 
+// ListAccessTokens operation middleware
+func (siw *ServerInterfaceWrapper) ListAccessTokens(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListAccessTokens(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListAllAudit operation middleware
 func (siw *ServerInterfaceWrapper) ListAllAudit(w http.ResponseWriter, r *http.Request) {
 
@@ -1334,6 +1482,72 @@ func (siw *ServerInterfaceWrapper) ListAllAudit(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListAllAudit(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminListPeople operation middleware
+func (siw *ServerInterfaceWrapper) AdminListPeople(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminListPeople(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminUpdatePerson operation middleware
+func (siw *ServerInterfaceWrapper) AdminUpdatePerson(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "personID" -------------
+	var personID PersonID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "personID", chi.URLParam(r, "personID"), &personID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "personID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminUpdatePerson(w, r, personID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminCreateAccessToken operation middleware
+func (siw *ServerInterfaceWrapper) AdminCreateAccessToken(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "personID" -------------
+	var personID PersonID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "personID", chi.URLParam(r, "personID"), &personID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "personID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminCreateAccessToken(w, r, personID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2077,6 +2291,86 @@ func (siw *ServerInterfaceWrapper) GetImage(w http.ResponseWriter, r *http.Reque
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetImage(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListMembers operation middleware
+func (siw *ServerInterfaceWrapper) ListMembers(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListMembers(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AddMember operation middleware
+func (siw *ServerInterfaceWrapper) AddMember(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AddMember(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RemoveMember operation middleware
+func (siw *ServerInterfaceWrapper) RemoveMember(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "personID" -------------
+	var personID PersonID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "personID", chi.URLParam(r, "personID"), &personID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "personID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RemoveMember(w, r, personID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// SetMemberRole operation middleware
+func (siw *ServerInterfaceWrapper) SetMemberRole(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "personID" -------------
+	var personID PersonID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "personID", chi.URLParam(r, "personID"), &personID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "personID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SetMemberRole(w, r, personID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2984,6 +3278,30 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Patch(options.BaseURL+"/cay/v1/admin/teams/{teamID}", wrapper.AdminUpdateTeam)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/admin/people", wrapper.AdminListPeople)
+	})
+	r.Group(func(r chi.Router) {
+		r.Patch(options.BaseURL+"/cay/v1/admin/people/{personID}", wrapper.AdminUpdatePerson)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/admin/people/{personID}/access-tokens", wrapper.AdminCreateAccessToken)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/access-tokens", wrapper.ListAccessTokens)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/members", wrapper.ListMembers)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/members", wrapper.AddMember)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/members/{personID}", wrapper.RemoveMember)
+	})
+	r.Group(func(r chi.Router) {
+		r.Patch(options.BaseURL+"/cay/v1/members/{personID}", wrapper.SetMemberRole)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/api-keys", wrapper.ListAPIKeys)
 	})
 	r.Group(func(r chi.Router) {
@@ -3140,6 +3458,27 @@ type ImageProgressApplicationXNdjsonResponse struct {
 
 type MovedJSONResponse Moved
 
+type ListAccessTokensRequestObject struct {
+}
+
+type ListAccessTokensResponseObject interface {
+	VisitListAccessTokensResponse(w http.ResponseWriter) error
+}
+
+type ListAccessTokens200JSONResponse []AccessToken
+
+func (response ListAccessTokens200JSONResponse) VisitListAccessTokensResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListAllAuditRequestObject struct {
 	Params ListAllAuditParams
 }
@@ -3158,6 +3497,73 @@ func (response ListAllAudit200JSONResponse) VisitListAllAuditResponse(w http.Res
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminListPeopleRequestObject struct {
+}
+
+type AdminListPeopleResponseObject interface {
+	VisitAdminListPeopleResponse(w http.ResponseWriter) error
+}
+
+type AdminListPeople200JSONResponse []Person
+
+func (response AdminListPeople200JSONResponse) VisitAdminListPeopleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminUpdatePersonRequestObject struct {
+	PersonID PersonID `json:"personID"`
+	Body     *AdminUpdatePersonJSONRequestBody
+}
+
+type AdminUpdatePersonResponseObject interface {
+	VisitAdminUpdatePersonResponse(w http.ResponseWriter) error
+}
+
+type AdminUpdatePerson200JSONResponse Person
+
+func (response AdminUpdatePerson200JSONResponse) VisitAdminUpdatePersonResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminCreateAccessTokenRequestObject struct {
+	PersonID PersonID `json:"personID"`
+	Body     *AdminCreateAccessTokenJSONRequestBody
+}
+
+type AdminCreateAccessTokenResponseObject interface {
+	VisitAdminCreateAccessTokenResponse(w http.ResponseWriter) error
+}
+
+type AdminCreateAccessToken201JSONResponse AccessToken
+
+func (response AdminCreateAccessToken201JSONResponse) VisitAdminCreateAccessTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -3754,6 +4160,82 @@ func (response GetImage200JSONResponse) VisitGetImageResponse(w http.ResponseWri
 	return err
 }
 
+type ListMembersRequestObject struct {
+}
+
+type ListMembersResponseObject interface {
+	VisitListMembersResponse(w http.ResponseWriter) error
+}
+
+type ListMembers200JSONResponse []Member
+
+func (response ListMembers200JSONResponse) VisitListMembersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AddMemberRequestObject struct {
+	Body *AddMemberJSONRequestBody
+}
+
+type AddMemberResponseObject interface {
+	VisitAddMemberResponse(w http.ResponseWriter) error
+}
+
+type AddMember201JSONResponse Member
+
+func (response AddMember201JSONResponse) VisitAddMemberResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveMemberRequestObject struct {
+	PersonID PersonID `json:"personID"`
+}
+
+type RemoveMemberResponseObject interface {
+	VisitRemoveMemberResponse(w http.ResponseWriter) error
+}
+
+type RemoveMember204Response struct {
+}
+
+func (response RemoveMember204Response) VisitRemoveMemberResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type SetMemberRoleRequestObject struct {
+	PersonID PersonID `json:"personID"`
+	Body     *SetMemberRoleJSONRequestBody
+}
+
+type SetMemberRoleResponseObject interface {
+	VisitSetMemberRoleResponse(w http.ResponseWriter) error
+}
+
+type SetMemberRole204Response struct {
+}
+
+func (response SetMemberRole204Response) VisitSetMemberRoleResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
 type ListNetworksRequestObject struct {
 }
 
@@ -4335,8 +4817,20 @@ func (response TestWebhook200JSONResponse) VisitTestWebhookResponse(w http.Respo
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 
+	// (GET /cay/v1/access-tokens)
+	ListAccessTokens(ctx context.Context, request ListAccessTokensRequestObject) (ListAccessTokensResponseObject, error)
+
 	// (GET /cay/v1/admin/audit)
 	ListAllAudit(ctx context.Context, request ListAllAuditRequestObject) (ListAllAuditResponseObject, error)
+
+	// (GET /cay/v1/admin/people)
+	AdminListPeople(ctx context.Context, request AdminListPeopleRequestObject) (AdminListPeopleResponseObject, error)
+
+	// (PATCH /cay/v1/admin/people/{personID})
+	AdminUpdatePerson(ctx context.Context, request AdminUpdatePersonRequestObject) (AdminUpdatePersonResponseObject, error)
+
+	// (POST /cay/v1/admin/people/{personID}/access-tokens)
+	AdminCreateAccessToken(ctx context.Context, request AdminCreateAccessTokenRequestObject) (AdminCreateAccessTokenResponseObject, error)
 
 	// (GET /cay/v1/admin/teams)
 	AdminListTeams(ctx context.Context, request AdminListTeamsRequestObject) (AdminListTeamsResponseObject, error)
@@ -4406,6 +4900,18 @@ type StrictServerInterface interface {
 
 	// (GET /cay/v1/images/{name})
 	GetImage(ctx context.Context, request GetImageRequestObject) (GetImageResponseObject, error)
+
+	// (GET /cay/v1/members)
+	ListMembers(ctx context.Context, request ListMembersRequestObject) (ListMembersResponseObject, error)
+
+	// (POST /cay/v1/members)
+	AddMember(ctx context.Context, request AddMemberRequestObject) (AddMemberResponseObject, error)
+
+	// (DELETE /cay/v1/members/{personID})
+	RemoveMember(ctx context.Context, request RemoveMemberRequestObject) (RemoveMemberResponseObject, error)
+
+	// (PATCH /cay/v1/members/{personID})
+	SetMemberRole(ctx context.Context, request SetMemberRoleRequestObject) (SetMemberRoleResponseObject, error)
 
 	// (GET /cay/v1/networks)
 	ListNetworks(ctx context.Context, request ListNetworksRequestObject) (ListNetworksResponseObject, error)
@@ -4522,6 +5028,30 @@ type strictHandler struct {
 	options     StrictHTTPServerOptions
 }
 
+// ListAccessTokens operation middleware
+func (sh *strictHandler) ListAccessTokens(w http.ResponseWriter, r *http.Request) {
+	var request ListAccessTokensRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListAccessTokens(ctx, request.(ListAccessTokensRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListAccessTokens")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListAccessTokensResponseObject); ok {
+		if err := validResponse.VisitListAccessTokensResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // ListAllAudit operation middleware
 func (sh *strictHandler) ListAllAudit(w http.ResponseWriter, r *http.Request, params ListAllAuditParams) {
 	var request ListAllAuditRequestObject
@@ -4541,6 +5071,96 @@ func (sh *strictHandler) ListAllAudit(w http.ResponseWriter, r *http.Request, pa
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ListAllAuditResponseObject); ok {
 		if err := validResponse.VisitListAllAuditResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminListPeople operation middleware
+func (sh *strictHandler) AdminListPeople(w http.ResponseWriter, r *http.Request) {
+	var request AdminListPeopleRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminListPeople(ctx, request.(AdminListPeopleRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminListPeople")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminListPeopleResponseObject); ok {
+		if err := validResponse.VisitAdminListPeopleResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminUpdatePerson operation middleware
+func (sh *strictHandler) AdminUpdatePerson(w http.ResponseWriter, r *http.Request, personID PersonID) {
+	var request AdminUpdatePersonRequestObject
+
+	request.PersonID = personID
+
+	var body AdminUpdatePersonJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminUpdatePerson(ctx, request.(AdminUpdatePersonRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminUpdatePerson")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminUpdatePersonResponseObject); ok {
+		if err := validResponse.VisitAdminUpdatePersonResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminCreateAccessToken operation middleware
+func (sh *strictHandler) AdminCreateAccessToken(w http.ResponseWriter, r *http.Request, personID PersonID) {
+	var request AdminCreateAccessTokenRequestObject
+
+	request.PersonID = personID
+
+	var body AdminCreateAccessTokenJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminCreateAccessToken(ctx, request.(AdminCreateAccessTokenRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminCreateAccessToken")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminCreateAccessTokenResponseObject); ok {
+		if err := validResponse.VisitAdminCreateAccessTokenResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -5183,6 +5803,120 @@ func (sh *strictHandler) GetImage(w http.ResponseWriter, r *http.Request, name s
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetImageResponseObject); ok {
 		if err := validResponse.VisitGetImageResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListMembers operation middleware
+func (sh *strictHandler) ListMembers(w http.ResponseWriter, r *http.Request) {
+	var request ListMembersRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListMembers(ctx, request.(ListMembersRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListMembers")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListMembersResponseObject); ok {
+		if err := validResponse.VisitListMembersResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AddMember operation middleware
+func (sh *strictHandler) AddMember(w http.ResponseWriter, r *http.Request) {
+	var request AddMemberRequestObject
+
+	var body AddMemberJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AddMember(ctx, request.(AddMemberRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AddMember")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AddMemberResponseObject); ok {
+		if err := validResponse.VisitAddMemberResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RemoveMember operation middleware
+func (sh *strictHandler) RemoveMember(w http.ResponseWriter, r *http.Request, personID PersonID) {
+	var request RemoveMemberRequestObject
+
+	request.PersonID = personID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RemoveMember(ctx, request.(RemoveMemberRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RemoveMember")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RemoveMemberResponseObject); ok {
+		if err := validResponse.VisitRemoveMemberResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// SetMemberRole operation middleware
+func (sh *strictHandler) SetMemberRole(w http.ResponseWriter, r *http.Request, personID PersonID) {
+	var request SetMemberRoleRequestObject
+
+	request.PersonID = personID
+
+	var body SetMemberRoleJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.SetMemberRole(ctx, request.(SetMemberRoleRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "SetMemberRole")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(SetMemberRoleResponseObject); ok {
+		if err := validResponse.VisitSetMemberRoleResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -115,6 +115,14 @@ type IdentityToken struct {
 	TokenType *string `json:"tokenType,omitempty"`
 }
 
+// KeyMask defines model for KeyMask.
+type KeyMask struct {
+	MaskedValuePrefix string `json:"maskedValuePrefix"`
+	MaskedValueSuffix string `json:"maskedValueSuffix"`
+	Prefix            string `json:"prefix"`
+	ValueLength       int    `json:"valueLength"`
+}
+
 // Lifecycle defines model for Lifecycle.
 type Lifecycle struct {
 	AutoResume bool   `json:"autoResume"`
@@ -448,14 +456,6 @@ type TeamKey struct {
 	Name     string     `json:"name"`
 }
 
-// KeyMask defines model for TeamKey.mask.
-type KeyMask struct {
-	MaskedValuePrefix string `json:"maskedValuePrefix"`
-	MaskedValueSuffix string `json:"maskedValueSuffix"`
-	Prefix            string `json:"prefix"`
-	ValueLength       int    `json:"valueLength"`
-}
-
 // TeamMetric defines model for TeamMetric.
 type TeamMetric struct {
 	ConcurrentSandboxes int32 `json:"concurrentSandboxes"`
@@ -693,6 +693,20 @@ type RequestedBuild struct {
 	Public     bool     `json:"public"`
 	Tags       []string `json:"tags"`
 	TemplateID string   `json:"templateID"`
+}
+
+// CreateAccessTokenJSONBody defines parameters for CreateAccessToken.
+type CreateAccessTokenJSONBody struct {
+	Name string `json:"name"`
+}
+
+// CreatedAccessToken defines parameters for CreateAccessToken.
+type CreatedAccessToken struct {
+	CreatedAt time.Time `json:"createdAt"`
+	ID        string    `json:"id"`
+	Mask      KeyMask   `json:"mask"`
+	Name      string    `json:"name"`
+	Token     string    `json:"token"`
 }
 
 // CreateKeyJSONBody defines parameters for CreateKey.
@@ -1004,6 +1018,9 @@ type ListTemplatesV2Params struct {
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
+// CreateAccessTokenJSONRequestBody defines body for CreateAccessToken for application/json ContentType.
+type CreateAccessTokenJSONRequestBody CreateAccessTokenJSONBody
+
 // CreateKeyJSONRequestBody defines body for CreateKey for application/json ContentType.
 type CreateKeyJSONRequestBody CreateKeyJSONBody
 
@@ -1078,6 +1095,12 @@ type RequestBuildJSONRequestBody = NewBuild
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+
+	// (POST /access-tokens)
+	CreateAccessToken(w http.ResponseWriter, r *http.Request)
+
+	// (DELETE /access-tokens/{accessTokenID})
+	DeleteAccessToken(w http.ResponseWriter, r *http.Request, accessTokenID string)
 
 	// (GET /api-keys)
 	ListKeys(w http.ResponseWriter, r *http.Request)
@@ -1281,6 +1304,16 @@ type ServerInterface interface {
 // Unimplemented server implementation that returns http.StatusNotImplemented for each endpoint.
 
 type Unimplemented struct{}
+
+// (POST /access-tokens)
+func (_ Unimplemented) CreateAccessToken(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /access-tokens/{accessTokenID})
+func (_ Unimplemented) DeleteAccessToken(w http.ResponseWriter, r *http.Request, accessTokenID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
 
 // (GET /api-keys)
 func (_ Unimplemented) ListKeys(w http.ResponseWriter, r *http.Request) {
@@ -1620,6 +1653,46 @@ type ServerInterfaceWrapper struct {
 }
 
 type MiddlewareFunc func(http.Handler) http.Handler
+
+// CreateAccessToken operation middleware
+func (siw *ServerInterfaceWrapper) CreateAccessToken(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateAccessToken(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteAccessToken operation middleware
+func (siw *ServerInterfaceWrapper) DeleteAccessToken(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "accessTokenID" -------------
+	var accessTokenID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "accessTokenID", chi.URLParam(r, "accessTokenID"), &accessTokenID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "accessTokenID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteAccessToken(w, r, accessTokenID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
 
 // ListKeys operation middleware
 func (siw *ServerInterfaceWrapper) ListKeys(w http.ResponseWriter, r *http.Request) {
@@ -4383,6 +4456,12 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Patch(options.BaseURL+"/api-keys/{keyID}", wrapper.UpdateKey)
 	})
 	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/access-tokens", wrapper.CreateAccessToken)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/access-tokens/{accessTokenID}", wrapper.DeleteAccessToken)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/templates", wrapper.ListTemplates)
 	})
 	r.Group(func(r chi.Router) {
@@ -4468,6 +4547,44 @@ type RequestedBuildJSONResponse struct {
 }
 
 type SandboxJSONResponse Sandbox
+
+type CreateAccessTokenRequestObject struct {
+	Body *CreateAccessTokenJSONRequestBody
+}
+
+type CreateAccessTokenResponseObject interface {
+	VisitCreateAccessTokenResponse(w http.ResponseWriter) error
+}
+
+type CreateAccessToken201JSONResponse CreatedAccessToken
+
+func (response CreateAccessToken201JSONResponse) VisitCreateAccessTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteAccessTokenRequestObject struct {
+	AccessTokenID string `json:"accessTokenID"`
+}
+
+type DeleteAccessTokenResponseObject interface {
+	VisitDeleteAccessTokenResponse(w http.ResponseWriter) error
+}
+
+type DeleteAccessToken204Response struct {
+}
+
+func (response DeleteAccessToken204Response) VisitDeleteAccessTokenResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
 
 type ListKeysRequestObject struct {
 }
@@ -5969,6 +6086,12 @@ func (response RequestBuild202JSONResponse) VisitRequestBuildResponse(w http.Res
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 
+	// (POST /access-tokens)
+	CreateAccessToken(ctx context.Context, request CreateAccessTokenRequestObject) (CreateAccessTokenResponseObject, error)
+
+	// (DELETE /access-tokens/{accessTokenID})
+	DeleteAccessToken(ctx context.Context, request DeleteAccessTokenRequestObject) (DeleteAccessTokenResponseObject, error)
+
 	// (GET /api-keys)
 	ListKeys(ctx context.Context, request ListKeysRequestObject) (ListKeysResponseObject, error)
 
@@ -6205,6 +6328,63 @@ type strictHandler struct {
 	ssi         StrictServerInterface
 	middlewares []StrictMiddlewareFunc
 	options     StrictHTTPServerOptions
+}
+
+// CreateAccessToken operation middleware
+func (sh *strictHandler) CreateAccessToken(w http.ResponseWriter, r *http.Request) {
+	var request CreateAccessTokenRequestObject
+
+	var body CreateAccessTokenJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateAccessToken(ctx, request.(CreateAccessTokenRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateAccessToken")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateAccessTokenResponseObject); ok {
+		if err := validResponse.VisitCreateAccessTokenResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// DeleteAccessToken operation middleware
+func (sh *strictHandler) DeleteAccessToken(w http.ResponseWriter, r *http.Request, accessTokenID string) {
+	var request DeleteAccessTokenRequestObject
+
+	request.AccessTokenID = accessTokenID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.DeleteAccessToken(ctx, request.(DeleteAccessTokenRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeleteAccessToken")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(DeleteAccessTokenResponseObject); ok {
+		if err := validResponse.VisitDeleteAccessTokenResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
 }
 
 // ListKeys operation middleware

@@ -18,6 +18,7 @@ var pathIDs = map[string]func(string) bool{
 	"keyID":        cay.ValidUUID,
 	"webhookID":    cay.ValidUUID,
 	"eventID":      cay.ValidUUID,
+	"personID":     cay.ValidUUID,
 }
 
 // checkIDs refuses an id of the path that nothing can have, before anything is

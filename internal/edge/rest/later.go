@@ -15,8 +15,6 @@ var later = []struct{ method, pattern, what string }{
 	{http.MethodPost, "/volumes", "volumes"},
 	{http.MethodGet, "/volumes/{id}", "volumes"},
 	{http.MethodDelete, "/volumes/{id}", "volumes"},
-	{http.MethodPost, "/access-tokens", "access tokens"},
-	{http.MethodDelete, "/access-tokens/{id}", "access tokens"},
 }
 
 // errOldBuild answers for the oldest way to build a template. It needs a push

@@ -239,7 +239,7 @@ func presented(r *http.Request) auth.Presented {
 
 // ofNoTeam reports whether a route is about no team, or about all.
 func ofNoTeam(path string) bool {
-	return path == "/teams" || path == "/nodes" || strings.HasPrefix(path, "/nodes/") ||
+	return path == "/teams" || path == "/access-tokens" || strings.HasPrefix(path, "/access-tokens/") || path == "/cay/v1/access-tokens" || path == "/nodes" || strings.HasPrefix(path, "/nodes/") ||
 		strings.HasPrefix(path, "/admin/") || strings.HasPrefix(path, "/cay/v1/admin/")
 }
 

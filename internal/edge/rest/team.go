@@ -13,31 +13,31 @@ import (
 )
 
 const (
-	keyPrefix = "e2b_"
-	keyLength = 40 // characters after the prefix
+	keyPrefix   = "e2b_"
+	tokenPrefix = "sk_e2b_"
+	keyLength   = 40 // characters after the prefix, of both
 	// teamMetricsSince is how far samples of a team go back unless asked.
 	teamMetricsSince = 7 * 24 * time.Hour
 )
 
 // ListTeams names the team whose key the request carries. Clients that log in
-// take the key from here, so it is the one that they sent. An operator sees all
-// teams.
+// take the key from here, so it is the one that they sent. A person sees all
+// teams that the person is in, an operator all that there are.
 func (s *server) ListTeams(ctx context.Context, _ e2b.ListTeamsRequestObject) (e2b.ListTeamsResponseObject, error) {
 	who := callerOf(ctx)
-	out := e2b.ListTeams200JSONResponse{}
-	key, _ := ctx.Value(presentedKey{}).(string)
-	if who.Team == "" {
-		list, err := s.accounts.Teams(ctx, who)
-		for _, t := range list {
-			out = append(out, e2b.Team{TeamID: string(t.ID), Name: t.Name})
-		}
-		return out, err
-	}
-	names, err := s.fleet.TeamNames(ctx)
+	list, err := s.accounts.TeamsOf(ctx, who)
 	if err != nil {
 		return nil, err
 	}
-	return append(out, e2b.Team{TeamID: string(who.Team), Name: names[who.Team], APIKey: key, IsDefault: true}), nil
+	key, _ := ctx.Value(presentedKey{}).(string)
+	if who.Key == "" { // what a person and an operator present is no key of a team
+		key = ""
+	}
+	out := e2b.ListTeams200JSONResponse{}
+	for i, t := range list {
+		out = append(out, e2b.Team{TeamID: string(t.ID), Name: t.Name, APIKey: key, IsDefault: i == 0})
+	}
+	return out, nil
 }
 
 // ListKeys lists a team's keys.
@@ -46,9 +46,13 @@ func (s *server) ListKeys(ctx context.Context, _ e2b.ListKeysRequestObject) (e2b
 	if err != nil {
 		return nil, err
 	}
+	people, err := s.accounts.Makers(ctx, list)
+	if err != nil {
+		return nil, err
+	}
 	out := make(e2b.ListKeys200JSONResponse, 0, len(list))
 	for _, k := range list {
-		out = append(out, wireKey(k))
+		out = append(out, wireKey(k, people))
 	}
 	return out, nil
 }
@@ -59,7 +63,11 @@ func (s *server) CreateKey(ctx context.Context, r e2b.CreateKeyRequestObject) (e
 	if err != nil {
 		return nil, err
 	}
-	out := wireKey(record)
+	people, err := s.accounts.Makers(ctx, []cay.APIKey{record})
+	if err != nil {
+		return nil, err
+	}
+	out := wireKey(record, people)
 	out.Key = &key
 	return e2b.CreateKey201JSONResponse(out), nil
 }
@@ -81,12 +89,39 @@ func (s *server) DeleteKey(ctx context.Context, r e2b.DeleteKeyRequestObject) (e
 	return e2b.DeleteKey204Response{}, nil
 }
 
-func wireKey(k cay.APIKey) e2b.TeamKey {
-	first, last, _ := strings.Cut(strings.TrimPrefix(k.Mask, keyPrefix), "…")
-	return e2b.TeamKey{
-		ID: string(k.ID), Name: k.Name, CreatedAt: k.CreatedAt, LastUsed: pointer(k.LastUsed),
-		Mask: e2b.KeyMask{Prefix: keyPrefix, ValueLength: keyLength, MaskedValuePrefix: first, MaskedValueSuffix: last},
+// wireKey is a key as E2B shows it; people are those who made keys.
+func wireKey(k cay.APIKey, people map[string]cay.Person) e2b.TeamKey {
+	out := e2b.TeamKey{
+		ID: string(k.ID), Name: k.Name, CreatedAt: k.CreatedAt, LastUsed: pointer(k.LastUsed), Mask: wireMask(k.Mask, keyPrefix),
 	}
+	if p, ok := people[k.CreatedBy]; ok {
+		out.CreatedBy = &e2b.TeamUser{ID: string(p.ID), Email: &p.Email}
+	}
+	return out
+}
+
+func wireMask(mask, prefix string) e2b.KeyMask {
+	first, last, _ := strings.Cut(strings.TrimPrefix(mask, prefix), "…")
+	return e2b.KeyMask{Prefix: prefix, ValueLength: keyLength, MaskedValuePrefix: first, MaskedValueSuffix: last}
+}
+
+// CreateAccessToken makes a token that stands for the person who asks.
+func (s *server) CreateAccessToken(ctx context.Context, r e2b.CreateAccessTokenRequestObject) (e2b.CreateAccessTokenResponseObject, error) {
+	token, record, err := s.accounts.CreateAccessToken(ctx, callerOf(ctx), r.Body.Name)
+	if err != nil {
+		return nil, err
+	}
+	return e2b.CreateAccessToken201JSONResponse{
+		ID: record.ID, Name: record.Name, Token: token, Mask: wireMask(record.Mask, tokenPrefix), CreatedAt: record.CreatedAt,
+	}, nil
+}
+
+// DeleteAccessToken removes a token of the person who asks.
+func (s *server) DeleteAccessToken(ctx context.Context, r e2b.DeleteAccessTokenRequestObject) (e2b.DeleteAccessTokenResponseObject, error) {
+	if err := s.accounts.RemoveAccessToken(ctx, callerOf(ctx), r.AccessTokenID); err != nil {
+		return nil, err
+	}
+	return e2b.DeleteAccessToken204Response{}, nil
 }
 
 // GetTeamMetrics returns how many sandboxes a team had running, and how many

@@ -24,6 +24,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 	}{
 		{"Teams", testTeams},
 		{"RemoveTeam", testRemoveTeam},
+		{"People", testPeople},
 		{"Keys", testKeys},
 		{"Secrets", testSecrets},
 		{"SSHKeys", testSSHKeys},
