@@ -20,7 +20,7 @@ var (
 		"api_keys", "ssh_keys", "secrets", "idempotency_keys", "branches", "checkpoints", "members",
 	}
 	keptTables = []string{
-		"events", "event_counters",
+		"events", "event_counters", "audit",
 		"sandboxes", "sandbox_metadata", "policies", // for a week
 		"templates", "template_names", "template_tags", "template_tag_assignments", "builds", "build_logs", "build_queue", // by RemoveTemplate
 	}
