@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -8,12 +10,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/machine/loopfs"
 	"github.com/cay-run/cay/internal/operator"
 	"github.com/cay-run/cay/internal/operator/doctor"
 	"github.com/cay-run/cay/internal/server"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 type serverCmd struct{}
@@ -49,9 +53,16 @@ func (upCmd) Run(a *app) error {
 	for _, c := range checks {
 		failed = failed || c.Status == doctor.Fail
 	}
-	report := *a
-	report.out = a.err
-	report.printChecks(checks)
+	if a.logsJSON(cfg) {
+		a.logChecks(cfg, checks)
+	} else {
+		report := *a
+		report.out = a.err
+		report.printChecks(checks)
+	}
+	if failed && a.logsJSON(cfg) {
+		return exitStatus(1)
+	}
 	if failed {
 		fmt.Fprintln(a.err, "error: this machine cannot run sandboxes yet; see ✗ above")
 		return exitStatus(1)
@@ -62,18 +73,34 @@ func (upCmd) Run(a *app) error {
 // serve builds a first template, where there is none, and serves until it is
 // told to end. The server builds the others meanwhile.
 func (a *app) serve(cfg config.Config) error {
-	s, err := server.New(a.ctx, cfg, server.ThisMachine(), a.logger())
+	log := a.logger(cfg)
+	slog.SetDefault(log) // for what a library says
+	err := a.serveWith(cfg, log)
+	if err == nil || !a.logsJSON(cfg) || errors.Is(err, context.Canceled) && a.ctx.Err() != nil {
+		return err
+	}
+	var ours *cay.Error
+	hint := ""
+	if errors.As(err, &ours) {
+		hint = ours.Hint
+	}
+	log.Error("the server ends", "err", err, "hint", hint)
+	return exitStatus(1)
+}
+
+func (a *app) serveWith(cfg config.Config, log *slog.Logger) error {
+	s, err := server.New(a.ctx, cfg, server.ThisMachine(), log)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err := s.Close(); err != nil {
-			a.logger().Warn("the server did not end cleanly", "err", err)
+			log.Warn("the server did not end cleanly", "err", err)
 		}
 	}()
-	p := newProgress(a.err)
-	err = s.FirstTemplate(a.ctx, p.update)
-	p.end()
+	update, end := a.firstBuild(cfg, log)
+	err = s.FirstTemplate(a.ctx, update)
+	end()
 	if err != nil {
 		return err
 	}
@@ -81,26 +108,65 @@ func (a *app) serve(cfg config.Config) error {
 		select {
 		case <-s.Ready():
 			a.welcome(cfg, s.FirstKey())
-			a.tellBuilding(s.Building())
+			a.tellBuilding(cfg, s.Building())
 		case <-a.ctx.Done():
 		}
 	}()
 	return s.Run(a.ctx)
 }
 
-func (a *app) logger() *slog.Logger {
-	if a.json {
-		return slog.New(slog.NewJSONHandler(a.err, nil))
+// logger is the server's log.
+func (a *app) logger(cfg config.Config) *slog.Logger {
+	level, err := cfg.Level()
+	if err != nil { // which config.Load has refused
+		level = slog.LevelInfo
 	}
-	return slog.New(slog.NewTextHandler(a.err, nil))
+	return trail.NewLog(a.err, a.logsJSON(cfg), level)
+}
+
+// logsJSON reports whether each line of the log is JSON: then nothing else is
+// written beside it.
+func (a *app) logsJSON(cfg config.Config) bool {
+	return cfg.LogFormat == "json" || cfg.LogFormat == "" && a.json
+}
+
+// firstBuild is told how far the first template is.
+func (a *app) firstBuild(cfg config.Config, log *slog.Logger) (update func(step string, percent int), end func()) {
+	if !a.logsJSON(cfg) {
+		p := newProgress(a.err)
+		return p.update, p.end
+	}
+	var mu sync.Mutex
+	last := ""
+	return func(step string, percent int) {
+		mu.Lock()
+		defer mu.Unlock()
+		if step != last {
+			last = step
+			log.Info("building the first template", "step", step, "percent", percent)
+		}
+	}, func() {}
+}
+
+// logChecks logs what is not as it should be on this machine.
+func (a *app) logChecks(cfg config.Config, checks []doctor.Check) {
+	log := a.logger(cfg)
+	for _, c := range checks {
+		switch c.Status {
+		case doctor.Warn:
+			log.Warn("a check of this machine warns", "check", c.Name, "detail", c.Detail, "hint", c.Hint)
+		case doctor.Fail:
+			log.Error("this machine cannot run sandboxes yet", "check", c.Name, "detail", c.Detail, "hint", c.Hint)
+		}
+	}
 }
 
 // welcome says that the server answers, and how to point an SDK at it. The
 // first key is shown to people only: a log would keep it.
 func (a *app) welcome(cfg config.Config, key string) {
 	url := localURL(cfg.Listen)
-	if a.json {
-		a.logger().Info("serving", "url", url)
+	if a.logsJSON(cfg) {
+		a.logger(cfg).Info("serving", "url", url)
 		return
 	}
 	fmt.Fprintf(a.err, "Cay serves on %s\n", url)
@@ -112,7 +178,7 @@ func (a *app) welcome(cfg config.Config, key string) {
 	report.out = a.err
 	lines, note, err := a.variables(cfg)
 	if err != nil {
-		a.logger().Warn("cannot print how to point an SDK here", "err", err)
+		a.logger(cfg).Warn("cannot print how to point an SDK here", "err", err)
 	}
 	fmt.Fprintln(a.err, "Point an SDK here (the key is shown this once; cay env makes others):")
 	if note != "" {
@@ -122,12 +188,12 @@ func (a *app) welcome(cfg config.Config, key string) {
 }
 
 // tellBuilding says which templates are still being built.
-func (a *app) tellBuilding(names []string) {
+func (a *app) tellBuilding(cfg config.Config, names []string) {
 	if len(names) == 0 {
 		return
 	}
-	if a.json {
-		a.logger().Info("building templates", "templates", names)
+	if a.logsJSON(cfg) {
+		a.logger(cfg).Info("building templates", "templates", names)
 		return
 	}
 	fmt.Fprintf(a.err, "Building meanwhile: %s (`cay template wait` shows how far)\n", strings.Join(names, ", "))
@@ -141,7 +207,7 @@ func (downCmd) Run(a *app) error {
 		return err
 	}
 	err = a.wait("ending the server and its sandboxes", func() error {
-		return operator.Down(a.ctx, cfg, host.Open, a.logger())
+		return operator.Down(a.ctx, cfg, host.Open, a.logger(cfg))
 	})
 	if err != nil {
 		return err

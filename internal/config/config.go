@@ -31,6 +31,8 @@ type Config struct {
 	Domain string `yaml:"domain"`
 	// Edge is how clients reach the one port, but for its address.
 	Edge `yaml:",inline"`
+	// Logs is what the log looks like.
+	Logs `yaml:",inline"`
 	// MetricsListen is the address of the metrics; empty turns them off.
 	MetricsListen string `yaml:"metricsListen"`
 	// SSHListen is the address of the SSH server; empty leaves it to be reached
@@ -173,7 +175,7 @@ var Variables = slices.Concat([]Variable{
 		func(c *Config, v string) (err error) { c.AuditDays, err = strconv.Atoi(v); return err }},
 	{"CAY_AUDIT_HEADS", "auditHeads", "file that signed heads of the audit log are appended to, best on another machine [audit-heads.jsonl in the data directory]",
 		func(c *Config, v string) error { c.AuditHeads = v; return nil }},
-}, edgeVariables)
+}, logVariables, edgeVariables)
 
 // commas splits a list.
 func commas(s string) []string {
@@ -258,6 +260,7 @@ func (c Config) problems() []error {
 	wrong(c.AdminToken != "" && len(c.AdminToken) < 32, "the admin token has fewer than 32 characters")
 	wrong(c.AuditDays < 0, "the audit log cannot be kept for %d days: 0 means always", c.AuditDays)
 	out = append(out, c.edgeProblems()...)
+	out = append(out, c.logProblems()...)
 	_, reserve := c.ReserveBytes()
 	_, pool := c.PoolBytes(0)
 	_, packages := c.PackageBytes()

@@ -2,14 +2,21 @@ package server_test
 
 import (
 	"context"
+	"encoding/hex"
+	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	spans "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/cay-run/cay/client"
 	"github.com/cay-run/cay/internal/server/servertest"
@@ -84,6 +91,67 @@ func TestMetricsOfAServer(t *testing.T) {
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusNotFound {
 		t.Errorf("/metrics on the one port answers %d", resp.StatusCode)
+	}
+}
+
+// TestTraceOfACreate has a collector get the spans of one create: one trace
+// through the edge, the use case, the node and the agent.
+func TestTraceOfACreate(t *testing.T) {
+	var mu sync.Mutex
+	var got []*spans.Span
+	to := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, err := io.ReadAll(r.Body)
+		var in collector.ExportTraceServiceRequest
+		if err = errors.Join(err, proto.Unmarshal(text, &in)); err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, of := range in.ResourceSpans {
+			for _, scope := range of.ScopeSpans {
+				got = append(got, scope.Spans...)
+			}
+		}
+	}))
+	defer to.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", to.URL)
+	w := servertest.Start(t)
+	r, err := http.NewRequestWithContext(t.Context(), "POST", w.URL()+"/sandboxes", strings.NewReader(`{"templateID":"base"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+	r.Header.Set("X-API-Key", w.Key)
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Traceparent", "00-"+trace+"-"+parent+"-01")
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusCreated || resp.Header.Get("X-E2B-Trace-ID") != trace {
+		t.Fatalf("%d %v", resp.StatusCode, resp.Header)
+	}
+	w.Stop() // which sends what is left
+
+	mu.Lock()
+	defer mu.Unlock()
+	named := map[string]*spans.Span{}
+	for _, s := range got {
+		if hex.EncodeToString(s.TraceId) == trace {
+			named[s.Name] = s
+		}
+	}
+	above := parent
+	for _, name := range []string{"POST /sandboxes", "create", "node.create", "agent.init"} {
+		s := named[name]
+		if s == nil {
+			t.Fatalf("the trace has no %s: %v", name, named)
+		}
+		if hex.EncodeToString(s.ParentSpanId) != above {
+			t.Errorf("%s has another parent than the one before it: %v", name, s)
+		}
+		above = hex.EncodeToString(s.SpanId)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -52,6 +53,7 @@ func openTraces(ctx context.Context, env func(string) string, log *slog.Logger) 
 	if err != nil {
 		log.Warn("some of OTEL_RESOURCE_ATTRIBUTES cannot be read", "err", err)
 	}
+	otel.SetLogger(logr.FromSlogHandler(log.Handler()))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("traces cannot be sent", "err", err) }))
 	provider := sdk.NewTracerProvider(sdk.WithBatcher(exporter), sdk.WithResource(about), sdk.WithIDGenerator(ids{}))
 	return &traces{provider: provider, tracer: provider.Tracer("github.com/cay-run/cay")}, nil

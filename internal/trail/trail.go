@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/hex"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -201,20 +200,3 @@ func printable(s string, most int) string {
 		return r
 	}, s)
 }
-
-// logs puts the request's id on lines.
-type logs struct{ slog.Handler }
-
-// Logs returns a handler that puts the id of the context's request on each
-// line.
-func Logs(h slog.Handler) slog.Handler { return logs{h} }
-
-func (l logs) Handle(ctx context.Context, line slog.Record) error {
-	if r := Of(ctx); r != nil {
-		line.AddAttrs(slog.String("request", r.Request))
-	}
-	return l.Handler.Handle(ctx, line)
-}
-
-func (l logs) WithAttrs(attrs []slog.Attr) slog.Handler { return logs{l.Handler.WithAttrs(attrs)} }
-func (l logs) WithGroup(name string) slog.Handler       { return logs{l.Handler.WithGroup(name)} }

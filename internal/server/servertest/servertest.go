@@ -29,6 +29,7 @@ import (
 	"github.com/cay-run/cay/internal/store"
 	"github.com/cay-run/cay/internal/template/builtin"
 	"github.com/cay-run/cay/internal/template/image"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // World is a machine, a data directory and the server that runs there.
@@ -90,7 +91,7 @@ func (w *World) On() server.Machine {
 
 // Open makes a server and does not run it. The caller closes it.
 func (w *World) Open() (*server.Server, error) {
-	return server.New(w.t.Context(), w.Config, w.On(), slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	return server.New(w.t.Context(), w.Config, w.On(), trail.NewLog(&w.log, w.Config.LogFormat == "json", slog.LevelDebug))
 }
 
 // Start starts the server and returns when it has built its templates.
