@@ -35,6 +35,7 @@ const (
 	CodePeopleOnly   = "person_needed"
 	CodeTeamLimit    = "team_limit_reached"
 	CodeBuildLimit   = "build_limit_reached"
+	CodeBudget       = "budget_exhausted"
 	// CodeTemplateBuilding is of a template that the server builds by itself.
 	CodeTemplateBuilding = "template_building"
 	CodeStreamLimit      = "stream_limit_reached"
@@ -166,6 +167,9 @@ func requestCodes() []CodeInfo {
 		{Code: CodeNameTaken, Kind: Conflict,
 			Meaning: "There is one of that name already.",
 			Cure:    "Choose another name."},
+		{Code: CodeBudget, Kind: Exhausted,
+			Meaning: "A budget is used up, or has no minute left of what is asked for; the message names it and says when it begins anew.",
+			Cure:    "Have the budget raised, or wait until it begins anew. Reading, pausing, ending and downloading go on."},
 		{Code: CodeTeamLimit, Kind: Exhausted,
 			Meaning: "The team has all that it may have at once; waiting does not change that.",
 			Cure:    "End, pause or remove some, or have the limit raised."},

@@ -25,6 +25,12 @@ const (
 	ProcessKilled         EventType = "process.killed"
 )
 
+// Events of a team, which name no sandbox.
+const (
+	BudgetThreshold EventType = "budget.threshold"
+	BudgetChanged   EventType = "budget.changed"
+)
+
 // Events of the machine, told to every team; they name no sandbox.
 const (
 	MachineDiskLow   EventType = "machine.disk_low"   // the reason is near, or low when new work is refused
@@ -73,6 +79,7 @@ const (
 	ReasonPolicy    = "policy"
 	ReasonGone      = "gone"
 	ReasonFailing   = "failing"
+	ReasonBudget    = string(CauseBudget)
 )
 
 // EventInfo describes the events of a type. Data names the keys that they may
@@ -117,6 +124,8 @@ func Events() []EventInfo {
 		{MemberAdded, "A person is in the team.", []string{"person", "email", "role"}},
 		{MemberChanged, "A member has another role.", []string{"person", "role", "before"}},
 		{MemberRemoved, "A person is not in the team any more.", []string{"person"}},
+		{BudgetThreshold, "A part of a budget is used up: 50, 80 or 100 percent. Told once a period. It is of a team.", []string{"budget", "name", "percent", "meter", "limit", "used", "resets", "action"}},
+		{BudgetChanged, "A budget was made, changed or removed; the reason says which. It is of a team.", []string{"budget", "name", "meter", "limit", "period", "action"}},
 		{MachineDiskLow, "The disk of the server nears its reserve, or has come to it. It is of no sandbox, and every team is told.", []string{"freeMB", "reserveMB"}},
 		{MachineDiskFreed, "The disk of the server has room again.", []string{"freeMB", "reserveMB"}},
 		{AuditCheckpoint, "The audit log has a new signed head. It is of no sandbox, and the operator's team is told, which the first start made.", []string{"rows", "hash", "at", "key", "signature"}},
@@ -144,6 +153,7 @@ func Reasons() []ReasonInfo {
 		{ReasonDiskFreed, "New work is accepted."},
 		{ReasonGone, "The webhook's address answered 410, which asks for no more."},
 		{ReasonFailing, "Each attempt at the webhook failed for five days."},
+		{ReasonBudget, "A budget is used up; `evidence` or the event `budget.threshold` names it."},
 		{string(CauseEngine), "The sandbox's kernel crashed."},
 		{string(CauseHostLost), "The machine lost the sandbox, by a reboot or a crash."},
 		{string(CauseFailedStart), "It could not be started."},

@@ -26,6 +26,8 @@ type (
 	NodeID string
 	// KeyID names an API key; it is not the key.
 	KeyID string
+	// BudgetID names a budget.
+	BudgetID string
 	// PersonID names a person, who may be a member of many teams.
 	PersonID string
 )
@@ -55,6 +57,9 @@ func NewKeyID() KeyID { return KeyID(uuid()) }
 
 // NewPersonID returns a fresh UUID.
 func NewPersonID() PersonID { return PersonID(uuid()) }
+
+// NewBudgetID returns a fresh UUID.
+func NewBudgetID() BudgetID { return BudgetID(uuid()) }
 
 // NewBuildID returns a fresh UUID.
 func NewBuildID() BuildID { return BuildID(uuid()) }

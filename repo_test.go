@@ -127,7 +127,7 @@ func TestTheAgentIsApart(t *testing.T) {
 // TestUseCasesAreApart holds the packages of use cases to what they
 // share.
 func TestUseCasesAreApart(t *testing.T) {
-	apart := []string{"internal/control/fleet", "internal/control/lifecycle", "internal/control/builds", "internal/control/webhooks"}
+	apart := []string{"internal/control/fleet", "internal/control/lifecycle", "internal/control/builds", "internal/control/webhooks", "internal/control/usage"}
 	found := 0
 	for _, p := range packages(t) {
 		from := strings.TrimPrefix(p.ImportPath, module+"/")

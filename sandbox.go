@@ -34,6 +34,7 @@ const (
 	CauseEngine      Cause = "engine_crash"
 	CauseHostLost    Cause = "host_lost"
 	CauseFailedStart Cause = "failed_start"
+	CauseBudget      Cause = "budget"
 )
 
 // Limits bound what a sandbox may use. They come from its template.
@@ -97,6 +98,7 @@ type Sandbox struct {
 	// paused: its memory is not restored.
 	Unresponsive bool
 	Notice       string // what its last start could not keep, and why; empty when nothing was lost
+	Key          KeyID  // that made it; empty when none did, or an older Cay recorded it
 	Alias        string // the template's name at creation, for people
 	Node         NodeID
 	Instance     InstanceID
@@ -124,6 +126,10 @@ type Sandbox struct {
 	OnTimeout TimeoutAction
 	// AutoResume has traffic wake it when it is paused.
 	AutoResume bool
+
+	// Reading is what its instance took. It is counted with a change of the
+	// record, and not read back.
+	Reading Reading
 
 	// Once is how its creation can be repeated; it is recorded with the
 	// creation and not read back.
@@ -241,4 +247,5 @@ type Usage struct {
 	DiskUsed   int64         // bytes, of what it wrote
 	DiskMax    int64         // bytes
 	Tasks      int
+	Sent       int64 // bytes that its network interface sent since some moment; 0 where it has none
 }

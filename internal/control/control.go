@@ -1,8 +1,8 @@
-// Package control puts the use cases together, which are five packages: fleet
+// Package control puts the use cases together, which are six packages: fleet
 // has the catalogue and the lists, lifecycle the live sandboxes of one node,
-// builds the queue of builds, accounts the teams, people and keys, webhooks what
-// addresses outside are told. Truth is in the store; ledger is what they share,
-// and none of them knows another.
+// builds the queue of builds, accounts the teams, people and keys, usage what
+// teams use and may use, webhooks what addresses outside are told. Truth is in
+// the store; ledger is what they share, and none of them knows another.
 package control
 
 import (
@@ -21,6 +21,7 @@ import (
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/control/logbook"
+	"github.com/cay-run/cay/internal/control/usage"
 	"github.com/cay-run/cay/internal/control/webhooks"
 	"github.com/cay-run/cay/internal/store"
 )
@@ -65,6 +66,7 @@ type Control struct {
 	*builds.Queue
 	*accounts.Accounts
 	*webhooks.Hooks
+	*usage.Meter
 	ledger *ledger.Ledger
 }
 
@@ -77,14 +79,16 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 	c := &Control{ledger: ledger.New(ledger.Config{
 		Store: cfg.Store, Snapshots: cfg.Node, Backlog: cfg.Backlog, Extras: cfg.Extras, Log: cfg.Log,
 	})}
+	c.Meter = usage.New(usage.Config{Ledger: c.ledger, Store: cfg.Store, Snapshots: cfg.Node, Node: cfg.NodeID, Log: cfg.Log})
 	var err error
 	c.Controller, err = lifecycle.Open(ctx, lifecycle.Config{
 		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Tokens: cfg.Tokens, Logs: cfg.Logs, Log: cfg.Log,
-		TeamSandboxes: cfg.TeamSandboxes, TeamMemoryMB: cfg.TeamMemoryMB,
+		TeamSandboxes: cfg.TeamSandboxes, TeamMemoryMB: cfg.TeamMemoryMB, Budgets: c.Meter,
 	})
 	if err != nil {
 		return nil, err
 	}
+	c.Attach(c.Controller)
 	c.Queue, err = builds.Open(ctx, builds.Config{
 		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Builder: cfg.Builder, Images: cfg.Images, Sealer: cfg.Sealer,
 		Reserved: slices.Concat(cfg.Reserved, cfg.Extras), Log: cfg.Log,
@@ -101,13 +105,15 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 	return c, nil
 }
 
-// Run keeps sandboxes to their time, carries builds out and tells webhooks, until ctx ends.
+// Run keeps sandboxes to their time and to budgets, carries builds out and tells
+// webhooks, until ctx ends.
 // Sandboxes go on living then.
 func (c *Control) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.Queue.Run(ctx) })
 	wg.Go(func() { c.RunAccounts(ctx) })
 	wg.Go(func() { c.Hooks.Run(ctx) })
+	wg.Go(func() { c.Meter.Run(ctx) })
 	err := c.Controller.Run(ctx)
 	wg.Wait()
 	return err

@@ -28,13 +28,15 @@ type world struct {
 	node  *controltest.Node
 	team  cay.Team
 	c     *control.Control
+	path  string // of the database
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	s := storetest.Open(t, filepath.Join(t.TempDir(), "cay.db"))
+	path := filepath.Join(t.TempDir(), "cay.db")
+	s := storetest.Open(t, path)
 	var err error
-	w := &world{T: t, store: s, node: controltest.NewNode()}
+	w := &world{T: t, store: s, path: path, node: controltest.NewNode()}
 	if w.logs, err = logbook.Open(t.TempDir()); err != nil {
 		t.Fatal(err)
 	}

@@ -238,7 +238,7 @@ func (s *Server) openFaces(context.Context) error {
 		return err
 	}
 	face := rest.New(rest.Config{
-		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Builds: s.control.Queue, Accounts: s.control.Accounts, Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
+		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Usage: s.control.Meter, Builds: s.control.Queue, Accounts: s.control.Accounts, Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
 		Webhooks: s.control.Hooks,
 		Dial:     s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
 		Defaults: builtin.Descriptions(), Identity: s.identity, Audit: s.audit,

@@ -139,6 +139,7 @@ func belongings(t *testing.T, w *servertest.World) map[string]string {
 	own["eventID"] = made(t, w, "POST", "/cay/v1/webhooks/"+own["webhookID"]+"/test", "", "eventID")
 	own["personID"] = made(t, w, "POST", "/cay/v1/members", `{"email":"ours@example.com","role":"developer"}`, "personID")
 	own["accessTokenID"] = string(cay.NewKeyID())
+	own["budgetID"] = made(t, w, "POST", "/cay/v1/budgets", `{"meter":"creates","limit":"1000","period":"day"}`, "id")
 	own["buildID"] = made(t, w, "POST", "/v3/templates", `{"name":"ours"}`, "buildID")
 	made(t, w, "POST", sandbox+"/snapshots", `{"name":"ours-too"}`, "snapshotID")
 	code, text := call(t, w, w.Key, "GET", "/teams", "")
@@ -286,7 +287,7 @@ func tells(text string, own map[string]string) bool {
 func possessions(t *testing.T, w *servertest.World) string {
 	t.Helper()
 	var out strings.Builder
-	for _, path := range []string{"/v2/sandboxes", "/templates", "/secrets", "/api-keys", "/cay/v1/ssh-keys", "/events/webhooks", "/snapshots", "/cay/v1/networks"} {
+	for _, path := range []string{"/v2/sandboxes", "/templates", "/secrets", "/api-keys", "/cay/v1/ssh-keys", "/cay/v1/usage-labels", "/cay/v1/prices", "/events/webhooks", "/snapshots", "/cay/v1/networks"} {
 		code, text := call(t, w, w.Key, http.MethodGet, path, "")
 		if code != http.StatusOK {
 			t.Fatalf("%s: %d %s", path, code, text)

@@ -114,30 +114,6 @@ AND (type = 'sandbox.resumed' OR type = 'sandbox.running' AND reason = 'asked') 
 	return fromMillis(at), instance, dbError(err)
 }
 
-// Starts visits each moment at which a sandbox began to run or ceased to. Its
-// state before is read from its event before: a list of all would be long.
-func (s *SQLite) Starts(ctx context.Context, team cay.TeamID, since time.Time, visit func(at time.Time, runs bool)) error {
-	const changes = `('sandbox.running', 'sandbox.resumed', 'sandbox.paused', 'sandbox.killed')`
-	const runs = `('sandbox.running', 'sandbox.resumed')`
-	rows, err := s.r.QueryContext(ctx, `
-SELECT at, type IN `+runs+` FROM events e WHERE team = $1 AND at >= $2 AND type IN `+changes+`
-AND (type IN `+runs+`) <> COALESCE((SELECT b.type IN `+runs+` FROM events b
-    WHERE b.sandbox = e.sandbox AND b.seq < e.seq AND b.type IN `+changes+` ORDER BY b.seq DESC LIMIT 1), type = 'sandbox.paused')
-ORDER BY seq`, team, millis(since))
-	if err != nil {
-		return dbError(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var at, on int64
-		if err := rows.Scan(&at, &on); err != nil {
-			return dbError(err)
-		}
-		visit(fromMillis(at), on != 0)
-	}
-	return dbError(rows.Err())
-}
-
 // PruneEvents forgets events from before a time.
 func (s *SQLite) PruneEvents(ctx context.Context, before time.Time) (int, error) {
 	return s.inBatches(ctx, `DELETE FROM events WHERE (team, seq) IN

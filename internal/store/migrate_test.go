@@ -3,14 +3,16 @@ package store_test
 import (
 	"database/sql"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // TestOlderDatabases takes a database from before assignments of tags, silent
-// agents and waiting builds were recorded, with rows in it.
+// agents, waiting builds and use were recorded, with rows in it.
 func TestOlderDatabases(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cay.db")
 	s := openAt(t, path)
@@ -22,9 +24,10 @@ func TestOlderDatabases(t *testing.T) {
 	}
 	lost := cay.Build{ID: cay.NewBuildID(), Template: tmpl.ID, Team: team.ID, State: cay.BuildBuilding, UpdatedAt: time.UnixMilli(4000)}
 	box := cay.Sandbox{ID: cay.NewSandboxID(), Team: team.ID, Template: tmpl.ID, State: cay.Paused}
+	runs := cay.Sandbox{ID: cay.NewSandboxID(), Team: team.ID, Template: tmpl.ID, State: cay.Running, Limits: cay.Limits{CPUs: 1}}
 	for _, err := range []error{
 		s.AddTeam(t.Context(), team), s.AddTemplate(t.Context(), tmpl), s.PutBuild(t.Context(), build), s.PutBuild(t.Context(), lost),
-		s.AddSandbox(t.Context(), box), s.Close(),
+		s.AddSandbox(t.Context(), box), s.AddSandbox(t.Context(), runs), s.Close(),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -35,8 +38,10 @@ func TestOlderDatabases(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{
+		`DROP TABLE usage_accounts`, `DROP TABLE usage_labels`, `DROP TABLE usage_open`, `DROP TABLE usage_kept`, `DROP TABLE usage_rows`,
+		`DROP TABLE team_minutes`, `DROP TABLE usage_prices`, `DROP TABLE budgets`, `ALTER TABLE sandboxes DROP COLUMN api_key`,
 		`DROP TABLE template_tag_assignments`, `ALTER TABLE sandboxes DROP COLUMN unresponsive`, `DROP TABLE build_queue`,
-		`DELETE FROM goose_db_version WHERE version_id IN (43, 44, 45)`,
+		`DELETE FROM goose_db_version WHERE version_id IN (43, 44, 45, 53, 54)`,
 	} {
 		if _, err := db.ExecContext(t.Context(), text); err != nil {
 			t.Fatal(err)
@@ -58,6 +63,22 @@ func TestOlderDatabases(t *testing.T) {
 	failed, err := s.Build(t.Context(), team.ID, lost.ID)
 	if err != nil || failed.State != cay.BuildError || failed.Reason.Message == "" || !failed.FinishedAt.Equal(lost.UpdatedAt) {
 		t.Errorf("a build that was under way is %+v, %v", failed, err)
+	}
+	for range 2 { // the first look says since when
+		if err := s.CountUsage(t.Context(), []cay.Sandbox{runs, box}); err != nil {
+			t.Fatal(err)
+		}
+		for begun := time.Now(); time.Since(begun) < 2*time.Millisecond; {
+			runtime.Gosched()
+		}
+	}
+	used, err := s.Usage(t.Context(), store.UsageQuery{Team: team.ID, To: time.Now().Add(time.Hour)})
+	if err != nil || len(used) != 1 || used[0].Amounts.VCPU <= 0 || used[0].Amounts.VCPU > time.Hour.Milliseconds() {
+		t.Errorf("its sandbox that runs is counted as %+v, %v", used, err)
+	}
+	minutes, err := s.TeamMinutes(t.Context(), team.ID, time.Now(), time.Now())
+	if err != nil || len(minutes) != 1 || minutes[0].Running != 1 {
+		t.Errorf("its team has %+v, %v", minutes, err)
 	}
 	if got, err := s.Sandbox(t.Context(), team.ID, box.ID); err != nil || got.Unresponsive {
 		t.Errorf("its sandbox is %+v, %v", got, err)

@@ -36,6 +36,7 @@ type sandboxColumn struct {
 func (r *sandboxRow) columns() []sandboxColumn {
 	return []sandboxColumn{
 		{"id", &r.ID, false}, {"team", &r.Team, false}, {"metadata", &r.metadata, false}, {"network", &r.network, false},
+		{"api_key", &r.Key, false},
 		{"template", &r.Template, true}, {"build", &r.Build, true}, {"snapshot", &r.Snapshot, true}, {"alias", &r.Alias, true},
 		{"node", &r.Node, true}, {"instance", &r.Instance, true}, {"version", &r.Version, true},
 		{"state", &r.State, true}, {"cause", &r.Cause, true}, {"ended_at", &r.ended, true},
@@ -113,7 +114,10 @@ func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Ev
 		_, err = tx.ExecContext(ctx,
 			`UPDATE templates SET spawn_count = spawn_count + 1, last_spawned_at = $1 WHERE id = $2`,
 			millis(b.StartedAt), b.Template)
-		return err
+		if err != nil {
+			return err
+		}
+		return s.meter(ctx, tx, b, 1)
 	})
 }
 
@@ -169,8 +173,10 @@ func (s *SQLite) updateSandbox(ctx context.Context, tx *sql.Tx, b cay.Sandbox) e
 	if err != nil {
 		return err
 	}
-	if n, err := res.RowsAffected(); err != nil || n != 0 {
+	if n, err := res.RowsAffected(); err != nil {
 		return err
+	} else if n != 0 {
+		return s.meter(ctx, tx, b, 0)
 	}
 	var recorded int64
 	err = tx.QueryRowContext(ctx, `SELECT version FROM sandboxes WHERE team = $1 AND id = $2`, b.Team, b.ID).Scan(&recorded)

@@ -33,7 +33,8 @@ type SQLite struct {
 	seal           Sealer
 	room           *space
 	commits        *atomic.Int64
-	observer       Observer // nil tells none
+	observer       Observer                    // nil tells none
+	priced         *atomic.Pointer[cay.Prices] // nil in it until they are read
 
 	w, r   querier // writer and reader, or the transaction that calls share
 	joined *joined // nil outside Tx
@@ -76,7 +77,7 @@ func Open(ctx context.Context, path string, seal Sealer) (*SQLite, error) {
 }
 
 func openIn(ctx context.Context, path string, seal Sealer, room *space) (s *SQLite, err error) {
-	s = &SQLite{path: path, seal: seal, room: room, commits: new(atomic.Int64)}
+	s = &SQLite{path: path, seal: seal, room: room, commits: new(atomic.Int64), priced: new(atomic.Pointer[cay.Prices])}
 	if s.writer, err = open(path, "immediate", 1, "journal_mode(WAL)", "wal_autocheckpoint(0)"); err != nil {
 		return nil, dbError(err)
 	}

@@ -26,6 +26,8 @@ type Store interface {
 	AccessTokens
 	SSHKeys
 	Secrets
+	Usage
+	Budgets
 	Templates
 	Builds
 	Sandboxes
@@ -187,6 +189,92 @@ type Templates interface {
 	TaggedBuild(ctx context.Context, template cay.TemplateID, tag string) (cay.Build, error)
 }
 
+// Usage is what teams use. Changes of a sandbox's record count it: one that
+// ceases to run, in the transaction that records it. Amounts are added to the
+// hours and days that they are of, with what they cost by then.
+type Usage interface {
+	// CountUsage counts what sandboxes that run used until now, each moment
+	// once, also when several servers count. One that the records do not have running
+	// is left out. From now on each is counted to the account that it has now.
+	CountUsage(ctx context.Context, running []cay.Sandbox) error
+	// SkipUsage leaves out the time since a running sandbox was last counted.
+	SkipUsage(ctx context.Context, id cay.SandboxID) error
+	// ShiftUsage moves the moments since which running sandboxes are not
+	// counted, because the clock was set by that much.
+	ShiftUsage(ctx context.Context, running []cay.SandboxID, by time.Duration) error
+	// AddUsage counts amounts of a moment.
+	AddUsage(ctx context.Context, a cay.Account, at time.Time, amounts cay.Amounts) error
+	// CountKept counts what a node has kept since it last said what it keeps,
+	// and notes what it keeps from now on.
+	CountKept(ctx context.Context, node cay.NodeID, kept []Kept) error
+	// Usage sums up what is counted.
+	Usage(ctx context.Context, q UsageQuery) ([]UsageRow, error)
+	// TeamMinutes lists the minutes from one time to another in which sandboxes
+	// of a team began or ceased to run, oldest first; before them comes the
+	// last one before.
+	TeamMinutes(ctx context.Context, team cay.TeamID, from, to time.Time) ([]TeamMinute, error)
+	// PruneUsage forgets hours and days before a time, and minutes before
+	// another, but for the last one of each team. It returns how many hours and
+	// days.
+	PruneUsage(ctx context.Context, before, minutes time.Time) (int, error)
+	// Prices returns what the meters cost.
+	Prices(ctx context.Context) (cay.Prices, error)
+	// SetPrices replaces them, outside Tx. Conflict means another currency than
+	// that of costs which are counted, or of budgets.
+	SetPrices(ctx context.Context, p cay.Prices) error
+}
+
+// Budgets bound what teams use.
+type Budgets interface {
+	// UsageLabels lists the keys of metadata that a team has metered, by name.
+	UsageLabels(ctx context.Context, team cay.TeamID) ([]string, error)
+	// SetUsageLabels replaces them. What is counted already stays as it is.
+	SetUsageLabels(ctx context.Context, team cay.TeamID, labels []string) error
+	// AddBudget records a budget, with events.
+	AddBudget(ctx context.Context, b cay.Budget, events ...cay.Event) error
+	// ChangeBudget replaces a budget's name, limit, action and what was told.
+	ChangeBudget(ctx context.Context, b cay.Budget, events ...cay.Event) error
+	// RemoveBudget removes a team's budget.
+	RemoveBudget(ctx context.Context, team cay.TeamID, id cay.BudgetID, events ...cay.Event) error
+	// TellBudget notes b.Told of the period b.ToldOf, with the events that tell
+	// it, unless that much is noted or its limit has changed.
+	TellBudget(ctx context.Context, b cay.Budget, events ...cay.Event) (told bool, err error)
+	// Budgets lists a team's budgets, or with an empty one all, oldest first.
+	Budgets(ctx context.Context, team cay.TeamID) ([]cay.Budget, error)
+}
+
+// Kept are bytes on a disk of a node.
+type Kept struct {
+	Account cay.Account // with all of a sandbox's metadata
+	Bytes   int64
+}
+
+// UsageQuery says what to sum up. Hours that begin before From, or that end
+// after To, are whole.
+type UsageQuery struct {
+	Team     cay.TeamID // empty means each
+	From, To time.Time
+	By       time.Duration // an hour or 24 of them; 0 is one sum
+	Accounts bool          // one sum of each
+}
+
+// UsageRow is a sum. Account has the team alone unless it was asked for; At is
+// the beginning of the hour or day.
+type UsageRow struct {
+	Account cay.Account
+	At      time.Time
+	Amounts cay.Amounts
+
+	account int64
+}
+
+// TeamMinute is how many sandboxes of a team ran in a minute: in its end and at
+// most, and how many began to.
+type TeamMinute struct {
+	At                    time.Time
+	Running, Most, Starts int
+}
+
 // Builds are how templates came to be.
 type Builds interface {
 	// PutBuild records a build or replaces it, safe from power cuts. One that
@@ -302,9 +390,6 @@ type Events interface {
 	// RunOf finds the start of the run that a sandbox's event is of, and its
 	// instance then. NotFound when that is forgotten, or it never ran.
 	RunOf(ctx context.Context, team cay.TeamID, id cay.SandboxID, seq int64) (time.Time, cay.InstanceID, error)
-	// Starts visits, in order, each moment since a time at which one of a team's
-	// sandboxes began to run or ceased to.
-	Starts(ctx context.Context, team cay.TeamID, since time.Time, visit func(at time.Time, runs bool)) error
 	// PruneEvents forgets events from before a time and returns how many.
 	PruneEvents(ctx context.Context, before time.Time) (int, error)
 }

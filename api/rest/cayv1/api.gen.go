@@ -157,6 +157,39 @@ type Bandwidth struct {
 	Up *int64 `json:"up,omitempty"`
 }
 
+// Budget defines model for Budget.
+type Budget struct {
+	Action    string    `json:"action"`
+	CreatedAt time.Time `json:"createdAt"`
+
+	// CreatedBy An API key's id.
+	CreatedBy *string            `json:"createdBy,omitempty"`
+	Exhausted bool               `json:"exhausted"`
+	ID        string             `json:"id"`
+	KeyID     *string            `json:"keyID,omitempty"`
+	Limit     string             `json:"limit"`
+	Metadata  *map[string]string `json:"metadata,omitempty"`
+	Meter     string             `json:"meter"`
+	Name      *string            `json:"name,omitempty"`
+
+	// Percent 0 to 100.
+	Percent int32  `json:"percent"`
+	Period  string `json:"period"`
+
+	// ResetsAt Absent for once.
+	ResetsAt *time.Time `json:"resetsAt,omitempty"`
+
+	// Used In this period.
+	Used string `json:"used"`
+}
+
+// BudgetChange defines model for BudgetChange.
+type BudgetChange struct {
+	Action *string `json:"action,omitempty"`
+	Limit  *string `json:"limit,omitempty"`
+	Name   *string `json:"name,omitempty"`
+}
+
 // Checkpoint defines model for Checkpoint.
 type Checkpoint struct {
 	// Auto It is taken by an automatic checkpoint.
@@ -458,6 +491,30 @@ type NewAPIKey struct {
 	Templates *[]string `json:"templates,omitempty"`
 }
 
+// NewBudget defines model for NewBudget.
+type NewBudget struct {
+	// Action refuse, pause (unless given) or kill: what happens to running sandboxes when it is used up. Creates and resumes are refused in any case.
+	Action *string `json:"action,omitempty"`
+
+	// KeyID Only what this API key makes.
+	KeyID *string `json:"keyID,omitempty"`
+
+	// Limit Decimal, in the meter's unit or the currency.
+	Limit string `json:"limit"`
+
+	// Metadata Only sandboxes with this one entry of metadata; it is metered from now on.
+	Metadata *map[string]string `json:"metadata,omitempty"`
+
+	// Meter money or a meter.
+	Meter string `json:"meter"`
+
+	// Name For people.
+	Name *string `json:"name,omitempty"`
+
+	// Period day, week (from Monday), month, all in UTC, or once.
+	Period string `json:"period"`
+}
+
 // NewCheckpoint defines model for NewCheckpoint.
 type NewCheckpoint struct {
 	// Kind memory, which is the default, or files.
@@ -483,6 +540,15 @@ type Person struct {
 	Email     string    `json:"email"`
 	Name      *string   `json:"name,omitempty"`
 	PersonID  string    `json:"personID"`
+}
+
+// Prices defines model for Prices.
+type Prices struct {
+	// Currency Three capital letters, like EUR; empty without prices.
+	Currency string `json:"currency"`
+
+	// Prices Decimals for one unit of a meter, with at most 12 digits behind the point: {"vcpu_seconds": "0.000014"}.
+	Prices map[string]string `json:"prices"`
 }
 
 // RotateWebhook defines model for RotateWebhook.
@@ -566,6 +632,43 @@ type TreeBranch struct {
 	State string `json:"state"`
 }
 
+// Usage defines model for Usage.
+type Usage struct {
+	// Currency Of money; absent without prices.
+	Currency *string    `json:"currency,omitempty"`
+	From     time.Time  `json:"from"`
+	Rows     []UsageRow `json:"rows"`
+	To       time.Time  `json:"to"`
+	Total    UsageRow   `json:"total"`
+}
+
+// UsageLabels defines model for UsageLabels.
+type UsageLabels struct {
+	Labels []string `json:"labels"`
+}
+
+// UsageRow defines model for UsageRow.
+type UsageRow struct {
+	// Amounts By meter: vcpu_seconds, memory_gib_seconds, cpu_used_seconds, storage_gib_hours, egress_bytes, creates, build_seconds.
+	Amounts map[string]float64 `json:"amounts"`
+
+	// At The beginning of the hour or day.
+	At *time.Time `json:"at,omitempty"`
+
+	// KeyID Of the API key that made the sandboxes; empty for those that none made.
+	KeyID *string `json:"keyID,omitempty"`
+
+	// Labels Of metadata; "(other)" stands for values beyond the first thousand accounts of a team.
+	Labels *map[string]string `json:"labels,omitempty"`
+
+	// Money Decimal, in the currency; absent without prices.
+	Money  *string `json:"money,omitempty"`
+	TeamID *string `json:"teamID,omitempty"`
+
+	// TemplateID Empty for what is of none.
+	TemplateID *string `json:"templateID,omitempty"`
+}
+
 // WebhookTest defines model for WebhookTest.
 type WebhookTest struct {
 	// DeliveryID Of the attempt; the header e2b-delivery-id.
@@ -613,6 +716,18 @@ type Type = string
 
 // Upgrade defines model for upgrade.
 type Upgrade = string
+
+// UsageFormat defines model for usageFormat.
+type UsageFormat = string
+
+// UsageFrom defines model for usageFrom.
+type UsageFrom = time.Time
+
+// UsageGroup defines model for usageGroup.
+type UsageGroup = string
+
+// UsageTo defines model for usageTo.
+type UsageTo = time.Time
 
 // WebhookID defines model for webhookID.
 type WebhookID = string
@@ -675,6 +790,22 @@ type AdminRemoveTeamParams struct {
 type AdminUpdateTeamJSONBody struct {
 	Disabled *bool   `json:"disabled,omitempty"`
 	Name     *string `json:"name,omitempty"`
+}
+
+// GetAllUsageParams defines parameters for GetAllUsage.
+type GetAllUsageParams struct {
+	// From The beginning, rounded down to an hour; the beginning of this month unless given.
+	From *UsageFrom `form:"from,omitempty" json:"from,omitempty"`
+
+	// To The end, rounded up to an hour; now unless given.
+	To *UsageTo `form:"to,omitempty" json:"to,omitempty"`
+
+	// Group What sums are told apart by, with commas between: key, template, day, hour (at most 62 days), and label: with a key of metadata that is metered. Unless given there is the total alone.
+	Group *UsageGroup `form:"group,omitempty" json:"group,omitempty"`
+
+	// Format csv for comma-separated values, as `Accept: text/csv` is; json unless given.
+	Format *UsageFormat `form:"format,omitempty" json:"format,omitempty"`
+	Accept *Accept      `json:"Accept,omitempty"`
 }
 
 // ListAPIKeysParams defines parameters for ListAPIKeys.
@@ -823,11 +954,30 @@ type ConnectSSHParams struct {
 	Upgrade *Upgrade `json:"Upgrade,omitempty"`
 }
 
+// GetUsageParams defines parameters for GetUsage.
+type GetUsageParams struct {
+	// From The beginning, rounded down to an hour; the beginning of this month unless given.
+	From *UsageFrom `form:"from,omitempty" json:"from,omitempty"`
+
+	// To The end, rounded up to an hour; now unless given.
+	To *UsageTo `form:"to,omitempty" json:"to,omitempty"`
+
+	// Group What sums are told apart by, with commas between: key, template, day, hour (at most 62 days), and label: with a key of metadata that is metered. Unless given there is the total alone.
+	Group *UsageGroup `form:"group,omitempty" json:"group,omitempty"`
+
+	// Format csv for comma-separated values, as `Accept: text/csv` is; json unless given.
+	Format *UsageFormat `form:"format,omitempty" json:"format,omitempty"`
+	Accept *Accept      `json:"Accept,omitempty"`
+}
+
 // AdminUpdatePersonJSONRequestBody defines body for AdminUpdatePerson for application/json ContentType.
 type AdminUpdatePersonJSONRequestBody AdminUpdatePersonJSONBody
 
 // AdminCreateAccessTokenJSONRequestBody defines body for AdminCreateAccessToken for application/json ContentType.
 type AdminCreateAccessTokenJSONRequestBody AdminCreateAccessTokenJSONBody
+
+// SetPricesJSONRequestBody defines body for SetPrices for application/json ContentType.
+type SetPricesJSONRequestBody = Prices
 
 // AdminCreateTeamJSONRequestBody defines body for AdminCreateTeam for application/json ContentType.
 type AdminCreateTeamJSONRequestBody AdminCreateTeamJSONBody
@@ -840,6 +990,12 @@ type CreateAPIKeyJSONRequestBody = NewAPIKey
 
 // UpdateAPIKeyJSONRequestBody defines body for UpdateAPIKey for application/json ContentType.
 type UpdateAPIKeyJSONRequestBody UpdateAPIKeyJSONBody
+
+// CreateBudgetJSONRequestBody defines body for CreateBudget for application/json ContentType.
+type CreateBudgetJSONRequestBody = NewBudget
+
+// UpdateBudgetJSONRequestBody defines body for UpdateBudget for application/json ContentType.
+type UpdateBudgetJSONRequestBody = BudgetChange
 
 // LabelCheckpointJSONRequestBody defines body for LabelCheckpoint for application/json ContentType.
 type LabelCheckpointJSONRequestBody LabelCheckpointJSONBody
@@ -877,6 +1033,9 @@ type RollbackSandboxJSONRequestBody RollbackSandboxJSONBody
 // AddSSHKeyJSONRequestBody defines body for AddSSHKey for application/json ContentType.
 type AddSSHKeyJSONRequestBody = NewSSHKey
 
+// SetUsageLabelsJSONRequestBody defines body for SetUsageLabels for application/json ContentType.
+type SetUsageLabelsJSONRequestBody = UsageLabels
+
 // RotateWebhookJSONRequestBody defines body for RotateWebhook for application/json ContentType.
 type RotateWebhookJSONRequestBody = RotateWebhook
 
@@ -898,6 +1057,9 @@ type ServerInterface interface {
 	// (POST /cay/v1/admin/people/{personID}/access-tokens)
 	AdminCreateAccessToken(w http.ResponseWriter, r *http.Request, personID PersonID)
 
+	// (PUT /cay/v1/admin/prices)
+	SetPrices(w http.ResponseWriter, r *http.Request)
+
 	// (GET /cay/v1/admin/teams)
 	AdminListTeams(w http.ResponseWriter, r *http.Request)
 
@@ -912,6 +1074,9 @@ type ServerInterface interface {
 
 	// (PATCH /cay/v1/admin/teams/{teamID})
 	AdminUpdateTeam(w http.ResponseWriter, r *http.Request, teamID string)
+
+	// (GET /cay/v1/admin/usage)
+	GetAllUsage(w http.ResponseWriter, r *http.Request, params GetAllUsageParams)
 
 	// (GET /cay/v1/api-keys)
 	ListAPIKeys(w http.ResponseWriter, r *http.Request, params ListAPIKeysParams)
@@ -930,6 +1095,21 @@ type ServerInterface interface {
 
 	// (GET /cay/v1/audit)
 	ListAudit(w http.ResponseWriter, r *http.Request, params ListAuditParams)
+
+	// (GET /cay/v1/budgets)
+	ListBudgets(w http.ResponseWriter, r *http.Request)
+
+	// (POST /cay/v1/budgets)
+	CreateBudget(w http.ResponseWriter, r *http.Request)
+
+	// (DELETE /cay/v1/budgets/{budgetID})
+	RemoveBudget(w http.ResponseWriter, r *http.Request, budgetID string)
+
+	// (GET /cay/v1/budgets/{budgetID})
+	GetBudget(w http.ResponseWriter, r *http.Request, budgetID string)
+
+	// (PATCH /cay/v1/budgets/{budgetID})
+	UpdateBudget(w http.ResponseWriter, r *http.Request, budgetID string)
 
 	// (DELETE /cay/v1/checkpoints/{checkpointID})
 	DeleteCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID)
@@ -981,6 +1161,9 @@ type ServerInterface interface {
 
 	// (GET /cay/v1/networks)
 	ListNetworks(w http.ResponseWriter, r *http.Request)
+
+	// (GET /cay/v1/prices)
+	GetPrices(w http.ResponseWriter, r *http.Request)
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
 	GetAutoCheckpoints(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
@@ -1045,6 +1228,15 @@ type ServerInterface interface {
 	// (GET /cay/v1/templates/{name}/export)
 	ExportTemplate(w http.ResponseWriter, r *http.Request, name string)
 
+	// (GET /cay/v1/usage)
+	GetUsage(w http.ResponseWriter, r *http.Request, params GetUsageParams)
+
+	// (GET /cay/v1/usage-labels)
+	GetUsageLabels(w http.ResponseWriter, r *http.Request)
+
+	// (PUT /cay/v1/usage-labels)
+	SetUsageLabels(w http.ResponseWriter, r *http.Request)
+
 	// (POST /cay/v1/webhooks/{webhookID}/deliveries/{eventID}/redeliver)
 	RedeliverWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID, eventID string)
 
@@ -1084,6 +1276,11 @@ func (_ Unimplemented) AdminCreateAccessToken(w http.ResponseWriter, r *http.Req
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (PUT /cay/v1/admin/prices)
+func (_ Unimplemented) SetPrices(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (GET /cay/v1/admin/teams)
 func (_ Unimplemented) AdminListTeams(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -1106,6 +1303,11 @@ func (_ Unimplemented) AdminGetTeam(w http.ResponseWriter, r *http.Request, team
 
 // (PATCH /cay/v1/admin/teams/{teamID})
 func (_ Unimplemented) AdminUpdateTeam(w http.ResponseWriter, r *http.Request, teamID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/admin/usage)
+func (_ Unimplemented) GetAllUsage(w http.ResponseWriter, r *http.Request, params GetAllUsageParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1136,6 +1338,31 @@ func (_ Unimplemented) UpdateAPIKey(w http.ResponseWriter, r *http.Request, keyI
 
 // (GET /cay/v1/audit)
 func (_ Unimplemented) ListAudit(w http.ResponseWriter, r *http.Request, params ListAuditParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/budgets)
+func (_ Unimplemented) ListBudgets(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/budgets)
+func (_ Unimplemented) CreateBudget(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/budgets/{budgetID})
+func (_ Unimplemented) RemoveBudget(w http.ResponseWriter, r *http.Request, budgetID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/budgets/{budgetID})
+func (_ Unimplemented) GetBudget(w http.ResponseWriter, r *http.Request, budgetID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PATCH /cay/v1/budgets/{budgetID})
+func (_ Unimplemented) UpdateBudget(w http.ResponseWriter, r *http.Request, budgetID string) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1221,6 +1448,11 @@ func (_ Unimplemented) SetMemberRole(w http.ResponseWriter, r *http.Request, per
 
 // (GET /cay/v1/networks)
 func (_ Unimplemented) ListNetworks(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/prices)
+func (_ Unimplemented) GetPrices(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1326,6 +1558,21 @@ func (_ Unimplemented) RemoveSSHKey(w http.ResponseWriter, r *http.Request, keyI
 
 // (GET /cay/v1/templates/{name}/export)
 func (_ Unimplemented) ExportTemplate(w http.ResponseWriter, r *http.Request, name string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/usage)
+func (_ Unimplemented) GetUsage(w http.ResponseWriter, r *http.Request, params GetUsageParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/usage-labels)
+func (_ Unimplemented) GetUsageLabels(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PUT /cay/v1/usage-labels)
+func (_ Unimplemented) SetUsageLabels(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1557,6 +1804,20 @@ func (siw *ServerInterfaceWrapper) AdminCreateAccessToken(w http.ResponseWriter,
 	handler.ServeHTTP(w, r)
 }
 
+// SetPrices operation middleware
+func (siw *ServerInterfaceWrapper) SetPrices(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SetPrices(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // AdminListTeams operation middleware
 func (siw *ServerInterfaceWrapper) AdminListTeams(w http.ResponseWriter, r *http.Request) {
 
@@ -1670,6 +1931,99 @@ func (siw *ServerInterfaceWrapper) AdminUpdateTeam(w http.ResponseWriter, r *htt
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.AdminUpdateTeam(w, r, teamID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetAllUsage operation middleware
+func (siw *ServerInterfaceWrapper) GetAllUsage(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetAllUsageParams
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", r.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "from"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "from", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", r.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "to"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "to", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "group" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "group", r.URL.Query(), &params.Group, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "group"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "group", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "format" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "format", r.URL.Query(), &params.Format, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "format"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "format", Err: err})
+		}
+		return
+	}
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Accept" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Accept")]; found {
+		var Accept Accept
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Accept", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Accept", valueList[0], &Accept, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Accept", Err: err})
+			return
+		}
+
+		params.Accept = &Accept
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetAllUsage(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1919,6 +2273,112 @@ func (siw *ServerInterfaceWrapper) ListAudit(w http.ResponseWriter, r *http.Requ
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListAudit(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListBudgets operation middleware
+func (siw *ServerInterfaceWrapper) ListBudgets(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListBudgets(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateBudget operation middleware
+func (siw *ServerInterfaceWrapper) CreateBudget(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateBudget(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RemoveBudget operation middleware
+func (siw *ServerInterfaceWrapper) RemoveBudget(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "budgetID" -------------
+	var budgetID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "budgetID", chi.URLParam(r, "budgetID"), &budgetID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "budgetID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RemoveBudget(w, r, budgetID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetBudget operation middleware
+func (siw *ServerInterfaceWrapper) GetBudget(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "budgetID" -------------
+	var budgetID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "budgetID", chi.URLParam(r, "budgetID"), &budgetID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "budgetID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetBudget(w, r, budgetID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateBudget operation middleware
+func (siw *ServerInterfaceWrapper) UpdateBudget(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "budgetID" -------------
+	var budgetID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "budgetID", chi.URLParam(r, "budgetID"), &budgetID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "budgetID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateBudget(w, r, budgetID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2385,6 +2845,20 @@ func (siw *ServerInterfaceWrapper) ListNetworks(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListNetworks(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetPrices operation middleware
+func (siw *ServerInterfaceWrapper) GetPrices(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetPrices(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3062,6 +3536,127 @@ func (siw *ServerInterfaceWrapper) ExportTemplate(w http.ResponseWriter, r *http
 	handler.ServeHTTP(w, r)
 }
 
+// GetUsage operation middleware
+func (siw *ServerInterfaceWrapper) GetUsage(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetUsageParams
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", r.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "from"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "from", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", r.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "to"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "to", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "group" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "group", r.URL.Query(), &params.Group, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "group"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "group", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "format" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "format", r.URL.Query(), &params.Format, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "format"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "format", Err: err})
+		}
+		return
+	}
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Accept" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Accept")]; found {
+		var Accept Accept
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Accept", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Accept", valueList[0], &Accept, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Accept", Err: err})
+			return
+		}
+
+		params.Accept = &Accept
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetUsage(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetUsageLabels operation middleware
+func (siw *ServerInterfaceWrapper) GetUsageLabels(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetUsageLabels(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// SetUsageLabels operation middleware
+func (siw *ServerInterfaceWrapper) SetUsageLabels(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SetUsageLabels(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // RedeliverWebhook operation middleware
 func (siw *ServerInterfaceWrapper) RedeliverWebhook(w http.ResponseWriter, r *http.Request) {
 
@@ -3383,6 +3978,39 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Get(options.BaseURL+"/cay/v1/disk-use", wrapper.GetDiskUse)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/usage", wrapper.GetUsage)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/admin/usage", wrapper.GetAllUsage)
+	})
+	r.Group(func(r chi.Router) {
+		r.Put(options.BaseURL+"/cay/v1/admin/prices", wrapper.SetPrices)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/prices", wrapper.GetPrices)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/usage-labels", wrapper.GetUsageLabels)
+	})
+	r.Group(func(r chi.Router) {
+		r.Put(options.BaseURL+"/cay/v1/usage-labels", wrapper.SetUsageLabels)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/budgets", wrapper.ListBudgets)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/budgets", wrapper.CreateBudget)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/budgets/{budgetID}", wrapper.RemoveBudget)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/budgets/{budgetID}", wrapper.GetBudget)
+	})
+	r.Group(func(r chi.Router) {
+		r.Patch(options.BaseURL+"/cay/v1/budgets/{budgetID}", wrapper.UpdateBudget)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/images", wrapper.ListImages)
 	})
 	r.Group(func(r chi.Router) {
@@ -3457,6 +4085,13 @@ type ImageProgressApplicationXNdjsonResponse struct {
 }
 
 type MovedJSONResponse Moved
+
+type UsageJSONResponse Usage
+type UsageTextCsvResponse struct {
+	Body io.Reader
+
+	ContentLength int64
+}
 
 type ListAccessTokensRequestObject struct {
 }
@@ -3568,6 +4203,28 @@ func (response AdminCreateAccessToken201JSONResponse) VisitAdminCreateAccessToke
 	return err
 }
 
+type SetPricesRequestObject struct {
+	Body *SetPricesJSONRequestBody
+}
+
+type SetPricesResponseObject interface {
+	VisitSetPricesResponse(w http.ResponseWriter) error
+}
+
+type SetPrices200JSONResponse Prices
+
+func (response SetPrices200JSONResponse) VisitSetPricesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type AdminListTeamsRequestObject struct {
 }
 
@@ -3670,6 +4327,45 @@ func (response AdminUpdateTeam200JSONResponse) VisitAdminUpdateTeamResponse(w ht
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(200)
 	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetAllUsageRequestObject struct {
+	Params GetAllUsageParams
+}
+
+type GetAllUsageResponseObject interface {
+	VisitGetAllUsageResponse(w http.ResponseWriter) error
+}
+
+type GetAllUsage200JSONResponse struct{ UsageJSONResponse }
+
+func (response GetAllUsage200JSONResponse) VisitGetAllUsageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetAllUsage200TextCsvResponse struct{ UsageTextCsvResponse }
+
+func (response GetAllUsage200TextCsvResponse) VisitGetAllUsageResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/csv")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	_, err := io.Copy(w, response.Body)
 	return err
 }
 
@@ -3799,6 +4495,110 @@ type ListAuditResponseObject interface {
 type ListAudit200JSONResponse struct{ AuditJSONResponse }
 
 func (response ListAudit200JSONResponse) VisitListAuditResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListBudgetsRequestObject struct {
+}
+
+type ListBudgetsResponseObject interface {
+	VisitListBudgetsResponse(w http.ResponseWriter) error
+}
+
+type ListBudgets200JSONResponse []Budget
+
+func (response ListBudgets200JSONResponse) VisitListBudgetsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateBudgetRequestObject struct {
+	Body *CreateBudgetJSONRequestBody
+}
+
+type CreateBudgetResponseObject interface {
+	VisitCreateBudgetResponse(w http.ResponseWriter) error
+}
+
+type CreateBudget201JSONResponse Budget
+
+func (response CreateBudget201JSONResponse) VisitCreateBudgetResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveBudgetRequestObject struct {
+	BudgetID string `json:"budgetID"`
+}
+
+type RemoveBudgetResponseObject interface {
+	VisitRemoveBudgetResponse(w http.ResponseWriter) error
+}
+
+type RemoveBudget204Response struct {
+}
+
+func (response RemoveBudget204Response) VisitRemoveBudgetResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type GetBudgetRequestObject struct {
+	BudgetID string `json:"budgetID"`
+}
+
+type GetBudgetResponseObject interface {
+	VisitGetBudgetResponse(w http.ResponseWriter) error
+}
+
+type GetBudget200JSONResponse Budget
+
+func (response GetBudget200JSONResponse) VisitGetBudgetResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateBudgetRequestObject struct {
+	BudgetID string `json:"budgetID"`
+	Body     *UpdateBudgetJSONRequestBody
+}
+
+type UpdateBudgetResponseObject interface {
+	VisitUpdateBudgetResponse(w http.ResponseWriter) error
+}
+
+type UpdateBudget200JSONResponse Budget
+
+func (response UpdateBudget200JSONResponse) VisitUpdateBudgetResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -4246,6 +5046,27 @@ type ListNetworksResponseObject interface {
 type ListNetworks200JSONResponse []NetworkMember
 
 func (response ListNetworks200JSONResponse) VisitListNetworksResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetPricesRequestObject struct {
+}
+
+type GetPricesResponseObject interface {
+	VisitGetPricesResponse(w http.ResponseWriter) error
+}
+
+type GetPrices200JSONResponse Prices
+
+func (response GetPrices200JSONResponse) VisitGetPricesResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -4752,6 +5573,88 @@ func (response ExportTemplate200ApplicationZstdResponse) VisitExportTemplateResp
 	return err
 }
 
+type GetUsageRequestObject struct {
+	Params GetUsageParams
+}
+
+type GetUsageResponseObject interface {
+	VisitGetUsageResponse(w http.ResponseWriter) error
+}
+
+type GetUsage200JSONResponse struct{ UsageJSONResponse }
+
+func (response GetUsage200JSONResponse) VisitGetUsageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetUsage200TextCsvResponse struct{ UsageTextCsvResponse }
+
+func (response GetUsage200TextCsvResponse) VisitGetUsageResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/csv")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	_, err := io.Copy(w, response.Body)
+	return err
+}
+
+type GetUsageLabelsRequestObject struct {
+}
+
+type GetUsageLabelsResponseObject interface {
+	VisitGetUsageLabelsResponse(w http.ResponseWriter) error
+}
+
+type GetUsageLabels200JSONResponse UsageLabels
+
+func (response GetUsageLabels200JSONResponse) VisitGetUsageLabelsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SetUsageLabelsRequestObject struct {
+	Body *SetUsageLabelsJSONRequestBody
+}
+
+type SetUsageLabelsResponseObject interface {
+	VisitSetUsageLabelsResponse(w http.ResponseWriter) error
+}
+
+type SetUsageLabels200JSONResponse UsageLabels
+
+func (response SetUsageLabels200JSONResponse) VisitSetUsageLabelsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type RedeliverWebhookRequestObject struct {
 	WebhookID WebhookID `json:"webhookID"`
 	EventID   string    `json:"eventID"`
@@ -4832,6 +5735,9 @@ type StrictServerInterface interface {
 	// (POST /cay/v1/admin/people/{personID}/access-tokens)
 	AdminCreateAccessToken(ctx context.Context, request AdminCreateAccessTokenRequestObject) (AdminCreateAccessTokenResponseObject, error)
 
+	// (PUT /cay/v1/admin/prices)
+	SetPrices(ctx context.Context, request SetPricesRequestObject) (SetPricesResponseObject, error)
+
 	// (GET /cay/v1/admin/teams)
 	AdminListTeams(ctx context.Context, request AdminListTeamsRequestObject) (AdminListTeamsResponseObject, error)
 
@@ -4846,6 +5752,9 @@ type StrictServerInterface interface {
 
 	// (PATCH /cay/v1/admin/teams/{teamID})
 	AdminUpdateTeam(ctx context.Context, request AdminUpdateTeamRequestObject) (AdminUpdateTeamResponseObject, error)
+
+	// (GET /cay/v1/admin/usage)
+	GetAllUsage(ctx context.Context, request GetAllUsageRequestObject) (GetAllUsageResponseObject, error)
 
 	// (GET /cay/v1/api-keys)
 	ListAPIKeys(ctx context.Context, request ListAPIKeysRequestObject) (ListAPIKeysResponseObject, error)
@@ -4864,6 +5773,21 @@ type StrictServerInterface interface {
 
 	// (GET /cay/v1/audit)
 	ListAudit(ctx context.Context, request ListAuditRequestObject) (ListAuditResponseObject, error)
+
+	// (GET /cay/v1/budgets)
+	ListBudgets(ctx context.Context, request ListBudgetsRequestObject) (ListBudgetsResponseObject, error)
+
+	// (POST /cay/v1/budgets)
+	CreateBudget(ctx context.Context, request CreateBudgetRequestObject) (CreateBudgetResponseObject, error)
+
+	// (DELETE /cay/v1/budgets/{budgetID})
+	RemoveBudget(ctx context.Context, request RemoveBudgetRequestObject) (RemoveBudgetResponseObject, error)
+
+	// (GET /cay/v1/budgets/{budgetID})
+	GetBudget(ctx context.Context, request GetBudgetRequestObject) (GetBudgetResponseObject, error)
+
+	// (PATCH /cay/v1/budgets/{budgetID})
+	UpdateBudget(ctx context.Context, request UpdateBudgetRequestObject) (UpdateBudgetResponseObject, error)
 
 	// (DELETE /cay/v1/checkpoints/{checkpointID})
 	DeleteCheckpoint(ctx context.Context, request DeleteCheckpointRequestObject) (DeleteCheckpointResponseObject, error)
@@ -4915,6 +5839,9 @@ type StrictServerInterface interface {
 
 	// (GET /cay/v1/networks)
 	ListNetworks(ctx context.Context, request ListNetworksRequestObject) (ListNetworksResponseObject, error)
+
+	// (GET /cay/v1/prices)
+	GetPrices(ctx context.Context, request GetPricesRequestObject) (GetPricesResponseObject, error)
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
 	GetAutoCheckpoints(ctx context.Context, request GetAutoCheckpointsRequestObject) (GetAutoCheckpointsResponseObject, error)
@@ -4978,6 +5905,15 @@ type StrictServerInterface interface {
 
 	// (GET /cay/v1/templates/{name}/export)
 	ExportTemplate(ctx context.Context, request ExportTemplateRequestObject) (ExportTemplateResponseObject, error)
+
+	// (GET /cay/v1/usage)
+	GetUsage(ctx context.Context, request GetUsageRequestObject) (GetUsageResponseObject, error)
+
+	// (GET /cay/v1/usage-labels)
+	GetUsageLabels(ctx context.Context, request GetUsageLabelsRequestObject) (GetUsageLabelsResponseObject, error)
+
+	// (PUT /cay/v1/usage-labels)
+	SetUsageLabels(ctx context.Context, request SetUsageLabelsRequestObject) (SetUsageLabelsResponseObject, error)
 
 	// (POST /cay/v1/webhooks/{webhookID}/deliveries/{eventID}/redeliver)
 	RedeliverWebhook(ctx context.Context, request RedeliverWebhookRequestObject) (RedeliverWebhookResponseObject, error)
@@ -5168,6 +6104,37 @@ func (sh *strictHandler) AdminCreateAccessToken(w http.ResponseWriter, r *http.R
 	}
 }
 
+// SetPrices operation middleware
+func (sh *strictHandler) SetPrices(w http.ResponseWriter, r *http.Request) {
+	var request SetPricesRequestObject
+
+	var body SetPricesJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.SetPrices(ctx, request.(SetPricesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "SetPrices")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(SetPricesResponseObject); ok {
+		if err := validResponse.VisitSetPricesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // AdminListTeams operation middleware
 func (sh *strictHandler) AdminListTeams(w http.ResponseWriter, r *http.Request) {
 	var request AdminListTeamsRequestObject
@@ -5302,6 +6269,32 @@ func (sh *strictHandler) AdminUpdateTeam(w http.ResponseWriter, r *http.Request,
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(AdminUpdateTeamResponseObject); ok {
 		if err := validResponse.VisitAdminUpdateTeamResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetAllUsage operation middleware
+func (sh *strictHandler) GetAllUsage(w http.ResponseWriter, r *http.Request, params GetAllUsageParams) {
+	var request GetAllUsageRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetAllUsage(ctx, request.(GetAllUsageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetAllUsage")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetAllUsageResponseObject); ok {
+		if err := validResponse.VisitGetAllUsageResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -5470,6 +6463,146 @@ func (sh *strictHandler) ListAudit(w http.ResponseWriter, r *http.Request, param
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ListAuditResponseObject); ok {
 		if err := validResponse.VisitListAuditResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListBudgets operation middleware
+func (sh *strictHandler) ListBudgets(w http.ResponseWriter, r *http.Request) {
+	var request ListBudgetsRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListBudgets(ctx, request.(ListBudgetsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListBudgets")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListBudgetsResponseObject); ok {
+		if err := validResponse.VisitListBudgetsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateBudget operation middleware
+func (sh *strictHandler) CreateBudget(w http.ResponseWriter, r *http.Request) {
+	var request CreateBudgetRequestObject
+
+	var body CreateBudgetJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateBudget(ctx, request.(CreateBudgetRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateBudget")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateBudgetResponseObject); ok {
+		if err := validResponse.VisitCreateBudgetResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RemoveBudget operation middleware
+func (sh *strictHandler) RemoveBudget(w http.ResponseWriter, r *http.Request, budgetID string) {
+	var request RemoveBudgetRequestObject
+
+	request.BudgetID = budgetID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RemoveBudget(ctx, request.(RemoveBudgetRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RemoveBudget")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RemoveBudgetResponseObject); ok {
+		if err := validResponse.VisitRemoveBudgetResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetBudget operation middleware
+func (sh *strictHandler) GetBudget(w http.ResponseWriter, r *http.Request, budgetID string) {
+	var request GetBudgetRequestObject
+
+	request.BudgetID = budgetID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetBudget(ctx, request.(GetBudgetRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetBudget")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetBudgetResponseObject); ok {
+		if err := validResponse.VisitGetBudgetResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// UpdateBudget operation middleware
+func (sh *strictHandler) UpdateBudget(w http.ResponseWriter, r *http.Request, budgetID string) {
+	var request UpdateBudgetRequestObject
+
+	request.BudgetID = budgetID
+
+	var body UpdateBudgetJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.UpdateBudget(ctx, request.(UpdateBudgetRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "UpdateBudget")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(UpdateBudgetResponseObject); ok {
+		if err := validResponse.VisitUpdateBudgetResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -5941,6 +7074,30 @@ func (sh *strictHandler) ListNetworks(w http.ResponseWriter, r *http.Request) {
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ListNetworksResponseObject); ok {
 		if err := validResponse.VisitListNetworksResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetPrices operation middleware
+func (sh *strictHandler) GetPrices(w http.ResponseWriter, r *http.Request) {
+	var request GetPricesRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetPrices(ctx, request.(GetPricesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetPrices")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetPricesResponseObject); ok {
+		if err := validResponse.VisitGetPricesResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -6539,6 +7696,87 @@ func (sh *strictHandler) ExportTemplate(w http.ResponseWriter, r *http.Request, 
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ExportTemplateResponseObject); ok {
 		if err := validResponse.VisitExportTemplateResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetUsage operation middleware
+func (sh *strictHandler) GetUsage(w http.ResponseWriter, r *http.Request, params GetUsageParams) {
+	var request GetUsageRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetUsage(ctx, request.(GetUsageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetUsage")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetUsageResponseObject); ok {
+		if err := validResponse.VisitGetUsageResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetUsageLabels operation middleware
+func (sh *strictHandler) GetUsageLabels(w http.ResponseWriter, r *http.Request) {
+	var request GetUsageLabelsRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetUsageLabels(ctx, request.(GetUsageLabelsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetUsageLabels")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetUsageLabelsResponseObject); ok {
+		if err := validResponse.VisitGetUsageLabelsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// SetUsageLabels operation middleware
+func (sh *strictHandler) SetUsageLabels(w http.ResponseWriter, r *http.Request) {
+	var request SetUsageLabelsRequestObject
+
+	var body SetUsageLabelsJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.SetUsageLabels(ctx, request.(SetUsageLabelsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "SetUsageLabels")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(SetUsageLabelsResponseObject); ok {
+		if err := validResponse.VisitSetUsageLabelsResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -82,7 +82,7 @@ func (q *Queue) carry(server context.Context, b cay.Build, sealed string) {
 	}
 	if err != nil {
 		q.log.Error("cannot read what a build is made from", "build", b.ID, "err", err)
-		q.fail(server, b.Team, b.ID, q.owner, cay.Errorf(cay.Unavailable, "what the template is made from cannot be read any more").WithHint("build it again"))
+		q.fail(server, b.Team, b.ID, q.owner, cay.Errorf(cay.Unavailable, "what the template is made from cannot be read any more").WithHint("build it again"), 0)
 		return
 	}
 	ctx, cancel := context.WithCancel(server)
@@ -171,7 +171,7 @@ func (q *Queue) endLost(ctx context.Context, lost func(store.QueuedBuild) bool) 
 	all, err := q.store.QueuedBuilds(ctx)
 	for _, one := range all {
 		if lost(one) {
-			q.fail(ctx, one.Team, one.Build, one.Owner, errStopped())
+			q.fail(ctx, one.Team, one.Build, one.Owner, errStopped(), 0)
 		}
 	}
 	return err
@@ -183,7 +183,7 @@ func errStopped() error {
 
 // fail records that a build failed, if it is still its owner's: its template
 // may have been removed.
-func (q *Queue) fail(ctx context.Context, team cay.TeamID, id cay.BuildID, owner cay.NodeID, why error) {
+func (q *Queue) fail(ctx context.Context, team cay.TeamID, id cay.BuildID, owner cay.NodeID, why error, took time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 	defer cancel()
 	err := q.store.Tx(ctx, func(tx store.Store) error {
@@ -195,6 +195,9 @@ func (q *Queue) fail(ctx context.Context, team cay.TeamID, id cay.BuildID, owner
 			return err
 		}
 		b.State, b.Reason, b.UpdatedAt, b.FinishedAt = cay.BuildError, reasonOf(why), ledger.Now(), ledger.Now()
+		if err := count(ctx, tx, b, took); err != nil {
+			return err
+		}
 		return tx.PutBuild(ctx, b)
 	})
 	if err != nil && cay.KindOf(err) != cay.NotFound {
@@ -239,6 +242,7 @@ func (q *Queue) Tidy() {
 // cancelled with ctx; server is the server's own.
 func (q *Queue) runBuild(ctx, server context.Context, b cay.Build, start BuildStart) {
 	logs := q.newBuildLog(b)
+	began := time.Now()
 	building, done := trail.Begin(ctx, trail.Build)
 	result, release, err := q.carryOut(building, b, start, logs.add)
 	defer func() { done(err) }()
@@ -253,14 +257,20 @@ func (q *Queue) runBuild(ctx, server context.Context, b cay.Build, start BuildSt
 	}
 	if err == nil {
 		logs.close(ctx)
-		if err = q.finishBuild(ctx, b, result, release); err == nil {
+		if err = q.finishBuild(ctx, b, result, release, time.Since(began)); err == nil {
 			return
 		}
 	}
 	q.log.InfoContext(ctx, "build failed", "build", b.ID, "template", b.Template, "err", err)
 	logs.add(cay.BuildLog{Level: cay.LogError, Step: reasonOf(err).Step, Message: "Build failed: " + reasonOf(err).Message})
 	logs.close(ctx)
-	q.fail(ctx, b.Team, b.ID, q.owner, err)
+	q.fail(ctx, b.Team, b.ID, q.owner, err, time.Since(began))
+}
+
+// count counts the time of a build that is over to its end. A build that a
+// server left half done took an unknown time, which is 0.
+func count(ctx context.Context, tx store.Store, b cay.Build, took time.Duration) error {
+	return tx.AddUsage(ctx, cay.Account{Team: b.Team, Template: b.Template}, b.FinishedAt, cay.Amounts{Build: took.Milliseconds()})
 }
 
 // carryOut has the builder build, with what it begins with held. The snapshot
@@ -345,12 +355,15 @@ func savedSetup(template cay.Setup, b cay.Boot) cay.Setup {
 // finishBuild records a build that is ready; sandboxes start from it now. What
 // only the builds before it needed is removed. Release gives up the hold on the
 // snapshot, which the record keeps then.
-func (q *Queue) finishBuild(ctx context.Context, b cay.Build, r cay.BuildResult, release func()) error {
+func (q *Queue) finishBuild(ctx context.Context, b cay.Build, r cay.BuildResult, release func(), took time.Duration) error {
 	before := q.ledger.TagSnapshots(ctx, b.Template, b.Tags)
 	b.State, b.Snapshot, b.Setup, b.RecipeDigest = cay.BuildReady, r.Snapshot, r.Setup, r.Digest
 	b.EnvdVersion, b.UpdatedAt, b.FinishedAt = guest.EnvdVersion, ledger.Now(), ledger.Now()
 	err := q.store.Tx(ctx, func(tx store.Store) error {
 		if err := tx.EndBuild(ctx, b.ID, q.owner); err != nil {
+			return err
+		}
+		if err := count(ctx, tx, b, took); err != nil {
 			return err
 		}
 		return tx.PutBuild(ctx, b)

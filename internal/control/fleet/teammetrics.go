@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/store"
 )
 
@@ -14,6 +13,8 @@ const (
 	// how many there are at most.
 	teamStep    = time.Minute
 	teamSamples = 500
+	// teamMetricsKept is how far they go back.
+	teamMetricsKept = 31 * 24 * time.Hour
 )
 
 // TeamMetric is what a team had during the time that ends at At.
@@ -24,13 +25,13 @@ type TeamMetric struct {
 	StartRate float64 // sandboxes started a second
 }
 
-// TeamMetrics works out, from the events, how many of a team's sandboxes ran.
-// It goes back as far as events are kept.
+// TeamMetrics tells how many of a team's sandboxes ran, from the minutes in
+// which that changed. It goes back a month.
 func (c *Catalogue) TeamMetrics(ctx context.Context, who cay.Caller, from, to time.Time) ([]TeamMetric, error) {
 	if err := who.May(cay.ReadSandboxes); err != nil {
 		return nil, err
 	}
-	oldest, newest := time.Now().Add(-ledger.KeepEvents), time.Now()
+	oldest, newest := time.Now().Add(-teamMetricsKept), time.Now()
 	if from.Before(oldest) {
 		from = oldest
 	}
@@ -40,82 +41,37 @@ func (c *Catalogue) TeamMetrics(ctx context.Context, who cay.Caller, from, to ti
 	if !from.Before(to) {
 		return []TeamMetric{}, nil
 	}
-	count := newRunCount(from, to)
-	if err := c.store.Starts(ctx, who.Team, from, count.visit); err != nil {
-		return nil, err
-	}
-	running, err := c.store.CountSandboxes(ctx, store.SandboxQuery{Team: who.Team, States: []cay.State{cay.Running, cay.Pausing}})
+	from = from.Truncate(time.Minute)
+	minutes, err := c.store.TeamMinutes(ctx, who.Team, from, to)
 	if err != nil {
 		return nil, err
 	}
-	return count.metrics(running), nil
+	return teamSamplesOf(minutes, from, to), nil
 }
 
-// runCount counts the sandboxes that run, in steps, from the moments at which
-// they begin to and cease to. It keeps the steps and none of the moments.
-type runCount struct {
-	from, to time.Time
-	step     time.Duration
-	out      []TeamMetric // the last one is open
-	running  int          // more than at from
-	starts   int          // in the open step
-	later    int          // that run more since to
-}
-
-func newRunCount(from, to time.Time) *runCount {
-	c := &runCount{from: from, to: to, step: max(teamStep, to.Sub(from)/teamSamples)}
-	c.open()
-	return c
-}
-
-// open begins the next step.
-func (c *runCount) open() {
-	at := c.from.Add(time.Duration(len(c.out)+1) * c.step)
-	if at.After(c.to) {
-		at = c.to
+// teamSamplesOf puts minutes together to samples. The first of them may be from
+// before.
+func teamSamplesOf(minutes []store.TeamMinute, from, to time.Time) []TeamMetric {
+	step := max(teamStep, (to.Sub(from)/teamSamples + time.Minute - 1).Truncate(time.Minute))
+	running := 0
+	for len(minutes) > 0 && minutes[0].At.Before(from) {
+		running, minutes = minutes[0].Running, minutes[1:]
 	}
-	c.out = append(c.out, TeamMetric{At: at, Most: c.running})
-	c.starts = 0
-}
-
-// end ends the open step and reports whether it was not the last one.
-func (c *runCount) end() bool {
-	last := &c.out[len(c.out)-1]
-	last.Running, last.StartRate = c.running, float64(c.starts)/c.step.Seconds()
-	return last.At.Before(c.to)
-}
-
-func (c *runCount) visit(at time.Time, runs bool) {
-	by := -1
-	if runs {
-		by = 1
+	var out []TeamMetric
+	for end := from.Add(step); ; end = end.Add(step) {
+		if end.After(to) {
+			end = to
+		}
+		m := TeamMetric{At: end.UTC().Truncate(time.Second), Most: running}
+		starts := 0
+		for len(minutes) > 0 && (minutes[0].At.Before(end) || end.Equal(to)) {
+			running = minutes[0].Running
+			m.Most, starts = max(m.Most, minutes[0].Most), starts+minutes[0].Starts
+			minutes = minutes[1:]
+		}
+		m.Running, m.StartRate = running, float64(starts)/step.Seconds()
+		if out = append(out, m); end.Equal(to) {
+			return out
+		}
 	}
-	if at.After(c.to) {
-		c.later += by
-		return
-	}
-	for at.After(c.out[len(c.out)-1].At) && c.end() {
-		c.open()
-	}
-	c.running += by
-	last := &c.out[len(c.out)-1]
-	last.Most = max(last.Most, c.running)
-	if runs {
-		c.starts++
-	}
-}
-
-// metrics are the steps. The sandboxes that ran before the first moment are
-// counted back from those that run now.
-func (c *runCount) metrics(now int) []TeamMetric {
-	for c.end() {
-		c.open()
-	}
-	before := now - c.running - c.later
-	for i := range c.out {
-		m := &c.out[i]
-		m.At = m.At.UTC().Truncate(time.Second)
-		m.Running, m.Most = max(0, m.Running+before), max(0, m.Most+before)
-	}
-	return c.out
 }

@@ -96,6 +96,8 @@ type Config struct {
 	// TeamSandboxes and TeamMemoryMB bound what a team may have running at
 	// once, in number and in what their templates promise; 0 is no bound.
 	TeamSandboxes, TeamMemoryMB int
+	// Budgets are asked before anything runs; nil has none.
+	Budgets Budgets
 }
 
 // Controller carries out the use cases of one node's sandboxes.
@@ -108,6 +110,8 @@ type Controller struct {
 	logs   *logbook.Book
 	log    *slog.Logger
 	most   quota
+
+	budgets Budgets
 
 	readers chan struct{}  // a token for each diary that is read in the background
 	reading sync.WaitGroup // them
@@ -181,6 +185,9 @@ func Open(ctx context.Context, cfg Config) (*Controller, error) {
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
+	if c.budgets = cfg.Budgets; c.budgets == nil {
+		c.budgets = unbound{}
+	}
 	return c, c.reconcile(ctx)
 }
 
@@ -222,7 +229,7 @@ func (c *Controller) reconcile(ctx context.Context) error {
 			events = append(events, foundEvent(found))
 		}
 		if changed {
-			if err := c.store.UpdateNetwork(ctx, found, events...); err != nil {
+			if err := c.recordFound(ctx, found, instance != nil, events); err != nil {
 				return err
 			}
 			found.Version++
@@ -242,6 +249,19 @@ func (c *Controller) reconcile(ctx context.Context) error {
 		c.ledger.Tidy(ctx, s.ID)
 	}
 	return nil
+}
+
+// recordFound records what a sandbox was found to be. The end of one that has
+// no instance any more is not known: it is counted until its last checkpoint.
+func (c *Controller) recordFound(ctx context.Context, found cay.Sandbox, alive bool, events []cay.Event) error {
+	return c.store.Tx(ctx, func(tx store.Store) error {
+		if !alive {
+			if err := tx.SkipUsage(ctx, found.ID); err != nil {
+				return err
+			}
+		}
+		return tx.UpdateNetwork(ctx, found, events...)
+	})
 }
 
 // reconciled returns a sandbox's state after a time without a server. Unfinished
@@ -338,7 +358,7 @@ func (c *Controller) save(ctx context.Context, e *entry, s cay.Sandbox, events .
 func (c *Controller) record(ctx context.Context, e *entry, s cay.Sandbox, write func(context.Context, cay.Sandbox) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 	defer cancel()
-	s.Version = e.sandbox().Version
+	s.Version, s.Reading = e.sandbox().Version, e.metrics.reading(e.sandbox().Instance)
 	if err := write(ctx, s); err != nil {
 		return err
 	}
@@ -363,6 +383,7 @@ func (c *Controller) lookAtDeadlines() {
 func (c *Controller) end(ctx context.Context, who cay.Caller, e *entry, cause cay.Cause, at time.Time, evidence string) (err error) {
 	ctx, done := trail.Begin(ctx, trail.Kill)
 	defer func() { done(err) }()
+	c.look(ctx, e)
 	s := killed(e.sandbox(), cause, at)
 	if err := c.save(ctx, e, s, ledger.NewEvent(who, s, cay.SandboxKilled, string(cause), "evidence", evidence)); err != nil {
 		return err

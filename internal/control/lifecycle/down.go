@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
@@ -9,7 +10,8 @@ import (
 )
 
 // RecordDown records, with no server running, that all sandboxes which run are
-// ended on purpose. Those that are saved stay so; saved tells which snapshots
+// ended on purpose. Those that are saved stay so. Their use counts until the
+// last checkpoint of it: since when no server looked is not known; saved tells which snapshots
 // there are. The instances are ended by the caller, after it.
 func RecordDown(ctx context.Context, s store.Store, saved func(cay.SnapshotID) bool) error {
 	rows, err := s.LiveSandboxes(ctx)
@@ -27,7 +29,10 @@ func RecordDown(ctx context.Context, s store.Store, saved func(cay.SnapshotID) b
 			who := cay.Caller{Team: found.Team, Name: "operator", From: &cay.Origin{}}
 			event = ledger.NewEvent(who, found, cay.SandboxKilled, cay.ReasonAsked, "evidence", "`cay down` ended all sandboxes of this machine")
 		}
-		if err := s.UpdateSandbox(ctx, found, event); err != nil {
+		err := s.Tx(ctx, func(tx store.Store) error {
+			return errors.Join(tx.SkipUsage(ctx, found.ID), tx.UpdateSandbox(ctx, found, event))
+		})
+		if err != nil {
 			return err
 		}
 	}

@@ -35,6 +35,9 @@ func (c *Controller) Fork(ctx context.Context, who cay.Caller, id cay.SandboxID,
 	}
 	ctx, done := trail.Begin(ctx, trail.Fork)
 	defer func() { done(err) }()
+	if err := c.mayFork(ctx, who, id); err != nil {
+		return nil, err
+	}
 	source, saved, unpin, err := c.checkpoint(ctx, who.Team, id, cay.MemorySnapshot)
 	if err != nil {
 		return nil, err

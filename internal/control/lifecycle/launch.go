@@ -32,11 +32,18 @@ func (l launch) first(s cay.Sandbox) cay.Event {
 func (c *Controller) launch(ctx context.Context, who cay.Caller, l launch) (cay.Sandbox, error) {
 	s := l.sandbox
 	s.Node = c.nodeID
+	s.Key = who.Key
 	place, leave, err := c.reserve(s)
 	if err != nil {
 		return cay.Sandbox{}, err
 	}
 	defer leave()
+	var ran cay.SandboxID // stays empty unless it runs
+	settle, err := c.budgets.Reserve(ctx, s, true)
+	if err != nil {
+		return cay.Sandbox{}, err
+	}
+	defer func() { settle(ran) }()
 	within, cancel := context.WithTimeout(ctx, createWithin)
 	defer cancel()
 	spec := c.instanceSpec(s)
@@ -59,7 +66,9 @@ func (c *Controller) launch(ctx context.Context, who cay.Caller, l launch) (cay.
 	if err == nil {
 		s.State, s.StartedAt = cay.Running, ledger.Now()
 		s.EndAt = s.StartedAt.Add(l.timeout)
+		c.look(ctx, e)
 		if err = c.recordLaunch(ctx, who, e, s, l); err == nil {
+			ran = s.ID
 			return s, nil
 		}
 	}

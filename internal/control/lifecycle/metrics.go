@@ -28,6 +28,7 @@ type history struct {
 	mu       sync.Mutex
 	instance cay.InstanceID // that last is of
 	last     cay.Usage
+	read     cay.Reading // samples and other looks
 	samples  []Metric
 }
 
@@ -39,6 +40,7 @@ func (h *history) add(id cay.InstanceID, u cay.Usage, cpus int) {
 	before := h.last
 	first := h.instance != id
 	h.instance, h.last = id, u
+	h.note(id, u)
 	wall, used := u.At.Sub(before.At), u.CPUTime-before.CPUTime
 	if first || wall <= 0 {
 		return
@@ -55,6 +57,25 @@ func (h *history) add(id cay.InstanceID, u cay.Usage, cpus int) {
 		h.samples = append(h.samples[:0], h.samples[1:]...)
 	}
 	h.samples = append(h.samples, m)
+}
+
+// note takes a reading down. The caller holds the lock.
+func (h *history) note(id cay.InstanceID, u cay.Usage) {
+	at := cay.Taken{CPU: u.CPUTime, Sent: u.Sent}
+	if h.read.Instance != id {
+		h.read = cay.Reading{Instance: id, First: at}
+	}
+	h.read.Last = at
+}
+
+// reading is what an instance took, as far as it was read.
+func (h *history) reading(id cay.InstanceID) cay.Reading {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if id == "" || h.read.Instance != id {
+		return cay.Reading{}
+	}
+	return h.read
 }
 
 func (h *history) between(start, end time.Time) []Metric {

@@ -92,12 +92,13 @@ func (c *Controller) pause(ctx context.Context, who cay.Caller, e *entry, s cay.
 	var diary sync.WaitGroup
 	diary.Go(func() { c.readDiary(ctx, e, diaryLast) })
 	var pausing []cay.Event
-	if e.pauseFailed == "" || reason != cay.ReasonTimeout { // a repeated try is no news
+	if e.pauseFailed == "" || reason != cay.ReasonTimeout && reason != cay.ReasonBudget { // a repeated try is no news
 		e.pauseFailed = ""
 		pausing = append(pausing, ledger.NewEvent(who, s, cay.SandboxPausing, reason))
 	}
 	err = c.save(ctx, e, s, pausing...)
 	diary.Wait()
+	c.look(ctx, e)
 	if err != nil {
 		return err
 	}
@@ -228,6 +229,12 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 		return cay.Sandbox{}, err
 	}
 	defer leave()
+	var ran cay.SandboxID // stays empty unless it runs
+	settle, err := c.budgets.Reserve(ctx, s, false)
+	if err != nil {
+		return cay.Sandbox{}, err
+	}
+	defer func() { settle(ran) }()
 	s.State, s.Instance = cay.Resuming, cay.NewInstanceID()
 	err = c.record(ctx, e, s, func(ctx context.Context, s cay.Sandbox) error {
 		return c.recordRunning(ctx, s, func(tx store.Store) error {
@@ -258,6 +265,8 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 		c.stop(ctx, spec.Instance, cay.CauseFailedStart)
 		return cay.Sandbox{}, err
 	}
+	c.look(ctx, e)
+	ran = s.ID
 	if s.Notice != "" {
 		c.log.WarnContext(ctx, "sandbox lost something when it was resumed", "sandbox", s.ID, "notice", s.Notice)
 	}

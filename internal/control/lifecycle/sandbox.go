@@ -162,7 +162,11 @@ func (c *Controller) SetTimeout(ctx context.Context, who cay.Caller, id cay.Sand
 		if timeout == 0 {
 			return c.timeOut(ctx, who, e, s)
 		}
-		s.EndAt = ledger.Now().Add(timeout)
+		end := ledger.Now().Add(timeout)
+		if err := c.affords(ctx, s, end); err != nil {
+			return err
+		}
+		s.EndAt = end
 		return c.save(ctx, e, s, e.timeoutEvents(who, s)...)
 	})
 }
@@ -192,6 +196,9 @@ func (c *Controller) extend(ctx context.Context, who cay.Caller, e *entry, s cay
 	end := ledger.Now().Add(timeout)
 	if !end.After(s.EndAt) {
 		return s, nil
+	}
+	if err := c.affords(ctx, s, end); err != nil {
+		return s, err
 	}
 	s.EndAt = end
 	return s, c.save(ctx, e, s, e.timeoutEvents(who, s)...)

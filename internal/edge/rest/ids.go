@@ -14,6 +14,7 @@ import (
 var pathIDs = map[string]func(string) bool{
 	"sandboxID":    func(s string) bool { return cay.ValidID(string(sandboxID(s))) },
 	"checkpointID": cay.ValidID,
+	"budgetID":     cay.ValidUUID,
 	"buildID":      cay.ValidUUID,
 	"keyID":        cay.ValidUUID,
 	"webhookID":    cay.ValidUUID,

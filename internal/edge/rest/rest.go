@@ -25,6 +25,7 @@ import (
 	"github.com/cay-run/cay/internal/control/builds"
 	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/control/lifecycle"
+	"github.com/cay-run/cay/internal/control/usage"
 	"github.com/cay-run/cay/internal/control/webhooks"
 	"github.com/cay-run/cay/internal/trail"
 )
@@ -40,6 +41,7 @@ type Config struct {
 	Fleet     *fleet.Catalogue
 	Sandboxes *lifecycle.Controller
 	Builds    *builds.Queue
+	Usage     *usage.Meter
 	Accounts  *accounts.Accounts
 	Webhooks  *webhooks.Hooks
 	Auth      *auth.Auth
@@ -84,6 +86,7 @@ type server struct {
 	fleet     *fleet.Catalogue
 	sandboxes *lifecycle.Controller
 	builds    *builds.Queue
+	usage     *usage.Meter
 	accounts  *accounts.Accounts
 	webhooks  *webhooks.Hooks
 	auth      *auth.Auth
@@ -104,7 +107,7 @@ var _ e2b.StrictServerInterface = (*server)(nil)
 
 // New returns the handler of the whole REST surface.
 func New(cfg Config) http.Handler {
-	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
+	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, usage: cfg.Usage, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
 	s.defaults, s.webhooks, s.audit = cfg.Defaults, cfg.Webhooks, cfg.Audit
 	if s.explain == nil {

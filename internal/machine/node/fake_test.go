@@ -480,6 +480,8 @@ func (w *network) Apply(_ context.Context, s vnet.Slot, p cay.NetworkPolicy) err
 	return w.step("apply")
 }
 
+func (w *network) Sent(vnet.Slot) int64 { return 0 }
+
 func (w *network) Reclaim(context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

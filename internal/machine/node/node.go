@@ -64,6 +64,8 @@ type Net interface {
 	Adopt(ctx context.Context, index int) (vnet.Slot, error)
 	Apply(ctx context.Context, s vnet.Slot, p cay.NetworkPolicy) error
 	Reclaim(ctx context.Context) error
+	// Sent is how many bytes came out of a slot since it was made.
+	Sent(s vnet.Slot) int64
 }
 
 // Egress decides what the packet filter does not. Set says which instance has an
@@ -300,10 +302,14 @@ func (n *Node) Tokens() iter.Seq2[cay.SandboxID, string] {
 // Usage reads what an instance uses.
 func (n *Node) Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error) {
 	n.mu.Lock()
-	_, ok := n.instances[id]
+	inst, ok := n.instances[id]
 	n.mu.Unlock()
 	if !ok {
 		return cay.Usage{}, cay.Errorf(cay.NotFound, "instance %s is not on this machine", id)
 	}
-	return n.cfg.Engine.Usage(ctx, id)
+	u, err := n.cfg.Engine.Usage(ctx, id)
+	if err == nil {
+		u.Sent = n.cfg.Net.Sent(inst.slot)
+	}
+	return u, err
 }

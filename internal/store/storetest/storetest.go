@@ -52,7 +52,12 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Once", testOnce},
 		{"Tx", testTx},
 		{"Running", testRunning},
-		{"Starts", testStarts},
+		{"Usage", testUsage},
+		{"UsageAccounts", testUsageAccounts},
+		{"UsageKept", testUsageKept},
+		{"TeamMinutes", testTeamMinutes},
+		{"Prices", testPrices},
+		{"Budgets", testBudgets},
 		{"Trees", testTrees},
 		{"TreesOfTeams", testTreesOfTeams},
 		{"LongPolicies", testLongPolicies},
@@ -79,7 +84,7 @@ func addTeam(t testing.TB, s store.Store, name string) cay.Team {
 func sandbox(team cay.TeamID, started int) cay.Sandbox {
 	return cay.Sandbox{
 		ID: cay.NewSandboxID(), Team: team, Template: "tmpl", Build: cay.NewBuildID(),
-		Snapshot: cay.NewSnapshotID(), Alias: "base", Node: "local", Instance: cay.NewInstanceID(),
+		Snapshot: cay.NewSnapshotID(), Alias: "base", Key: "key", Node: "local", Instance: cay.NewInstanceID(),
 		State:     cay.Running,
 		Limits:    cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024},
 		Metadata:  map[string]string{"user": "ann", "odd key=&": "v%20 ü"},

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/store"
@@ -90,30 +89,4 @@ func testRunning(t *testing.T, s store.Store) {
 	n, memory, err = s.RunningOf(ctx, other.ID, theirs.ID)
 	noError(t, err)
 	same(t, "what runs without one", [2]int{n, memory}, [2]int{})
-}
-
-func testStarts(t *testing.T, s store.Store) {
-	ctx := t.Context()
-	team, other := addTeam(t, s, "a"), addTeam(t, s, "b")
-	a, b, theirs := sandbox(team.ID, 1), sandbox(team.ID, 2), sandbox(other.ID, 3)
-	noError(t, s.AddEvents(ctx,
-		eventOf(a, 1, cay.SandboxCreated), eventOf(a, 2, cay.SandboxRunning),
-		eventOf(b, 3, cay.SandboxRunning), eventOf(theirs, 4, cay.SandboxRunning),
-		eventOf(a, 10, cay.SandboxRunning), // a pause failed
-		eventOf(a, 11, cay.SandboxPaused), eventOf(a, 12, cay.SandboxKilled), eventOf(b, 13, cay.SandboxForked),
-		eventOf(b, 14, cay.SandboxPaused), eventOf(b, 15, cay.SandboxResumed), eventOf(b, 16, cay.SandboxKilled),
-	))
-	type start struct {
-		At   time.Time
-		Runs bool
-	}
-	for since, want := range map[int][]start{
-		0:  {{at(2), true}, {at(3), true}, {at(11), false}, {at(14), false}, {at(15), true}, {at(16), false}},
-		12: {{at(14), false}, {at(15), true}, {at(16), false}},
-		17: nil,
-	} {
-		var got []start
-		noError(t, s.Starts(ctx, team.ID, at(since), func(at time.Time, runs bool) { got = append(got, start{at, runs}) }))
-		same(t, "the starts", got, want)
-	}
 }

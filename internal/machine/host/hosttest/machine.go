@@ -229,6 +229,8 @@ func (n *network) Adopt(_ context.Context, index int) (vnet.Slot, error) {
 
 func (n *network) Apply(context.Context, vnet.Slot, cay.NetworkPolicy) error { return nil }
 
+func (n *network) Sent(vnet.Slot) int64 { return 0 }
+
 func (n *network) Reclaim(context.Context) error {
 	n.m.mu.Lock()
 	defer n.m.mu.Unlock()

@@ -1,0 +1,648 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// mostAccounts is how many accounts a team has before values of its metadata
+// are counted together: a year is answered from a row a day of each.
+const mostAccounts = 1000
+
+const usageColumns = `vcpu, memory, cpu, storage, sent, creates, build, money`
+
+// The spans of usage_rows.
+const (
+	hour = time.Hour
+	day  = 24 * time.Hour
+)
+
+// openUsage is a sandbox that runs, and what is not counted of it.
+type openUsage struct {
+	account, since, cpus, memoryMB, creates int64
+	instance                                cay.InstanceID
+	cpu, sent                               int64
+}
+
+// metered reports whether a sandbox is counted: one that is being saved runs
+// until it is.
+func metered(s cay.State) bool { return s == cay.Running || s == cay.Pausing }
+
+// meter follows a change of a sandbox's record: what ran until now is counted,
+// and what runs from now on is open.
+func (s *SQLite) meter(ctx context.Context, tx *sql.Tx, b cay.Sandbox, creates int64) error {
+	open, err := readOpen(ctx, tx, b.ID)
+	found := err == nil
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	switch now := time.Now(); {
+	case found == metered(b.State):
+		return nil
+	case found:
+		until := now
+		if !b.EndedAt.IsZero() && b.EndedAt.Before(now) {
+			until = b.EndedAt
+		}
+		sum := tally{}
+		if open.count(sum, b, until); len(sum) > 0 {
+			if err := s.addRows(ctx, tx, sum); err != nil {
+				return err
+			}
+		}
+		_, err = tx.ExecContext(ctx, `DELETE FROM usage_open WHERE sandbox = $1`, b.ID)
+		return errors.Join(err, countRunning(ctx, tx, b.Team, now, -1))
+	default:
+		account, err := accountOf(ctx, tx, accountFor(b))
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx,
+			`INSERT INTO usage_open (sandbox, account, since, cpus, memory_mb, creates) VALUES ($1, $2, $3, $4, $5, $6)`,
+			b.ID, account, millis(now), b.Limits.CPUs, b.Limits.MemoryMB, creates)
+		return errors.Join(err, countRunning(ctx, tx, b.Team, now, 1))
+	}
+}
+
+func readOpen(ctx context.Context, tx *sql.Tx, id cay.SandboxID) (o openUsage, err error) {
+	err = tx.QueryRowContext(ctx, `SELECT account, since, cpus, memory_mb, creates, instance, cpu, sent FROM usage_open WHERE sandbox = $1`, id).
+		Scan(&o.account, &o.since, &o.cpus, &o.memoryMB, &o.creates, &o.instance, &o.cpu, &o.sent)
+	return o, err
+}
+
+// count adds what a sandbox used until a moment, and notes that it is counted.
+// A moment before the last one counts nothing: the clock was set.
+func (o *openUsage) count(sum tally, b cay.Sandbox, until time.Time) {
+	end := max(millis(until), o.since)
+	if o.since == 0 {
+		o.since = end
+	}
+	limits := cay.Limits{CPUs: int(o.cpus), MemoryMB: int(o.memoryMB)}
+	for at := o.since; at < end; {
+		next := min(end, floor(at, hour)+hour.Milliseconds())
+		sum.add(b.Team, o.account, at, cay.Ran(limits, time.Duration(next-at)*time.Millisecond))
+		at = next
+	}
+	taken := cay.Amounts{Creates: o.creates}
+	o.since, o.creates = end, 0
+	if r := b.Reading; r.Instance != "" {
+		if o.instance != r.Instance {
+			o.instance, o.cpu, o.sent = r.Instance, r.First.CPU.Microseconds(), r.First.Sent
+		}
+		taken.CPU = max(0, r.Last.CPU.Microseconds()-o.cpu)
+		taken.Sent = max(0, r.Last.Sent-o.sent)
+		o.cpu, o.sent = max(o.cpu, r.Last.CPU.Microseconds()), max(o.sent, r.Last.Sent)
+	}
+	sum.add(b.Team, o.account, end, taken)
+}
+
+// floor is the beginning of the hour or day of a time in milliseconds.
+func floor(ms int64, span time.Duration) int64 { return ms - ms%span.Milliseconds() }
+
+// tally collects amounts by the rows that they belong to.
+type tally map[tallyKey]cay.Amounts
+
+type tallyKey struct {
+	team        cay.TeamID
+	account, at int64 // the beginning of an hour
+}
+
+func (t tally) add(team cay.TeamID, account, at int64, a cay.Amounts) {
+	if a == (cay.Amounts{}) {
+		return
+	}
+	key := tallyKey{team, account, floor(at, hour)}
+	sum := t[key]
+	sum.Add(a)
+	t[key] = sum
+}
+
+// addRows adds amounts to the rows of their hours and days, with what they
+// cost.
+func (s *SQLite) addRows(ctx context.Context, tx *sql.Tx, t tally) error {
+	prices, err := s.pricesNow(ctx, tx)
+	if err != nil {
+		return err
+	}
+	const text = `INSERT INTO usage_rows (span, team, at, account, ` + usageColumns + `)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (span, team, at, account) DO UPDATE SET
+vcpu = usage_rows.vcpu + $5, memory = usage_rows.memory + $6, cpu = usage_rows.cpu + $7, storage = usage_rows.storage + $8,
+sent = usage_rows.sent + $9, creates = usage_rows.creates + $10, build = usage_rows.build + $11, money = usage_rows.money + $12`
+	for k, a := range t {
+		a.Money = prices.CostOf(a)
+		for span, at := range map[string]int64{"h": k.at, "d": floor(k.at, day)} {
+			if _, err := tx.ExecContext(ctx, text, span, k.team, at, k.account,
+				a.VCPU, a.Memory, a.CPU, a.Storage, a.Sent, a.Creates, a.Build, a.Money); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// countRunning notes that a team has one more or one less running.
+func countRunning(ctx context.Context, tx *sql.Tx, team cay.TeamID, now time.Time, by int64) error {
+	at := floor(millis(now), time.Minute)
+	var last, before int64
+	err := tx.QueryRowContext(ctx, `SELECT at, running FROM team_minutes WHERE team = $1 ORDER BY at DESC LIMIT 1`, team).Scan(&last, &before)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	running := max(0, before+by)
+	_, err = tx.ExecContext(ctx, `INSERT INTO team_minutes (team, at, running, most, starts) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (team, at) DO UPDATE SET running = $3, starts = team_minutes.starts + $5,
+most = CASE WHEN team_minutes.most > $4 THEN team_minutes.most ELSE $4 END`,
+		team, max(at, last), running, max(before, running), max(0, by))
+	return err
+}
+
+// accountFor is the account of a sandbox, with all of its metadata.
+func accountFor(b cay.Sandbox) cay.Account {
+	return cay.Account{Team: b.Team, Key: b.Key, Template: b.Template, Labels: b.Metadata}
+}
+
+// accountOf finds or makes an account. Of its labels those count that its team
+// has metered.
+func accountOf(ctx context.Context, tx *sql.Tx, a cay.Account) (id int64, err error) {
+	labels := map[string]string{}
+	if len(a.Labels) > 0 {
+		keys, err := labelsOf(ctx, tx, a.Team)
+		if err != nil {
+			return 0, err
+		}
+		for _, key := range keys {
+			if value, ok := a.Labels[key]; ok {
+				labels[key] = fitLabel(value)
+			}
+		}
+	}
+	if id, err = findAccount(ctx, tx, a, labels); !errors.Is(err, sql.ErrNoRows) {
+		return id, err
+	}
+	var n, last int64
+	err = tx.QueryRowContext(ctx, `SELECT (SELECT COUNT(*) FROM usage_accounts WHERE team = $1), COALESCE(MAX(id), 0) FROM usage_accounts`, a.Team).Scan(&n, &last)
+	if err != nil {
+		return 0, err
+	}
+	if n >= mostAccounts && len(labels) > 0 {
+		if labels, err = fewerLabels(ctx, tx, a.Team, labels); err != nil {
+			return 0, err
+		}
+		if id, err = findAccount(ctx, tx, a, labels); !errors.Is(err, sql.ErrNoRows) {
+			return id, err
+		}
+	}
+	text, err := json.Marshal(labels)
+	if err != nil {
+		return 0, err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO usage_accounts (id, team, api_key, template, labels) VALUES ($1, $2, $3, $4, $5)`,
+		last+1, a.Team, a.Key, a.Template, string(text))
+	return last + 1, err
+}
+
+func findAccount(ctx context.Context, tx *sql.Tx, a cay.Account, labels map[string]string) (id int64, err error) {
+	text, err := json.Marshal(labels)
+	if err != nil {
+		return 0, err
+	}
+	err = tx.QueryRowContext(ctx, `SELECT id FROM usage_accounts WHERE team = $1 AND api_key = $2 AND template = $3 AND labels = $4`,
+		a.Team, a.Key, a.Template, string(text)).Scan(&id)
+	return id, err
+}
+
+// fitLabel is a value of metadata as accounts have it.
+func fitLabel(value string) string {
+	if len(value) <= cay.MaxLabelValue {
+		return value
+	}
+	return strings.ToValidUTF8(value[:cay.MaxLabelValue], "")
+}
+
+// fewerLabels replaces the values that no budget names.
+func fewerLabels(ctx context.Context, tx *sql.Tx, team cay.TeamID, labels map[string]string) (map[string]string, error) {
+	out := map[string]string{}
+	for key, value := range labels {
+		var n int
+		if err := tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM budgets WHERE team = $1 AND label = $2 AND value = $3`, team, key, value).Scan(&n); err != nil {
+			return nil, err
+		}
+		if out[key] = cay.OtherLabel; n > 0 {
+			out[key] = value
+		}
+	}
+	return out, nil
+}
+
+// CountUsage counts what sandboxes that run have used until now, and what their
+// readings say. One that the records do not have running is left out.
+func (s *SQLite) CountUsage(ctx context.Context, running []cay.Sandbox) error {
+	for batch := range slices.Chunk(running, pruneBatch) {
+		err := s.tx(ctx, func(tx *sql.Tx) error {
+			sum, accounts, now := tally{}, map[string]int64{}, time.Now()
+			for _, b := range batch {
+				if err := countOpen(ctx, tx, sum, accounts, b, now); err != nil {
+					return err
+				}
+			}
+			return s.addRows(ctx, tx, sum)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// countOpen counts a sandbox that runs on, from now on to the account that it
+// has by now: its team may have begun to meter another key of its metadata.
+func countOpen(ctx context.Context, tx *sql.Tx, sum tally, accounts map[string]int64, b cay.Sandbox, now time.Time) error {
+	open, err := readOpen(ctx, tx, b.ID)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	open.count(sum, b, now)
+	text, err := json.Marshal(accountFor(b))
+	if err != nil {
+		return err
+	}
+	id, known := accounts[string(text)]
+	if !known {
+		if id, err = accountOf(ctx, tx, accountFor(b)); err != nil {
+			return err
+		}
+		accounts[string(text)] = id
+	}
+	_, err = tx.ExecContext(ctx, `UPDATE usage_open SET account = $2, since = $3, creates = 0, instance = $4, cpu = $5, sent = $6 WHERE sandbox = $1`,
+		b.ID, id, open.since, open.instance, open.cpu, open.sent)
+	return err
+}
+
+// SkipUsage leaves out the time since a sandbox was last counted.
+func (s *SQLite) SkipUsage(ctx context.Context, id cay.SandboxID) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE usage_open SET since = $2 WHERE sandbox = $1 AND since < $2`, id, millis(time.Now()))
+		return err
+	})
+}
+
+// ShiftUsage moves the moments since which sandboxes are not counted: the clock
+// was set by that much.
+func (s *SQLite) ShiftUsage(ctx context.Context, ids []cay.SandboxID, by time.Duration) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		for _, id := range ids {
+			if _, err := tx.ExecContext(ctx, `UPDATE usage_open SET since = since + $2 WHERE sandbox = $1 AND since > 0`, id, by.Milliseconds()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// AddUsage counts an amount at a moment.
+func (s *SQLite) AddUsage(ctx context.Context, a cay.Account, at time.Time, amounts cay.Amounts) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		id, err := accountOf(ctx, tx, a)
+		if err != nil {
+			return err
+		}
+		sum := tally{}
+		sum.add(a.Team, id, millis(at), amounts)
+		return s.addRows(ctx, tx, sum)
+	})
+}
+
+// CountKept counts what a node has kept since it last said what it keeps, and
+// notes what it keeps now.
+func (s *SQLite) CountKept(ctx context.Context, node cay.NodeID, kept []Kept) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		sum, now := tally{}, millis(time.Now())
+		if err := countKept(ctx, tx, sum, node, now); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `DELETE FROM usage_kept WHERE node = $1`, node); err != nil {
+			return err
+		}
+		for _, k := range kept {
+			id, err := accountOf(ctx, tx, k.Account)
+			if err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(ctx, `INSERT INTO usage_kept (node, account, team, bytes, since) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (node, account) DO UPDATE SET bytes = usage_kept.bytes + $4`, node, id, k.Account.Team, k.Bytes, now)
+			if err != nil {
+				return err
+			}
+		}
+		return s.addRows(ctx, tx, sum)
+	})
+}
+
+func countKept(ctx context.Context, tx *sql.Tx, sum tally, node cay.NodeID, now int64) error {
+	rows, err := tx.QueryContext(ctx, `SELECT account, team, bytes, since FROM usage_kept WHERE node = $1`, node)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var account, bytes, since int64
+		var team cay.TeamID
+		if err := rows.Scan(&account, &team, &bytes, &since); err != nil {
+			return err
+		}
+		for at := since; at < now; {
+			next := min(now, floor(at, hour)+hour.Milliseconds())
+			sum.add(team, account, at, cay.Stored(bytes, time.Duration(next-at)*time.Millisecond))
+			at = next
+		}
+	}
+	return rows.Err()
+}
+
+// Usage sums amounts up.
+func (s *SQLite) Usage(ctx context.Context, q UsageQuery) ([]UsageRow, error) {
+	c := &conditions{}
+	var parts []string
+	part := func(span string, from, to int64) {
+		if from >= to {
+			return
+		}
+		where := []string{"span = '" + span + "'"}
+		if q.Team != "" {
+			where = append(where, "team = "+c.arg(q.Team))
+		}
+		where = append(where, "at >= "+c.arg(from), "at < "+c.arg(to))
+		parts = append(parts, `SELECT team, at, account, `+usageColumns+` FROM usage_rows WHERE `+strings.Join(where, " AND "))
+	}
+	from, to := floor(millis(q.From), hour), floor(millis(q.To.Add(hour-time.Millisecond)), hour)
+	if first, last := floor(from+day.Milliseconds()-1, day), floor(to, day); q.By != hour && first < last {
+		part("h", from, first)
+		part("d", first, last)
+		part("h", last, to)
+	} else {
+		part("h", from, to)
+	}
+	if len(parts) == 0 {
+		return nil, nil
+	}
+	at, account := "0", "0"
+	if q.By != 0 {
+		at = fmt.Sprintf("at - at %% %d", q.By.Milliseconds())
+	}
+	if q.Accounts {
+		account = "account"
+	}
+	text := `SELECT team, ` + at + ` AS moment, ` + account + ` AS who, ` + sums() + ` FROM (` + strings.Join(parts, " UNION ALL ") +
+		`) r GROUP BY team, moment, who ORDER BY moment, team, who`
+	rows, err := s.r.QueryContext(ctx, text, c.args...)
+	out, err := collect(rows, err, scanUsage)
+	if err != nil || !q.Accounts {
+		return out, err
+	}
+	accounts, err := s.accounts(ctx, q.Team)
+	for i := range out {
+		out[i].Account = accounts[out[i].account]
+	}
+	return out, err
+}
+
+func sums() string {
+	names := strings.Split(usageColumns, ", ")
+	for i, name := range names {
+		names[i] = "CAST(SUM(" + name + ") AS BIGINT)"
+	}
+	return strings.Join(names, ", ")
+}
+
+func scanUsage(row scanner) (r UsageRow, err error) {
+	var at int64
+	a := &r.Amounts
+	err = row.Scan(&r.Account.Team, &at, &r.account, &a.VCPU, &a.Memory, &a.CPU, &a.Storage, &a.Sent, &a.Creates, &a.Build, &a.Money)
+	r.At = fromMillis(at)
+	return r, err
+}
+
+// accounts reads the accounts of a team, or of all.
+func (s *SQLite) accounts(ctx context.Context, team cay.TeamID) (map[int64]cay.Account, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT id, team, api_key, template, labels FROM usage_accounts WHERE team = $1 OR $1 = ''`, team)
+	if err != nil {
+		return nil, dbError(err)
+	}
+	defer rows.Close()
+	out := map[int64]cay.Account{}
+	for rows.Next() {
+		var id int64
+		var a cay.Account
+		var labels string
+		if err := rows.Scan(&id, &a.Team, &a.Key, &a.Template, &labels); err != nil {
+			return nil, dbError(err)
+		}
+		if err := json.Unmarshal([]byte(labels), &a.Labels); err != nil {
+			return nil, cay.Wrap(cay.Internal, err, "the record of an account of team %s is damaged", a.Team)
+		}
+		out[id] = a
+	}
+	return out, dbError(rows.Err())
+}
+
+// TeamMinutes lists the minutes in which a team's sandboxes began or ceased to
+// run, oldest first, and before them the last one before from.
+func (s *SQLite) TeamMinutes(ctx context.Context, team cay.TeamID, from, to time.Time) ([]TeamMinute, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT at, running, most, starts FROM team_minutes WHERE team = $1 AND at <= $3 AND at >=
+COALESCE((SELECT MAX(at) FROM team_minutes WHERE team = $1 AND at < $2), 0) ORDER BY at`, team, floor(millis(from), time.Minute), millis(to))
+	return collect(rows, err, func(row scanner) (m TeamMinute, err error) {
+		var at int64
+		err = row.Scan(&at, &m.Running, &m.Most, &m.Starts)
+		m.At = fromMillis(at)
+		return m, err
+	})
+}
+
+// PruneUsage forgets the rows of hours and days before a time, the accounts
+// that have none then, and the minutes of teams before another.
+func (s *SQLite) PruneUsage(ctx context.Context, before, minutes time.Time) (int, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT DISTINCT team FROM usage_accounts UNION SELECT DISTINCT team FROM team_minutes`)
+	teams, err := collect(rows, err, func(row scanner) (id cay.TeamID, err error) { return id, row.Scan(&id) })
+	sum := 0
+	for _, team := range teams {
+		for _, span := range []string{"h", "d"} {
+			n, gone := s.inBatches(ctx, `DELETE FROM usage_rows WHERE (span, team, at, account) IN
+(SELECT span, team, at, account FROM usage_rows WHERE span = $1 AND team = $2 AND at < $3 LIMIT $4)`, span, team, floor(millis(before), day))
+			sum, err = sum+n, errors.Join(err, gone)
+		}
+		_, gone := s.inBatches(ctx, `DELETE FROM team_minutes WHERE team = $1 AND at IN
+(SELECT at FROM team_minutes WHERE team = $1 AND at < $2 AND at < (SELECT MAX(at) FROM team_minutes WHERE team = $1) LIMIT $3)`, team, millis(minutes))
+		err = errors.Join(err, gone, s.pruneAccounts(ctx, team))
+	}
+	return sum, err
+}
+
+func (s *SQLite) pruneAccounts(ctx context.Context, team cay.TeamID) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `DELETE FROM usage_accounts WHERE team = $1
+AND id NOT IN (SELECT account FROM usage_rows WHERE span = 'd' AND team = $1)
+AND id NOT IN (SELECT account FROM usage_open) AND id NOT IN (SELECT account FROM usage_kept)`, team)
+		return err
+	})
+}
+
+// Prices returns what meters cost.
+func (s *SQLite) Prices(ctx context.Context) (cay.Prices, error) { return s.pricesNow(ctx, s.r) }
+
+// pricesNow reads the prices, or remembers them: every count needs them.
+func (s *SQLite) pricesNow(ctx context.Context, q querier) (cay.Prices, error) {
+	if p := s.priced.Load(); p != nil {
+		return *p, nil
+	}
+	rows, err := q.QueryContext(ctx, `SELECT meter, price, currency FROM usage_prices`)
+	if err != nil {
+		return cay.Prices{}, dbError(err)
+	}
+	defer rows.Close()
+	p := cay.Prices{Units: map[cay.Meter]int64{}}
+	for rows.Next() {
+		var meter cay.Meter
+		var price int64
+		if err := rows.Scan(&meter, &price, &p.Currency); err != nil {
+			return p, dbError(err)
+		}
+		p.Units[meter] = price
+	}
+	if err := rows.Err(); err != nil {
+		return p, dbError(err)
+	}
+	s.priced.Store(&p)
+	return p, nil
+}
+
+// SetPrices replaces all prices. What is counted already keeps its cost, so a
+// currency cannot be changed once something has one.
+func (s *SQLite) SetPrices(ctx context.Context, p cay.Prices) error {
+	if s.joined != nil { // the prices are remembered when they count
+		return cay.Errorf(cay.Internal, "prices are not set together with other changes")
+	}
+	defer s.priced.Store(nil)
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		var other int
+		err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM usage_prices WHERE currency <> $1)
+AND (EXISTS (SELECT 1 FROM usage_rows WHERE span = 'd' AND money <> 0) OR EXISTS (SELECT 1 FROM budgets WHERE meter = 'money'))`, p.Currency).Scan(&other)
+		if err == nil && other != 0 {
+			err = cay.Errorf(cay.Conflict, "currency: use is counted or bounded in another currency already")
+		}
+		if err == nil {
+			_, err = tx.ExecContext(ctx, `DELETE FROM usage_prices`)
+		}
+		for _, meter := range slices.Sorted(maps.Keys(p.Units)) {
+			if err == nil {
+				_, err = tx.ExecContext(ctx, `INSERT INTO usage_prices (meter, price, currency) VALUES ($1, $2, $3)`, meter, p.Units[meter], p.Currency)
+			}
+		}
+		return err
+	})
+}
+
+// UsageLabels lists the keys of metadata that a team has metered.
+func (s *SQLite) UsageLabels(ctx context.Context, team cay.TeamID) ([]string, error) {
+	return labelsOf(ctx, s.r, team)
+}
+
+func labelsOf(ctx context.Context, q querier, team cay.TeamID) ([]string, error) {
+	rows, err := q.QueryContext(ctx, `SELECT label FROM usage_labels WHERE team = $1 ORDER BY label`, team)
+	return collect(rows, err, func(row scanner) (label string, err error) { return label, row.Scan(&label) })
+}
+
+// SetUsageLabels replaces the keys of metadata that a team has metered.
+func (s *SQLite) SetUsageLabels(ctx context.Context, team cay.TeamID, labels []string) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM usage_labels WHERE team = $1`, team); err != nil {
+			return err
+		}
+		for _, label := range labels {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO usage_labels (team, label) VALUES ($1, $2)`, team, label); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+const budgetColumns = `id, team, name, api_key, label, value, meter, amount, period, action, created_at, created_by, before, told, told_of`
+
+// AddBudget records a budget, with events.
+func (s *SQLite) AddBudget(ctx context.Context, b cay.Budget, events ...cay.Event) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO budgets (`+budgetColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
+			b.ID, b.Team, b.Name, b.Key, b.Label, b.Value, b.Meter, b.Limit, b.Period, b.Action, millis(b.CreatedAt), b.CreatedBy, b.Before, b.Told, millis(b.ToldOf))
+		return cmp.Or(err, addEvents(ctx, tx, events))
+	})
+}
+
+// ChangeBudget replaces the name, the limit, the action and what was told of a
+// budget, with events.
+func (s *SQLite) ChangeBudget(ctx context.Context, b cay.Budget, events ...cay.Event) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `UPDATE budgets SET name = $3, amount = $4, action = $5, told = $6, told_of = $7 WHERE team = $1 AND id = $2`,
+			b.Team, b.ID, b.Name, b.Limit, b.Action, b.Told, millis(b.ToldOf))
+		return cmp.Or(oneBudget(b.ID, res, err), addEvents(ctx, tx, events))
+	})
+}
+
+// RemoveBudget removes a team's budget, with events.
+func (s *SQLite) RemoveBudget(ctx context.Context, team cay.TeamID, id cay.BudgetID, events ...cay.Event) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `DELETE FROM budgets WHERE team = $1 AND id = $2`, team, id)
+		return cmp.Or(oneBudget(id, res, err), addEvents(ctx, tx, events))
+	})
+}
+
+func oneBudget(id cay.BudgetID, res sql.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	if n, err := res.RowsAffected(); err != nil || n != 0 {
+		return err
+	}
+	return notFound("budget", id)
+}
+
+// TellBudget notes that a threshold was told in a period, with the events that
+// tell it. A threshold that another server has told is told no more.
+func (s *SQLite) TellBudget(ctx context.Context, b cay.Budget, events ...cay.Event) (told bool, err error) {
+	err = s.tx(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `UPDATE budgets SET told = $2, told_of = $3 WHERE id = $1 AND amount = $4 AND (told < $2 OR told_of < $3)`,
+			b.ID, b.Told, millis(b.ToldOf), b.Limit)
+		if err != nil {
+			return err
+		}
+		n, err := res.RowsAffected()
+		if told = n > 0; err != nil || !told {
+			return err
+		}
+		return addEvents(ctx, tx, events)
+	})
+	return told && err == nil, err
+}
+
+// Budgets lists a team's budgets, or those of all, oldest first.
+func (s *SQLite) Budgets(ctx context.Context, team cay.TeamID) ([]cay.Budget, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT `+budgetColumns+` FROM budgets WHERE team = $1 OR $1 = '' ORDER BY created_at, id`, team)
+	return collect(rows, err, func(row scanner) (b cay.Budget, err error) {
+		var created, told int64
+		err = row.Scan(&b.ID, &b.Team, &b.Name, &b.Key, &b.Label, &b.Value, &b.Meter, &b.Limit, &b.Period, &b.Action, &created, &b.CreatedBy, &b.Before, &b.Told, &told)
+		b.CreatedAt, b.ToldOf = fromMillis(created), fromMillis(told)
+		return b, err
+	})
+}
