@@ -56,8 +56,8 @@ func (in *inbox) next(t *testing.T) (r received, body map[string]any) {
 	return r, body
 }
 
-// ask asks for JSON.
-func ask(t *testing.T, w *servertest.World, path string, out any) {
+// fetch asks for JSON.
+func fetch(t *testing.T, w *servertest.World, path string, out any) {
 	t.Helper()
 	code, text := call(t, w, w.Key, http.MethodGet, path, "")
 	if code != http.StatusOK {
@@ -78,7 +78,7 @@ func recorded(t *testing.T, w *servertest.World, id string, attempts int) (out s
 }) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
-		ask(t, w, "/events/webhooks/"+id+"/deliveries?orderAsc=true", &out)
+		fetch(t, w, "/events/webhooks/"+id+"/deliveries?orderAsc=true", &out)
 		n := 0
 		for _, d := range out.Data {
 			n += len(d.Attempts)
@@ -118,7 +118,7 @@ func TestWebhooks(t *testing.T) {
 	}
 	id := hook["id"].(string)
 	var one map[string]any
-	ask(t, w, "/events/webhooks/"+id, &one)
+	fetch(t, w, "/events/webhooks/"+id, &one)
 	if fmt.Sprint(one) != fmt.Sprint(hook) {
 		t.Errorf("it is %v, was made as %v", one, hook)
 	}
@@ -166,11 +166,11 @@ func TestWebhooks(t *testing.T) {
 	}
 
 	var list []map[string]any
-	ask(t, w, "/events/sandboxes?types=sandbox.lifecycle.created,sandbox.lifecycle.killed", &list)
+	fetch(t, w, "/events/sandboxes?types=sandbox.lifecycle.created,sandbox.lifecycle.killed", &list)
 	if len(list) != 2 || fmt.Sprint(list[0]) != fmt.Sprint(again) || fmt.Sprint(list[1]) != fmt.Sprint(created) {
 		t.Errorf("listed %v", list)
 	}
-	ask(t, w, "/events/sandboxes/"+first.ID+"?orderAsc=true&offset=1&limit=1", &list)
+	fetch(t, w, "/events/sandboxes/"+first.ID+"?orderAsc=true&offset=1&limit=1", &list)
 	if len(list) != 1 || list[0]["type"] != "sandbox.lifecycle.killed" {
 		t.Errorf("the second is %v", list)
 	}
@@ -178,15 +178,15 @@ func TestWebhooks(t *testing.T) {
 		Data       []struct{ EventID string }
 		NextCursor *string
 	}
-	ask(t, w, "/events/webhooks/"+id+"/deliveries?limit=1", &page)
+	fetch(t, w, "/events/webhooks/"+id+"/deliveries?limit=1", &page)
 	if len(page.Data) != 1 || page.Data[0].EventID != killed["id"] || page.NextCursor == nil {
 		t.Fatalf("the first page is %+v", page)
 	}
-	ask(t, w, "/events/webhooks/"+id+"/deliveries?limit=1&cursor="+*page.NextCursor, &page)
+	fetch(t, w, "/events/webhooks/"+id+"/deliveries?limit=1&cursor="+*page.NextCursor, &page)
 	if len(page.Data) != 1 || page.Data[0].EventID != created["id"] || page.NextCursor != nil {
 		t.Errorf("the next page is %+v", page)
 	}
-	ask(t, w, "/events/webhooks/"+id+"/deliveries?deliveryStatus=failed", &page)
+	fetch(t, w, "/events/webhooks/"+id+"/deliveries?deliveryStatus=failed", &page)
 	if len(page.Data) != 0 {
 		t.Errorf("what failed is %+v", page)
 	}
@@ -195,7 +195,7 @@ func TestWebhooks(t *testing.T) {
 		Total, Failed int
 		DurationMs    map[string]any
 	}
-	ask(t, w, "/events/webhooks/"+id+"/stats", &stats)
+	fetch(t, w, "/events/webhooks/"+id+"/stats", &stats)
 	if stats.Total != 3 || stats.Failed != 1 || len(stats.Buckets) == 0 || keys(stats.Buckets[0]) != "durationMs failed timestamp total" || keys(stats.DurationMs) != "average maximum minimum" {
 		t.Errorf("stats %+v", stats)
 	}
