@@ -24,6 +24,7 @@ type spec struct {
 
 type operation struct {
 	Description string              `yaml:"description"`
+	Scope       string              `yaml:"x-scope"`
 	Parameters  []parameter         `yaml:"parameters"`
 	Body        response            `yaml:"requestBody"`
 	Responses   map[string]response `yaml:"responses"`
@@ -116,6 +117,13 @@ func (s spec) writePath(b *strings.Builder, path string) error {
 			return err
 		}
 		fmt.Fprintf(b, "## %s %s\n\n%s", strings.ToUpper(method), path, paragraph(op.Description))
+		switch op.Scope {
+		case "any":
+		case "person":
+			b.WriteString("Of the person who asks: not for API keys.\n\n")
+		default:
+			fmt.Fprintf(b, "Scope: `%s`.\n\n", strings.ReplaceAll(op.Scope, " ", "`, `"))
+		}
 		s.writeParameters(b, append(slices.Clone(shared), op.Parameters...))
 		for _, kind := range slices.Sorted(mapKeys(op.Body.Content)) {
 			schema := op.Body.Content[kind].Schema

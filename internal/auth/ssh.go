@@ -22,7 +22,12 @@ const (
 
 // AddSSHKey has a public key, in the form of authorized_keys, open a team's
 // sandboxes. Without a name it is called as its comment says.
-func (a *Auth) AddSSHKey(ctx context.Context, team cay.TeamID, name, public string) (cay.SSHKey, error) {
+func (a *Auth) AddSSHKey(ctx context.Context, who cay.Caller, name, public string) (cay.SSHKey, error) {
+	// The key reaches what is inside, so its maker must.
+	if err := who.May(cay.WriteKeys | cay.ExecSandboxes); err != nil {
+		return cay.SSHKey{}, err
+	}
+	team := who.Team
 	key, comment, err := parsePublic(public)
 	if err != nil {
 		return cay.SSHKey{}, err
@@ -86,13 +91,19 @@ func parsePublic(text string) (key ssh.PublicKey, comment string, err error) {
 }
 
 // SSHKeys lists a team's keys, oldest first.
-func (a *Auth) SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error) {
-	return a.store.SSHKeys(ctx, team)
+func (a *Auth) SSHKeys(ctx context.Context, who cay.Caller) ([]cay.SSHKey, error) {
+	if err := who.May(cay.ReadKeys); err != nil {
+		return nil, err
+	}
+	return a.store.SSHKeys(ctx, who.Team)
 }
 
 // RemoveSSHKey has a key open nothing from now on.
-func (a *Auth) RemoveSSHKey(ctx context.Context, team cay.TeamID, id cay.SSHKeyID) error {
-	return a.store.RemoveSSHKey(ctx, team, id)
+func (a *Auth) RemoveSSHKey(ctx context.Context, who cay.Caller, id cay.SSHKeyID) error {
+	if err := who.May(cay.WriteKeys); err != nil {
+		return err
+	}
+	return a.store.RemoveSSHKey(ctx, who.Team, id)
 }
 
 // SSHKeyOpens reports whether a team has the key of a fingerprint.

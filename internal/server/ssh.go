@@ -26,6 +26,9 @@ func (s *Server) openSSH(keys *auth.Auth) error {
 		HostKey: ed25519.NewKeyFromSeed(seed),
 		Password: func(ctx context.Context, key string) (cay.TeamID, cay.KeyID, error) {
 			record, err := keys.Verify(ctx, key)
+			if err == nil {
+				err = record.Caller().May(cay.ExecSandboxes)
+			}
 			return record.Team, record.ID, err
 		},
 		While: func(ctx context.Context, team cay.TeamID, key cay.KeyID) (context.Context, context.CancelFunc) {

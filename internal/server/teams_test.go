@@ -20,7 +20,7 @@ import (
 )
 
 // operation is one of the REST contracts.
-type operation struct{ id, method, path string }
+type operation struct{ id, method, path, scope string }
 
 // operations reads all of both contracts.
 func operations(t *testing.T) []operation {
@@ -44,11 +44,12 @@ func operations(t *testing.T) []operation {
 				}
 				var op struct {
 					OperationID string `yaml:"operationId"`
+					Scope       string `yaml:"x-scope"`
 				}
 				if err := node.Decode(&op); err != nil || op.OperationID == "" {
 					t.Fatalf("%s %s has no operationId: %v", method, path, err)
 				}
-				out = append(out, operation{op.OperationID, strings.ToUpper(method), path})
+				out = append(out, operation{op.OperationID, strings.ToUpper(method), path, op.Scope})
 			}
 		}
 	}

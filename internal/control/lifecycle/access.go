@@ -26,21 +26,23 @@ func (c *Controller) Owner(id cay.SandboxID) (cay.TeamID, error) {
 	return s.Team, nil
 }
 
-// Enter has a team's sandbox run for some minutes at least. One that is paused
-// is resumed.
+// Enter has a team's sandbox run for some minutes at least, for a caller who goes
+// inside. One that is paused is resumed, as traffic resumes it.
 func (c *Controller) Enter(ctx context.Context, who cay.Caller, id cay.SandboxID) error {
-	if err := who.May(cay.WriteSandboxes); err != nil {
+	if err := who.May(cay.ExecSandboxes); err != nil {
 		return err
 	}
+	who.Scopes |= cay.WriteSandboxes
 	_, _, err := c.Connect(ctx, who, id, atHand, true)
 	return err
 }
 
 // Keep puts the end of a team's running sandbox off while a client is in it.
 func (c *Controller) Keep(ctx context.Context, who cay.Caller, id cay.SandboxID) error {
-	if err := who.May(cay.WriteSandboxes); err != nil {
+	if err := who.May(cay.ExecSandboxes); err != nil {
 		return err
 	}
+	who.Scopes |= cay.WriteSandboxes
 	_, err := c.Extend(ctx, who, id, atHand)
 	return err
 }

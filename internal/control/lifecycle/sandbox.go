@@ -27,6 +27,9 @@ func (c *Controller) Create(ctx context.Context, who cay.Caller, spec cay.Create
 		return cay.Sandbox{}, err
 	}
 	spec.Auto = auto
+	if who.May(cay.ExecSandboxes) != nil { // else the caller would reach what is inside without a token
+		spec.Secure = true
+	}
 	if spec.IdempotencyKey != "" {
 		return c.createOnce(ctx, who, spec)
 	}
@@ -111,6 +114,15 @@ func (c *Controller) TokensOf(s cay.Sandbox) (access, traffic string) {
 		traffic = c.tokens.Traffic(s.ID)
 	}
 	return access, traffic
+}
+
+// TokensFor is TokensOf for a caller, who gets none without the scope to reach
+// what is inside.
+func (c *Controller) TokensFor(who cay.Caller, s cay.Sandbox) (access, traffic string) {
+	if who.May(cay.ExecSandboxes) != nil {
+		return "", ""
+	}
+	return c.TokensOf(s)
 }
 
 // Get returns a team's sandbox that is not killed.

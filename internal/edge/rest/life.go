@@ -47,7 +47,7 @@ func (s *server) ResumeSandbox(ctx context.Context, r e2b.ResumeSandboxRequestOb
 	if err != nil {
 		return nil, err
 	}
-	return e2b.ResumeSandbox201JSONResponse{SandboxJSONResponse: e2b.SandboxJSONResponse(s.sandbox(b))}, nil
+	return e2b.ResumeSandbox201JSONResponse{SandboxJSONResponse: e2b.SandboxJSONResponse(s.sandbox(ctx, b))}, nil
 }
 
 // ForkSandbox makes copies of a running sandbox.
@@ -69,7 +69,7 @@ func (s *server) ForkSandbox(ctx context.Context, r e2b.ForkSandboxRequestObject
 			s.log.ErrorContext(ctx, "a fork failed", "sandbox", r.SandboxID, "err", f.Err)
 			continue
 		}
-		box := s.sandbox(f.Sandbox)
+		box := s.sandbox(ctx, f.Sandbox)
 		out[i].Sandbox = &box
 	}
 	return out, nil

@@ -59,12 +59,12 @@ func (s *server) create(ctx context.Context, body *e2b.NewSandbox, secure bool, 
 	if err != nil {
 		return e2b.Sandbox{}, err
 	}
-	return s.sandbox(box), nil
+	return s.sandbox(ctx, box), nil
 }
 
-// sandbox is a sandbox with what is needed to talk to it.
-func (s *server) sandbox(b cay.Sandbox) e2b.Sandbox {
-	access, traffic := s.sandboxes.TokensOf(b)
+// sandbox is a sandbox with what the caller needs to talk to it.
+func (s *server) sandbox(ctx context.Context, b cay.Sandbox) e2b.Sandbox {
+	access, traffic := s.sandboxes.TokensFor(callerOf(ctx), b)
 	return e2b.Sandbox{
 		SandboxID: string(b.ID), TemplateID: string(b.Template), ClientID: clientID,
 		EnvdVersion: guest.EnvdVersion, Alias: pointer(b.Alias), Domain: pointer(s.domain),
@@ -78,7 +78,7 @@ func (s *server) GetSandbox(ctx context.Context, r e2b.GetSandboxRequestObject) 
 	if err != nil {
 		return nil, err
 	}
-	access, _ := s.sandboxes.TokensOf(b)
+	access, _ := s.sandboxes.TokensFor(callerOf(ctx), b)
 	end := b.EndAt
 	if b.State == cay.Paused {
 		end = b.EndedAt
@@ -162,7 +162,7 @@ func (s *server) connect(ctx context.Context, id string, body *e2b.Connect) (e2b
 	if err != nil {
 		return e2b.Sandbox{}, false, err
 	}
-	return s.sandbox(b), resumed, nil
+	return s.sandbox(ctx, b), resumed, nil
 }
 
 // SetSandboxTimeout makes a sandbox end that long from now.

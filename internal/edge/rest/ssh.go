@@ -17,7 +17,7 @@ import (
 
 // ListSSHKeys lists the keys that open a team's sandboxes.
 func (o own) ListSSHKeys(ctx context.Context, _ cayv1.ListSSHKeysRequestObject) (cayv1.ListSSHKeysResponseObject, error) {
-	list, err := o.auth.SSHKeys(ctx, teamOf(ctx))
+	list, err := o.auth.SSHKeys(ctx, callerOf(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +30,7 @@ func (o own) ListSSHKeys(ctx context.Context, _ cayv1.ListSSHKeysRequestObject) 
 
 // AddSSHKey has a key open a team's sandboxes.
 func (o own) AddSSHKey(ctx context.Context, r cayv1.AddSSHKeyRequestObject) (cayv1.AddSSHKeyResponseObject, error) {
-	k, err := o.auth.AddSSHKey(ctx, teamOf(ctx), value(r.Body.Name, ""), r.Body.PublicKey)
+	k, err := o.auth.AddSSHKey(ctx, callerOf(ctx), value(r.Body.Name, ""), r.Body.PublicKey)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (o own) AddSSHKey(ctx context.Context, r cayv1.AddSSHKeyRequestObject) (cay
 
 // RemoveSSHKey has a key open nothing any more, and ends what it opened.
 func (o own) RemoveSSHKey(ctx context.Context, r cayv1.RemoveSSHKeyRequestObject) (cayv1.RemoveSSHKeyResponseObject, error) {
-	if err := o.auth.RemoveSSHKey(ctx, teamOf(ctx), cay.SSHKeyID(r.KeyID)); err != nil {
+	if err := o.auth.RemoveSSHKey(ctx, callerOf(ctx), cay.SSHKeyID(r.KeyID)); err != nil {
 		return nil, err
 	}
 	if o.ssh != nil {
@@ -56,10 +56,13 @@ func wireSSHKey(k cay.SSHKey) cayv1.SSHKey {
 
 // ConnectSSH tells of the SSH server, or makes the connection one to it.
 func (o own) ConnectSSH(ctx context.Context, r cayv1.ConnectSSHRequestObject) (cayv1.ConnectSSHResponseObject, error) {
+	who := callerOf(ctx)
+	if err := who.May(cay.ExecSandboxes); err != nil {
+		return nil, err
+	}
 	if o.ssh == nil {
 		return nil, cay.Errorf(cay.Unsupported, "this server has no SSH")
 	}
-	who := callerOf(ctx)
 	return shells{
 		info:   cayv1.SSHServer{HostKey: o.ssh.HostKey(), Listen: pointer(o.sshAt)},
 		become: become{to: "ssh", asked: value(r.Params.Upgrade, ""), serve: o.whileKeyed(who, func(c net.Conn) { o.ssh.ServeTrusted(c, who.Team) })},
@@ -85,6 +88,9 @@ func (s shells) VisitConnectSSHResponse(w http.ResponseWriter) error {
 // ConnectPort joins the connection to a port of a sandbox.
 func (o own) ConnectPort(ctx context.Context, r cayv1.ConnectPortRequestObject) (cayv1.ConnectPortResponseObject, error) {
 	id, port := sandboxID(r.SandboxID), int(r.Port)
+	if err := callerOf(ctx).May(cay.ExecSandboxes); err != nil {
+		return nil, err
+	}
 	switch {
 	case o.dial == nil:
 		return nil, cay.Errorf(cay.Unsupported, "this server reaches no ports")

@@ -137,7 +137,7 @@ func (o own) ForkCheckpoint(ctx context.Context, r cayv1.ForkCheckpointRequestOb
 			o.log.ErrorContext(ctx, "a fork failed", "checkpoint", r.CheckpointID, "err", f.Err)
 			continue
 		}
-		box := o.sandbox(f.Sandbox)
+		box := o.sandbox(ctx, f.Sandbox)
 		out[i].Sandbox = &cayv1.ForkedSandbox{
 			SandboxID: box.SandboxID, TemplateID: box.TemplateID, ClientID: box.ClientID, EnvdVersion: box.EnvdVersion,
 			Alias: box.Alias, Domain: box.Domain,

@@ -40,7 +40,8 @@ type Config struct {
 	HostKey ed25519.PrivateKey
 	// Password returns the team whose API key that is, and the key's id.
 	Password func(ctx context.Context, key string) (cay.TeamID, cay.KeyID, error)
-	// While returns a context that ends when a team's API key is removed.
+	// While returns a context that ends when a team's API key opens nothing any
+	// more, or without a key, when the team is disabled.
 	While func(ctx context.Context, team cay.TeamID, key cay.KeyID) (context.Context, context.CancelFunc)
 	// Owner returns a sandbox's team. NotFound of one that is over.
 	Owner func(id cay.SandboxID) (cay.TeamID, error)
@@ -187,11 +188,9 @@ func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, greeted func()) {
 	}
 	defer s.leaveTeam(who.team)
 	v := newVisit(s, conn, who)
-	if who.apiKey != "" {
-		ctx, done := s.cfg.While(s.ctx, who.team, who.apiKey)
-		defer done()
-		defer context.AfterFunc(ctx, func() { c.Close() })()
-	}
+	ctx, done := s.cfg.While(s.ctx, who.team, who.apiKey)
+	defer done()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
 	if who.key != "" {
 		s.mu.Lock()
 		s.keyed[v] = struct{}{}

@@ -168,6 +168,28 @@ func (w *World) Records(use func(*store.SQLite)) {
 	use(db)
 }
 
+// AddKey adds a key of a team, while no server runs, and returns it.
+func (w *World) AddKey(k cay.APIKey) string {
+	w.t.Helper()
+	if w.server != nil {
+		w.t.Fatal("the server has the records")
+	}
+	sealer, err := seal.Open(w.Config.Data)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	db, err := store.Open(w.t.Context(), operator.Host(w.Config).Database(), sealer)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	key := auth.NewKey(&k)
+	if err := db.AddKey(w.t.Context(), k); err != nil {
+		w.t.Fatal(err)
+	}
+	return key
+}
+
 // URL is where the server answers.
 func (w *World) URL() string { return "http://" + w.server.Addr().String() }
 
