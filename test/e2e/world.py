@@ -44,6 +44,7 @@ class Server:
             "CAY_SSH_LISTEN": f"127.0.0.1:{7410 + place}",
             "CAY_NETWORK": f"10.{207 + place}.0.0/16",
             "CAY_NETWORK_NAME": f"cye2{place or 'e'}",
+            "CAY_WEBHOOK_OPEN": "127.0.0.0/8",  # receivers of the tests
         }
         self.process = None
 
