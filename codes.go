@@ -36,6 +36,7 @@ const (
 	CodeTeamLimit    = "team_limit_reached"
 	CodeBuildLimit   = "build_limit_reached"
 	CodeBudget       = "budget_exhausted"
+	CodeRateLimit    = "rate_limit_exceeded"
 	// CodeTemplateBuilding is of a template that the server builds by itself.
 	CodeTemplateBuilding = "template_building"
 	CodeStreamLimit      = "stream_limit_reached"
@@ -173,6 +174,9 @@ func requestCodes() []CodeInfo {
 		{Code: CodeTeamLimit, Kind: Exhausted,
 			Meaning: "The team has all that it may have at once; waiting does not change that.",
 			Cure:    "End, pause or remove some, or have the limit raised."},
+		{Code: CodeRateLimit, Kind: Exhausted, Retry: Retry{true, time.Second},
+			Meaning: "The team sends more requests a second of this class than it may; the `RateLimit-` headers tell how many.",
+			Cure:    "Wait as long as `Retry-After` says. The SDKs wait and retry by themselves; `cay limits` shows the limits."},
 		{Code: CodeTemplateBuilding, Kind: Unavailable, Retry: Retry{true, 10 * time.Second},
 			Meaning: "The template is one that the server builds by itself, and is not there yet; the message says how far it is.",
 			Cure:    "Wait: `cay template wait` on the server's machine returns when it is there."},

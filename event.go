@@ -53,9 +53,10 @@ const (
 	WebhookDisabled EventType = "webhook.disabled" // by the server; the reason says why
 	WebhookTest     EventType = "webhook.test"     // sent when asked for, and not recorded as an event
 
-	MemberAdded   EventType = "member.added"
-	MemberChanged EventType = "member.changed"
-	MemberRemoved EventType = "member.removed"
+	MemberAdded       EventType = "member.added"
+	MemberChanged     EventType = "member.changed"
+	MemberRemoved     EventType = "member.removed"
+	TeamLimitsChanged EventType = "team.limits_changed"
 )
 
 // AuditCheckpoint is told to the operator's team alone: the numbers in it say
@@ -126,6 +127,7 @@ func Events() []EventInfo {
 		{MemberRemoved, "A person is not in the team any more.", []string{"person"}},
 		{BudgetThreshold, "A part of a budget is used up: 50, 80 or 100 percent. Told once a period. It is of a team.", []string{"budget", "name", "percent", "meter", "limit", "used", "resets", "action"}},
 		{BudgetChanged, "A budget was made, changed or removed; the reason says which. It is of a team.", []string{"budget", "name", "meter", "limit", "period", "action"}},
+		{TeamLimitsChanged, "What the team may have or do at most was changed. A limit that is not set is the server's default.", []string{"limits", "before"}},
 		{MachineDiskLow, "The disk of the server nears its reserve, or has come to it. It is of no sandbox, and every team is told.", []string{"freeMB", "reserveMB"}},
 		{MachineDiskFreed, "The disk of the server has room again.", []string{"freeMB", "reserveMB"}},
 		{AuditCheckpoint, "The audit log has a new signed head. It is of no sandbox, and the operator's team is told, which the first start made.", []string{"rows", "hash", "at", "key", "signature"}},

@@ -73,10 +73,8 @@ type Config struct {
 	DiskReserve string `yaml:"diskReserve"`
 	// AdminToken opens all teams, in place of the one in the data directory.
 	AdminToken string `yaml:"adminToken"`
-	// TeamSandboxes and TeamMemoryMB bound what a team may have running at
-	// once; 0 is no bound.
-	TeamSandboxes int `yaml:"teamSandboxes"`
-	TeamMemoryMB  int `yaml:"teamMemoryMB"`
+	// Teams bounds what teams may have and do.
+	Teams `yaml:",inline"`
 	// BuildStepTimeout is how long one step of a template's build may take.
 	BuildStepTimeout time.Duration `yaml:"buildStepTimeout"`
 	// BuildReadyTimeout is how long a build waits for its ready command.
@@ -106,6 +104,7 @@ func Default() Config {
 		RestoreTimeout:    45 * time.Second,
 
 		AuditDays: 400,
+		Teams:     Teams{TeamBuilds: 20},
 	}
 }
 
@@ -161,10 +160,6 @@ var Variables = slices.Concat([]Variable{
 		func(c *Config, v string) error { c.DiskReserve = v; return nil }},
 	{"CAY_ADMIN_TOKEN", "adminToken", "what opens all teams, at least 32 characters; `cay team` reads it too [admin.token of the data directory]",
 		func(c *Config, v string) error { c.AdminToken = v; return nil }},
-	{"CAY_TEAM_SANDBOXES", "teamSandboxes", "how many sandboxes a team may have running at once [no limit]",
-		func(c *Config, v string) (err error) { c.TeamSandboxes, err = strconv.Atoi(v); return err }},
-	{"CAY_TEAM_MEMORY", "teamMemoryMB", "how much memory, in MB, a team's running sandboxes may be promised in all [no limit]",
-		func(c *Config, v string) (err error) { c.TeamMemoryMB, err = strconv.Atoi(v); return err }},
 	{"CAY_BUILD_STEP_TIMEOUT", "buildStepTimeout", "how long one step of a template's build may take [1h]",
 		func(c *Config, v string) (err error) { c.BuildStepTimeout, err = time.ParseDuration(v); return err }},
 	{"CAY_BUILD_READY_TIMEOUT", "buildReadyTimeout", "how long a template's build waits for its ready command [10m]",
@@ -175,7 +170,7 @@ var Variables = slices.Concat([]Variable{
 		func(c *Config, v string) (err error) { c.AuditDays, err = strconv.Atoi(v); return err }},
 	{"CAY_AUDIT_HEADS", "auditHeads", "file that signed heads of the audit log are appended to, best on another machine [audit-heads.jsonl in the data directory]",
 		func(c *Config, v string) error { c.AuditHeads = v; return nil }},
-}, logVariables, edgeVariables)
+}, teamVariables, logVariables, edgeVariables)
 
 // commas splits a list.
 func commas(s string) []string {
@@ -256,9 +251,10 @@ func (c Config) problems() []error {
 	wrong(c.RestoreTimeout <= 0 || c.RestoreTimeout >= time.Minute, // all that a create, a resume or a rollback may take
 		"restore timeout %s is not above zero and below a minute", c.RestoreTimeout)
 	wrong(c.BuildStepTimeout <= 0, "build step timeout %s is not above zero", c.BuildStepTimeout)
-	wrong(c.TeamSandboxes < 0 || c.TeamMemoryMB < 0, "a team's limits cannot be below 0, which means none")
 	wrong(c.AdminToken != "" && len(c.AdminToken) < 32, "the admin token has fewer than 32 characters")
 	wrong(c.AuditDays < 0, "the audit log cannot be kept for %d days: 0 means always", c.AuditDays)
+	_, teams := c.TeamLimits()
+	out = append(out, teams)
 	out = append(out, c.edgeProblems()...)
 	out = append(out, c.logProblems()...)
 	_, reserve := c.ReserveBytes()

@@ -78,6 +78,7 @@ func withBuilder(t *testing.T, b *builder) *world {
 	}
 	w.c, err = control.Open(t.Context(), control.Config{
 		Store: w.store, Node: w.node, NodeID: "n", Tokens: tokens, Logs: w.logs, Builder: b, Sealer: sealer(t), Reserved: []string{"base"}, Extras: []string{"desktop"},
+		TeamLimits: cay.TeamLimits{cay.LimitBuilds: 20},
 	})
 	if err != nil {
 		t.Fatal(err)

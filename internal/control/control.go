@@ -43,9 +43,8 @@ type Config struct {
 	Logs   *logbook.Book
 	Sealer fleet.Sealer // nil keeps no secrets and builds nothing
 	Log    *slog.Logger
-	// TeamSandboxes and TeamMemoryMB bound what a team may have running at
-	// once, in number and in what their templates promise; 0 is no bound.
-	TeamSandboxes, TeamMemoryMB int
+	// TeamLimits are those of teams that have no limits of their own.
+	TeamLimits cay.TeamLimits
 	// Builder builds templates; nil for a server that builds none. Reserved
 	// are the names of templates that Cay brings, Extras those of them that are
 	// there only when an operator asked for them.
@@ -77,13 +76,17 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Control{ledger: ledger.New(ledger.Config{
-		Store: cfg.Store, Snapshots: cfg.Node, Backlog: cfg.Backlog, Extras: cfg.Extras, Log: cfg.Log,
+		Store: cfg.Store, Snapshots: cfg.Node, Backlog: cfg.Backlog, Extras: cfg.Extras,
+		Reserved: slices.Concat(cfg.Reserved, cfg.Extras), TeamLimits: cfg.TeamLimits, Log: cfg.Log,
 	})}
 	c.Meter = usage.New(usage.Config{Ledger: c.ledger, Store: cfg.Store, Snapshots: cfg.Node, Node: cfg.NodeID, Log: cfg.Log})
-	var err error
+	err := c.ledger.ReadLimits(ctx)
+	if err != nil {
+		return nil, err
+	}
 	c.Controller, err = lifecycle.Open(ctx, lifecycle.Config{
 		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Tokens: cfg.Tokens, Logs: cfg.Logs, Log: cfg.Log,
-		TeamSandboxes: cfg.TeamSandboxes, TeamMemoryMB: cfg.TeamMemoryMB, Budgets: c.Meter,
+		Budgets: c.Meter,
 	})
 	if err != nil {
 		return nil, err
@@ -137,6 +140,9 @@ func (c *Control) TellHead(ctx context.Context, who cay.Caller, h cay.AuditHead)
 		"rows", strconv.FormatInt(h.Seq, 10), "hash", h.Hash.String(), "at", ledger.Stamp(h.At),
 		"key", hex.EncodeToString(h.Key), "signature", hex.EncodeToString(h.Signature)))
 }
+
+// LimitsOf returns what a team may have and do. The map is never written.
+func (c *Control) LimitsOf(team cay.TeamID) cay.TeamLimits { return c.ledger.Limits(team) }
 
 // Announce records an event of the machine for every team.
 func (c *Control) Announce(ctx context.Context, what cay.EventType, reason string, data ...string) error {

@@ -20,7 +20,8 @@ func (w *world) bounded(sandboxes, memoryMB int) {
 		w.Fatal(err)
 	}
 	w.c, err = control.Open(w.Context(), control.Config{
-		Store: w.store, Node: w.node, NodeID: "n", Tokens: tokens, TeamSandboxes: sandboxes, TeamMemoryMB: memoryMB,
+		Store: w.store, Node: w.node, NodeID: "n", Tokens: tokens,
+		TeamLimits: cay.TeamLimits{cay.LimitSandboxes: int64(sandboxes), cay.LimitMemory: int64(memoryMB)},
 	})
 	if err != nil {
 		w.Fatal(err)

@@ -202,9 +202,14 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	if err := s.openAudit(); err != nil {
 		return err
 	}
+
+	limits, err := s.cfg.TeamLimits()
+	if err != nil {
+		return err
+	}
 	s.control, err = control.Open(ctx, control.Config{
 		Store: s.records, Node: s.node.Service(), NodeID: nodeID, Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Log: s.log, Auth: s.auth,
-		TeamSandboxes: s.cfg.TeamSandboxes, TeamMemoryMB: s.cfg.TeamMemoryMB,
+		TeamLimits: limits,
 		Networks: outside.Networks{
 			Opened: s.cfg.NetworkOpen, Trusted: s.cfg.WebhookOpen, Closed: append(slices.Clone(s.cfg.NetworkClosed), s.cfg.Network),
 		},
@@ -241,7 +246,7 @@ func (s *Server) openFaces(context.Context) error {
 		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Usage: s.control.Meter, Builds: s.control.Queue, Accounts: s.control.Accounts, Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
 		Webhooks: s.control.Hooks,
 		Dial:     s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
-		Defaults: builtin.Descriptions(), Identity: s.identity, Audit: s.audit,
+		Defaults: builtin.Descriptions(), Identity: s.identity, Audit: s.audit, Limits: s.control.LimitsOf,
 	})
 	s.http = &http.Server{
 		Handler:           trail.Follow(trail.REST, s.proxy.Wrap(s.requests.count(face))),

@@ -40,8 +40,8 @@ func TestOlderDatabases(t *testing.T) {
 	for _, text := range []string{
 		`DROP TABLE usage_accounts`, `DROP TABLE usage_labels`, `DROP TABLE usage_open`, `DROP TABLE usage_kept`, `DROP TABLE usage_rows`,
 		`DROP TABLE team_minutes`, `DROP TABLE usage_prices`, `DROP TABLE budgets`, `ALTER TABLE sandboxes DROP COLUMN api_key`,
-		`DROP TABLE template_tag_assignments`, `ALTER TABLE sandboxes DROP COLUMN unresponsive`, `DROP TABLE build_queue`,
-		`DELETE FROM goose_db_version WHERE version_id IN (43, 44, 45, 53, 54)`,
+		`DROP TABLE template_tag_assignments`, `ALTER TABLE sandboxes DROP COLUMN unresponsive`, `DROP TABLE build_queue`, `DROP TABLE team_limits`,
+		`DELETE FROM goose_db_version WHERE version_id IN (43, 44, 45, 50, 53, 54)`,
 	} {
 		if _, err := db.ExecContext(t.Context(), text); err != nil {
 			t.Fatal(err)

@@ -16,6 +16,17 @@ type QueuedBuild struct {
 	Until time.Time  // end of the owner's lease
 }
 
+// BuildsOf counts a team's among the builds that wait or run.
+func BuildsOf(queue []QueuedBuild, team cay.TeamID) int {
+	n := 0
+	for _, one := range queue {
+		if one.Team == team {
+			n++
+		}
+	}
+	return n
+}
+
 // QueueBuild has a build wait.
 func (s *SQLite) QueueBuild(ctx context.Context, b cay.Build, sealed string) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {

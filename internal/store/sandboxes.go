@@ -190,12 +190,14 @@ func (s *SQLite) updateSandbox(ctx context.Context, tx *sql.Tx, b cay.Sandbox) e
 }
 
 // RunningOf counts what a team has running, or about to, without one sandbox.
-func (s *SQLite) RunningOf(ctx context.Context, team cay.TeamID, but cay.SandboxID) (n, memoryMB int, err error) {
-	// The conditions are those of the index.
-	err = s.r.QueryRowContext(ctx, `
-SELECT COUNT(*), COALESCE(SUM(memory_mb), 0) FROM sandboxes
-WHERE team = $1 AND state <> 'killed' AND state <> 'paused' AND id <> $2`, team, but).Scan(&n, &memoryMB)
-	return n, memoryMB, dbError(err)
+func (s *SQLite) RunningOf(ctx context.Context, team cay.TeamID, but cay.SandboxID) (cay.TeamLoad, error) {
+	// The conditions and the columns are those of the index.
+	var t cay.TeamLoad
+	err := s.r.QueryRowContext(ctx, `
+SELECT COUNT(*), COALESCE(SUM(cpus), 0), COALESCE(SUM(memory_mb), 0), COALESCE(SUM(disk_mb), 0) FROM sandboxes
+WHERE team = $1 AND state <> 'killed' AND state <> 'paused' AND id <> $2`, team, but).
+		Scan(&t.Sandboxes, &t.Promised.CPUs, &t.Promised.MemoryMB, &t.Promised.DiskMB)
+	return t, dbError(err)
 }
 
 // Sandbox finds a team's sandbox in any state.

@@ -25,6 +25,7 @@ type Store interface {
 	People
 	AccessTokens
 	SSHKeys
+	TeamLimits
 	Secrets
 	Usage
 	Budgets
@@ -139,6 +140,16 @@ type SSHKeys interface {
 	RemoveSSHKey(ctx context.Context, team cay.TeamID, id cay.SSHKeyID) error
 }
 
+// TeamLimits are what teams may have at most, where that is not the server's
+// default.
+type TeamLimits interface {
+	// PutTeamLimits replaces all limits that are set for a team, and records what
+	// happened.
+	PutTeamLimits(ctx context.Context, team cay.TeamID, limits cay.TeamLimits, events ...cay.Event) error
+	// AllTeamLimits returns the limits that are set, of all teams that have any.
+	AllTeamLimits(ctx context.Context) (map[cay.TeamID]cay.TeamLimits, error)
+}
+
 // Secrets are the values that header rules name, sealed.
 type Secrets interface {
 	// AddSecret records a secret; its id and its name must be new to the team.
@@ -168,6 +179,9 @@ type Templates interface {
 	FindTemplate(ctx context.Context, team cay.TeamID, ref string) (cay.Template, error)
 	// Templates lists what is the team's own or public, newest first.
 	Templates(ctx context.Context, team cay.TeamID) ([]cay.Template, error)
+	// CountTemplates counts a team's own, without snapshots and without those of
+	// some names.
+	CountTemplates(ctx context.Context, team cay.TeamID, but ...string) (int, error)
 	// SetPublic says whether other teams may use a team's own template.
 	SetPublic(ctx context.Context, team cay.TeamID, id cay.TemplateID, public bool) error
 	// RemoveTemplate removes a team's own template with its names, tags, builds
@@ -330,8 +344,8 @@ type Sandboxes interface {
 	// LiveSandboxes lists the sandboxes of all teams that are not killed.
 	LiveSandboxes(ctx context.Context) ([]cay.Sandbox, error)
 	// RunningOf counts what a team has running, or about to, without one
-	// sandbox: how many, and the memory that their templates promise.
-	RunningOf(ctx context.Context, team cay.TeamID, but cay.SandboxID) (n, memoryMB int, err error)
+	// sandbox: how many, and what their templates promise.
+	RunningOf(ctx context.Context, team cay.TeamID, but cay.SandboxID) (cay.TeamLoad, error)
 	// SnapshotUsed reports whether a sandbox that is not killed was made of
 	// a snapshot or is saved in it, a template starts from it, or it is a
 	// checkpoint.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 
 	"github.com/cay-run/cay"
 )
@@ -73,6 +74,22 @@ func (s *SQLite) Templates(ctx context.Context, team cay.TeamID) ([]cay.Template
 	rows, err := s.r.QueryContext(ctx, templateQuery+`
 WHERE t.team = $1 OR t.public = 1 ORDER BY t.created_at DESC, t.id`, team)
 	return collect(rows, err, scanTemplate)
+}
+
+// CountTemplates counts a team's own, without snapshots and some names.
+func (s *SQLite) CountTemplates(ctx context.Context, team cay.TeamID, but ...string) (int, error) {
+	c := &conditions{}
+	text := `SELECT COUNT(*) FROM templates t WHERE t.source = '' AND t.team = ` + c.arg(team)
+	if len(but) > 0 {
+		var in []string
+		for _, name := range but {
+			in = append(in, c.arg(name))
+		}
+		text += ` AND NOT EXISTS (SELECT 1 FROM template_names m WHERE m.template = t.id AND m.name IN (` + strings.Join(in, ", ") + `))`
+	}
+	var n int
+	err := s.r.QueryRowContext(ctx, text, c.args...).Scan(&n)
+	return n, dbError(err)
 }
 
 func scanTemplate(row scanner) (cay.Template, error) {

@@ -439,6 +439,21 @@ type ImageRegistry struct {
 // ImageRegistryType defines model for ImageRegistry.Type.
 type ImageRegistryType string
 
+// LimitChange Limits by the names of TeamLimits. 0 is no bound, null the server's default.
+type LimitChange map[string]*int64
+
+// LimitUse defines model for LimitUse.
+type LimitUse struct {
+	// Limit 0 is no bound; of a burst, what a second has.
+	Limit int64 `json:"limit"`
+
+	// Own It is set for the team; else it is the server's default.
+	Own bool `json:"own"`
+
+	// Used What is used now. A rate has none.
+	Used *int64 `json:"used,omitempty"`
+}
+
 // Member defines model for Member.
 type Member struct {
 	AddedAt  time.Time `json:"addedAt"`
@@ -610,6 +625,9 @@ type TeamHas struct {
 	Templates int `json:"templates"`
 }
 
+// TeamLimits By name: sandboxes, cpus, memoryMB, diskMB, templates, snapshotBytes, builds, createsPerSecond, createBurst, writesPerSecond, writeBurst, readsPerSecond, readBurst.
+type TeamLimits map[string]LimitUse
+
 // Tree defines model for Tree.
 type Tree struct {
 	// Branches The living sandboxes of the tree.
@@ -711,6 +729,9 @@ type PersonID = string
 // SandboxID defines model for sandboxID.
 type SandboxID = string
 
+// TeamRef defines model for teamRef.
+type TeamRef = string
+
 // Type defines model for type.
 type Type = string
 
@@ -731,6 +752,9 @@ type UsageTo = time.Time
 
 // WebhookID defines model for webhookID.
 type WebhookID = string
+
+// AllLimits By name: sandboxes, cpus, memoryMB, diskMB, templates, snapshotBytes, builds, createsPerSecond, createBurst, writesPerSecond, writeBurst, readsPerSecond, readBurst.
+type AllLimits = TeamLimits
 
 // Audit defines model for Audit.
 type Audit = AuditPage
@@ -985,6 +1009,12 @@ type AdminCreateTeamJSONRequestBody AdminCreateTeamJSONBody
 // AdminUpdateTeamJSONRequestBody defines body for AdminUpdateTeam for application/json ContentType.
 type AdminUpdateTeamJSONRequestBody AdminUpdateTeamJSONBody
 
+// AdminUpdateTeamLimitsJSONRequestBody defines body for AdminUpdateTeamLimits for application/json ContentType.
+type AdminUpdateTeamLimitsJSONRequestBody = LimitChange
+
+// AdminReplaceTeamLimitsJSONRequestBody defines body for AdminReplaceTeamLimits for application/json ContentType.
+type AdminReplaceTeamLimitsJSONRequestBody = LimitChange
+
 // CreateAPIKeyJSONRequestBody defines body for CreateAPIKey for application/json ContentType.
 type CreateAPIKeyJSONRequestBody = NewAPIKey
 
@@ -1075,6 +1105,15 @@ type ServerInterface interface {
 	// (PATCH /cay/v1/admin/teams/{teamID})
 	AdminUpdateTeam(w http.ResponseWriter, r *http.Request, teamID string)
 
+	// (GET /cay/v1/admin/teams/{teamID}/limits)
+	AdminGetTeamLimits(w http.ResponseWriter, r *http.Request, teamID TeamRef)
+
+	// (PATCH /cay/v1/admin/teams/{teamID}/limits)
+	AdminUpdateTeamLimits(w http.ResponseWriter, r *http.Request, teamID TeamRef)
+
+	// (PUT /cay/v1/admin/teams/{teamID}/limits)
+	AdminReplaceTeamLimits(w http.ResponseWriter, r *http.Request, teamID TeamRef)
+
 	// (GET /cay/v1/admin/usage)
 	GetAllUsage(w http.ResponseWriter, r *http.Request, params GetAllUsageParams)
 
@@ -1146,6 +1185,9 @@ type ServerInterface interface {
 
 	// (GET /cay/v1/images/{name})
 	GetImage(w http.ResponseWriter, r *http.Request, name string)
+
+	// (GET /cay/v1/limits)
+	GetLimits(w http.ResponseWriter, r *http.Request)
 
 	// (GET /cay/v1/members)
 	ListMembers(w http.ResponseWriter, r *http.Request)
@@ -1306,6 +1348,21 @@ func (_ Unimplemented) AdminUpdateTeam(w http.ResponseWriter, r *http.Request, t
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (GET /cay/v1/admin/teams/{teamID}/limits)
+func (_ Unimplemented) AdminGetTeamLimits(w http.ResponseWriter, r *http.Request, teamID TeamRef) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PATCH /cay/v1/admin/teams/{teamID}/limits)
+func (_ Unimplemented) AdminUpdateTeamLimits(w http.ResponseWriter, r *http.Request, teamID TeamRef) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PUT /cay/v1/admin/teams/{teamID}/limits)
+func (_ Unimplemented) AdminReplaceTeamLimits(w http.ResponseWriter, r *http.Request, teamID TeamRef) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (GET /cay/v1/admin/usage)
 func (_ Unimplemented) GetAllUsage(w http.ResponseWriter, r *http.Request, params GetAllUsageParams) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -1423,6 +1480,11 @@ func (_ Unimplemented) RemoveImage(w http.ResponseWriter, r *http.Request, name 
 
 // (GET /cay/v1/images/{name})
 func (_ Unimplemented) GetImage(w http.ResponseWriter, r *http.Request, name string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/limits)
+func (_ Unimplemented) GetLimits(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1931,6 +1993,84 @@ func (siw *ServerInterfaceWrapper) AdminUpdateTeam(w http.ResponseWriter, r *htt
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.AdminUpdateTeam(w, r, teamID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminGetTeamLimits operation middleware
+func (siw *ServerInterfaceWrapper) AdminGetTeamLimits(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "teamID" -------------
+	var teamID TeamRef
+
+	err = runtime.BindStyledParameterWithOptions("simple", "teamID", chi.URLParam(r, "teamID"), &teamID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "teamID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminGetTeamLimits(w, r, teamID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminUpdateTeamLimits operation middleware
+func (siw *ServerInterfaceWrapper) AdminUpdateTeamLimits(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "teamID" -------------
+	var teamID TeamRef
+
+	err = runtime.BindStyledParameterWithOptions("simple", "teamID", chi.URLParam(r, "teamID"), &teamID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "teamID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminUpdateTeamLimits(w, r, teamID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminReplaceTeamLimits operation middleware
+func (siw *ServerInterfaceWrapper) AdminReplaceTeamLimits(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "teamID" -------------
+	var teamID TeamRef
+
+	err = runtime.BindStyledParameterWithOptions("simple", "teamID", chi.URLParam(r, "teamID"), &teamID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "teamID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminReplaceTeamLimits(w, r, teamID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2751,6 +2891,20 @@ func (siw *ServerInterfaceWrapper) GetImage(w http.ResponseWriter, r *http.Reque
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetImage(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetLimits operation middleware
+func (siw *ServerInterfaceWrapper) GetLimits(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetLimits(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -4061,9 +4215,23 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/cay/v1/checkpoints/{checkpointID}/fork", wrapper.ForkCheckpoint)
 	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/limits", wrapper.GetLimits)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/admin/teams/{teamID}/limits", wrapper.AdminGetTeamLimits)
+	})
+	r.Group(func(r chi.Router) {
+		r.Patch(options.BaseURL+"/cay/v1/admin/teams/{teamID}/limits", wrapper.AdminUpdateTeamLimits)
+	})
+	r.Group(func(r chi.Router) {
+		r.Put(options.BaseURL+"/cay/v1/admin/teams/{teamID}/limits", wrapper.AdminReplaceTeamLimits)
+	})
 
 	return r
 }
+
+type AllLimitsJSONResponse TeamLimits
 
 type AuditJSONResponse AuditPage
 
@@ -4319,6 +4487,74 @@ type AdminUpdateTeamResponseObject interface {
 type AdminUpdateTeam200JSONResponse Team
 
 func (response AdminUpdateTeam200JSONResponse) VisitAdminUpdateTeamResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminGetTeamLimitsRequestObject struct {
+	TeamID TeamRef `json:"teamID"`
+}
+
+type AdminGetTeamLimitsResponseObject interface {
+	VisitAdminGetTeamLimitsResponse(w http.ResponseWriter) error
+}
+
+type AdminGetTeamLimits200JSONResponse struct{ AllLimitsJSONResponse }
+
+func (response AdminGetTeamLimits200JSONResponse) VisitAdminGetTeamLimitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminUpdateTeamLimitsRequestObject struct {
+	TeamID TeamRef `json:"teamID"`
+	Body   *AdminUpdateTeamLimitsJSONRequestBody
+}
+
+type AdminUpdateTeamLimitsResponseObject interface {
+	VisitAdminUpdateTeamLimitsResponse(w http.ResponseWriter) error
+}
+
+type AdminUpdateTeamLimits200JSONResponse struct{ AllLimitsJSONResponse }
+
+func (response AdminUpdateTeamLimits200JSONResponse) VisitAdminUpdateTeamLimitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminReplaceTeamLimitsRequestObject struct {
+	TeamID TeamRef `json:"teamID"`
+	Body   *AdminReplaceTeamLimitsJSONRequestBody
+}
+
+type AdminReplaceTeamLimitsResponseObject interface {
+	VisitAdminReplaceTeamLimitsResponse(w http.ResponseWriter) error
+}
+
+type AdminReplaceTeamLimits200JSONResponse struct{ AllLimitsJSONResponse }
+
+func (response AdminReplaceTeamLimits200JSONResponse) VisitAdminReplaceTeamLimitsResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -4949,6 +5185,27 @@ type GetImageResponseObject interface {
 type GetImage200JSONResponse Image
 
 func (response GetImage200JSONResponse) VisitGetImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLimitsRequestObject struct {
+}
+
+type GetLimitsResponseObject interface {
+	VisitGetLimitsResponse(w http.ResponseWriter) error
+}
+
+type GetLimits200JSONResponse struct{ AllLimitsJSONResponse }
+
+func (response GetLimits200JSONResponse) VisitGetLimitsResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -5753,6 +6010,15 @@ type StrictServerInterface interface {
 	// (PATCH /cay/v1/admin/teams/{teamID})
 	AdminUpdateTeam(ctx context.Context, request AdminUpdateTeamRequestObject) (AdminUpdateTeamResponseObject, error)
 
+	// (GET /cay/v1/admin/teams/{teamID}/limits)
+	AdminGetTeamLimits(ctx context.Context, request AdminGetTeamLimitsRequestObject) (AdminGetTeamLimitsResponseObject, error)
+
+	// (PATCH /cay/v1/admin/teams/{teamID}/limits)
+	AdminUpdateTeamLimits(ctx context.Context, request AdminUpdateTeamLimitsRequestObject) (AdminUpdateTeamLimitsResponseObject, error)
+
+	// (PUT /cay/v1/admin/teams/{teamID}/limits)
+	AdminReplaceTeamLimits(ctx context.Context, request AdminReplaceTeamLimitsRequestObject) (AdminReplaceTeamLimitsResponseObject, error)
+
 	// (GET /cay/v1/admin/usage)
 	GetAllUsage(ctx context.Context, request GetAllUsageRequestObject) (GetAllUsageResponseObject, error)
 
@@ -5824,6 +6090,9 @@ type StrictServerInterface interface {
 
 	// (GET /cay/v1/images/{name})
 	GetImage(ctx context.Context, request GetImageRequestObject) (GetImageResponseObject, error)
+
+	// (GET /cay/v1/limits)
+	GetLimits(ctx context.Context, request GetLimitsRequestObject) (GetLimitsResponseObject, error)
 
 	// (GET /cay/v1/members)
 	ListMembers(ctx context.Context, request ListMembersRequestObject) (ListMembersResponseObject, error)
@@ -6269,6 +6538,98 @@ func (sh *strictHandler) AdminUpdateTeam(w http.ResponseWriter, r *http.Request,
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(AdminUpdateTeamResponseObject); ok {
 		if err := validResponse.VisitAdminUpdateTeamResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminGetTeamLimits operation middleware
+func (sh *strictHandler) AdminGetTeamLimits(w http.ResponseWriter, r *http.Request, teamID TeamRef) {
+	var request AdminGetTeamLimitsRequestObject
+
+	request.TeamID = teamID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminGetTeamLimits(ctx, request.(AdminGetTeamLimitsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminGetTeamLimits")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminGetTeamLimitsResponseObject); ok {
+		if err := validResponse.VisitAdminGetTeamLimitsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminUpdateTeamLimits operation middleware
+func (sh *strictHandler) AdminUpdateTeamLimits(w http.ResponseWriter, r *http.Request, teamID TeamRef) {
+	var request AdminUpdateTeamLimitsRequestObject
+
+	request.TeamID = teamID
+
+	var body AdminUpdateTeamLimitsJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminUpdateTeamLimits(ctx, request.(AdminUpdateTeamLimitsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminUpdateTeamLimits")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminUpdateTeamLimitsResponseObject); ok {
+		if err := validResponse.VisitAdminUpdateTeamLimitsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminReplaceTeamLimits operation middleware
+func (sh *strictHandler) AdminReplaceTeamLimits(w http.ResponseWriter, r *http.Request, teamID TeamRef) {
+	var request AdminReplaceTeamLimitsRequestObject
+
+	request.TeamID = teamID
+
+	var body AdminReplaceTeamLimitsJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminReplaceTeamLimits(ctx, request.(AdminReplaceTeamLimitsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminReplaceTeamLimits")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminReplaceTeamLimitsResponseObject); ok {
+		if err := validResponse.VisitAdminReplaceTeamLimitsResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -6936,6 +7297,30 @@ func (sh *strictHandler) GetImage(w http.ResponseWriter, r *http.Request, name s
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetImageResponseObject); ok {
 		if err := validResponse.VisitGetImageResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetLimits operation middleware
+func (sh *strictHandler) GetLimits(w http.ResponseWriter, r *http.Request) {
+	var request GetLimitsRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetLimits(ctx, request.(GetLimitsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetLimits")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetLimitsResponseObject); ok {
+		if err := validResponse.VisitGetLimitsResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

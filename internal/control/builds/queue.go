@@ -36,7 +36,6 @@ type Builder interface {
 const (
 	buildsAtOnce   = 2                // of a server
 	buildsWaiting  = 256              // of all teams
-	buildsOfOne    = 20               // that a team may have under way
 	buildTries     = 2                // when a snapshot that was to be used again has just gone
 	saveWithin     = 10 * time.Minute // to record the end of a build
 	messageMost    = 16 << 10
@@ -167,7 +166,7 @@ func (q *Queue) enqueue(ctx context.Context, b cay.Build, start BuildStart) erro
 		if err != nil {
 			return err
 		}
-		if err := checkRoom(all, b.Team); err != nil {
+		if err := checkRoom(all, b.Team, q.ledger.Limits(b.Team)[cay.LimitBuilds]); err != nil {
 			return err
 		}
 		b.State, b.UpdatedAt = cay.BuildBuilding, ledger.Now()
@@ -183,16 +182,12 @@ func placeOf(id cay.BuildID) string { return "build " + string(id) }
 
 // checkRoom refuses one more build than a team, or all teams, may have under
 // way.
-func checkRoom(all []store.QueuedBuild, team cay.TeamID) error {
-	own := 0
-	for _, one := range all {
-		if one.Team == team {
-			own++
-		}
-	}
+func checkRoom(all []store.QueuedBuild, team cay.TeamID, most int64) error {
+	own := store.BuildsOf(all, team)
 	switch {
-	case own >= buildsOfOne:
-		return cay.Errorf(cay.Exhausted, "too many builds: %d are under way", own).WithCode(cay.CodeBuildLimit).WithHint("wait until one is done")
+	case most > 0 && int64(own) >= most:
+		return cay.Errorf(cay.Exhausted, "too many builds: %d are under way, and your team may have %d", own, most).
+			WithCode(cay.CodeBuildLimit).WithHint("wait until one is done, or have the limit %s raised", cay.LimitBuilds)
 	case len(all) >= buildsWaiting:
 		return cay.Errorf(cay.Exhausted, "too many builds wait on this server").WithCode(cay.CodeBuildLimit).WithHint("try again later")
 	}

@@ -96,7 +96,7 @@ type server struct {
 func (w *world) open(node cay.NodeID, b builder) server {
 	w.Helper()
 	machine := controltest.NewNode()
-	shared := ledger.New(ledger.Config{Store: w.store, Snapshots: machine})
+	shared := ledger.New(ledger.Config{Store: w.store, Snapshots: machine, TeamLimits: cay.TeamLimits{cay.LimitBuilds: 20}})
 	q, err := builds.Open(w.Context(), builds.Config{
 		Ledger: shared, Store: w.store, Node: machine, NodeID: node, Builder: b, Sealer: w.key,
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // The bounds of a template's request, and its defaults.
@@ -142,12 +143,29 @@ func (q *Queue) templateFor(ctx context.Context, team cay.TeamID, name string) (
 			return t, err
 		}
 		t = cay.Template{ID: cay.NewTemplateID(), Team: team, Names: []string{name}, CreatedAt: ledger.Now(), UpdatedAt: ledger.Now()}
-		err = q.store.AddTemplate(ctx, t)
+		err = q.addTemplate(ctx, t)
 		if cay.KindOf(err) != cay.Conflict { // else another caller just made it
 			return t, err
 		}
 	}
 	return cay.Template{}, cay.Errorf(cay.Conflict, "name: %q was made and removed at the same time", name)
+}
+
+// addTemplate records a template, if its team may have another.
+func (q *Queue) addTemplate(ctx context.Context, t cay.Template) error {
+	limits := q.ledger.Limits(t.Team)
+	return q.store.Tx(ctx, func(tx store.Store) error {
+		if limits[cay.LimitTemplates] > 0 {
+			n, err := q.ledger.CountTemplates(ctx, tx, t.Team)
+			if err == nil {
+				err = limits.AdmitTemplate(n)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return tx.AddTemplate(ctx, t)
+	})
 }
 
 // BuildStart is what a build is made from and how. It waits in the records,

@@ -160,6 +160,19 @@ func (n *Node) Keep(s cay.Snapshot) {
 	n.snapshots[s.ID] = s
 }
 
+// SavedBytes says that each snapshot takes 1,000 bytes.
+func (n *Node) SavedBytes(_ context.Context, team cay.TeamID, but ...cay.SnapshotID) (int64, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	sum := int64(0)
+	for id, s := range n.snapshots {
+		if s.Team == team && s.Sandbox != "" && !slices.Contains(but, id) {
+			sum += 1000
+		}
+	}
+	return sum, nil
+}
+
 // DiskUse says that each snapshot takes 1,000 bytes.
 func (n *Node) DiskUse(_ context.Context, groups [][]cay.SnapshotID) ([]cay.DiskUse, error) {
 	out := make([]cay.DiskUse, len(groups))

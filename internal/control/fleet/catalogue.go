@@ -11,8 +11,10 @@ import (
 	"github.com/cay-run/cay/internal/store"
 )
 
-// Node says what groups of snapshots take on its disk.
+// Node says what groups of snapshots, and what teams saved of sandboxes, take on
+// its disk.
 type Node interface {
+	SavedBytes(ctx context.Context, team cay.TeamID, but ...cay.SnapshotID) (int64, error)
 	DiskUse(ctx context.Context, groups [][]cay.SnapshotID) ([]cay.DiskUse, error)
 }
 

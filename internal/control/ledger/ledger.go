@@ -6,6 +6,7 @@ package ledger
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -33,7 +34,11 @@ type Config struct {
 	// Extras are the templates that Cay brings only when an operator asks for
 	// them.
 	Extras []string
-	Log    *slog.Logger
+	// Reserved are the names of all templates that Cay brings.
+	Reserved []string
+	// TeamLimits are those of teams that have no limits of their own.
+	TeamLimits cay.TeamLimits
+	Log        *slog.Logger
 }
 
 // Ledger is shared by all use cases of one server.
@@ -42,21 +47,25 @@ type Ledger struct {
 	snapshots Snapshots
 	backlog   Backlog
 	extras    []string
+	reserved  []string
 	log       *slog.Logger
 
 	streams hub // events were recorded
 	holds   *holds
+	limits  limits
 }
 
-// New returns a ledger in which nothing is held.
+// New returns a ledger in which nothing is held. It knows no team's own limits
+// before ReadLimits.
 func New(cfg Config) *Ledger {
 	l := &Ledger{
-		store: cfg.Store, snapshots: cfg.Snapshots, backlog: cfg.Backlog, extras: cfg.Extras, log: cfg.Log,
+		store: cfg.Store, snapshots: cfg.Snapshots, backlog: cfg.Backlog, extras: cfg.Extras, reserved: cfg.Reserved, log: cfg.Log,
 		holds: newHolds(),
 	}
 	if l.backlog == nil {
 		l.backlog = nothing{}
 	}
+	l.limits.defaults, l.limits.of = maps.Clone(cfg.TeamLimits), make(map[cay.TeamID]teamLimits)
 	return l
 }
 

@@ -43,6 +43,9 @@ type Node interface {
 	Snapshots(ctx context.Context) ([]cay.Snapshot, error)
 	// Snapshot returns the record of a snapshot.
 	Snapshot(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error)
+	// SavedBytes returns how many bytes a team has in snapshots of its sandboxes,
+	// without some of them.
+	SavedBytes(ctx context.Context, team cay.TeamID, but ...cay.SnapshotID) (int64, error)
 	// Compare tells which files differ between two moments.
 	Compare(ctx context.Context, before, after cay.Moment) (cay.Comparison, error)
 	Kill(ctx context.Context, id cay.InstanceID, cause cay.Cause) error
@@ -93,9 +96,6 @@ type Config struct {
 	Tokens Tokens
 	Logs   *logbook.Book
 	Log    *slog.Logger
-	// TeamSandboxes and TeamMemoryMB bound what a team may have running at
-	// once, in number and in what their templates promise; 0 is no bound.
-	TeamSandboxes, TeamMemoryMB int
 	// Budgets are asked before anything runs; nil has none.
 	Budgets Budgets
 }
@@ -109,7 +109,6 @@ type Controller struct {
 	tokens Tokens
 	logs   *logbook.Book
 	log    *slog.Logger
-	most   quota
 
 	budgets Budgets
 
@@ -121,6 +120,8 @@ type Controller struct {
 
 	mu   sync.RWMutex
 	live map[cay.SandboxID]*entry // all that are not killed
+	// teams are the same by their team: put and drop change both.
+	teams map[cay.TeamID]map[cay.SandboxID]*entry
 	// starting are the places that are taken for sandboxes to come, orphans the
 	// last deaths of instances that were not known.
 	starting map[*starting]struct{}
@@ -128,6 +129,8 @@ type Controller struct {
 	// claimed are idempotency keys that a create is at work with; each
 	// channel is closed when it is done.
 	claimed map[onceKey]chan struct{}
+
+	saves saves
 
 	comparing turns
 }
@@ -176,10 +179,9 @@ func (e *entry) sandbox() cay.Sandbox { return *e.current.Load() }
 func Open(ctx context.Context, cfg Config) (*Controller, error) {
 	c := &Controller{
 		ledger: cfg.Ledger, store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, logs: cfg.Logs, log: cfg.Log,
-		most:    quota{cfg.TeamSandboxes, cfg.TeamMemoryMB},
 		readers: make(chan struct{}, diaryReaders),
 		wake:    make(chan struct{}, 1), wakeAuto: make(chan struct{}, 1),
-		live: make(map[cay.SandboxID]*entry), starting: make(map[*starting]struct{}),
+		live: make(map[cay.SandboxID]*entry), teams: make(map[cay.TeamID]map[cay.SandboxID]*entry), starting: make(map[*starting]struct{}),
 		claimed: make(map[onceKey]chan struct{}),
 	}
 	if c.log == nil {
@@ -235,7 +237,7 @@ func (c *Controller) reconcile(ctx context.Context) error {
 			found.Version++
 		}
 		if found.State != cay.Killed {
-			c.live[s.ID] = newEntry(found)
+			c.put(newEntry(found))
 		}
 	}
 	if err := c.reconcileTrees(ctx); err != nil {
@@ -399,10 +401,28 @@ func (c *Controller) end(ctx context.Context, who cay.Caller, e *entry, cause ca
 	return nil
 }
 
+// put makes a sandbox known. The caller holds c.mu, or is alone.
+func (c *Controller) put(e *entry) {
+	s := e.current.Load()
+	c.live[s.ID] = e
+	if c.teams[s.Team] == nil {
+		c.teams[s.Team] = make(map[cay.SandboxID]*entry)
+	}
+	c.teams[s.Team][s.ID] = e
+}
+
 func (c *Controller) drop(id cay.SandboxID) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.live[id]
+	if e == nil {
+		return
+	}
 	delete(c.live, id)
-	c.mu.Unlock()
+	team := e.current.Load().Team
+	if delete(c.teams[team], id); len(c.teams[team]) == 0 {
+		delete(c.teams, team)
+	}
 }
 
 // stop has the node end an instance. After a failure the sweep tries again, for as

@@ -91,6 +91,11 @@ func (c *Controller) checkpoint(ctx context.Context, team cay.TeamID, id cay.San
 		if err := mustRun(s); err != nil {
 			return err
 		}
+		leave, err := c.roomToSave(ctx, s, saved, kind, false)
+		if err != nil {
+			return err
+		}
+		defer leave()
 		if kind != cay.FilesSnapshot {
 			if err := c.responds(ctx, s); err != nil {
 				return err

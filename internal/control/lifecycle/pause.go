@@ -89,6 +89,13 @@ func (c *Controller) pause(ctx context.Context, who cay.Caller, e *entry, s cay.
 	defer cancel()
 	before := s
 	s.State, s.Snapshot, s.Saved = cay.Pausing, cay.NewSnapshotID(), kind
+	if reason == cay.ReasonAsked {
+		leave, err := c.roomToSave(ctx, before, s.Snapshot, kind, true)
+		if err != nil {
+			return err
+		}
+		defer leave()
+	}
 	var diary sync.WaitGroup
 	diary.Go(func() { c.readDiary(ctx, e, diaryLast) })
 	var pausing []cay.Event

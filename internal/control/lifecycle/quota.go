@@ -7,34 +7,18 @@ import (
 	"github.com/cay-run/cay/internal/store"
 )
 
-// quota is what a team may have running at once; 0 is no bound.
-//
-// It is looked at twice. Before a node is asked for anything, this server's own
-// sandboxes are counted, with those that are being started: a refused create
-// costs nothing. And in the transaction that records a sandbox as running, all
-// records are counted, whichever server wrote them.
-type quota struct{ sandboxes, memoryMB int }
+// The limits of a team's running sandboxes are looked at twice. Before a node is asked
+// for anything, this server's own sandboxes are counted, with those that are
+// being started: a refused create costs nothing. And in the transaction that
+// records a sandbox as running, all records are counted, whichever server wrote
+// them.
 
 // starting is a place that is taken for a sandbox that is to run: a new one,
 // whose id is the node's to choose, or one that was paused.
 type starting struct {
-	team     cay.TeamID
-	paused   cay.SandboxID // empty for a new one
-	memoryMB int
-}
-
-// check refuses more than the quota.
-func (q quota) check(sandboxes, memoryMB int) error {
-	const hint = "end or pause some, or have CAY_TEAM_SANDBOXES and CAY_TEAM_MEMORY raised"
-	switch {
-	case q.sandboxes > 0 && sandboxes > q.sandboxes:
-		return cay.Errorf(cay.Exhausted, "your team has the %d sandboxes running that it may have at once", q.sandboxes).
-			WithCode(cay.CodeTeamLimit).WithHint(hint)
-	case q.memoryMB > 0 && memoryMB > q.memoryMB:
-		return cay.Errorf(cay.Exhausted, "your team's running sandboxes would have %d MB of memory, and may have %d MB at once", memoryMB, q.memoryMB).
-			WithCode(cay.CodeTeamLimit).WithHint(hint)
-	}
-	return nil
+	team   cay.TeamID
+	paused cay.SandboxID // empty for a new one
+	limits cay.Limits
 }
 
 // reserve takes a place for a sandbox, if its team may have another that runs.
@@ -45,7 +29,7 @@ func (c *Controller) reserve(s cay.Sandbox) (place *starting, release func(), er
 	if err := c.within(s); err != nil {
 		return nil, nil, err
 	}
-	place = &starting{team: s.Team, memoryMB: s.Limits.MemoryMB}
+	place = &starting{team: s.Team, limits: s.Limits}
 	if c.live[s.ID] != nil {
 		place.paused = s.ID
 	}
@@ -66,41 +50,41 @@ func (c *Controller) enter(place *starting, e *entry) error {
 		return cay.Errorf(cay.Conflict, "sandbox %s exists", id)
 	}
 	delete(c.starting, place)
-	c.live[id] = e
+	c.put(e)
 	return nil
 }
 
 // within says whether a team may have one more running. The caller holds c.mu.
 func (c *Controller) within(one cay.Sandbox) error {
-	if c.most == (quota{}) {
+	limits := c.ledger.Limits(one.Team)
+	if !limits.BoundsRunning() {
 		return nil
 	}
-	n, memory := 1, one.Limits.MemoryMB
-	runs := func(s cay.Sandbox) bool { return s.State != cay.Paused && s.State != cay.Killed }
-	for _, e := range c.live {
-		if s := e.sandbox(); s.Team == one.Team && s.ID != one.ID && runs(s) {
-			n++
-			memory += s.Limits.MemoryMB
+	load := cay.TeamLoad{}.Add(one.Limits)
+	runs := func(s *cay.Sandbox) bool { return s.State != cay.Paused && s.State != cay.Killed }
+	for id, e := range c.teams[one.Team] {
+		if s := e.current.Load(); id != one.ID && runs(s) {
+			load = load.Add(s.Limits)
 		}
 	}
 	for place := range c.starting {
 		e := c.live[place.paused]
-		if place.team == one.Team && (e == nil || !runs(e.sandbox())) { // else it is counted already
-			n++
-			memory += place.memoryMB
+		if place.team == one.Team && (e == nil || !runs(e.current.Load())) { // else it is counted already
+			load = load.Add(place.limits)
 		}
 	}
-	return c.most.check(n, memory)
+	return limits.Admit(load)
 }
 
 // recordRunning has f record, in tx, a sandbox that runs or is about to, if the
 // records say that its team may have another.
 func (c *Controller) recordRunning(ctx context.Context, s cay.Sandbox, f func(tx store.Store) error) error {
+	limits := c.ledger.Limits(s.Team)
 	return c.store.Tx(ctx, func(tx store.Store) error {
-		if c.most != (quota{}) {
-			n, memory, err := tx.RunningOf(ctx, s.Team, s.ID)
+		if limits.BoundsRunning() {
+			load, err := tx.RunningOf(ctx, s.Team, s.ID)
 			if err == nil {
-				err = c.most.check(n+1, memory+s.Limits.MemoryMB)
+				err = limits.Admit(load.Add(s.Limits))
 			}
 			if err != nil {
 				return err

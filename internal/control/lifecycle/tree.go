@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"time"
@@ -110,6 +111,12 @@ func (c *Controller) addCheckpoint(ctx context.Context, who cay.Caller, e *entry
 	if err := c.checkRoom(ctx, s); err != nil {
 		return n, err
 	}
+	n.ID, n.Kind = cay.NewSnapshotID(), cmp.Or(n.Kind, cay.MemorySnapshot)
+	leave, err := c.roomToSave(ctx, s, n.ID, n.Kind, false)
+	if err != nil {
+		return n, err
+	}
+	defer leave()
 	if n.Kind != cay.FilesSnapshot {
 		if err := c.responds(ctx, s); err != nil {
 			return n, err
@@ -117,12 +124,8 @@ func (c *Controller) addCheckpoint(ctx context.Context, who cay.Caller, e *entry
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveWithin)
 	defer cancel()
-	n.ID = cay.NewSnapshotID()
 	defer c.ledger.Tidy(ctx, n.ID) // when it could not be recorded
 	defer c.ledger.Pin(n.ID)()
-	if n.Kind == "" {
-		n.Kind = cay.MemorySnapshot
-	}
 	if err := c.node.Checkpoint(ctx, s.Instance, c.snapshotOf(s, n.ID, n.Kind)); err != nil {
 		return n, saveError(err, "the sandbox could not be saved")
 	}

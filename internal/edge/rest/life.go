@@ -61,6 +61,7 @@ func (s *server) ForkSandbox(ctx context.Context, r e2b.ForkSandboxRequestObject
 	if err != nil {
 		return nil, err
 	}
+	s.oweCreates(ctx, len(forks)-1)
 	out := make(e2b.ForkSandbox201JSONResponse, len(forks))
 	for i, f := range forks {
 		if f.Err != nil {

@@ -27,6 +27,7 @@ import (
 	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/control/usage"
 	"github.com/cay-run/cay/internal/control/webhooks"
+	"github.com/cay-run/cay/internal/edge/rates"
 	"github.com/cay-run/cay/internal/trail"
 )
 
@@ -61,7 +62,9 @@ type Config struct {
 	// Explain is given every error before it is told, and may know a better
 	// one; nil knows none.
 	Explain func(error) error
-	Log     *slog.Logger
+	// Limits tells what a team may do at most; nil bounds no requests.
+	Limits func(cay.TeamID) cay.TeamLimits
+	Log    *slog.Logger
 }
 
 // Shells is the SSH server.
@@ -96,6 +99,7 @@ type server struct {
 	ssh       Shells
 	sshAt     string
 	explain   func(error) error
+	rates     *rates.Limiter // nil for none
 	log       *slog.Logger
 	streams   atomic.Int32 // of events, that are open
 
@@ -110,6 +114,9 @@ func New(cfg Config) http.Handler {
 	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, usage: cfg.Usage, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
 	s.defaults, s.webhooks, s.audit = cfg.Defaults, cfg.Webhooks, cfg.Audit
+	if cfg.Limits != nil {
+		s.rates = rates.New(cfg.Limits)
+	}
 	if s.explain == nil {
 		s.explain = func(err error) error { return err }
 	}
@@ -126,7 +133,7 @@ func New(cfg Config) http.Handler {
 	})
 	// The key is asked for before anything of a request is looked at, but
 	// only on routes that there are.
-	guarded := root.With(s.authenticate)
+	guarded := root.With(s.authenticate, s.limitRate)
 	e2b.HandlerWithOptions(e2b.NewStrictHandlerWithOptions(s, []e2b.StrictMiddlewareFunc{s.record}, e2b.StrictHTTPServerOptions{
 		RequestErrorHandlerFunc:  s.badBody,
 		ResponseErrorHandlerFunc: s.fail,
@@ -259,7 +266,12 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if followed := trail.Of(r.Context()); followed != nil {
 		followed.Code = value(e.ErrorCode, string(cay.KindOf(err)))
 	}
-	writeError(w, e, cay.RetryOf(err))
+	retry := cay.RetryOf(err)
+	var late waits
+	if errors.As(err, &late) {
+		retry.After = late.after
+	}
+	writeError(w, e, retry)
 }
 
 // wireError is what callers are told of an error.

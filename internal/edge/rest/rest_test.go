@@ -29,6 +29,7 @@ type world struct {
 	t       testing.TB
 	url     string
 	handler http.Handler
+	direct  http.Handler // is called in place of the server, where a test sets it
 	store   *counted
 	node    *controltest.Node
 	control *control.Control
@@ -39,6 +40,16 @@ type world struct {
 }
 
 func newWorld(t testing.TB, domain string) *world {
+	t.Helper()
+	w := unserved(t, domain)
+	server := httptest.NewServer(w.handler)
+	t.Cleanup(server.Close)
+	w.url = server.URL
+	return w
+}
+
+// unserved is a world without a server: what listens holds a test's time up.
+func unserved(t testing.TB, domain string) *world {
 	t.Helper()
 	s := &counted{SQLite: storetest.Open(t, filepath.Join(t.TempDir(), "cay.db"))}
 	var err error
@@ -82,9 +93,6 @@ func newWorld(t testing.TB, domain string) *world {
 	w.handler = rest.New(rest.Config{Fleet: w.control.Catalogue, Sandboxes: w.control.Controller, Builds: w.control.Queue, Accounts: w.control.Accounts, Auth: cfg.Auth, Domain: domain,
 		Webhooks: w.control.Hooks,
 		Defaults: map[string]string{"base": "what base is for"}})
-	server := httptest.NewServer(w.handler)
-	t.Cleanup(server.Close)
-	w.url = server.URL
 	return w
 }
 
@@ -117,6 +125,11 @@ func (w *world) callAs(key, method, path, body string) reply {
 	}
 	if key != "" {
 		req.Header.Set("X-API-KEY", key)
+	}
+	if w.direct != nil {
+		answer := httptest.NewRecorder()
+		w.direct.ServeHTTP(answer, req)
+		return reply{answer.Code, answer.Header(), answer.Body.String()}
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

@@ -158,6 +158,9 @@ func (s *server) connect(ctx context.Context, id string, body *e2b.Connect) (e2b
 	if body != nil {
 		timeout, memory = value(body.Timeout, timeout), value(body.Memory, true)
 	}
+	if err := s.payResume(ctx, sandboxID(id)); err != nil {
+		return e2b.Sandbox{}, false, err
+	}
 	b, resumed, err := s.sandboxes.Connect(ctx, callerOf(ctx), sandboxID(id), seconds(timeout), memory)
 	if err != nil {
 		return e2b.Sandbox{}, false, err

@@ -129,6 +129,7 @@ func (o own) ForkCheckpoint(ctx context.Context, r cayv1.ForkCheckpointRequestOb
 	if err != nil {
 		return nil, err
 	}
+	o.oweCreates(ctx, len(forks)-1)
 	out := make(cayv1.ForkCheckpoint201JSONResponse, len(forks))
 	for i, f := range forks {
 		if f.Err != nil {

@@ -217,6 +217,8 @@ func (m *shelf) Remove(id cay.SnapshotID) error {
 	return nil
 }
 
+func (m *shelf) Saved(cay.TeamID, ...cay.SnapshotID) (int64, error) { return 0, nil }
+
 func (m *shelf) List() ([]cay.Snapshot, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

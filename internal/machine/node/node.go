@@ -91,6 +91,9 @@ type Snapshots interface {
 	Abort(tmp string) error
 	Remove(id cay.SnapshotID) error
 	List() ([]cay.Snapshot, error)
+	// Saved returns how many bytes a team has in snapshots of its sandboxes,
+	// without some of them.
+	Saved(team cay.TeamID, but ...cay.SnapshotID) (int64, error)
 	Get(id cay.SnapshotID) (dir string, s cay.Snapshot, err error)
 	// Check compares files of a snapshot with their checksums, unless that
 	// was done a short while ago.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/disk"
@@ -24,6 +25,13 @@ func (s Service) Instances(ctx context.Context) ([]cay.Instance, error) {
 // templates.
 func (s Service) Snapshots(ctx context.Context) ([]cay.Snapshot, error) {
 	return s.Node.Snapshots(), ctx.Err()
+}
+
+// SavedBytes returns how many bytes a team has in snapshots of its sandboxes, without
+// some of them.
+func (s Service) SavedBytes(ctx context.Context, team cay.TeamID, but ...cay.SnapshotID) (int64, error) {
+	n, err := s.cfg.Snapshots.Saved(team, but...)
+	return n, errors.Join(err, ctx.Err())
 }
 
 // Snapshot returns the record of a snapshot.

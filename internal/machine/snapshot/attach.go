@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/cay-run/cay"
 )
@@ -25,10 +26,11 @@ type attachment struct {
 // directory only, which the snapshot must not have. NotFound when there is no
 // such snapshot any more. tmp stays the caller's to Abort.
 func (d *Dir) Attach(tmp string, id cay.SnapshotID, files []cay.SnapFile) error {
-	dir, s, err := d.Get(id)
+	dir, before, err := d.Get(id)
 	if err != nil {
 		return err
 	}
+	s := before
 	s.Files = files
 	if err := checkFiles(tmp, s); err != nil {
 		return err
@@ -67,6 +69,8 @@ func (d *Dir) Attach(tmp string, id cay.SnapshotID, files []cay.SnapFile) error 
 			return diskError(err, "add %s to snapshot %s", name, id)
 		}
 	}
+	before.Files = slices.Concat(before.Files, files)
+	d.grow(before)
 	return nil
 }
 

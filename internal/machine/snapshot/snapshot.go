@@ -47,6 +47,7 @@ type Dir struct {
 	locks map[string]*os.File // of unfinished snapshots, by path
 
 	checks checks
+	saved  saved
 
 	removals sync.WaitGroup // of snapshots that have no name any more
 	removing sync.Mutex     // one at a time
@@ -135,6 +136,7 @@ func (d *Dir) Commit(tmp string, s cay.Snapshot) error {
 	if err := os.Rename(tmp, final); err != nil {
 		return diskError(err, "name snapshot %s", s.ID)
 	}
+	d.note(s)
 	d.unlock(tmp)
 	if err := syncPath(d.snapshots); err != nil {
 		return diskError(err, "sync %s", d.snapshots)
@@ -238,10 +240,12 @@ func (d *Dir) Remove(id cay.SnapshotID) error {
 	if err != nil {
 		defer lock.Close()
 		if errors.Is(err, fs.ErrNotExist) {
+			d.unnote(id)
 			return os.Remove(aside)
 		}
 		return errors.Join(diskError(err, "remove snapshot %s", id), os.Remove(aside))
 	}
+	d.unnote(id)
 	d.removals.Go(func() {
 		defer lock.Close()
 		d.removing.Lock()

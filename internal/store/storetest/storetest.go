@@ -26,6 +26,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"RemoveTeam", testRemoveTeam},
 		{"People", testPeople},
 		{"Keys", testKeys},
+		{"Limits", testLimits},
 		{"Secrets", testSecrets},
 		{"SSHKeys", testSSHKeys},
 		{"Templates", testTemplates},

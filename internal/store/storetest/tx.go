@@ -57,8 +57,8 @@ func testRunning(t *testing.T, s store.Store) {
 		wg.Go(func() {
 			b := sandbox(team.ID, i)
 			err := s.Tx(context.Background(), func(tx store.Store) error {
-				n, _, err := tx.RunningOf(ctx, team.ID, b.ID)
-				if err == nil && n >= most {
+				load, err := tx.RunningOf(ctx, team.ID, b.ID)
+				if err == nil && load.Sandboxes >= most {
 					err = full
 				}
 				if err != nil {
@@ -83,10 +83,13 @@ func testRunning(t *testing.T, s store.Store) {
 		b.State = state
 		noError(t, s.AddSandbox(ctx, b))
 	}
-	n, memory, err := s.RunningOf(ctx, team.ID, "")
+	load, err := s.RunningOf(ctx, team.ID, "")
 	noError(t, err)
-	same(t, "what runs", [2]int{n, memory}, [2]int{most, most * theirs.Limits.MemoryMB})
-	n, memory, err = s.RunningOf(ctx, other.ID, theirs.ID)
+	one := theirs.Limits
+	same(t, "what runs", load, cay.TeamLoad{Sandboxes: most, Promised: cay.Limits{
+		CPUs: most * one.CPUs, MemoryMB: most * one.MemoryMB, DiskMB: most * one.DiskMB,
+	}})
+	load, err = s.RunningOf(ctx, other.ID, theirs.ID)
 	noError(t, err)
-	same(t, "what runs without one", [2]int{n, memory}, [2]int{})
+	same(t, "what runs without one", load, cay.TeamLoad{})
 }

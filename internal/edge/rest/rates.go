@@ -1,0 +1,106 @@
+package rest
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/edge/rates"
+)
+
+// classes are the operations whose class does not follow from their method. An
+// operation that goes on, a stream of events or a connection to a port, is one
+// request: the one that opens it. An upload by a signed link carries no key and
+// is none: its link was asked for.
+var classes = map[string]rates.Class{
+	"GET /health":                                  rates.Free,
+	"POST /sandboxes":                              rates.Create,
+	"POST /v2/sandboxes":                           rates.Create,
+	"POST /sandboxes/{sandboxID}/resume":           rates.Create,
+	"POST /sandboxes/{sandboxID}/fork":             rates.Create,
+	"POST /cay/v1/checkpoints/{checkpointID}/fork": rates.Create,
+}
+
+// ClassOf returns the class of an operation, by its path in the contract.
+func ClassOf(method, path string) rates.Class {
+	if class, ok := classes[method+" "+path]; ok {
+		return class
+	}
+	if method == http.MethodGet || method == http.MethodHead {
+		return rates.Read
+	}
+	return rates.Write
+}
+
+// limitRate refuses requests of a team that are too many. It comes after the
+// check of the key, and before anything else of a request is looked at.
+// Administrators have no rate: they must be able to raise one.
+func (s *server) limitRate(next http.Handler) http.Handler {
+	if s.rates == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who := callerOf(r.Context())
+		if who.Team == "" || who.Scopes&cay.Admin != 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		state := s.rates.Take(who.Team, ClassOf(r.Method, chi.RouteContext(r.Context()).RoutePattern()))
+		if state.Bounded {
+			h := w.Header()
+			h["Ratelimit-Limit"] = []string{strconv.Itoa(state.Burst)}
+			h["Ratelimit-Remaining"] = []string{strconv.Itoa(state.Remaining)}
+			h["Ratelimit-Reset"] = []string{strconv.Itoa(wholeSeconds(state.Reset))}
+		}
+		if !state.Allowed {
+			s.fail(w, r, tooMany(state))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// waits is an error after which a client should wait for a time of its own.
+type waits struct {
+	error
+	after time.Duration
+}
+
+func (w waits) Unwrap() error { return w.error }
+
+// tooMany refuses a request, in E2B's words.
+func tooMany(state rates.State) error {
+	after := time.Duration(max(1, wholeSeconds(state.Wait))) * time.Second
+	return waits{cay.Errorf(cay.Exhausted, "Rate limit exceeded").WithCode(cay.CodeRateLimit), after}
+}
+
+func wholeSeconds(d time.Duration) int { return int(math.Ceil(d.Seconds())) }
+
+// payResume takes the token of a create for a request of another class that is
+// about to resume a sandbox.
+func (s *server) payResume(ctx context.Context, id cay.SandboxID) error {
+	who := callerOf(ctx)
+	if s.rates == nil || who.Scopes&cay.Admin != 0 {
+		return nil
+	}
+	box, err := s.sandboxes.Get(ctx, cay.ForTeam(who.Team), id)
+	if err != nil || box.State != cay.Paused { // the use case says what is wrong
+		return nil
+	}
+	if state := s.rates.Take(who.Team, rates.Create); !state.Allowed {
+		return tooMany(state)
+	}
+	return nil
+}
+
+// oweCreates takes the tokens of sandboxes that a request made besides its first.
+func (s *server) oweCreates(ctx context.Context, more int) {
+	if who := callerOf(ctx); s.rates != nil && who.Scopes&cay.Admin == 0 {
+		s.rates.Owe(who.Team, rates.Create, more)
+	}
+}

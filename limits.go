@@ -1,0 +1,150 @@
+package cay
+
+import "maps"
+
+// Limit names a bound of what a team may have or do.
+type Limit string
+
+// The limits. Those of a rate come in pairs: how many requests a second, and
+// how many at once after a rest.
+const (
+	LimitSandboxes   Limit = "sandboxes"
+	LimitCPUs        Limit = "cpus"
+	LimitMemory      Limit = "memoryMB"
+	LimitDisk        Limit = "diskMB"
+	LimitTemplates   Limit = "templates"
+	LimitSnapshots   Limit = "snapshotBytes"
+	LimitBuilds      Limit = "builds"
+	LimitCreates     Limit = "createsPerSecond"
+	LimitCreateBurst Limit = "createBurst"
+	LimitWrites      Limit = "writesPerSecond"
+	LimitWriteBurst  Limit = "writeBurst"
+	LimitReads       Limit = "readsPerSecond"
+	LimitReadBurst   Limit = "readBurst"
+)
+
+// MaxLimit is the greatest value of a limit: every JSON reader takes it.
+const MaxLimit = 1 << 53
+
+// LimitInfo describes a limit.
+type LimitInfo struct {
+	Limit   Limit
+	Meaning string
+}
+
+// Burst reports whether it is the burst of a rate.
+func (l LimitInfo) Burst() bool {
+	return l.Limit == LimitCreateBurst || l.Limit == LimitWriteBurst || l.Limit == LimitReadBurst
+}
+
+// AllLimits lists the limits in the order in which people read them.
+func AllLimits() []LimitInfo {
+	return []LimitInfo{
+		{LimitSandboxes, "sandboxes that run at once"},
+		{LimitCPUs, "processors that running sandboxes are promised in all"},
+		{LimitMemory, "memory that running sandboxes are promised in all, in MB"},
+		{LimitDisk, "disk that running sandboxes are promised in all, in MB"},
+		{LimitTemplates, "templates of the team's own, without snapshots of sandboxes"},
+		{LimitSnapshots, "bytes on disk of paused sandboxes, checkpoints and snapshots"},
+		{LimitBuilds, "builds that run or wait at once"},
+		{LimitCreates, "sandboxes that are created, forked or resumed a second"},
+		{LimitCreateBurst, "how many of them at once after a rest; 0 is what a second has"},
+		{LimitWrites, "other requests a second that change something"},
+		{LimitWriteBurst, "how many of them at once after a rest; 0 is what a second has"},
+		{LimitReads, "requests a second that only read"},
+		{LimitReadBurst, "how many of them at once after a rest; 0 is what a second has"},
+	}
+}
+
+// TeamLimits are bounds of one team. A limit that is not there is not set: the
+// server's default holds. 0 is no bound.
+type TeamLimits map[Limit]int64
+
+// Check refuses limits that there are not, and values that none can have.
+func (l TeamLimits) Check() error {
+	known := map[Limit]bool{}
+	for _, one := range AllLimits() {
+		known[one.Limit] = true
+	}
+	for name, value := range l {
+		switch {
+		case !known[name]:
+			return Errorf(Invalid, "limits: there is no limit %.80q", string(name)).
+				WithHint("`cay limits` lists what there is")
+		case value < 0 || value > MaxLimit:
+			return Errorf(Invalid, "%s: must be 0, which is no bound, to %d", name, int64(MaxLimit))
+		}
+	}
+	return nil
+}
+
+// Over returns the limits with those of defaults that are not set.
+func (l TeamLimits) Over(defaults TeamLimits) TeamLimits {
+	out := make(TeamLimits, len(defaults)+len(l))
+	maps.Copy(out, defaults)
+	maps.Copy(out, l)
+	return out
+}
+
+// TeamLoad is what a team has running at once: how many sandboxes, and the sums
+// of what they are promised.
+type TeamLoad struct {
+	Sandboxes int
+	Promised  Limits
+}
+
+// Add counts one more sandbox of a size.
+func (t TeamLoad) Add(one Limits) TeamLoad {
+	t.Sandboxes++
+	t.Promised.CPUs += one.CPUs
+	t.Promised.MemoryMB += one.MemoryMB
+	t.Promised.DiskMB += one.DiskMB
+	return t
+}
+
+// BoundsRunning reports whether any limit is one of what runs at once.
+func (l TeamLimits) BoundsRunning() bool {
+	return l[LimitSandboxes] > 0 || l[LimitCPUs] > 0 || l[LimitMemory] > 0 || l[LimitDisk] > 0
+}
+
+// Admit refuses more than what may run at once.
+func (l TeamLimits) Admit(t TeamLoad) error {
+	over := func(limit Limit, n int) bool { return l[limit] > 0 && int64(n) > l[limit] }
+	switch {
+	case over(LimitSandboxes, t.Sandboxes):
+		return overLimit(LimitSandboxes, "your team has the %d sandboxes running that it may have at once", l[LimitSandboxes])
+	case over(LimitMemory, t.Promised.MemoryMB):
+		return overLimit(LimitMemory, "your team's running sandboxes would have %d MB of memory, and may have %d MB at once", t.Promised.MemoryMB, l[LimitMemory])
+	case over(LimitCPUs, t.Promised.CPUs):
+		return overLimit(LimitCPUs, "your team's running sandboxes would have %d processors, and may have %d at once", t.Promised.CPUs, l[LimitCPUs])
+	case over(LimitDisk, t.Promised.DiskMB):
+		return overLimit(LimitDisk, "your team's running sandboxes would have %d MB of disk, and may have %d MB at once", t.Promised.DiskMB, l[LimitDisk])
+	}
+	return nil
+}
+
+// AdmitTemplate refuses one more template than a team that has n may have.
+func (l TeamLimits) AdmitTemplate(n int) error {
+	if most := l[LimitTemplates]; most > 0 && int64(n) >= most {
+		return Errorf(Exhausted, "your team has the %d templates that it may have", most).WithCode(CodeTeamLimit).
+			WithHint("remove some, or have the limit %s raised; `cay limits` shows it", LimitTemplates)
+	}
+	return nil
+}
+
+// AdmitBytes refuses to save more of sandboxes than may be saved: saved bytes are
+// there, or about to be, and more would be added.
+func (l TeamLimits) AdmitBytes(saved, more int64) error {
+	most := l[LimitSnapshots]
+	if most <= 0 || saved < most && saved+more <= most {
+		return nil
+	}
+	return Errorf(Exhausted, "your team's saved sandboxes take %d MB, this one would add about %d MB, and they may take %d MB",
+		saved>>20, more>>20, most>>20).WithCode(CodeTeamLimit).
+		WithHint("remove paused sandboxes, checkpoints or snapshots, or have the limit %s raised; the sandbox runs on", LimitSnapshots)
+}
+
+func overLimit(limit Limit, format string, args ...any) error {
+	return Errorf(Exhausted, format, args...).WithCode(CodeTeamLimit).
+		WithHint("end or pause some, or have the limit %s raised; `cay limits` shows it", limit)
+}
