@@ -60,17 +60,6 @@ func newReceiver(t *testing.T) *receiver {
 	return r
 }
 
-func (r *receiver) find(t *testing.T, name string) *spans.Span {
-	t.Helper()
-	for _, s := range r.spans {
-		if s.Name == name {
-			return s
-		}
-	}
-	t.Fatalf("no span %q in %v", name, r.spans)
-	return nil
-}
-
 func attributes(s *spans.Span) map[string]string {
 	out := map[string]string{}
 	for _, a := range s.Attributes {

@@ -146,7 +146,7 @@ func ids(t *testing.T, i *Issuer) []string {
 
 func keyOf(t *testing.T, text string) string {
 	t.Helper()
-	parsed, err := jose.ParseSigned(text, []jose.SignatureAlgorithm{jose.RS256})
+	parsed, err := jose.ParseSignedCompact(text, []jose.SignatureAlgorithm{jose.RS256})
 	if err != nil {
 		t.Fatal(err)
 	}
