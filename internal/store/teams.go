@@ -16,11 +16,11 @@ const teamColumns = `id, name, created_at, disabled_at, removed_at`
 // templates. A test holds both lists to the schema.
 var (
 	clearedTables = []string{
-		"webhook_attempts", "webhooks", "team_limits",
+		"webhook_attempts", "webhooks", "team_limits", "budgets",
 		"api_keys", "ssh_keys", "secrets", "idempotency_keys", "branches", "checkpoints", "members",
 	}
 	keptTables = []string{
-		"events", "event_counters", "audit",
+		"events", "event_counters", "audit", "usage_accounts", "usage_labels", "usage_kept", "usage_rows", "team_minutes",
 		"sandboxes", "sandbox_metadata", "policies", // for a week
 		"templates", "template_names", "template_tags", "template_tag_assignments", "builds", "build_logs", "build_queue", // by RemoveTemplate
 	}

@@ -244,6 +244,7 @@ func (m *Meter) changed(ctx context.Context, who cay.Caller, id cay.BudgetID) (S
 		return State{}, err
 	}
 	m.wakeUp()
+	who.Scopes |= cay.ReadBilling // of what the caller has written
 	return m.Budget(ctx, who, id)
 }
 
