@@ -19,6 +19,7 @@ func TestEveryUseCaseChecksScopes(t *testing.T) {
 	caller, team := reflect.TypeFor[cay.Caller](), reflect.TypeFor[cay.TeamID]()
 	unscoped := map[string]bool{"SecretValue": true, "NewEvents": true}                                     // the egress proxy; a channel without content
 	personal := map[string]bool{"CreateAccessToken": true, "AccessTokens": true, "RemoveAccessToken": true} // of the person who asks
+	unscoped["TokensFor"] = true                                                                            // it gives none
 	unscoped["TeamsOf"] = true                                                                              // any caller may know its own
 	unscoped["LimitsOf"] = true                                                                             // the rates of REST
 	checked := 0

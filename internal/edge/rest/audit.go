@@ -44,6 +44,8 @@ var actions = map[string]string{
 	"removeBudget":           string(cay.BudgetChanged),
 	"setPrices":              "prices.changed",
 	"setUsageLabels":         "usage_labels.changed",
+	"adminReplaceTeamLimits": string(cay.TeamLimitsChanged),
+	"adminUpdateTeamLimits":  string(cay.TeamLimitsChanged),
 	"addMember":              string(cay.MemberAdded),
 	"setMemberRole":          string(cay.MemberChanged),
 	"removeMember":           string(cay.MemberRemoved),
