@@ -46,6 +46,8 @@ type commands struct {
 	Team     teamCmd     `cmd:"" help:"Keep the teams of this server, as its operator."`
 	Member   memberCmd   `cmd:"" help:"Keep the people of a team."`
 	Key      keyCmd      `cmd:"" help:"Keep the API keys of a team."`
+	Usage    usageCmd    `cmd:"" help:"What the team used, and what that costs."`
+	Budget   budgetCmd   `cmd:"" help:"Bound what the team, a key or some sandboxes use."`
 	SSHKey   sshKeyCmd   `cmd:"" name:"ssh-key" help:"Keep the public keys that open sandboxes over SSH."`
 	Webhook  webhookCmd  `cmd:"" help:"Have events sent to addresses."`
 
