@@ -753,9 +753,6 @@ type UsageTo = time.Time
 // WebhookID defines model for webhookID.
 type WebhookID = string
 
-// AllLimits By name: sandboxes, cpus, memoryMB, diskMB, templates, snapshotBytes, builds, createsPerSecond, createBurst, writesPerSecond, writeBurst, readsPerSecond, readBurst.
-type AllLimits = TeamLimits
-
 // Audit defines model for Audit.
 type Audit = AuditPage
 
@@ -4231,8 +4228,6 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	return r
 }
 
-type AllLimitsJSONResponse TeamLimits
-
 type AuditJSONResponse AuditPage
 
 type AutoCheckpointsJSONResponse AutoCheckpoints
@@ -4506,7 +4501,7 @@ type AdminGetTeamLimitsResponseObject interface {
 	VisitAdminGetTeamLimitsResponse(w http.ResponseWriter) error
 }
 
-type AdminGetTeamLimits200JSONResponse struct{ AllLimitsJSONResponse }
+type AdminGetTeamLimits200JSONResponse TeamLimits
 
 func (response AdminGetTeamLimits200JSONResponse) VisitAdminGetTeamLimitsResponse(w http.ResponseWriter) error {
 
@@ -4529,7 +4524,7 @@ type AdminUpdateTeamLimitsResponseObject interface {
 	VisitAdminUpdateTeamLimitsResponse(w http.ResponseWriter) error
 }
 
-type AdminUpdateTeamLimits200JSONResponse struct{ AllLimitsJSONResponse }
+type AdminUpdateTeamLimits200JSONResponse TeamLimits
 
 func (response AdminUpdateTeamLimits200JSONResponse) VisitAdminUpdateTeamLimitsResponse(w http.ResponseWriter) error {
 
@@ -4552,7 +4547,7 @@ type AdminReplaceTeamLimitsResponseObject interface {
 	VisitAdminReplaceTeamLimitsResponse(w http.ResponseWriter) error
 }
 
-type AdminReplaceTeamLimits200JSONResponse struct{ AllLimitsJSONResponse }
+type AdminReplaceTeamLimits200JSONResponse TeamLimits
 
 func (response AdminReplaceTeamLimits200JSONResponse) VisitAdminReplaceTeamLimitsResponse(w http.ResponseWriter) error {
 
@@ -5203,7 +5198,7 @@ type GetLimitsResponseObject interface {
 	VisitGetLimitsResponse(w http.ResponseWriter) error
 }
 
-type GetLimits200JSONResponse struct{ AllLimitsJSONResponse }
+type GetLimits200JSONResponse TeamLimits
 
 func (response GetLimits200JSONResponse) VisitGetLimitsResponse(w http.ResponseWriter) error {
 

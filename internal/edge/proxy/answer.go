@@ -6,6 +6,7 @@ import (
 	"html"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cay-run/cay"
@@ -20,6 +21,7 @@ type answer struct {
 	Code      int           `json:"code"`
 
 	title, text string // of the page
+	retry       string // whether another try may help, where that is known
 }
 
 func notFound(id cay.SandboxID) answer {
@@ -74,6 +76,10 @@ func lookupFailed(id cay.SandboxID, err error) answer {
 		a.Code, a.Message = http.StatusConflict, "The sandbox is changing its state, try again"
 	case cay.Exhausted:
 		a.Code, a.Message = http.StatusTooManyRequests, "Too many connections to the sandbox"
+		if code := cay.CodeOf(err); code == cay.CodeTeamLimit || code == cay.CodeBudget {
+			a.Message = "The sandbox is paused, and the limits of its team allow no other to run"
+		}
+		a.retry = strconv.FormatBool(cay.RetryOf(err).May)
 	case cay.Denied:
 		a.Code, a.Message = http.StatusForbidden, "The sandbox may not be resumed by this request"
 	default:
@@ -92,6 +98,9 @@ func internalRoute(id cay.SandboxID) answer {
 func (a answer) write(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
+	if a.retry != "" {
+		h.Set("Should-Retry", a.retry)
+	}
 	// Pages elsewhere may read the reason: it says nothing secret.
 	h.Set("Access-Control-Allow-Origin", "*")
 	if isNavigation(r) {

@@ -14,7 +14,7 @@ func (o own) GetLimits(ctx context.Context, _ cayv1.GetLimitsRequestObject) (cay
 	if err != nil {
 		return nil, err
 	}
-	return cayv1.GetLimits200JSONResponse{AllLimitsJSONResponse: wireLimits(all)}, nil
+	return cayv1.GetLimits200JSONResponse(wireLimits(all)), nil
 }
 
 // AdminGetTeamLimits tells the same of any team.
@@ -27,7 +27,7 @@ func (o own) AdminGetTeamLimits(ctx context.Context, r cayv1.AdminGetTeamLimitsR
 	if err != nil {
 		return nil, err
 	}
-	return cayv1.AdminGetTeamLimits200JSONResponse{AllLimitsJSONResponse: wireLimits(all)}, nil
+	return cayv1.AdminGetTeamLimits200JSONResponse(wireLimits(all)), nil
 }
 
 // AdminReplaceTeamLimits sets all limits of a team.
@@ -36,7 +36,7 @@ func (o own) AdminReplaceTeamLimits(ctx context.Context, r cayv1.AdminReplaceTea
 	if err != nil {
 		return nil, err
 	}
-	return cayv1.AdminReplaceTeamLimits200JSONResponse{AllLimitsJSONResponse: all}, nil
+	return cayv1.AdminReplaceTeamLimits200JSONResponse(all), nil
 }
 
 // AdminUpdateTeamLimits sets some limits of a team.
@@ -45,10 +45,10 @@ func (o own) AdminUpdateTeamLimits(ctx context.Context, r cayv1.AdminUpdateTeamL
 	if err != nil {
 		return nil, err
 	}
-	return cayv1.AdminUpdateTeamLimits200JSONResponse{AllLimitsJSONResponse: all}, nil
+	return cayv1.AdminUpdateTeamLimits200JSONResponse(all), nil
 }
 
-func (o own) changeLimits(ctx context.Context, team string, body cayv1.LimitChange, whole bool) (cayv1.AllLimitsJSONResponse, error) {
+func (o own) changeLimits(ctx context.Context, team string, body cayv1.LimitChange, whole bool) (cayv1.TeamLimits, error) {
 	who, err := o.callerFor(ctx, team)
 	if err != nil {
 		return nil, err
@@ -69,8 +69,8 @@ func (o own) callerFor(ctx context.Context, team string) (cay.Caller, error) {
 	return who, err
 }
 
-func wireLimits(all map[cay.Limit]fleet.LimitUse) cayv1.AllLimitsJSONResponse {
-	out := make(cayv1.AllLimitsJSONResponse, len(all))
+func wireLimits(all map[cay.Limit]fleet.LimitUse) cayv1.TeamLimits {
+	out := make(cayv1.TeamLimits, len(all))
 	for name, u := range all {
 		one := cayv1.LimitUse{Limit: u.Value, Own: u.Own}
 		if u.Used >= 0 {
