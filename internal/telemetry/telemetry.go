@@ -67,7 +67,10 @@ func New(ctx context.Context, env func(string) string, log *slog.Logger) (*Telem
 	for _, c := range cay.Codes() {
 		t.codes[c.Code] = true
 	}
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	// Two of the classic memory metrics are one by OpenMetrics' rules, and a
+	// strict reader refuses the page.
+	runtime := collectors.NewGoCollector(collectors.WithGoCollectorMemStatsMetricsDisabled(), collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsMemory))
+	r.MustRegister(runtime, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	var err error
 	t.traces, err = openTraces(ctx, env, log)
 	return t, err

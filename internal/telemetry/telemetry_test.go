@@ -266,6 +266,16 @@ func TestFormats(t *testing.T) {
 	if !strings.HasPrefix(w.Header().Get("Content-Type"), "application/openmetrics-text") || !bytes.HasSuffix(w.Body.Bytes(), []byte("# EOF\n")) {
 		t.Errorf("asked for OpenMetrics: %s, %.200s", w.Header().Get("Content-Type"), w.Body)
 	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(w.Body.String()) {
+		if name, ok := strings.CutPrefix(line, "# TYPE "); ok {
+			name, _, _ = strings.Cut(name, " ")
+			if seen[name] {
+				t.Errorf("%s is there twice, which OpenMetrics forbids", name)
+			}
+			seen[name] = true
+		}
+	}
 	w = httptest.NewRecorder()
 	if of.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/", nil)); w.Code != 404 {
 		t.Errorf("another path answers %d", w.Code)

@@ -19,7 +19,7 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// The headers of an answer. E2B's SDKs log the second.
+// The headers of an answer. E2B's JavaScript SDK logs the second.
 const (
 	IDHeader    = "X-Request-Id"
 	TraceHeader = "X-E2b-Trace-Id"
