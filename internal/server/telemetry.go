@@ -39,6 +39,7 @@ func (s *Server) openMetrics(context.Context) error {
 		Builds:    s.queuedBuilds,
 		Egress:    s.egress.Decided,
 		Events:    s.records.EventCount,
+		Budgets:   s.control.Ratios,
 		Disk:      operator.Reserve(s.cfg).Level,
 		Room:      s.node.Room,
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -48,6 +49,17 @@ func TestMetricsOfAServer(t *testing.T) {
 	if _, err := w.ClientOf("e2b_" + strings.Repeat("0", 40)).List(t.Context()); err == nil {
 		t.Fatal("a wrong key lists")
 	}
+	budget, err := http.NewRequestWithContext(t.Context(), "POST", w.URL()+"/cay/v1/budgets", strings.NewReader(`{"meter":"creates","limit":"4","period":"month"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	budget.Header.Set("X-API-Key", w.Key)
+	budget.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(budget)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
 	page := get(t, w.MetricsURL())
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	if _, err := parser.TextToMetricFamilies(strings.NewReader(page)); err != nil {
@@ -68,6 +80,7 @@ func TestMetricsOfAServer(t *testing.T) {
 		`cay_store_seconds_count{operation="UpdateSandbox"} `,
 		`cay_store_wait_seconds_count `,
 		`cay_host_memory_bytes `,
+		`cay_budget_used_ratio{team="`,
 		`cay_scrape_failures_total 0`,
 	} {
 		if !strings.Contains(page, "\n"+want) {
@@ -84,7 +97,10 @@ func TestMetricsOfAServer(t *testing.T) {
 			}
 		}
 	}
-	resp, err := http.Get(w.URL() + "/metrics") // the one port, which tenants reach
+	if !regexp.MustCompile(`\ncay_budget_used_ratio\{team="[^"]+"\} 0\.75\n`).MatchString(page) {
+		t.Error("three of four creates are not three quarters of the budget")
+	}
+	resp, err = http.Get(w.URL() + "/metrics") // the one port, which tenants reach
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,6 @@ var families = []family{
 	{"Sandboxes", "cay_instances", gauge, "Instances that run on this machine, with those of the pool and of builds.", nil, nil},
 	{"Sandboxes", "cay_creates_total", counter, "Sandboxes made of templates, by where they came from; failures have the start `none` and the error's kind as result.", []string{"start", "result"}, nil},
 	{"Sandboxes", "cay_operation_seconds", histogram, "The time of operations, by result: `ok`, `canceled` or the error's kind. Those with a dot are parts of the others.", []string{"operation", "result"}, boundsOfOperations},
-	{"Sandboxes", "cay_events_total", counter, "Events that were recorded, since the data directory was made.", nil, nil},
 
 	{"Pool", "cay_pool_ready", gauge, "Sandboxes that wait to be claimed.", []string{"template"}, nil},
 	{"Pool", "cay_pool_wanted", gauge, "Sandboxes that should wait to be claimed, by demand and memory.", []string{"template"}, nil},
@@ -64,6 +63,10 @@ var families = []family{
 	{"Queues", "cay_queue_depth", gauge, "Callers or builds that wait: `builds` for a worker, `turns` for the memory of an instance to be read or written.", []string{"queue"}, nil},
 	{"Queues", "cay_builds", gauge, "Builds of teams' templates, by state.", []string{"state"}, nil},
 	{"Queues", "cay_build_seconds", histogram, "The time of builds, without the queue.", []string{"result"}, boundsOfBuilds},
+
+	{"Events", "cay_events_total", counter, "Events that were recorded, since the data directory was made.", nil, nil},
+	{"Events", "cay_webhook_delivery_seconds", histogram, "The time of attempts to deliver an event to a webhook.", []string{"result"}, boundsOfRequests},
+	{"Events", "cay_budget_used_ratio", gauge, "The part that is used of a team's fullest budget, 1 when it is used up.", []string{"team"}, nil},
 
 	{"Egress", "cay_egress_connections_total", counter, "What sandboxes tried to reach by name or past the packet filter, by decision.", []string{"decision"}, nil},
 	{"Egress", "cay_package_cache_files", gauge, "Packages and index pages that are kept.", nil, nil},
@@ -100,12 +103,12 @@ var labels = map[string]string{
 	"method":    "HTTP's own; `other` for any else",
 	"operation": "see below",
 	"queue":     "`builds`, `turns`",
-	"result":    "`ok`, `canceled`, or the kind of an [error](../use/errors.md)",
+	"result":    "`ok`, `canceled`, or the kind of an [error](../use/errors.md); of a delivery `ok`, `canceled`, `failed`",
 	"route":     "as in the API's description; `none` where there is no such route, `operator` for the operator's socket",
 	"start":     "`warm` (of the pool), `cold`, `none`",
 	"state":     "of sandboxes: `running`, `pausing`, `paused`, `resuming`; of builds: `waiting`, `running`",
 	"status":    "of HTTP; `broken` for an answer that was broken off before it began",
-	"team":      "the team's id; the " + most + " with the most sandboxes in a state have their own, all others together are `other`",
+	"team":      "the team's id; the " + most + " with the most sandboxes in a state have their own, all others together are `other`; by budget those that have used the most, of all others the fullest is `other`",
 	"template":  "the template's id; the " + most + " with the most sandboxes have their own, all others together are `other`",
 	"version":   "of Cay",
 }
@@ -150,7 +153,7 @@ func histograms(r prometheus.Registerer, name string) *prometheus.HistogramVec {
 func operations() []string {
 	var out []string
 	for _, o := range trail.Operations {
-		if o != trail.Build {
+		if o != trail.Build && o != trail.Deliver {
 			out = append(out, "`"+string(o)+"`")
 		}
 	}

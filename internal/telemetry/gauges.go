@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -27,6 +28,7 @@ type Sources struct {
 	Builds    func(context.Context) (waiting, running int, err error)
 	Egress    func() (allowed, refused int64)
 	Events    func(context.Context) (int64, error)
+	Budgets   func() map[cay.TeamID]float64 // the part that is used of each team's fullest
 	Disk      func() (disk.Level, error)
 	Room      func() (node.Room, error)
 	Packages  func() pkgcache.Stats
@@ -67,6 +69,9 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	s.put("cay_egress_connections_total", float64(refused), "refused")
 	if n, err := g.from.Events(ctx); g.asked("events", err) {
 		s.put("cay_events_total", float64(n))
+	}
+	for team, used := range fullest(g.from.Budgets()) {
+		s.put("cay_budget_used_ratio", used, team)
 	}
 	g.host(s)
 	if g.from.Packages != nil {
@@ -176,13 +181,7 @@ func bounded(values map[string]int) map[string]int {
 		return values
 	}
 	names := slices.SortedFunc(maps.Keys(values), func(a, b string) int {
-		if values[a] != values[b] {
-			return values[b] - values[a]
-		}
-		if a < b {
-			return -1
-		}
-		return 1
+		return cmp.Or(cmp.Compare(values[b], values[a]), cmp.Compare(a, b))
 	})
 	out := make(map[string]int, mostValues+1)
 	for i, name := range names {
@@ -191,6 +190,23 @@ func bounded(values map[string]int) map[string]int {
 		} else {
 			out["other"] += values[name]
 		}
+	}
+	return out
+}
+
+// fullest keeps the largest ratios under their teams, and the largest of the
+// others as "other".
+func fullest(ratios map[cay.TeamID]float64) map[string]float64 {
+	teams := slices.SortedFunc(maps.Keys(ratios), func(a, b cay.TeamID) int {
+		return cmp.Or(cmp.Compare(ratios[b], ratios[a]), cmp.Compare(a, b))
+	})
+	out := make(map[string]float64, min(len(teams), mostValues+1))
+	for i, team := range teams {
+		if i == mostValues {
+			out["other"] = ratios[team]
+			break
+		}
+		out[string(team)] = ratios[team]
 	}
 	return out
 }

@@ -41,6 +41,7 @@ type Telemetry struct {
 	requests, proxied    *prometheus.CounterVec
 	requestTime, proxyIn *prometheus.HistogramVec
 	operations, builds   *prometheus.HistogramVec
+	deliveries           *prometheus.HistogramVec
 	store, storeWait     *prometheus.HistogramVec
 	unmade               tally // creates that failed, by result
 	kinds                map[string]bool
@@ -62,7 +63,8 @@ func New(ctx context.Context, env func(string) string, log *slog.Logger) (*Telem
 		requests: counters(r, "cay_requests_total"), proxied: counters(r, "cay_proxy_requests_total"),
 		requestTime: histograms(r, "cay_request_seconds"), proxyIn: histograms(r, "cay_proxy_seconds"),
 		operations: histograms(r, "cay_operation_seconds"), builds: histograms(r, "cay_build_seconds"),
-		store: histograms(r, "cay_store_seconds"), storeWait: histograms(r, "cay_store_wait_seconds"),
+		deliveries: histograms(r, "cay_webhook_delivery_seconds"),
+		store:      histograms(r, "cay_store_seconds"), storeWait: histograms(r, "cay_store_wait_seconds"),
 	}
 	for _, c := range cay.Codes() {
 		t.codes[c.Code] = true
@@ -149,8 +151,15 @@ func (t *Telemetry) Begin(ctx context.Context, what trail.Operation) (context.Co
 	return ctx, func(err error) {
 		end(err)
 		result, took := resultOf(err), time.Since(began).Seconds()
-		if what == trail.Build {
+		switch what {
+		case trail.Build:
 			t.builds.WithLabelValues(result).Observe(took)
+			return
+		case trail.Deliver:
+			if result != "ok" && result != "canceled" {
+				result = "failed"
+			}
+			t.deliveries.WithLabelValues(result).Observe(took)
 			return
 		}
 		t.operations.WithLabelValues(string(what), result).Observe(took)

@@ -76,6 +76,7 @@ func everything() Sources {
 		Builds:   func(context.Context) (int, int, error) { return 6, 2, nil },
 		Egress:   func() (int64, int64) { return 8, 9 },
 		Events:   func(context.Context) (int64, error) { return 10, nil },
+		Budgets:  func() map[cay.TeamID]float64 { return map[cay.TeamID]float64{"a": .5} },
 		Disk:     func() (disk.Level, error) { return disk.Level{Size: 100, Free: 9, Reserve: 10}, nil },
 		Room:     func() (node.Room, error) { return node.Room{Memory: 11, MemoryFree: 12, Tasks: 13, TasksFree: 14}, nil },
 		Packages: func() pkgcache.Stats { return pkgcache.Stats{Files: 5, Bytes: 6, Limit: 7, Hits: 8, Served: 9} },
@@ -172,6 +173,8 @@ func TestCounts(t *testing.T) {
 	done(cay.Errorf(cay.Exhausted, "full"))
 	_, done = trail.Begin(ctx, trail.Pause)
 	done(fmt.Errorf("gone: %w", context.Canceled))
+	_, done = trail.Begin(ctx, trail.Deliver)
+	done(errors.New("http_error"))
 	of.Took("AddSandbox", time.Millisecond, time.Millisecond)
 	of.Took("Events", -1, time.Millisecond)
 	of.SSHRefused()
@@ -213,6 +216,9 @@ func TestCounts(t *testing.T) {
 		{"cay_builds", "state=running", 2},
 		{"cay_egress_connections_total", "decision=refused", 9},
 		{"cay_events_total", "", 10},
+		{"cay_budget_used_ratio", "team=a", .5},
+		{"cay_webhook_delivery_seconds", "result=ok", 1},
+		{"cay_webhook_delivery_seconds", "result=failed", 1},
 		{"cay_disk_low", "", 1},
 		{"cay_host_memory_free_bytes", "", 12},
 		{"cay_package_cache_hits_total", "", 8},
@@ -305,6 +311,13 @@ func TestHostileLabels(t *testing.T) {
 		}
 		return out
 	}
+	from.Budgets = func() map[cay.TeamID]float64 {
+		out := map[cay.TeamID]float64{}
+		for i := range 10_000 {
+			out[cay.TeamID(strconv.Itoa(i))] = float64(i) / 10_000
+		}
+		return out
+	}
 	of := open(t, from)
 	for i := range 10_000 {
 		odd := strconv.Itoa(i)
@@ -332,6 +345,9 @@ func TestHostileLabels(t *testing.T) {
 	}
 	if running != 9_999*10_000/2 {
 		t.Errorf("%v sandboxes run by the page", running)
+	}
+	if got, _ := valueOf(page["cay_budget_used_ratio"], "team", "other"); got != .9899 {
+		t.Errorf("the fullest of the other budgets is %v", got)
 	}
 	if got, _ := valueOf(page["cay_sandboxes"], "state", "running", "team", "team09999"); got != 9999 {
 		t.Errorf("the team with the most has %v", got)

@@ -43,6 +43,9 @@ const (
 	Build      Operation = "build" // a template, without its time in the queue
 )
 
+// Deliver is one attempt to deliver an event to a webhook.
+const Deliver Operation = "webhook.deliver"
+
 // Operations of the node, which those of control are made of.
 const (
 	NodeClaim   Operation = "node.claim"   // take an instance from the pool
@@ -55,7 +58,7 @@ const (
 
 // Operations lists them.
 var Operations = []Operation{
-	Create, Pause, Resume, Fork, Checkpoint, Rollback, Kill, Exec, Build,
+	Create, Pause, Resume, Fork, Checkpoint, Rollback, Kill, Exec, Build, Deliver,
 	NodeClaim, NodeCreate, NodeTurn, NodeRestore, NodeSave, AgentInit,
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 const (
@@ -52,7 +53,13 @@ func (h *Hooks) try(ctx context.Context, w cay.Webhook, a *cay.WebhookAttempt) {
 	a.ID, a.At, a.URL = cay.NewDeliveryID(), ledger.Now(), w.URL
 	within, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
+	_, done := trail.Begin(ctx, trail.Deliver)
 	wait := h.send(within, w, a)
+	if a.Failed() {
+		done(errors.Join(errors.New(a.Class), ctx.Err()))
+	} else {
+		done(nil)
+	}
 	a.Took = time.Since(a.At).Truncate(time.Millisecond)
 	if a.Failed() && errors.Is(ctx.Err(), context.Canceled) { // not its fault
 		a.Class, a.Error, a.Next = cay.FailedCanceled, "the server stopped", ledger.Now()
