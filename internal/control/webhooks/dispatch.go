@@ -15,10 +15,44 @@ const (
 	mostAiling = 16 // attempts of webhooks whose last attempt failed; they have places of their own
 	// grace is how long attempts may go on when the server ends.
 	grace = 2 * time.Second
-	// recordMost is how many attempts one transaction records.
-	recordMost = 64
+	// perAttempt is the least time between two attempts in the long run, for all
+	// webhooks: what a flood of events takes of the processors and the records
+	// must leave creates alone. pauseMost is how much of it may be caught up.
+	perAttempt = time.Second / 1000
+	pauseMost  = 50 * perAttempt
+	// recordMost is how many attempts one transaction records: all other writes
+	// wait for it.
+	recordMost = 16
 	pruneEvery = time.Hour
 )
+
+// pace has attempts begin with a time between them.
+type pace struct {
+	mu   sync.Mutex
+	next time.Time
+}
+
+func (p *pace) wait(ctx context.Context) error {
+	p.mu.Lock()
+	now := time.Now()
+	if oldest := now.Add(-pauseMost); p.next.Before(oldest) {
+		p.next = oldest
+	}
+	p.next = p.next.Add(perAttempt)
+	left := p.next.Sub(now)
+	p.mu.Unlock()
+	if left <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // outcome is an attempt that was made and is to be recorded.
 type outcome struct {

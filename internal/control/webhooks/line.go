@@ -35,7 +35,8 @@ type line struct {
 
 	mu      sync.Mutex
 	hook    cay.Webhook
-	again   bool           // it was poked since its last look
+	again   bool           // the webhook was changed since it was read
+	looked  time.Time      // when it was read
 	busy    map[string]int // attempts under way, by what must not overlap: sandboxes and events
 	running int
 	read    int64                // the last event that was looked at
@@ -51,7 +52,7 @@ type line struct {
 
 func newLine(h *Hooks, team cay.TeamID, id cay.WebhookID) *line {
 	return &line{
-		h: h, id: id, hook: cay.Webhook{ID: id, Team: team}, poked: make(chan struct{}, 1), read: -1, stale: true,
+		h: h, id: id, hook: cay.Webhook{ID: id, Team: team}, again: true, poked: make(chan struct{}, 1), read: -1, stale: true,
 		busy: make(map[string]int), open: make(map[int64]struct{}), told: make(map[int64]struct{}),
 	}
 }
@@ -115,15 +116,39 @@ func (l *line) wait() time.Duration {
 	return lookAgain // the end of an attempt is told
 }
 
-// load reads the webhook, and says whether there is anything to do for it. A
-// cursor that moved on in the records did so because it was turned on again.
+// load reads the webhook if it may have changed, and says whether there is
+// anything to do for it. A cursor that moved on in the records did so because it
+// was turned on again.
 func (l *line) load(ctx context.Context) (on bool, err error) {
+	l.mu.Lock()
+	fresh := !l.again && time.Since(l.looked) < lookAgain
+	on = l.hook.Enabled
+	l.again = false
+	l.mu.Unlock()
+	if fresh {
+		return on, nil
+	}
+	if on, err = l.reload(ctx); err != nil {
+		l.mu.Lock()
+		l.again = true
+		l.mu.Unlock()
+	}
+	return on, err
+}
+
+func (l *line) reload(ctx context.Context) (on bool, err error) {
 	w, err := l.h.store.Webhook(ctx, l.hook.Team, l.id)
 	if cay.KindOf(err) == cay.NotFound {
 		return false, nil
 	}
-	if err != nil || !w.Enabled {
+	if err != nil {
 		return false, err
+	}
+	if !w.Enabled {
+		l.mu.Lock()
+		l.hook, l.looked = w, time.Now()
+		l.mu.Unlock()
+		return false, nil
 	}
 	var told []int64
 	l.mu.Lock()
@@ -139,7 +164,7 @@ func (l *line) load(ctx context.Context) (on bool, err error) {
 	if w.Version != l.hook.Version {
 		l.failing = w.FailingSince
 	}
-	l.hook = w
+	l.hook, l.looked = w, time.Now()
 	if !first {
 		return true, nil
 	}
@@ -328,7 +353,7 @@ func (l *line) attempt(ctx, work context.Context, a cay.WebhookAttempt, e cay.Ev
 		places = l.h.ailing
 	}
 	l.mu.Unlock()
-	if take(ctx, places) != nil { // the server ends before it began
+	if take(ctx, places) != nil || l.h.pace.wait(ctx) != nil { // the server ends before it began
 		l.drop(a)
 		return
 	}
@@ -398,6 +423,7 @@ func (l *line) settle(a cay.WebhookAttempt) store.WebhookProgress {
 		p.Disabled = cay.ReasonFailing
 	}
 	if p.Disabled != "" {
+		l.hook.Enabled = false
 		p.Events = []cay.Event{ledger.NewEvent(cay.ForTeam(l.hook.Team), cay.Sandbox{Team: l.hook.Team}, cay.WebhookDisabled, p.Disabled,
 			"webhook", string(l.id), "name", l.hook.Name)}
 	}

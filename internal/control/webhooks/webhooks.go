@@ -60,6 +60,7 @@ type Hooks struct {
 	slots    chan struct{} // a token for each attempt at once
 	ailing   chan struct{} // and of those to addresses that fail
 	outcomes chan outcome
+	pace     pace
 
 	mu    sync.Mutex
 	lines map[cay.WebhookID]*line
