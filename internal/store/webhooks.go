@@ -119,7 +119,7 @@ func (s *SQLite) RecordAttempts(ctx context.Context, attempts []cay.WebhookAttem
 }
 
 // addAttempt records an attempt. The one that it repeats is not to be repeated
-// any more. Two with one number are possible around the end of a server; the
+// any more, nor is it itself when the webhook was turned off meanwhile. Two with one number are possible around the end of a server; the
 // first record stays.
 func addAttempt(ctx context.Context, tx *sql.Tx, a cay.WebhookAttempt) error {
 	if a.Number > 1 {
@@ -129,7 +129,7 @@ func addAttempt(ctx context.Context, tx *sql.Tx, a cay.WebhookAttempt) error {
 		}
 	}
 	_, err := tx.ExecContext(ctx, `INSERT INTO webhook_attempts (`+attemptColumns+`)
-SELECT id, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19 FROM webhooks WHERE id = $1
+SELECT id, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, CASE WHEN enabled = 1 THEN $19 ELSE 0 END FROM webhooks WHERE id = $1
 ON CONFLICT DO NOTHING`,
 		a.Webhook, a.Event, a.Number, a.ID, a.Team, a.Seq, a.Type, a.Sandbox, millis(a.At), a.Took.Milliseconds(), a.URL, a.Body,
 		a.RequestHeaders, a.ResponseHeaders, a.ResponseBody, a.Status, a.Class, a.Error, millis(a.Next))

@@ -144,9 +144,10 @@ func (l *line) reload(ctx context.Context) (on bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if !w.Enabled {
+	if !w.Enabled || l.turnedOff(w) {
 		l.mu.Lock()
 		l.hook, l.looked = w, time.Now()
+		l.hook.Enabled = false
 		l.mu.Unlock()
 		return false, nil
 	}
@@ -173,6 +174,14 @@ func (l *line) reload(ctx context.Context) (on bool, err error) {
 		l.told[seq] = struct{}{}
 	}
 	return true, nil
+}
+
+// turnedOff reports whether the line has turned the webhook off, and the record
+// that was read is of before that.
+func (l *line) turnedOff(read cay.Webhook) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.hook.Enabled && l.hook.Version == read.Version
 }
 
 // advance starts the attempts that may start now.

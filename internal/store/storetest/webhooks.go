@@ -187,6 +187,7 @@ func testAttempts(t *testing.T, s store.Store) {
 	noError(t, err)
 	w.Cursor, w.FailingSince, w.Enabled, w.Disabled, w.Version = 4, at(1), false, cay.ReasonGone, 2
 	same(t, "one that the server turned off", got, w)
+	noError(t, s.RecordAttempts(t.Context(), []cay.WebhookAttempt{failedAttempt(w, 9, 1, 70, 80)}, nil)) // that was under way
 	retries, err = s.Retries(t.Context(), w.ID, 9)
 	noError(t, err)
 	same(t, "which repeats nothing", len(retries), 0)
