@@ -16,6 +16,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/control/accounts"
+	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/control/builds"
 	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/control/ledger"
@@ -41,6 +42,7 @@ type Config struct {
 	NodeID cay.NodeID
 	Tokens lifecycle.Tokens
 	Logs   *logbook.Book
+	Audit  *audit.Log   // nil counts nothing
 	Sealer fleet.Sealer // nil keeps no secrets and builds nothing
 	Log    *slog.Logger
 	// TeamLimits are those of teams that have no limits of their own.
@@ -85,7 +87,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		return nil, err
 	}
 	c.Controller, err = lifecycle.Open(ctx, lifecycle.Config{
-		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Tokens: cfg.Tokens, Logs: cfg.Logs, Log: cfg.Log,
+		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Tokens: cfg.Tokens, Logs: cfg.Logs, Audit: cfg.Audit, Log: cfg.Log,
 		Budgets: c.Meter,
 	})
 	if err != nil {

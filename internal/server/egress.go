@@ -1,11 +1,13 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"path/filepath"
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/keys/identity"
 	"github.com/cay-run/cay/internal/machine/egress"
 	"github.com/cay-run/cay/internal/machine/vnet"
@@ -32,6 +34,8 @@ func (s *Server) openEgress() (err error) {
 		Identity:  s.identity.Token,
 		Authority: s.authority,
 		OnDenied:  s.recordDenial,
+		OnAllowed: s.countAllowed,
+		OnSecret:  s.countSecret,
 		Log:       s.log,
 		Gateway:   vnet.Gateway,
 		Server:    s.inner(),
@@ -71,9 +75,33 @@ func (s *Server) recordDenial(ctx context.Context, id cay.SandboxID, c cay.Conne
 	defer cancel()
 	err := s.control.Report(ctx, id, cay.EgressDenied, cay.ReasonPolicy,
 		"rule", c.Rule, "protocol", c.Protocol, "name", c.Name, "address", c.Address)
+	if team, err := s.control.Owner(id); err == nil {
+		s.count(team, id, string(cay.EgressDenied), reached(c), cay.OutcomeDenied, "rule", c.Rule, "protocol", c.Protocol)
+	}
 	if err != nil && ctx.Err() == nil && cay.KindOf(err) != cay.NotFound { // it is over
 		s.log.WarnContext(ctx, "a refused connection could not be recorded", "sandbox", id, "err", err)
 	}
 }
+
+// countAllowed and countSecret have the audit log count what leaves. Before
+// there is one, nothing runs that could.
+func (s *Server) countAllowed(team cay.TeamID, id cay.SandboxID, c cay.Connection) {
+	s.count(team, id, audit.Allowed, reached(c), cay.OutcomeOK, "rule", c.Rule, "protocol", c.Protocol)
+}
+
+func (s *Server) countSecret(team cay.TeamID, id cay.SandboxID, secret, host string) {
+	s.count(team, id, audit.SecretUsed, secret, cay.OutcomeOK, "host", host)
+}
+
+func (s *Server) count(team cay.TeamID, id cay.SandboxID, action, target string, outcome cay.Outcome, details ...string) {
+	select {
+	case <-s.ready:
+		s.audit.Count(audit.Seen{Who: cay.ForTeam(team), Sandbox: id, Action: action, Target: target, Outcome: outcome, Details: details})
+	default:
+	}
+}
+
+// reached is what a connection was to: by its name, if it said one.
+func reached(c cay.Connection) string { return cmp.Or(c.Name, c.Address) }
 
 const denialWithin = 10 * time.Second

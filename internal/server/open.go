@@ -208,7 +208,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		return err
 	}
 	s.control, err = control.Open(ctx, control.Config{
-		Store: s.records, Node: s.node.Service(), NodeID: nodeID, Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Log: s.log, Auth: s.auth,
+		Store: s.records, Node: s.node.Service(), NodeID: nodeID, Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Audit: s.audit, Log: s.log, Auth: s.auth,
 		TeamLimits: limits,
 		Networks: outside.Networks{
 			Opened: s.cfg.NetworkOpen, Trusted: s.cfg.WebhookOpen, Closed: append(slices.Clone(s.cfg.NetworkClosed), s.cfg.Network),

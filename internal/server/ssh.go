@@ -7,6 +7,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/edge/sshd"
 	"github.com/cay-run/cay/internal/keys/seal"
 )
@@ -46,6 +47,13 @@ func (s *Server) openSSH(keys *auth.Auth) error {
 		Dial:  s.proxy.Dial,
 		Token: s.agentToken,
 
+		Visited: func(who cay.Caller, id cay.SandboxID, ends bool) {
+			action := audit.SSHOpened
+			if ends {
+				action = audit.SSHClosed
+			}
+			s.audit.Count(audit.Seen{Who: who, Action: action, Target: string(id)})
+		},
 		Refused: s.telemetry.SSHRefused,
 		Log:     s.log,
 	})

@@ -23,6 +23,16 @@ const (
 	mostWaiting = 10_000
 )
 
+// Actions that are seen of the inside of sandboxes, besides cay.EgressDenied.
+const (
+	Allowed        = "egress.allowed"  // a connection by name; the target is the host
+	SecretUsed     = "secret.used"     // a request that left with it; the target is its name
+	ProcessStarted = "process.started" // by a client or a template; the target is the program
+	ProcessEnded   = "process.ended"
+	SSHOpened      = "ssh.opened" // the actor is the key that let the client in
+	SSHClosed      = "ssh.closed"
+)
+
 // Seen is something that may happen often. Equal ones of a minute are one row
 // with their number.
 type Seen struct {

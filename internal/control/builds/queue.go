@@ -136,7 +136,7 @@ func (q *Queue) StartBuild(ctx context.Context, who cay.Caller, template string,
 	if q.builder == nil || q.sealer == nil {
 		return errNoBuilder()
 	}
-	if err := q.enqueue(ctx, b, start); err != nil {
+	if err := q.enqueue(ctx, who, b, start); err != nil {
 		return err
 	}
 	q.signal()
@@ -148,13 +148,13 @@ func errNoBuilder() error {
 }
 
 // enqueue has a build wait, if its team may have another one.
-func (q *Queue) enqueue(ctx context.Context, b cay.Build, start BuildStart) error {
+func (q *Queue) enqueue(ctx context.Context, who cay.Caller, b cay.Build, start BuildStart) error {
 	plain, err := json.Marshal(start)
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "encode a build")
 	}
 	sealed := q.sealer.Seal(plain, placeOf(b.ID))
-	return q.store.Tx(ctx, func(tx store.Store) error {
+	return q.ledger.Do(ctx, who, "build.started", string(b.ID), func(tx store.Store) error {
 		b, err := tx.Build(ctx, b.Team, b.ID)
 		if err != nil {
 			return err
@@ -174,7 +174,7 @@ func (q *Queue) enqueue(ctx context.Context, b cay.Build, start BuildStart) erro
 			return err
 		}
 		return tx.QueueBuild(ctx, b, sealed)
-	})
+	}, "template", string(b.Template))
 }
 
 // placeOf is where the request of a build is sealed for.

@@ -74,7 +74,8 @@ func (q *Queue) RequestBuild(ctx context.Context, who cay.Caller, r BuildRequest
 		ID: cay.NewBuildID(), Template: t.ID, Team: who.Team, State: cay.BuildWaiting, Limits: limits,
 		CreatedAt: ledger.Now(), UpdatedAt: ledger.Now(), Tags: tags,
 	}
-	return t, b, q.store.PutBuild(ctx, b)
+	return t, b, q.ledger.Do(ctx, who, "build.requested", string(b.ID), func(tx store.Store) error { return tx.PutBuild(ctx, b) },
+		"template", string(t.ID), "name", name, "tags", strings.Join(tags, " "))
 }
 
 // ownName takes a name apart that must be the team's own.

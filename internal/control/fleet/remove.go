@@ -7,6 +7,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // RemoveTemplate removes a team's own template or snapshot, unless a sandbox
@@ -23,7 +24,7 @@ func (c *Catalogue) RemoveTemplate(ctx context.Context, who cay.Caller, ref stri
 	if t.Team != who.Team {
 		return ledger.OtherTeam(ref)
 	}
-	if done, err := c.removeSnapshotTag(ctx, t, ref); done || err != nil {
+	if done, err := c.removeSnapshotTag(ctx, who, t, ref); done || err != nil {
 		return err
 	}
 	snapshots := []cay.SnapshotID{t.Snapshot}
@@ -34,7 +35,7 @@ func (c *Catalogue) RemoveTemplate(ctx context.Context, who cay.Caller, ref stri
 	for _, b := range builds {
 		snapshots = append(snapshots, b.Snapshot)
 	}
-	if err := c.removeTemplate(ctx, t); err != nil {
+	if err := c.removeTemplate(ctx, who, t); err != nil {
 		return err
 	}
 	for _, b := range builds { // the records of those that wait are gone
@@ -49,7 +50,7 @@ func (c *Catalogue) RemoveTemplate(ctx context.Context, who cay.Caller, ref stri
 
 // removeSnapshotTag removes one of several tags of a snapshot, where the
 // reference names it.
-func (c *Catalogue) removeSnapshotTag(ctx context.Context, t cay.Template, ref string) (done bool, err error) {
+func (c *Catalogue) removeSnapshotTag(ctx context.Context, who cay.Caller, t cay.Template, ref string) (done bool, err error) {
 	_, tag, named := strings.Cut(strings.ToLower(ref), ":")
 	if !named || t.Source == "" {
 		return false, nil
@@ -64,7 +65,9 @@ func (c *Catalogue) removeSnapshotTag(ctx context.Context, t cay.Template, ref s
 		return false, nil
 	}
 	before := c.ledger.TagSnapshots(ctx, t.ID, []string{tag})
-	if err := c.store.RemoveTags(ctx, t.ID, []string{tag}); err != nil {
+	if err := c.ledger.Do(ctx, who, "template.removed", string(t.ID), func(tx store.Store) error {
+		return tx.RemoveTags(ctx, t.ID, []string{tag})
+	}, "name", ref); err != nil {
 		return false, err
 	}
 	for _, id := range before {
@@ -73,7 +76,7 @@ func (c *Catalogue) removeSnapshotTag(ctx context.Context, t cay.Template, ref s
 	return true, nil
 }
 
-func (c *Catalogue) removeTemplate(ctx context.Context, t cay.Template) (err error) {
+func (c *Catalogue) removeTemplate(ctx context.Context, who cay.Caller, t cay.Template) (err error) {
 	removed := c.ledger.Remove(t.ID, func() bool {
 		n := 0
 		if n, err = c.users(ctx, t.ID); err != nil {
@@ -83,7 +86,9 @@ func (c *Catalogue) removeTemplate(ctx context.Context, t cay.Template) (err err
 			err = errTemplateUsed(t.ID, "are running or paused use it (%d)", n)
 			return false
 		}
-		err = c.store.RemoveTemplate(ctx, t.Team, t.ID)
+		err = c.ledger.Do(ctx, who, "template.removed", string(t.ID), func(tx store.Store) error {
+			return tx.RemoveTemplate(ctx, t.Team, t.ID)
+		}, "names", strings.Join(t.Names, " "))
 		return err == nil
 	})
 	if !removed && err == nil {

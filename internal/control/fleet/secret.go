@@ -2,10 +2,12 @@ package fleet
 
 import (
 	"context"
+	"strconv"
 	"strings"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // Sealer encrypts values for a place in the records.
@@ -33,7 +35,8 @@ func (c *Catalogue) CreateSecret(ctx context.Context, who cay.Caller, name, valu
 	if err := c.seal(&x, value); err != nil {
 		return cay.Secret{}, err
 	}
-	err := c.store.AddSecret(ctx, x)
+	err := c.ledger.Do(ctx, who, "secret.created", string(x.ID), func(tx store.Store) error { return tx.AddSecret(ctx, x) },
+		"name", x.Name, "bytes", strconv.Itoa(len(value)))
 	if cay.KindOf(err) == cay.Conflict {
 		err = cay.Wrap(cay.Conflict, err, "name: there is a secret %q already", x.Name).WithHint("give it a new value, or choose another name")
 	}
@@ -97,7 +100,8 @@ func (c *Catalogue) UpdateSecret(ctx context.Context, who cay.Caller, ref, value
 	if err := c.seal(&x, value); err != nil {
 		return cay.Secret{}, err
 	}
-	return x, c.store.UpdateSecret(ctx, x)
+	return x, c.ledger.Do(ctx, who, "secret.updated", string(x.ID), func(tx store.Store) error { return tx.UpdateSecret(ctx, x) },
+		"name", x.Name, "version", strconv.Itoa(int(x.Version)), "bytes", strconv.Itoa(len(value)))
 }
 
 // RemoveSecret forgets a secret and its value.
@@ -109,7 +113,8 @@ func (c *Catalogue) RemoveSecret(ctx context.Context, who cay.Caller, ref string
 	if err != nil {
 		return err
 	}
-	return c.store.RemoveSecret(ctx, who.Team, x.ID)
+	return c.ledger.Do(ctx, who, "secret.removed", string(x.ID), func(tx store.Store) error { return tx.RemoveSecret(ctx, who.Team, x.ID) },
+		"name", x.Name)
 }
 
 // SecretValue is the present value of a secret. It is for the egress proxy

@@ -3,10 +3,12 @@ package fleet
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // AssignTags points tags at the build that target means: a name or an id, with
@@ -36,7 +38,8 @@ func (c *Catalogue) AssignTags(ctx context.Context, who cay.Caller, target strin
 		return "", nil, err
 	}
 	before := c.ledger.TagSnapshots(ctx, t.ID, tags)
-	err = c.store.PutTags(ctx, b, tags, ledger.Now())
+	err = c.ledger.Do(ctx, who, "tags.assigned", string(t.ID), func(tx store.Store) error { return tx.PutTags(ctx, b, tags, ledger.Now()) },
+		"build", string(b.ID), "tags", strings.Join(tags, " "))
 	if err != nil {
 		return "", nil, err
 	}
@@ -89,7 +92,9 @@ func (c *Catalogue) RemoveTags(ctx context.Context, who cay.Caller, name string,
 		return err
 	}
 	before := c.ledger.TagSnapshots(ctx, t.ID, tags)
-	if err := c.store.RemoveTags(ctx, t.ID, tags); err != nil {
+	if err := c.ledger.Do(ctx, who, "tags.removed", string(t.ID), func(tx store.Store) error {
+		return tx.RemoveTags(ctx, t.ID, tags)
+	}, "tags", strings.Join(tags, " ")); err != nil {
 		return err
 	}
 	for _, id := range before {
@@ -120,7 +125,9 @@ func (c *Catalogue) SetPublic(ctx context.Context, who cay.Caller, ref string, p
 		return t, err
 	}
 	t.Public = *public
-	return t, c.store.SetPublic(ctx, who.Team, t.ID, *public)
+	return t, c.ledger.Do(ctx, who, "template.updated", string(t.ID), func(tx store.Store) error {
+		return tx.SetPublic(ctx, who.Team, t.ID, *public)
+	}, "public", strconv.FormatBool(*public))
 }
 
 // ownTemplate finds a template that must be the team's own. A reference that

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/store"
 )
 
@@ -67,6 +68,18 @@ func New(cfg Config) *Ledger {
 	}
 	l.limits.defaults, l.limits.of = maps.Clone(cfg.TeamLimits), make(map[cay.TeamID]teamLimits)
 	return l
+}
+
+// Do makes a change and records it in the audit log, in one transaction: both
+// count, or none. It is for changes that give no event. Details are keys and
+// values by turns.
+func (l *Ledger) Do(ctx context.Context, who cay.Caller, action, target string, change func(tx store.Store) error, details ...string) error {
+	return l.store.Tx(ctx, func(tx store.Store) error {
+		if err := change(tx); err != nil {
+			return err
+		}
+		return tx.AddAudit(ctx, audit.Row(who, action, target, cay.OutcomeOK, details...))
+	})
 }
 
 // Now has the precision of all recorded times.

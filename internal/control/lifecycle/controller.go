@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/control/logbook"
 	"github.com/cay-run/cay/internal/guest"
@@ -95,6 +96,7 @@ type Config struct {
 	NodeID cay.NodeID
 	Tokens Tokens
 	Logs   *logbook.Book
+	Audit  *audit.Log // nil counts nothing
 	Log    *slog.Logger
 	// Budgets are asked before anything runs; nil has none.
 	Budgets Budgets
@@ -108,6 +110,7 @@ type Controller struct {
 	nodeID cay.NodeID
 	tokens Tokens
 	logs   *logbook.Book
+	audit  *audit.Log
 	log    *slog.Logger
 
 	budgets Budgets
@@ -178,7 +181,7 @@ func (e *entry) sandbox() cay.Sandbox { return *e.current.Load() }
 // wants is removed. Run must follow.
 func Open(ctx context.Context, cfg Config) (*Controller, error) {
 	c := &Controller{
-		ledger: cfg.Ledger, store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, logs: cfg.Logs, log: cfg.Log,
+		ledger: cfg.Ledger, store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, logs: cfg.Logs, audit: cfg.Audit, log: cfg.Log,
 		readers: make(chan struct{}, diaryReaders),
 		wake:    make(chan struct{}, 1), wakeAuto: make(chan struct{}, 1),
 		live: make(map[cay.SandboxID]*entry), teams: make(map[cay.TeamID]map[cay.SandboxID]*entry), starting: make(map[*starting]struct{}),

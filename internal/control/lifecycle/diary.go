@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/control/logbook"
 	"github.com/cay-run/cay/internal/guest"
@@ -172,6 +173,7 @@ func (c *Controller) keep(ctx context.Context, d *diary, s cay.Sandbox, entries 
 		}
 		d.seq = e.Seq
 		lines = append(lines, l)
+		c.countProcess(s, l)
 		if e.Event == string(cay.ProcessKilled) {
 			err := c.Report(ctx, s.ID, cay.ProcessKilled, cay.ReasonMemory,
 				"pid", e.Fields["pid"], "name", e.Fields["name"], "memoryMB", e.Fields["memoryMB"], "detail", e.Message)
@@ -181,6 +183,20 @@ func (c *Controller) keep(ctx context.Context, d *diary, s cay.Sandbox, entries 
 		}
 	}
 	return c.logs.Append(s.ID, lines...)
+}
+
+// countProcess has the audit log count a process that started or ended inside.
+func (c *Controller) countProcess(s cay.Sandbox, l logbook.Line) {
+	x := audit.Seen{Who: cay.ForTeam(s.Team), Sandbox: s.ID, Target: l.Fields["command"]}
+	switch l.Message {
+	case "process started":
+		x.Action = audit.ProcessStarted
+	case "process ended":
+		x.Action, x.Details = audit.ProcessEnded, []string{"status", l.Fields["status"], "cause", l.Fields["cause"]}
+	}
+	if l.Logger == "process" && x.Action != "" {
+		c.audit.Count(x)
+	}
 }
 
 // lineOf makes a guest's entry fit to be kept.

@@ -180,7 +180,9 @@ func (c *Controller) Label(ctx context.Context, who cay.Caller, id cay.SnapshotI
 	if err := checkLabel(label); err != nil {
 		return cay.Checkpoint{}, err
 	}
-	if err := c.store.LabelCheckpoint(ctx, who.Team, id, label); err != nil {
+	if err := c.ledger.Do(ctx, who, "checkpoint.labelled", string(id), func(tx store.Store) error {
+		return tx.LabelCheckpoint(ctx, who.Team, id, label)
+	}, "label", label); err != nil {
 		return cay.Checkpoint{}, err
 	}
 	n, err := c.store.Checkpoint(ctx, who.Team, id)
@@ -223,7 +225,9 @@ func (c *Controller) RemoveCheckpoint(ctx context.Context, who cay.Caller, id ca
 	if why := c.inUse(id); why != "" {
 		return cay.Errorf(cay.Conflict, "checkpoint %s is in use: %s", id, why)
 	}
-	if err := c.store.RemoveCheckpoint(ctx, who.Team, id); err != nil {
+	if err := c.ledger.Do(ctx, who, "checkpoint.removed", string(id), func(tx store.Store) error {
+		return tx.RemoveCheckpoint(ctx, who.Team, id)
+	}); err != nil {
 		return err
 	}
 	c.ledger.Tidy(ctx, id)

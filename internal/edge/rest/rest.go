@@ -72,7 +72,7 @@ type Shells interface {
 	// HostKey is its public key.
 	HostKey() string
 	// ServeTrusted serves a connection of a team's member to its end.
-	ServeTrusted(c net.Conn, team cay.TeamID)
+	ServeTrusted(c net.Conn, who cay.Caller)
 	// Review ends the connections that were opened with keys which the team has no
 	// more.
 	Review(team cay.TeamID)

@@ -34,6 +34,10 @@ func (o own) AddSSHKey(ctx context.Context, r cayv1.AddSSHKeyRequestObject) (cay
 	if err != nil {
 		return nil, err
 	}
+	err = o.audit.Record(ctx, callerOf(ctx), "ssh_key.added", string(k.ID), cay.OutcomeOK, "name", k.Name, "fingerprint", k.Fingerprint)
+	if err != nil {
+		return nil, err
+	}
 	return cayv1.AddSSHKey201JSONResponse(wireSSHKey(k)), nil
 }
 
@@ -65,7 +69,7 @@ func (o own) ConnectSSH(ctx context.Context, r cayv1.ConnectSSHRequestObject) (c
 	}
 	return shells{
 		info:   cayv1.SSHServer{HostKey: o.ssh.HostKey(), Listen: pointer(o.sshAt)},
-		become: become{to: "ssh", asked: value(r.Params.Upgrade, ""), serve: o.whileKeyed(who, func(c net.Conn) { o.ssh.ServeTrusted(c, who.Team) })},
+		become: become{to: "ssh", asked: value(r.Params.Upgrade, ""), serve: o.whileKeyed(who, func(c net.Conn) { o.ssh.ServeTrusted(c, who) })},
 	}, nil
 }
 

@@ -58,6 +58,10 @@ type Config struct {
 	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
 	// Token is the access token of a sandbox's agent, empty for none.
 	Token func(id cay.SandboxID) string
+	// Visited is told of each connection to a sandbox that begins, and that
+	// ends: the key of the caller is the API key or the fingerprint of the SSH
+	// key that let it in. Nil tells none.
+	Visited func(who cay.Caller, id cay.SandboxID, ends bool)
 	// Refused is told of each caller that was not let in; nil tells none.
 	Refused func()
 	Log     *slog.Logger
@@ -121,20 +125,20 @@ func (s *Server) Serve(l net.Listener) {
 		}
 		go func() {
 			defer s.work.Done()
-			s.serve(c, s.stranger(), func() { <-s.greets })
+			s.serve(c, s.stranger(), cay.Caller{}, func() { <-s.greets })
 		}()
 	}
 }
 
-// ServeTrusted serves one connection of a caller whose team is known already, to
-// its end.
-func (s *Server) ServeTrusted(c net.Conn, team cay.TeamID) {
+// ServeTrusted serves one connection of a caller that is known already, to its
+// end.
+func (s *Server) ServeTrusted(c net.Conn, who cay.Caller) {
 	if !s.begin() {
 		c.Close()
 		return
 	}
 	defer s.work.Done()
-	s.serve(c, s.member(team), func() {})
+	s.serve(c, s.member(who.Team), who, func() {})
 }
 
 func (s *Server) begin() bool {
@@ -166,8 +170,9 @@ func (s *Server) leaveTeam(team cay.TeamID) {
 	}
 }
 
-// serve greets a caller, says so, and serves it to its end.
-func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, greeted func()) {
+// serve greets a caller, says so, and serves it to its end. The caller is known
+// already, or is zero.
+func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, known cay.Caller, greeted func()) {
 	defer c.Close()
 	defer context.AfterFunc(s.ctx, func() { c.Close() })()
 	_ = c.SetDeadline(time.Now().Add(greetWithin))
@@ -202,7 +207,25 @@ func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, greeted func()) {
 		}()
 		s.review(v) // the key may have gone while its owner was greeted
 	}
+	if s.cfg.Visited != nil {
+		visitor := who.as(known, conn)
+		s.cfg.Visited(visitor, who.sandbox, false)
+		defer s.cfg.Visited(visitor, who.sandbox, true)
+	}
 	v.serve(channels, requests)
+}
+
+// as is the account as the party that asks. One that is known keeps its name.
+func (a caller) as(known cay.Caller, conn ssh.ConnMetadata) cay.Caller {
+	if known.Team != "" {
+		return known
+	}
+	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
+	key := a.apiKey
+	if key == "" {
+		key = cay.KeyID(a.key)
+	}
+	return cay.Caller{Team: a.team, Key: key, From: &cay.Origin{Address: host, Agent: string(conn.ClientVersion())}}
 }
 
 // Review ends the connections that were opened with keys which their teams have

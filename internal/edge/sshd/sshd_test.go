@@ -229,7 +229,7 @@ func (w *world) trusted(user string) (*ssh.Client, error) {
 	w.t.Cleanup(func() { here.Close() })
 	there, err := l.Accept()
 	must(w.t, err)
-	go w.server.ServeTrusted(there, ours)
+	go w.server.ServeTrusted(there, cay.Caller{Team: ours})
 	conn, channels, requests, err := ssh.NewClientConn(here, "cay", &ssh.ClientConfig{
 		User: user, HostKeyCallback: ssh.InsecureIgnoreHostKey(),
 	})

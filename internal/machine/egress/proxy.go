@@ -57,7 +57,12 @@ type Config struct {
 	// OnDenied is told of refusals, of the same one once a minute. It is called
 	// by one goroutine, which no guest waits for; its context ends with Close.
 	OnDenied func(context.Context, cay.SandboxID, cay.Connection)
-	Log      *slog.Logger
+	// OnAllowed is told of each connection that is allowed, OnSecret of each
+	// request that got a secret, by name. Guests wait for both; nil tells
+	// nothing.
+	OnAllowed func(cay.TeamID, cay.SandboxID, cay.Connection)
+	OnSecret  func(team cay.TeamID, id cay.SandboxID, secret, host string)
+	Log       *slog.Logger
 }
 
 // Proxy takes diverted connections on. Its methods are safe for concurrent
@@ -89,13 +94,14 @@ func (p *Proxy) Decided() (allowed, refused int64) {
 
 // guest is an instance that may send.
 type guest struct {
-	sandbox cay.SandboxID
-	team    cay.TeamID
-	rules   atomic.Pointer[rules]
-	log     ring
-	asking  atomic.Int32 // questions by datagram under way
-	told    *denials     // nil tells none
-	decided *decisions
+	sandbox   cay.SandboxID
+	team      cay.TeamID
+	rules     atomic.Pointer[rules]
+	log       ring
+	asking    atomic.Int32                                    // questions by datagram under way
+	told      *denials                                        // nil tells none
+	onAllowed func(cay.TeamID, cay.SandboxID, cay.Connection) // nil tells none
+	decided   *decisions
 
 	mu    sync.Mutex
 	flows map[*flow]struct{}
@@ -171,7 +177,7 @@ func (p *Proxy) Set(addr netip.Addr, spec cay.InstanceSpec) {
 		if g != nil {
 			g.end()
 		}
-		g = &guest{sandbox: spec.Sandbox, team: spec.Team, told: p.denials, decided: &p.decided, flows: map[*flow]struct{}{}}
+		g = &guest{sandbox: spec.Sandbox, team: spec.Team, told: p.denials, onAllowed: p.cfg.OnAllowed, decided: &p.decided, flows: map[*flow]struct{}{}}
 		p.guests[addr] = g
 	}
 	p.mu.Unlock()
@@ -287,13 +293,16 @@ func (f *flow) finish() {
 // allowed records that a flow may go on, and under which name.
 func (f *flow) allowed(protocol, name string, v verdict) {
 	f.name.Store(&name)
+	c := cay.Connection{At: time.Now(), Allowed: true, Open: true, Rule: v.rule, Protocol: protocol, Name: name, Address: f.dst.String()}
 	f.guest.mu.Lock()
-	defer f.guest.mu.Unlock()
-	if f.entry == nil {
+	fresh := f.entry == nil
+	if fresh {
 		f.guest.decided.allowed.Add(1)
-		f.entry = f.guest.log.add(cay.Connection{
-			At: time.Now(), Allowed: true, Open: true, Rule: v.rule, Protocol: protocol, Name: name, Address: f.dst.String(),
-		})
+		f.entry = f.guest.log.add(c)
+	}
+	f.guest.mu.Unlock()
+	if fresh && f.guest.onAllowed != nil {
+		f.guest.onAllowed(f.guest.team, f.guest.sandbox, c)
 	}
 }
 

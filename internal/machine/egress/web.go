@@ -256,7 +256,7 @@ func (w *web) dress(ctx context.Context, v *visit, host string) (http.Header, []
 	var secrets []string
 	for name, value := range rule.Headers {
 		text, err := cay.Expand(value, func(ref string) (string, error) {
-			got, err := w.fill(ctx, v, ref)
+			got, err := w.fill(ctx, v, host, ref)
 			if err == nil && got != "" {
 				secrets = append(secrets, got)
 			}
@@ -272,12 +272,16 @@ func (w *web) dress(ctx context.Context, v *visit, host string) (http.Header, []
 
 // fill returns what a placeholder stands for: a secret of the team, or an
 // identity token of the sandbox.
-func (w *web) fill(ctx context.Context, v *visit, ref string) (string, error) {
+func (w *web) fill(ctx context.Context, v *visit, host, ref string) (string, error) {
 	if v.tls == "" {
 		return "", errors.New("a secret is not sent without TLS")
 	}
 	if secret, ok := cay.SecretPlaceholder(ref); ok {
-		return w.secret(ctx, v.flow.guest.team, secret)
+		got, err := w.secret(ctx, v.flow.guest.team, secret)
+		if err == nil && w.p.cfg.OnSecret != nil {
+			w.p.cfg.OnSecret(v.flow.guest.team, v.flow.guest.sandbox, secret, host)
+		}
+		return got, err
 	}
 	if name, ok := cay.IdentityPlaceholder(ref); ok {
 		return w.identity(v.flow.guest, name)
