@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"crypto/sha256"
+	"database/sql"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // BenchmarkLife is the cost of a short life's records: the key, the template,
@@ -69,4 +71,51 @@ func processorTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	must(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkUsageOfAYear sums up a year of a team with a million sandboxes: 200
+// accounts that used something in each hour, and 800 in each day.
+func BenchmarkUsageOfAYear(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "cay.db")
+	must(b, openAt(b, path).Close())
+	db, err := sql.Open("sqlite", path)
+	must(b, err)
+	for _, text := range []string{
+		`INSERT INTO usage_accounts WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)
+		SELECT i, 'team', 'key' || (i % 10), 'template' || (i % 5), '{"user":"' || i || '"}' FROM n`,
+		`INSERT INTO usage_rows WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 366 * 24 - 1),
+		a(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM a WHERE id < 200)
+		SELECT 'h', 'team', 1767225600000 + i * 3600000, id, 7200000, 3600000000, 1000000, 0, 1000, 1, 0, 1000 FROM n, a`,
+		`INSERT INTO usage_rows WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 365),
+		a(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM a WHERE id < 1000)
+		SELECT 'd', 'team', 1767225600000 + i * 86400000, id, 172800000, 86400000000, 24000000, 0, 24000, 24, 0, 24000 FROM n, a`,
+		`INSERT INTO usage_rows SELECT 'm', team, unixepoch(strftime('%Y-%m-01', at / 1000, 'unixepoch')) * 1000 AS month, account,
+		SUM(vcpu), SUM(memory), SUM(cpu), SUM(storage), SUM(sent), SUM(creates), SUM(build), SUM(money) FROM usage_rows WHERE span = 'd' GROUP BY month, account`,
+	} {
+		_, err := db.ExecContext(b.Context(), text)
+		must(b, err)
+	}
+	must(b, db.Close())
+	s := openAt(b, path)
+	year := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, q := range map[string]store.UsageQuery{
+		"total":   {},
+		"days":    {By: 24 * time.Hour},
+		"account": {Accounts: true},
+		"month":   {Accounts: true, From: year.AddDate(0, 6, 0), To: year.AddDate(0, 7, 0)},
+	} {
+		if q.From.IsZero() {
+			q.From, q.To = year.Add(time.Hour), year.AddDate(1, 0, 0).Add(-time.Hour) // days and hours
+		}
+		q.Team = "team"
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				rows, err := s.Usage(b.Context(), q)
+				must(b, err)
+				if len(rows) == 0 {
+					b.Fatal("nothing was used")
+				}
+			}
+		})
+	}
 }

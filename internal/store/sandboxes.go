@@ -117,7 +117,7 @@ func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Ev
 		if err != nil {
 			return err
 		}
-		return s.meter(ctx, tx, b, 1)
+		return s.meterNew(ctx, tx, b)
 	})
 }
 
@@ -176,7 +176,7 @@ func (s *SQLite) updateSandbox(ctx context.Context, tx *sql.Tx, b cay.Sandbox) e
 	if n, err := res.RowsAffected(); err != nil {
 		return err
 	} else if n != 0 {
-		return s.meter(ctx, tx, b, 0)
+		return s.meter(ctx, tx, b)
 	}
 	var recorded int64
 	err = tx.QueryRowContext(ctx, `SELECT version FROM sandboxes WHERE team = $1 AND id = $2`, b.Team, b.ID).Scan(&recorded)

@@ -279,6 +279,7 @@ type UsageRow struct {
 	At      time.Time
 	Amounts cay.Amounts
 
+	team    cay.TeamID
 	account int64
 }
 

@@ -38,45 +38,64 @@ type openUsage struct {
 // until it is.
 func metered(s cay.State) bool { return s == cay.Running || s == cay.Pausing }
 
-// meter follows a change of a sandbox's record: what ran until now is counted,
-// and what runs from now on is open.
-func (s *SQLite) meter(ctx context.Context, tx *sql.Tx, b cay.Sandbox, creates int64) error {
-	open, err := readOpen(ctx, tx, b.ID)
-	found := err == nil
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return err
-	}
-	switch now := time.Now(); {
-	case found == metered(b.State):
+// meterNew counts a new sandbox from now on, if it runs.
+func (s *SQLite) meterNew(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
+	if !metered(b.State) {
 		return nil
-	case found:
-		until := now
-		if !b.EndedAt.IsZero() && b.EndedAt.Before(now) {
-			until = b.EndedAt
-		}
-		sum := tally{}
-		if open.count(sum, b, until); len(sum) > 0 {
-			if err := s.addRows(ctx, tx, sum); err != nil {
-				return err
-			}
-		}
-		_, err = tx.ExecContext(ctx, `DELETE FROM usage_open WHERE sandbox = $1`, b.ID)
-		return errors.Join(err, countRunning(ctx, tx, b.Team, now, -1))
-	default:
-		account, err := accountOf(ctx, tx, accountFor(b))
-		if err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx,
-			`INSERT INTO usage_open (sandbox, account, since, cpus, memory_mb, creates) VALUES ($1, $2, $3, $4, $5, $6)`,
-			b.ID, account, millis(now), b.Limits.CPUs, b.Limits.MemoryMB, creates)
-		return errors.Join(err, countRunning(ctx, tx, b.Team, now, 1))
 	}
+	return openUse(ctx, tx, b, 1)
 }
 
-func readOpen(ctx context.Context, tx *sql.Tx, id cay.SandboxID) (o openUsage, err error) {
-	err = tx.QueryRowContext(ctx, `SELECT account, since, cpus, memory_mb, creates, instance, cpu, sent FROM usage_open WHERE sandbox = $1`, id).
-		Scan(&o.account, &o.since, &o.cpus, &o.memoryMB, &o.creates, &o.instance, &o.cpu, &o.sent)
+// meter follows a change of a sandbox's record: what ran until now is counted,
+// and what runs from now on is open.
+func (s *SQLite) meter(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
+	if metered(b.State) {
+		var n int
+		err := tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM usage_open WHERE sandbox = $1`, b.ID).Scan(&n)
+		if err != nil || n > 0 {
+			return err
+		}
+		return openUse(ctx, tx, b, 0)
+	}
+	open, err := scanOpen(tx.QueryRowContext(ctx, `DELETE FROM usage_open WHERE sandbox = $1 RETURNING `+openColumns, b.ID))
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	until := now
+	if !b.EndedAt.IsZero() && b.EndedAt.Before(now) {
+		until = b.EndedAt
+	}
+	sum := tally{}
+	open.count(sum, b, until)
+	if err := s.addRows(ctx, tx, sum); err != nil {
+		return err
+	}
+	return countRunning(ctx, tx, b.Team, now, -1)
+}
+
+func openUse(ctx context.Context, tx *sql.Tx, b cay.Sandbox, creates int64) error {
+	account, err := accountOf(ctx, tx, accountFor(b))
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	_, err = tx.ExecContext(ctx,
+		`INSERT INTO usage_open (sandbox, account, since, cpus, memory_mb, creates) VALUES ($1, $2, $3, $4, $5, $6)`,
+		b.ID, account, millis(now), b.Limits.CPUs, b.Limits.MemoryMB, creates)
+	if err != nil {
+		return err
+	}
+	return countRunning(ctx, tx, b.Team, now, 1)
+}
+
+const openColumns = `account, since, cpus, memory_mb, creates, instance, cpu, sent`
+
+func scanOpen(row scanner) (o openUsage, err error) {
+	err = row.Scan(&o.account, &o.since, &o.cpus, &o.memoryMB, &o.creates, &o.instance, &o.cpu, &o.sent)
 	return o, err
 }
 
@@ -127,42 +146,56 @@ func (t tally) add(team cay.TeamID, account, at int64, a cay.Amounts) {
 	t[key] = sum
 }
 
-// addRows adds amounts to the rows of their hours and days, with what they
-// cost.
+// addRows adds amounts to the rows of their hours, days and months, with what
+// they cost.
 func (s *SQLite) addRows(ctx context.Context, tx *sql.Tx, t tally) error {
 	prices, err := s.pricesNow(ctx, tx)
 	if err != nil {
 		return err
 	}
-	const text = `INSERT INTO usage_rows (span, team, at, account, ` + usageColumns + `)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (span, team, at, account) DO UPDATE SET
-vcpu = usage_rows.vcpu + $5, memory = usage_rows.memory + $6, cpu = usage_rows.cpu + $7, storage = usage_rows.storage + $8,
-sent = usage_rows.sent + $9, creates = usage_rows.creates + $10, build = usage_rows.build + $11, money = usage_rows.money + $12`
+	const values = `, $1, $%d, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+	text := `INSERT INTO usage_rows (span, team, at, account, ` + usageColumns + `) VALUES ` +
+		fmt.Sprintf(`('h'`+values+`, ('d'`+values+`, ('m'`+values, 11, 12, 13) +
+		` ON CONFLICT (span, team, at, account) DO UPDATE SET ` + additions
 	for k, a := range t {
 		a.Money = prices.CostOf(a)
-		for span, at := range map[string]int64{"h": k.at, "d": floor(k.at, day)} {
-			if _, err := tx.ExecContext(ctx, text, span, k.team, at, k.account,
-				a.VCPU, a.Memory, a.CPU, a.Storage, a.Sent, a.Creates, a.Build, a.Money); err != nil {
-				return err
-			}
+		_, err := tx.ExecContext(ctx, text, k.team, k.account, a.VCPU, a.Memory, a.CPU, a.Storage, a.Sent, a.Creates, a.Build, a.Money,
+			k.at, floor(k.at, day), monthOf(k.at))
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// countRunning notes that a team has one more or one less running.
-func countRunning(ctx context.Context, tx *sql.Tx, team cay.TeamID, now time.Time, by int64) error {
-	at := floor(millis(now), time.Minute)
-	var last, before int64
-	err := tx.QueryRowContext(ctx, `SELECT at, running FROM team_minutes WHERE team = $1 ORDER BY at DESC LIMIT 1`, team).Scan(&last, &before)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return err
+// additions adds what is inserted to the columns of a row that is there.
+var additions = func() string {
+	names := strings.Split(usageColumns, ", ")
+	for i, name := range names {
+		names[i] = name + " = usage_rows." + name + " + excluded." + name
 	}
-	running := max(0, before+by)
-	_, err = tx.ExecContext(ctx, `INSERT INTO team_minutes (team, at, running, most, starts) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (team, at) DO UPDATE SET running = $3, starts = team_minutes.starts + $5,
-most = CASE WHEN team_minutes.most > $4 THEN team_minutes.most ELSE $4 END`,
-		team, max(at, last), running, max(before, running), max(0, by))
+	return strings.Join(names, ", ")
+}()
+
+// monthOf is the beginning of the month of a time in milliseconds.
+func monthOf(ms int64) int64 {
+	y, m, _ := time.UnixMilli(ms).UTC().Date()
+	return time.Date(y, m, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
+}
+
+// countRunning notes that a team has one more or one less running. A clock that
+// went back notes it in the last minute that there is.
+func countRunning(ctx context.Context, tx *sql.Tx, team cay.TeamID, now time.Time, by int64) error {
+	_, err := tx.ExecContext(ctx, `
+INSERT INTO team_minutes (team, at, running, most, starts)
+SELECT $1, CASE WHEN l.at > $2 THEN l.at ELSE $2 END, CASE WHEN l.running + $3 < 0 THEN 0 ELSE l.running + $3 END,
+    CASE WHEN $3 > 0 THEN l.running + $3 ELSE l.running END, CASE WHEN $3 > 0 THEN 1 ELSE 0 END
+FROM (SELECT COALESCE(MAX(at), 0) AS at,
+    COALESCE((SELECT running FROM team_minutes WHERE team = $1 ORDER BY at DESC LIMIT 1), 0) AS running
+    FROM team_minutes WHERE team = $1) l WHERE true
+ON CONFLICT (team, at) DO UPDATE SET running = excluded.running, starts = team_minutes.starts + excluded.starts,
+    most = CASE WHEN team_minutes.most > excluded.most THEN team_minutes.most ELSE excluded.most END`,
+		team, floor(millis(now), time.Minute), by)
 	return err
 }
 
@@ -267,7 +300,7 @@ func (s *SQLite) CountUsage(ctx context.Context, running []cay.Sandbox) error {
 // countOpen counts a sandbox that runs on, from now on to the account that it
 // has by now: its team may have begun to meter another key of its metadata.
 func countOpen(ctx context.Context, tx *sql.Tx, sum tally, accounts map[string]int64, b cay.Sandbox, now time.Time) error {
-	open, err := readOpen(ctx, tx, b.ID)
+	open, err := scanOpen(tx.QueryRowContext(ctx, `SELECT `+openColumns+` FROM usage_open WHERE sandbox = $1`, b.ID))
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
@@ -372,49 +405,114 @@ func countKept(ctx context.Context, tx *sql.Tx, sum tally, node cay.NodeID, now 
 	return rows.Err()
 }
 
-// Usage sums amounts up.
+// Usage sums amounts up. Whole months and days are read as such where they are
+// not asked for one by one, so that a year is few rows.
 func (s *SQLite) Usage(ctx context.Context, q UsageQuery) ([]UsageRow, error) {
-	c := &conditions{}
-	var parts []string
-	part := func(span string, from, to int64) {
-		if from >= to {
-			return
+	type place struct {
+		at, account int64
+		team        cay.TeamID
+	}
+	places := map[place]int{}
+	var out []UsageRow
+	for _, part := range q.parts() {
+		rows, err := s.usagePart(ctx, q, part)
+		if err != nil {
+			return nil, err
 		}
-		where := []string{"span = '" + span + "'"}
-		if q.Team != "" {
-			where = append(where, "team = "+c.arg(q.Team))
+		for _, row := range rows {
+			key := place{millis(row.At), row.account, row.team}
+			if at, known := places[key]; known {
+				out[at].Amounts.Add(row.Amounts)
+				continue
+			}
+			places[key] = len(out)
+			out = append(out, row)
 		}
-		where = append(where, "at >= "+c.arg(from), "at < "+c.arg(to))
-		parts = append(parts, `SELECT team, at, account, `+usageColumns+` FROM usage_rows WHERE `+strings.Join(where, " AND "))
+	}
+	slices.SortFunc(out, func(a, b UsageRow) int {
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.team, b.team), cmp.Compare(a.account, b.account))
+	})
+	var accounts map[int64]cay.Account
+	var err error
+	if q.Accounts {
+		accounts, err = s.accounts(ctx, q.Team)
+	}
+	for i := range out {
+		row := &out[i]
+		if row.Account = accounts[row.account]; row.Account.Team == "" {
+			row.Account.Team = row.team
+		}
+		row.account, row.team = 0, ""
+	}
+	return out, err
+}
+
+// usagePart is rows of one span, from a time to another in milliseconds.
+type usagePart struct {
+	span     string
+	from, to int64
+}
+
+// parts divides a time into months, days and hours.
+func (q UsageQuery) parts() (out []usagePart) {
+	add := func(span string, from, to int64) {
+		if from < to {
+			out = append(out, usagePart{span, from, to})
+		}
 	}
 	from, to := floor(millis(q.From), hour), floor(millis(q.To.Add(hour-time.Millisecond)), hour)
-	if first, last := floor(from+day.Milliseconds()-1, day), floor(to, day); q.By != hour && first < last {
-		part("h", from, first)
-		part("d", first, last)
-		part("h", last, to)
+	first, last := floor(from+day.Milliseconds()-1, day), floor(to, day)
+	if q.By == hour || first >= last {
+		add("h", from, to)
+		return out
+	}
+	add("h", from, first)
+	month := monthOf(first)
+	if month < first {
+		month = time.UnixMilli(month).UTC().AddDate(0, 1, 0).UnixMilli()
+	}
+	if end := monthOf(last); q.By == 0 && month < end {
+		add("d", first, month)
+		add("m", month, end)
+		add("d", end, last)
 	} else {
-		part("h", from, to)
+		add("d", first, last)
 	}
-	if len(parts) == 0 {
-		return nil, nil
+	add("h", last, to)
+	return out
+}
+
+func (s *SQLite) usagePart(ctx context.Context, q UsageQuery, p usagePart) ([]UsageRow, error) {
+	c := &conditions{}
+	c.where = append(c.where, "span = '"+p.span+"'")
+	team, at, account := "''", "0", "0"
+	groups := []string{}
+	if q.Team != "" {
+		c.where = append(c.where, "team = "+c.arg(q.Team))
+	} else {
+		team, groups = "team", append(groups, "team")
 	}
-	at, account := "0", "0"
-	if q.By != 0 {
-		at = fmt.Sprintf("at - at %% %d", q.By.Milliseconds())
+	c.where = append(c.where, "at >= "+c.arg(p.from), "at < "+c.arg(p.to))
+	switch {
+	case q.By == hour, q.By == day && p.span == "d":
+		at, groups = "at", append(groups, "at")
+	case q.By == day:
+		at = fmt.Sprintf("at - at %% %d", day.Milliseconds())
+		groups = append(groups, at)
 	}
 	if q.Accounts {
-		account = "account"
+		account, groups = "account", append(groups, "account")
 	}
-	text := `SELECT team, ` + at + ` AS moment, ` + account + ` AS who, ` + sums() + ` FROM (` + strings.Join(parts, " UNION ALL ") +
-		`) r GROUP BY team, moment, who ORDER BY moment, team, who`
+	text := `SELECT ` + team + `, ` + at + `, ` + account + `, ` + sums() + ` FROM usage_rows WHERE ` + strings.Join(c.where, " AND ")
+	if len(groups) > 0 {
+		text += ` GROUP BY ` + strings.Join(groups, ", ")
+	} else {
+		text += ` HAVING COUNT(*) > 0`
+	}
 	rows, err := s.r.QueryContext(ctx, text, c.args...)
 	out, err := collect(rows, err, scanUsage)
-	if err != nil || !q.Accounts {
-		return out, err
-	}
-	accounts, err := s.accounts(ctx, q.Team)
 	for i := range out {
-		out[i].Account = accounts[out[i].account]
+		out[i].team = cmp.Or(out[i].team, q.Team)
 	}
 	return out, err
 }
@@ -430,7 +528,7 @@ func sums() string {
 func scanUsage(row scanner) (r UsageRow, err error) {
 	var at int64
 	a := &r.Amounts
-	err = row.Scan(&r.Account.Team, &at, &r.account, &a.VCPU, &a.Memory, &a.CPU, &a.Storage, &a.Sent, &a.Creates, &a.Build, &a.Money)
+	err = row.Scan(&r.team, &at, &r.account, &a.VCPU, &a.Memory, &a.CPU, &a.Storage, &a.Sent, &a.Creates, &a.Build, &a.Money)
 	r.At = fromMillis(at)
 	return r, err
 }
@@ -478,9 +576,9 @@ func (s *SQLite) PruneUsage(ctx context.Context, before, minutes time.Time) (int
 	teams, err := collect(rows, err, func(row scanner) (id cay.TeamID, err error) { return id, row.Scan(&id) })
 	sum := 0
 	for _, team := range teams {
-		for _, span := range []string{"h", "d"} {
+		for span, until := range map[string]int64{"h": floor(millis(before), day), "d": floor(millis(before), day), "m": monthOf(millis(before))} {
 			n, gone := s.inBatches(ctx, `DELETE FROM usage_rows WHERE (span, team, at, account) IN
-(SELECT span, team, at, account FROM usage_rows WHERE span = $1 AND team = $2 AND at < $3 LIMIT $4)`, span, team, floor(millis(before), day))
+(SELECT span, team, at, account FROM usage_rows WHERE span = $1 AND team = $2 AND at < $3 LIMIT $4)`, span, team, until)
 			sum, err = sum+n, errors.Join(err, gone)
 		}
 		_, gone := s.inBatches(ctx, `DELETE FROM team_minutes WHERE team = $1 AND at IN
@@ -493,7 +591,7 @@ func (s *SQLite) PruneUsage(ctx context.Context, before, minutes time.Time) (int
 func (s *SQLite) pruneAccounts(ctx context.Context, team cay.TeamID) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM usage_accounts WHERE team = $1
-AND id NOT IN (SELECT account FROM usage_rows WHERE span = 'd' AND team = $1)
+AND id NOT IN (SELECT account FROM usage_rows WHERE span = 'm' AND team = $1)
 AND id NOT IN (SELECT account FROM usage_open) AND id NOT IN (SELECT account FROM usage_kept)`, team)
 		return err
 	})

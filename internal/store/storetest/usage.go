@@ -55,6 +55,10 @@ func testUsage(t *testing.T, s store.Store) {
 	} {
 		same(t, fmt.Sprintf("the sum from %v to %v", want.from, want.to), sum(want.from, want.to), want.n)
 	}
+	add(team.ID, "k", noon.AddDate(0, 1, 20), 1<<20)
+	add(team.ID, "k", noon.AddDate(0, 2, 20), 1<<21)
+	same(t, "months, days and hours", sum(-36*time.Hour, noon.AddDate(0, 2, 21).Sub(noon)), 1131+int64(1<<20)+int64(1<<21))
+	same(t, "a month without its beginning and what follows", sum(24*time.Hour, noon.AddDate(0, 2, 0).Sub(noon)), 1000+int64(1<<20))
 	type row struct {
 		Key cay.KeyID
 		At  time.Duration
@@ -84,8 +88,13 @@ func testUsage(t *testing.T, s store.Store) {
 	n, err := s.PruneUsage(ctx, noon.Add(36*time.Hour), noon)
 	noError(t, err)
 	same(t, "the rows that were pruned", n, 4+3+2) // hours and days of two accounts, and of another team
-	same(t, "what is left", usageOf(t, s, team.ID).Creates, int64(1000))
-	same(t, "what is left of another team", usageOf(t, s, other.ID).Creates, int64(0))
+	same(t, "what is left", []int64{sum(-36*time.Hour, 12*time.Hour), sum(-36*time.Hour, 72*time.Hour)}, []int64{0, 1000})
+	same(t, "all months", usageOf(t, s, team.ID).Creates, 1131+int64(1<<20)+int64(1<<21))
+	n, err = s.PruneUsage(ctx, noon.AddDate(0, 1, 0), noon)
+	noError(t, err)
+	same(t, "the rows that were pruned in the next month", n, 2+3) // a day and an hour, and months
+	same(t, "what is left then", usageOf(t, s, team.ID).Creates, int64(1<<20)+int64(1<<21))
+	same(t, "what is left of another team", usageOf(t, s, other.ID), cay.Amounts{})
 }
 
 // A sandbox is counted with the changes of its record.
