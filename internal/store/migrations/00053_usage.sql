@@ -1,5 +1,5 @@
--- What teams use: rows by hour ('h') and by day ('d'), of each account, which is
--- a team's key, template and metered metadata. usage_open has the sandboxes that
+-- What teams use: rows by hour ('h'), day ('d') and month ('m'), of each account,
+-- which is a team's key, template and metered metadata. usage_open has the sandboxes that
 -- run, and since when each is not counted yet; 0 means since the next look.
 -- Amounts are in the raw units of cay.Amounts.
 
@@ -41,7 +41,7 @@ CREATE TABLE usage_kept (
 CREATE TABLE usage_rows (
     span    TEXT NOT NULL,
     team    TEXT NOT NULL,
-    at      BIGINT NOT NULL, -- the beginning of the hour or day
+    at      BIGINT NOT NULL, -- the beginning of the hour, day or month
     account BIGINT NOT NULL,
     vcpu    BIGINT NOT NULL,
     memory  BIGINT NOT NULL,
