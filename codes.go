@@ -1,6 +1,9 @@
 package cay
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // The codes of errors: an error's Code is one of these or empty. Each has an
 // entry in Codes, which docs/use/errors.md is rendered from.
@@ -20,6 +23,20 @@ const (
 	CodeKeyInProgress = "idempotency_in_progress"
 	CodeKeyUnknown    = "idempotency_outcome_unknown"
 	CodeKeyEnded      = "idempotency_key_ended"
+
+	CodeLoginFailed    = "login_failed"
+	CodeLoginUnknown   = "login_unknown"
+	CodeLoginRefused   = "login_refused"
+	CodeSessionEnded   = "session_ended"
+	CodeProviderDown   = "login_provider_down"
+	CodeLoginRate      = "login_rate_limited"
+	CodeTokenInvalid   = "token_invalid"
+	CodeTokenSignature = "token_signature_wrong"
+	CodeTokenAudience  = "token_audience_wrong"
+	CodeTokenExpired   = "token_expired"
+	CodeTokenEarly     = "token_not_yet_valid"
+	CodeTokenReplayed  = "token_replayed"
+	CodeTokenRefused   = "token_refused"
 
 	CodeGone  = "route_gone"
 	CodeScope = "scope_missing"
@@ -89,7 +106,51 @@ func Kinds() []KindInfo {
 // Codes lists all codes. Errors of a code may be of another kind than the one
 // named here where the code is a detail of a step that failed.
 func Codes() []CodeInfo {
-	return append(sandboxCodes(), requestCodes()...)
+	return slices.Concat(sandboxCodes(), requestCodes(), loginCodes())
+}
+
+func loginCodes() []CodeInfo {
+	return []CodeInfo{
+		{Code: CodeLoginFailed, Kind: Unauthenticated,
+			Meaning: "A login did not come to its end: the provider refused it, or the answer belongs to another login or another browser.",
+			Cure:    "Begin the login again."},
+		{Code: CodeLoginUnknown, Kind: NotFound,
+			Meaning: "There is no such login: it is over, it took longer than ten minutes, or the server was started meanwhile.",
+			Cure:    "Begin the login again."},
+		{Code: CodeLoginRefused, Kind: Denied,
+			Meaning: "The person is known to the login provider, and may not log in here; the message says why.",
+			Cure:    "Ask the operator of this server: the rules for logins decide, and a person may be disabled."},
+		{Code: CodeSessionEnded, Kind: Unauthenticated,
+			Meaning: "The session is over: logged out, ended by an admin, unused for 12 hours, or 7 days old.",
+			Cure:    "Log in again: `cay login`."},
+		{Code: CodeProviderDown, Kind: Unavailable, Retry: Retry{true, 5 * time.Second},
+			Meaning: "The provider of logins cannot be reached, or does not answer as one should. API keys and sessions go on working.",
+			Cure:    "Try again, or ask the operator of this server."},
+		{Code: CodeLoginRate, Kind: Exhausted, Retry: Retry{true, 30 * time.Second},
+			Meaning: "One address has asked for too many logins or exchanges within a minute.",
+			Cure:    "Wait a minute."},
+		{Code: CodeTokenInvalid, Kind: Unauthenticated,
+			Meaning: "The token for an exchange cannot be read, has no end, or comes from an issuer that this server does not know.",
+			Cure:    "Send an ID token of an issuer that the server's operator has named."},
+		{Code: CodeTokenSignature, Kind: Unauthenticated,
+			Meaning: "The token is not signed by a key of its issuer.",
+			Cure:    "Send the token as the issuer gave it."},
+		{Code: CodeTokenAudience, Kind: Unauthenticated,
+			Meaning: "The token was made for another audience.",
+			Cure:    "Ask the issuer for the audience that the message names."},
+		{Code: CodeTokenExpired, Kind: Unauthenticated,
+			Meaning: "The token's time is over, by more than a minute.",
+			Cure:    "Ask the issuer for a new one; set the clocks of both machines."},
+		{Code: CodeTokenEarly, Kind: Unauthenticated,
+			Meaning: "The token's time has not come, by more than a minute.",
+			Cure:    "Set the clocks of both machines."},
+		{Code: CodeTokenReplayed, Kind: Unauthenticated,
+			Meaning: "The token was exchanged before.",
+			Cure:    "Ask the issuer for a new one for each exchange."},
+		{Code: CodeTokenRefused, Kind: Denied,
+			Meaning: "The token is good, and no rule of this server's takes its claims.",
+			Cure:    "Compare the claims that the message names with the rules of the operator."},
+	}
 }
 
 func sandboxCodes() []CodeInfo {

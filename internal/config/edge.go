@@ -42,9 +42,11 @@ type Edge struct {
 	Paths string `yaml:"paths"`
 	// PublicURL is the address of the API for those who are told one.
 	PublicURL string `yaml:"url"`
+	// Login is how people log in.
+	Login `yaml:",inline"`
 }
 
-var edgeVariables = []Variable{
+var edgeVariables = slices.Concat([]Variable{
 	{"CAY_TLS", "tls", "TLS on the one port: off, files, local (see cay cert) or acme [files where CAY_TLS_CERT is set, local on localhost without a domain, else off]",
 		func(c *Config, v string) error { c.TLS = v; return nil }},
 	{"CAY_TLS_CERT", "tlsCert", "certificate, PEM, its issuers after it; may be renewed in place",
@@ -69,7 +71,7 @@ var edgeVariables = []Variable{
 		func(c *Config, v string) error { c.PublicURL = v; return nil }},
 	{"CAY_PATHS", "paths", "sandboxes at /s/<id>/<port>/: on or off [on without a domain]",
 		func(c *Config, v string) error { c.Paths = v; return nil }},
-}
+}, loginVariables)
 
 // TLSMode is the way in which the port speaks TLS.
 func (c Config) TLSMode() string {
@@ -191,9 +193,7 @@ func (c Config) edgeProblems() []error {
 	case mode == TLSACME && (c.Domain == "" || c.ACMEDNS == ""):
 		out = append(out, cay.Errorf(cay.Invalid, "TLS by ACME wants a domain, and who sets its DNS records").WithHint("set CAY_DOMAIN and CAY_ACME_DNS"))
 	}
-	if err := c.urlProblem(); err != nil {
-		out = append(out, err)
-	}
+	out = append(append(out, c.urlProblem()), c.loginProblems()...)
 	if !slices.Contains([]string{"", "on", "off"}, c.Paths) {
 		out = append(out, cay.Errorf(cay.Invalid, "paths %q is neither on nor off", c.Paths))
 	}

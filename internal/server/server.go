@@ -20,6 +20,7 @@ import (
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/control/audit"
+	"github.com/cay-run/cay/internal/control/logins"
 	"github.com/cay-run/cay/internal/edge/certs"
 	"github.com/cay-run/cay/internal/edge/proxy"
 	"github.com/cay-run/cay/internal/edge/sshd"
@@ -79,6 +80,7 @@ type Server struct {
 	firstKey string
 	tokensOf *auth.Tokens
 	auth     *auth.Auth
+	logins   *logins.Logins
 	// adminToken opens all teams.
 	adminToken string
 

@@ -26,6 +26,7 @@ type Store interface {
 	AccessTokens
 	SSHKeys
 	TeamLimits
+	Logins
 	Secrets
 	Usage
 	Budgets
@@ -125,6 +126,13 @@ type AccessTokens interface {
 	// AccessTokens lists a person's tokens, oldest first.
 	AccessTokens(ctx context.Context, person cay.PersonID) ([]cay.AccessToken, error)
 	RemoveAccessToken(ctx context.Context, person cay.PersonID, id string) error
+}
+
+// Logins are how people and programs prove who they are by what others say.
+type Logins interface {
+	// UseToken records that a token was used, by its digest, and forgets those
+	// that are over. Conflict means that it was used before.
+	UseToken(ctx context.Context, digest [32]byte, now, until time.Time) error
 }
 
 // SSHKeys are the public keys that open a team's sandboxes.

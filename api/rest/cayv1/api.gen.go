@@ -975,6 +975,15 @@ type ConnectSSHParams struct {
 	Upgrade *Upgrade `json:"Upgrade,omitempty"`
 }
 
+// ExchangeTokenJSONBody defines parameters for ExchangeToken.
+type ExchangeTokenJSONBody struct {
+	// Team The name of a team, where rules of more than one take the token; else the first rule's.
+	Team *string `json:"team,omitempty"`
+
+	// Token The token, a signed JWT of at most 16 KiB.
+	Token string `json:"token"`
+}
+
 // GetUsageParams defines parameters for GetUsage.
 type GetUsageParams struct {
 	// From The beginning, rounded down to an hour; the beginning of this month unless given.
@@ -1059,6 +1068,9 @@ type RollbackSandboxJSONRequestBody RollbackSandboxJSONBody
 
 // AddSSHKeyJSONRequestBody defines body for AddSSHKey for application/json ContentType.
 type AddSSHKeyJSONRequestBody = NewSSHKey
+
+// ExchangeTokenJSONRequestBody defines body for ExchangeToken for application/json ContentType.
+type ExchangeTokenJSONRequestBody ExchangeTokenJSONBody
 
 // SetUsageLabelsJSONRequestBody defines body for SetUsageLabels for application/json ContentType.
 type SetUsageLabelsJSONRequestBody = UsageLabels
@@ -1266,6 +1278,9 @@ type ServerInterface interface {
 
 	// (GET /cay/v1/templates/{name}/export)
 	ExportTemplate(w http.ResponseWriter, r *http.Request, name string)
+
+	// (POST /cay/v1/token-exchange)
+	ExchangeToken(w http.ResponseWriter, r *http.Request)
 
 	// (GET /cay/v1/usage)
 	GetUsage(w http.ResponseWriter, r *http.Request, params GetUsageParams)
@@ -1617,6 +1632,11 @@ func (_ Unimplemented) RemoveSSHKey(w http.ResponseWriter, r *http.Request, keyI
 
 // (GET /cay/v1/templates/{name}/export)
 func (_ Unimplemented) ExportTemplate(w http.ResponseWriter, r *http.Request, name string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/token-exchange)
+func (_ Unimplemented) ExchangeToken(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -3687,6 +3707,20 @@ func (siw *ServerInterfaceWrapper) ExportTemplate(w http.ResponseWriter, r *http
 	handler.ServeHTTP(w, r)
 }
 
+// ExchangeToken operation middleware
+func (siw *ServerInterfaceWrapper) ExchangeToken(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ExchangeToken(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetUsage operation middleware
 func (siw *ServerInterfaceWrapper) GetUsage(w http.ResponseWriter, r *http.Request) {
 
@@ -4061,6 +4095,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Patch(options.BaseURL+"/cay/v1/api-keys/{keyID}", wrapper.UpdateAPIKey)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/token-exchange", wrapper.ExchangeToken)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/events", wrapper.ListEvents)
@@ -5825,6 +5862,28 @@ func (response ExportTemplate200ApplicationZstdResponse) VisitExportTemplateResp
 	return err
 }
 
+type ExchangeTokenRequestObject struct {
+	Body *ExchangeTokenJSONRequestBody
+}
+
+type ExchangeTokenResponseObject interface {
+	VisitExchangeTokenResponse(w http.ResponseWriter) error
+}
+
+type ExchangeToken201JSONResponse APIKey
+
+func (response ExchangeToken201JSONResponse) VisitExchangeTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetUsageRequestObject struct {
 	Params GetUsageParams
 }
@@ -6169,6 +6228,9 @@ type StrictServerInterface interface {
 
 	// (GET /cay/v1/templates/{name}/export)
 	ExportTemplate(ctx context.Context, request ExportTemplateRequestObject) (ExportTemplateResponseObject, error)
+
+	// (POST /cay/v1/token-exchange)
+	ExchangeToken(ctx context.Context, request ExchangeTokenRequestObject) (ExchangeTokenResponseObject, error)
 
 	// (GET /cay/v1/usage)
 	GetUsage(ctx context.Context, request GetUsageRequestObject) (GetUsageResponseObject, error)
@@ -8076,6 +8138,37 @@ func (sh *strictHandler) ExportTemplate(w http.ResponseWriter, r *http.Request, 
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ExportTemplateResponseObject); ok {
 		if err := validResponse.VisitExportTemplateResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ExchangeToken operation middleware
+func (sh *strictHandler) ExchangeToken(w http.ResponseWriter, r *http.Request) {
+	var request ExchangeTokenRequestObject
+
+	var body ExchangeTokenJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ExchangeToken(ctx, request.(ExchangeTokenRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ExchangeToken")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ExchangeTokenResponseObject); ok {
+		if err := validResponse.VisitExchangeTokenResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/cay-run/cay/internal/control/builds"
 	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/control/lifecycle"
+	"github.com/cay-run/cay/internal/control/logins"
 	"github.com/cay-run/cay/internal/control/usage"
 	"github.com/cay-run/cay/internal/control/webhooks"
 	"github.com/cay-run/cay/internal/edge/rates"
@@ -44,6 +45,7 @@ type Config struct {
 	Builds    *builds.Queue
 	Usage     *usage.Meter
 	Accounts  *accounts.Accounts
+	Logins    *logins.Logins
 	Webhooks  *webhooks.Hooks
 	Auth      *auth.Auth
 	Domain    string
@@ -91,6 +93,8 @@ type server struct {
 	builds    *builds.Queue
 	usage     *usage.Meter
 	accounts  *accounts.Accounts
+	logins    *logins.Logins
+	pace      pace
 	webhooks  *webhooks.Hooks
 	auth      *auth.Auth
 	domain    string
@@ -113,6 +117,7 @@ var _ e2b.StrictServerInterface = (*server)(nil)
 func New(cfg Config) http.Handler {
 	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, usage: cfg.Usage, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
+	s.logins = cfg.Logins
 	s.defaults, s.webhooks, s.audit = cfg.Defaults, cfg.Webhooks, cfg.Audit
 	if cfg.Limits != nil {
 		s.rates = rates.New(cfg.Limits)
@@ -211,7 +216,7 @@ func teamOf(ctx context.Context) cay.TeamID { return callerOf(ctx).Team }
 
 func (s *server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/health" {
+		if r.URL.Path == "/health" || isOpen(r) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -27,6 +27,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"People", testPeople},
 		{"Keys", testKeys},
 		{"Limits", testLimits},
+		{"UsedTokens", testUsedTokens},
 		{"Secrets", testSecrets},
 		{"SSHKeys", testSSHKeys},
 		{"Templates", testTemplates},

@@ -1,0 +1,45 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/api/rest/cayv1"
+	"github.com/cay-run/cay/internal/trail"
+)
+
+// openRoutes are asked by those who have no credential of this server yet.
+var openRoutes = map[string]bool{
+	"POST /cay/v1/token-exchange": true,
+}
+
+func isOpen(r *http.Request) bool { return openRoutes[r.Method+" "+r.URL.Path] }
+
+// maxExchanges is how many exchanges an address may ask for in a minute.
+const maxExchanges = 60
+
+// paced bounds how often a stranger asks.
+func (s *server) paced(ctx context.Context, what string, most int) (*cay.Origin, error) {
+	from := trail.OriginOf(ctx)
+	address := ""
+	if from != nil {
+		address = from.Address
+	}
+	return from, s.pace.take(what, address, most)
+}
+
+// ExchangeToken gives a key for a token of another issuer.
+func (o own) ExchangeToken(ctx context.Context, r cayv1.ExchangeTokenRequestObject) (cayv1.ExchangeTokenResponseObject, error) {
+	from, err := o.paced(ctx, "exchanges of tokens", maxExchanges)
+	if err != nil {
+		return nil, err
+	}
+	key, record, err := o.logins.Exchange(ctx, r.Body.Token, value(r.Body.Team, ""), from)
+	if err != nil {
+		return nil, err
+	}
+	out := wireAPIKey(record)
+	out.Key = &key
+	return cayv1.ExchangeToken201JSONResponse(out), nil
+}
