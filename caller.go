@@ -13,7 +13,9 @@ type Caller struct {
 	Key    KeyID    // empty for a person, and when a part of the server asks
 	Person PersonID // empty for a key, and when a part of the server asks
 	Name   string   // of the key or the person, for records
-	Scopes Scopes
+	// Session is the person's, where it is a session that the request carries.
+	Session SessionID
+	Scopes  Scopes
 	Bounds *KeyBounds // what keeps a key besides its scopes; nil for nothing
 	From   *Origin    // where the request came from; nil when a part of the server asks
 }

@@ -51,6 +51,9 @@ func (a *Auth) Caller(ctx context.Context, p Presented) (cay.Caller, error) {
 		return a.inTeam(ctx, cay.Caller{Scopes: cay.AllScopes}, p.Team)
 	}
 	key := p.Key
+	if key == "" && IsSession(p.Bearer) {
+		return a.sessionCaller(ctx, p.Bearer, p.Team)
+	}
 	if key == "" && isAccessToken(p.Bearer) {
 		return a.tokenCaller(ctx, p.Bearer, p.Team)
 	}

@@ -32,6 +32,9 @@ type Store interface {
 	Person(ctx context.Context, id cay.PersonID) (cay.Person, error)
 	Memberships(ctx context.Context, person cay.PersonID) ([]cay.Member, error)
 	AccessTokenByHash(ctx context.Context, hash [32]byte) (cay.AccessToken, error)
+	SessionByHash(ctx context.Context, hash [32]byte) (cay.Session, error)
+	Session(ctx context.Context, id cay.SessionID) (cay.Session, error)
+	UseSession(ctx context.Context, id cay.SessionID, now time.Time) error
 	AddSSHKey(ctx context.Context, key cay.SSHKey) error
 	SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error)
 	SSHKeyOpens(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error)

@@ -52,6 +52,16 @@ func (a *Auth) still(ctx context.Context, who cay.Caller) (until time.Time, ok b
 		}
 		until = record.ExpiresAt
 	}
+	if who.Session != "" {
+		x, err := a.store.Session(ctx, who.Session)
+		if cay.KindOf(err) == cay.NotFound || err == nil && !time.Now().Before(x.Ends()) {
+			return until, false
+		}
+		// A stream does not use the session, and may last as long as it can.
+		if until = x.CreatedAt.Add(cay.SessionMost); err != nil {
+			until = time.Time{}
+		}
+	}
 	if who.Person != "" {
 		_, err := a.PersonCaller(ctx, who.Person, string(who.Team))
 		return until, err == nil || cay.KindOf(err) == cay.Unavailable || cay.KindOf(err) == cay.Internal
@@ -84,6 +94,11 @@ func (a *Auth) EndKey(id cay.KeyID) {
 // all for an empty one.
 func (a *Auth) EndPerson(id cay.PersonID, team cay.TeamID) {
 	a.EndUses(func(who cay.Caller) bool { return who.Person == id && (team == "" || who.Team == team) })
+}
+
+// EndSession ends what goes on by means of a session.
+func (a *Auth) EndSession(id cay.SessionID) {
+	a.EndUses(func(who cay.Caller) bool { return who.Session == id })
 }
 
 // EndTeam ends what goes on in a team, but for an operator's.

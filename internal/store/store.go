@@ -27,6 +27,7 @@ type Store interface {
 	SSHKeys
 	TeamLimits
 	Logins
+	Sessions
 	Secrets
 	Usage
 	Budgets
@@ -133,6 +134,29 @@ type Logins interface {
 	// UseToken records that a token was used, by its digest, and forgets those
 	// that are over. Conflict means that it was used before.
 	UseToken(ctx context.Context, digest [32]byte, now, until time.Time) error
+	// PersonOf finds the person whom an issuer knows by a subject; BindPerson
+	// records it: once for each issuer.
+	PersonOf(ctx context.Context, issuer, subject string) (cay.PersonID, error)
+	BindPerson(ctx context.Context, issuer, subject string, person cay.PersonID) error
+	// LoginTeams lists the teams in which a person is by a rule of logins;
+	// SetLoginTeams replaces them.
+	LoginTeams(ctx context.Context, person cay.PersonID) ([]cay.TeamID, error)
+	SetLoginTeams(ctx context.Context, person cay.PersonID, teams []cay.TeamID) error
+}
+
+// Sessions are logins of people. Those that are over may still be found.
+type Sessions interface {
+	// AddSession records a session; its id and its hash must be new.
+	AddSession(ctx context.Context, x cay.Session) error
+	SessionByHash(ctx context.Context, hash [32]byte) (cay.Session, error)
+	Session(ctx context.Context, id cay.SessionID) (cay.Session, error)
+	// Sessions lists a person's sessions, the newest first.
+	Sessions(ctx context.Context, person cay.PersonID) ([]cay.Session, error)
+	// UseSession notes that a session was used. One that is gone is no error.
+	UseSession(ctx context.Context, id cay.SessionID, now time.Time) error
+	RemoveSession(ctx context.Context, person cay.PersonID, id cay.SessionID) error
+	// PruneSessions forgets the sessions that are over.
+	PruneSessions(ctx context.Context, now time.Time) error
 }
 
 // SSHKeys are the public keys that open a team's sandboxes.

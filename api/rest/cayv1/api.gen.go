@@ -454,6 +454,19 @@ type LimitUse struct {
 	Used *int64 `json:"used,omitempty"`
 }
 
+// Me defines model for Me.
+type Me struct {
+	Email string  `json:"email"`
+	ID    string  `json:"id"`
+	Name  *string `json:"name,omitempty"`
+	Teams []struct {
+		Disabled *bool  `json:"disabled,omitempty"`
+		ID       string `json:"id"`
+		Name     string `json:"name"`
+		Role     string `json:"role"`
+	} `json:"teams"`
+}
+
 // Member defines model for Member.
 type Member struct {
 	AddedAt  time.Time `json:"addedAt"`
@@ -598,6 +611,26 @@ type SSHServer struct {
 	Listen *string `json:"listen,omitempty"`
 }
 
+// Session defines model for Session.
+type Session struct {
+	// Address From where the login was begun.
+	Address *string `json:"address,omitempty"`
+
+	// Agent By which program.
+	Agent     *string   `json:"agent,omitempty"`
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Current It is the one that asks.
+	Current *bool `json:"current,omitempty"`
+
+	// ExpiresAt If it is not used any more: 12 hours after its last use, at most 7 days after its begin.
+	ExpiresAt time.Time `json:"expiresAt"`
+	ID        string    `json:"id"`
+
+	// UsedAt To the minute.
+	UsedAt time.Time `json:"usedAt"`
+}
+
 // Team defines model for Team.
 type Team struct {
 	CreatedAt  time.Time  `json:"createdAt"`
@@ -729,6 +762,9 @@ type PersonID = string
 // SandboxID defines model for sandboxID.
 type SandboxID = string
 
+// SessionID defines model for sessionID.
+type SessionID = string
+
 // TeamRef defines model for teamRef.
 type TeamRef = string
 
@@ -758,6 +794,9 @@ type Audit = AuditPage
 
 // Events defines model for Events.
 type Events = EventPage
+
+// Sessions defines model for Sessions.
+type Sessions = []Session
 
 // ListAllAuditParams defines parameters for ListAllAudit.
 type ListAllAuditParams struct {
@@ -914,6 +953,24 @@ type ImportImageParams struct {
 	Name *string `form:"name,omitempty" json:"name,omitempty"`
 }
 
+// BeginLoginJSONBody defines parameters for BeginLogin.
+type BeginLoginJSONBody struct {
+	// Challenge SHA-256 of a secret that the program keeps, in base64url without padding.
+	Challenge string `json:"challenge"`
+
+	// Return A page of the console to which the browser is sent in the end, with `#login=…&ticket=…`; the person is asked nothing then.
+	Return *string `json:"return,omitempty"`
+}
+
+// RedeemLoginJSONBody defines parameters for RedeemLogin.
+type RedeemLoginJSONBody struct {
+	// Ticket That the browser brought to `return`.
+	Ticket *string `json:"ticket,omitempty"`
+
+	// Verifier The secret of the challenge.
+	Verifier string `json:"verifier"`
+}
+
 // AddMemberJSONBody defines parameters for AddMember.
 type AddMemberJSONBody struct {
 	Email string `json:"email"`
@@ -1042,6 +1099,12 @@ type ForkCheckpointJSONRequestBody ForkCheckpointJSONBody
 // PullImageJSONRequestBody defines body for PullImage for application/json ContentType.
 type PullImageJSONRequestBody = ImagePull
 
+// BeginLoginJSONRequestBody defines body for BeginLogin for application/json ContentType.
+type BeginLoginJSONRequestBody BeginLoginJSONBody
+
+// RedeemLoginJSONRequestBody defines body for RedeemLogin for application/json ContentType.
+type RedeemLoginJSONRequestBody RedeemLoginJSONBody
+
 // AddMemberJSONRequestBody defines body for AddMember for application/json ContentType.
 type AddMemberJSONRequestBody AddMemberJSONBody
 
@@ -1095,6 +1158,15 @@ type ServerInterface interface {
 
 	// (POST /cay/v1/admin/people/{personID}/access-tokens)
 	AdminCreateAccessToken(w http.ResponseWriter, r *http.Request, personID PersonID)
+
+	// (DELETE /cay/v1/admin/people/{personID}/sessions)
+	AdminEndSessions(w http.ResponseWriter, r *http.Request, personID PersonID)
+
+	// (GET /cay/v1/admin/people/{personID}/sessions)
+	AdminListSessions(w http.ResponseWriter, r *http.Request, personID PersonID)
+
+	// (DELETE /cay/v1/admin/people/{personID}/sessions/{sessionID})
+	AdminEndSession(w http.ResponseWriter, r *http.Request, personID PersonID, sessionID SessionID)
 
 	// (PUT /cay/v1/admin/prices)
 	SetPrices(w http.ResponseWriter, r *http.Request)
@@ -1198,6 +1270,18 @@ type ServerInterface interface {
 	// (GET /cay/v1/limits)
 	GetLimits(w http.ResponseWriter, r *http.Request)
 
+	// (POST /cay/v1/logins)
+	BeginLogin(w http.ResponseWriter, r *http.Request)
+
+	// (POST /cay/v1/logins/{loginID}/session)
+	RedeemLogin(w http.ResponseWriter, r *http.Request, loginID string)
+
+	// (POST /cay/v1/logout)
+	LogOut(w http.ResponseWriter, r *http.Request)
+
+	// (GET /cay/v1/me)
+	GetMe(w http.ResponseWriter, r *http.Request)
+
 	// (GET /cay/v1/members)
 	ListMembers(w http.ResponseWriter, r *http.Request)
 
@@ -1264,6 +1348,15 @@ type ServerInterface interface {
 	// (POST /cay/v1/sandboxes/{sandboxID}/undo)
 	UndoSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
+	// (DELETE /cay/v1/sessions)
+	EndSessions(w http.ResponseWriter, r *http.Request)
+
+	// (GET /cay/v1/sessions)
+	ListSessions(w http.ResponseWriter, r *http.Request)
+
+	// (DELETE /cay/v1/sessions/{sessionID})
+	EndSession(w http.ResponseWriter, r *http.Request, sessionID SessionID)
+
 	// (GET /cay/v1/ssh)
 	ConnectSSH(w http.ResponseWriter, r *http.Request, params ConnectSSHParams)
 
@@ -1327,6 +1420,21 @@ func (_ Unimplemented) AdminUpdatePerson(w http.ResponseWriter, r *http.Request,
 
 // (POST /cay/v1/admin/people/{personID}/access-tokens)
 func (_ Unimplemented) AdminCreateAccessToken(w http.ResponseWriter, r *http.Request, personID PersonID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/admin/people/{personID}/sessions)
+func (_ Unimplemented) AdminEndSessions(w http.ResponseWriter, r *http.Request, personID PersonID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/admin/people/{personID}/sessions)
+func (_ Unimplemented) AdminListSessions(w http.ResponseWriter, r *http.Request, personID PersonID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/admin/people/{personID}/sessions/{sessionID})
+func (_ Unimplemented) AdminEndSession(w http.ResponseWriter, r *http.Request, personID PersonID, sessionID SessionID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1500,6 +1608,26 @@ func (_ Unimplemented) GetLimits(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (POST /cay/v1/logins)
+func (_ Unimplemented) BeginLogin(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/logins/{loginID}/session)
+func (_ Unimplemented) RedeemLogin(w http.ResponseWriter, r *http.Request, loginID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/logout)
+func (_ Unimplemented) LogOut(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/me)
+func (_ Unimplemented) GetMe(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (GET /cay/v1/members)
 func (_ Unimplemented) ListMembers(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -1607,6 +1735,21 @@ func (_ Unimplemented) RollbackSandbox(w http.ResponseWriter, r *http.Request, s
 
 // (POST /cay/v1/sandboxes/{sandboxID}/undo)
 func (_ Unimplemented) UndoSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/sessions)
+func (_ Unimplemented) EndSessions(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/sessions)
+func (_ Unimplemented) ListSessions(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/sessions/{sessionID})
+func (_ Unimplemented) EndSession(w http.ResponseWriter, r *http.Request, sessionID SessionID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1874,6 +2017,93 @@ func (siw *ServerInterfaceWrapper) AdminCreateAccessToken(w http.ResponseWriter,
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.AdminCreateAccessToken(w, r, personID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminEndSessions operation middleware
+func (siw *ServerInterfaceWrapper) AdminEndSessions(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "personID" -------------
+	var personID PersonID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "personID", chi.URLParam(r, "personID"), &personID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "personID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminEndSessions(w, r, personID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminListSessions operation middleware
+func (siw *ServerInterfaceWrapper) AdminListSessions(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "personID" -------------
+	var personID PersonID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "personID", chi.URLParam(r, "personID"), &personID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "personID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminListSessions(w, r, personID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminEndSession operation middleware
+func (siw *ServerInterfaceWrapper) AdminEndSession(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "personID" -------------
+	var personID PersonID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "personID", chi.URLParam(r, "personID"), &personID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "personID", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "sessionID" -------------
+	var sessionID SessionID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sessionID", chi.URLParam(r, "sessionID"), &sessionID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sessionID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminEndSession(w, r, personID, sessionID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2931,6 +3161,74 @@ func (siw *ServerInterfaceWrapper) GetLimits(w http.ResponseWriter, r *http.Requ
 	handler.ServeHTTP(w, r)
 }
 
+// BeginLogin operation middleware
+func (siw *ServerInterfaceWrapper) BeginLogin(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.BeginLogin(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RedeemLogin operation middleware
+func (siw *ServerInterfaceWrapper) RedeemLogin(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "loginID" -------------
+	var loginID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "loginID", chi.URLParam(r, "loginID"), &loginID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "loginID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RedeemLogin(w, r, loginID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// LogOut operation middleware
+func (siw *ServerInterfaceWrapper) LogOut(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.LogOut(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetMe operation middleware
+func (siw *ServerInterfaceWrapper) GetMe(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetMe(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListMembers operation middleware
 func (siw *ServerInterfaceWrapper) ListMembers(w http.ResponseWriter, r *http.Request) {
 
@@ -3586,6 +3884,60 @@ func (siw *ServerInterfaceWrapper) UndoSandbox(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// EndSessions operation middleware
+func (siw *ServerInterfaceWrapper) EndSessions(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.EndSessions(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListSessions operation middleware
+func (siw *ServerInterfaceWrapper) ListSessions(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListSessions(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// EndSession operation middleware
+func (siw *ServerInterfaceWrapper) EndSession(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sessionID" -------------
+	var sessionID SessionID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sessionID", chi.URLParam(r, "sessionID"), &sessionID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sessionID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.EndSession(w, r, sessionID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ConnectSSH operation middleware
 func (siw *ServerInterfaceWrapper) ConnectSSH(w http.ResponseWriter, r *http.Request) {
 
@@ -4097,6 +4449,36 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Patch(options.BaseURL+"/cay/v1/api-keys/{keyID}", wrapper.UpdateAPIKey)
 	})
 	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/logins", wrapper.BeginLogin)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/logins/{loginID}/session", wrapper.RedeemLogin)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/logout", wrapper.LogOut)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/me", wrapper.GetMe)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/sessions", wrapper.EndSessions)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/sessions", wrapper.ListSessions)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/sessions/{sessionID}", wrapper.EndSession)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/admin/people/{personID}/sessions", wrapper.AdminEndSessions)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/admin/people/{personID}/sessions", wrapper.AdminListSessions)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/admin/people/{personID}/sessions/{sessionID}", wrapper.AdminEndSession)
+	})
+	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/cay/v1/token-exchange", wrapper.ExchangeToken)
 	})
 	r.Group(func(r chi.Router) {
@@ -4286,6 +4668,8 @@ type ImageProgressApplicationXNdjsonResponse struct {
 
 type MovedJSONResponse Moved
 
+type SessionsJSONResponse []Session
+
 type UsageJSONResponse Usage
 type UsageTextCsvResponse struct {
 	Body io.Reader
@@ -4403,6 +4787,61 @@ func (response AdminCreateAccessToken201JSONResponse) VisitAdminCreateAccessToke
 	return err
 }
 
+type AdminEndSessionsRequestObject struct {
+	PersonID PersonID `json:"personID"`
+}
+
+type AdminEndSessionsResponseObject interface {
+	VisitAdminEndSessionsResponse(w http.ResponseWriter) error
+}
+
+type AdminEndSessions204Response struct {
+}
+
+func (response AdminEndSessions204Response) VisitAdminEndSessionsResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type AdminListSessionsRequestObject struct {
+	PersonID PersonID `json:"personID"`
+}
+
+type AdminListSessionsResponseObject interface {
+	VisitAdminListSessionsResponse(w http.ResponseWriter) error
+}
+
+type AdminListSessions200JSONResponse struct{ SessionsJSONResponse }
+
+func (response AdminListSessions200JSONResponse) VisitAdminListSessionsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminEndSessionRequestObject struct {
+	PersonID  PersonID  `json:"personID"`
+	SessionID SessionID `json:"sessionID"`
+}
+
+type AdminEndSessionResponseObject interface {
+	VisitAdminEndSessionResponse(w http.ResponseWriter) error
+}
+
+type AdminEndSession204Response struct {
+}
+
+func (response AdminEndSession204Response) VisitAdminEndSessionResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
 type SetPricesRequestObject struct {
 	Body *SetPricesJSONRequestBody
 }
@@ -4430,20 +4869,6 @@ type AdminListTeamsRequestObject struct {
 
 type AdminListTeamsResponseObject interface {
 	VisitAdminListTeamsResponse(w http.ResponseWriter) error
-}
-
-type AdminListTeams200JSONResponse []Team
-
-func (response AdminListTeams200JSONResponse) VisitAdminListTeamsResponse(w http.ResponseWriter) error {
-
-	var buf bytes.Buffer
-	if err := json.NewEncoder(&buf).Encode(response); err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(200)
-	_, err := buf.WriteTo(w)
-	return err
 }
 
 type AdminCreateTeamRequestObject struct {
@@ -5249,6 +5674,105 @@ func (response GetLimits200JSONResponse) VisitGetLimitsResponse(w http.ResponseW
 	return err
 }
 
+type BeginLoginRequestObject struct {
+	Body *BeginLoginJSONRequestBody
+}
+
+type BeginLoginResponseObject interface {
+	VisitBeginLoginResponse(w http.ResponseWriter) error
+}
+
+type BeginLogin201JSONResponse struct {
+	// Code For the person to compare, as BCDF-GHJK.
+	Code      string    `json:"code"`
+	ExpiresAt time.Time `json:"expiresAt"`
+	LoginID   string    `json:"loginID"`
+	URL       string    `json:"url"`
+}
+
+func (response BeginLogin201JSONResponse) VisitBeginLoginResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RedeemLoginRequestObject struct {
+	LoginID string `json:"loginID"`
+	Body    *RedeemLoginJSONRequestBody
+}
+
+type RedeemLoginResponseObject interface {
+	VisitRedeemLoginResponse(w http.ResponseWriter) error
+}
+
+type RedeemLogin201JSONResponse struct {
+	Person  Me      `json:"person"`
+	Session Session `json:"session"`
+	Token   string  `json:"token"`
+}
+
+func (response RedeemLogin201JSONResponse) VisitRedeemLoginResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RedeemLogin202Response struct {
+}
+
+func (response RedeemLogin202Response) VisitRedeemLoginResponse(w http.ResponseWriter) error {
+	w.WriteHeader(202)
+	return nil
+}
+
+type LogOutRequestObject struct {
+}
+
+type LogOutResponseObject interface {
+	VisitLogOutResponse(w http.ResponseWriter) error
+}
+
+type LogOut204Response struct {
+}
+
+func (response LogOut204Response) VisitLogOutResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type GetMeRequestObject struct {
+}
+
+type GetMeResponseObject interface {
+	VisitGetMeResponse(w http.ResponseWriter) error
+}
+
+type GetMe200JSONResponse Me
+
+func (response GetMe200JSONResponse) VisitGetMeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListMembersRequestObject struct {
 }
 
@@ -5745,6 +6269,58 @@ func (response UndoSandbox200JSONResponse) VisitUndoSandboxResponse(w http.Respo
 	return err
 }
 
+type EndSessionsRequestObject struct {
+}
+
+type EndSessionsResponseObject interface {
+	VisitEndSessionsResponse(w http.ResponseWriter) error
+}
+
+type EndSessions204Response struct {
+}
+
+func (response EndSessions204Response) VisitEndSessionsResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type ListSessionsRequestObject struct {
+}
+
+type ListSessionsResponseObject interface {
+	VisitListSessionsResponse(w http.ResponseWriter) error
+}
+
+type ListSessions200JSONResponse struct{ SessionsJSONResponse }
+
+func (response ListSessions200JSONResponse) VisitListSessionsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type EndSessionRequestObject struct {
+	SessionID SessionID `json:"sessionID"`
+}
+
+type EndSessionResponseObject interface {
+	VisitEndSessionResponse(w http.ResponseWriter) error
+}
+
+type EndSession204Response struct {
+}
+
+func (response EndSession204Response) VisitEndSessionResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
 type ConnectSSHRequestObject struct {
 	Params ConnectSSHParams
 }
@@ -6046,6 +6622,15 @@ type StrictServerInterface interface {
 	// (POST /cay/v1/admin/people/{personID}/access-tokens)
 	AdminCreateAccessToken(ctx context.Context, request AdminCreateAccessTokenRequestObject) (AdminCreateAccessTokenResponseObject, error)
 
+	// (DELETE /cay/v1/admin/people/{personID}/sessions)
+	AdminEndSessions(ctx context.Context, request AdminEndSessionsRequestObject) (AdminEndSessionsResponseObject, error)
+
+	// (GET /cay/v1/admin/people/{personID}/sessions)
+	AdminListSessions(ctx context.Context, request AdminListSessionsRequestObject) (AdminListSessionsResponseObject, error)
+
+	// (DELETE /cay/v1/admin/people/{personID}/sessions/{sessionID})
+	AdminEndSession(ctx context.Context, request AdminEndSessionRequestObject) (AdminEndSessionResponseObject, error)
+
 	// (PUT /cay/v1/admin/prices)
 	SetPrices(ctx context.Context, request SetPricesRequestObject) (SetPricesResponseObject, error)
 
@@ -6148,6 +6733,18 @@ type StrictServerInterface interface {
 	// (GET /cay/v1/limits)
 	GetLimits(ctx context.Context, request GetLimitsRequestObject) (GetLimitsResponseObject, error)
 
+	// (POST /cay/v1/logins)
+	BeginLogin(ctx context.Context, request BeginLoginRequestObject) (BeginLoginResponseObject, error)
+
+	// (POST /cay/v1/logins/{loginID}/session)
+	RedeemLogin(ctx context.Context, request RedeemLoginRequestObject) (RedeemLoginResponseObject, error)
+
+	// (POST /cay/v1/logout)
+	LogOut(ctx context.Context, request LogOutRequestObject) (LogOutResponseObject, error)
+
+	// (GET /cay/v1/me)
+	GetMe(ctx context.Context, request GetMeRequestObject) (GetMeResponseObject, error)
+
 	// (GET /cay/v1/members)
 	ListMembers(ctx context.Context, request ListMembersRequestObject) (ListMembersResponseObject, error)
 
@@ -6213,6 +6810,15 @@ type StrictServerInterface interface {
 
 	// (POST /cay/v1/sandboxes/{sandboxID}/undo)
 	UndoSandbox(ctx context.Context, request UndoSandboxRequestObject) (UndoSandboxResponseObject, error)
+
+	// (DELETE /cay/v1/sessions)
+	EndSessions(ctx context.Context, request EndSessionsRequestObject) (EndSessionsResponseObject, error)
+
+	// (GET /cay/v1/sessions)
+	ListSessions(ctx context.Context, request ListSessionsRequestObject) (ListSessionsResponseObject, error)
+
+	// (DELETE /cay/v1/sessions/{sessionID})
+	EndSession(ctx context.Context, request EndSessionRequestObject) (EndSessionResponseObject, error)
 
 	// (GET /cay/v1/ssh)
 	ConnectSSH(ctx context.Context, request ConnectSSHRequestObject) (ConnectSSHResponseObject, error)
@@ -6423,6 +7029,85 @@ func (sh *strictHandler) AdminCreateAccessToken(w http.ResponseWriter, r *http.R
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(AdminCreateAccessTokenResponseObject); ok {
 		if err := validResponse.VisitAdminCreateAccessTokenResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminEndSessions operation middleware
+func (sh *strictHandler) AdminEndSessions(w http.ResponseWriter, r *http.Request, personID PersonID) {
+	var request AdminEndSessionsRequestObject
+
+	request.PersonID = personID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminEndSessions(ctx, request.(AdminEndSessionsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminEndSessions")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminEndSessionsResponseObject); ok {
+		if err := validResponse.VisitAdminEndSessionsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminListSessions operation middleware
+func (sh *strictHandler) AdminListSessions(w http.ResponseWriter, r *http.Request, personID PersonID) {
+	var request AdminListSessionsRequestObject
+
+	request.PersonID = personID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminListSessions(ctx, request.(AdminListSessionsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminListSessions")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminListSessionsResponseObject); ok {
+		if err := validResponse.VisitAdminListSessionsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminEndSession operation middleware
+func (sh *strictHandler) AdminEndSession(w http.ResponseWriter, r *http.Request, personID PersonID, sessionID SessionID) {
+	var request AdminEndSessionRequestObject
+
+	request.PersonID = personID
+	request.SessionID = sessionID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminEndSession(ctx, request.(AdminEndSessionRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminEndSession")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminEndSessionResponseObject); ok {
+		if err := validResponse.VisitAdminEndSessionResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -7385,6 +8070,118 @@ func (sh *strictHandler) GetLimits(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// BeginLogin operation middleware
+func (sh *strictHandler) BeginLogin(w http.ResponseWriter, r *http.Request) {
+	var request BeginLoginRequestObject
+
+	var body BeginLoginJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.BeginLogin(ctx, request.(BeginLoginRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "BeginLogin")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(BeginLoginResponseObject); ok {
+		if err := validResponse.VisitBeginLoginResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RedeemLogin operation middleware
+func (sh *strictHandler) RedeemLogin(w http.ResponseWriter, r *http.Request, loginID string) {
+	var request RedeemLoginRequestObject
+
+	request.LoginID = loginID
+
+	var body RedeemLoginJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RedeemLogin(ctx, request.(RedeemLoginRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RedeemLogin")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RedeemLoginResponseObject); ok {
+		if err := validResponse.VisitRedeemLoginResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// LogOut operation middleware
+func (sh *strictHandler) LogOut(w http.ResponseWriter, r *http.Request) {
+	var request LogOutRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.LogOut(ctx, request.(LogOutRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "LogOut")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(LogOutResponseObject); ok {
+		if err := validResponse.VisitLogOutResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetMe operation middleware
+func (sh *strictHandler) GetMe(w http.ResponseWriter, r *http.Request) {
+	var request GetMeRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetMe(ctx, request.(GetMeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetMe")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetMeResponseObject); ok {
+		if err := validResponse.VisitGetMeResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // ListMembers operation middleware
 func (sh *strictHandler) ListMembers(w http.ResponseWriter, r *http.Request) {
 	var request ListMembersRequestObject
@@ -8005,6 +8802,80 @@ func (sh *strictHandler) UndoSandbox(w http.ResponseWriter, r *http.Request, san
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(UndoSandboxResponseObject); ok {
 		if err := validResponse.VisitUndoSandboxResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// EndSessions operation middleware
+func (sh *strictHandler) EndSessions(w http.ResponseWriter, r *http.Request) {
+	var request EndSessionsRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.EndSessions(ctx, request.(EndSessionsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "EndSessions")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(EndSessionsResponseObject); ok {
+		if err := validResponse.VisitEndSessionsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListSessions operation middleware
+func (sh *strictHandler) ListSessions(w http.ResponseWriter, r *http.Request) {
+	var request ListSessionsRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListSessions(ctx, request.(ListSessionsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListSessions")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListSessionsResponseObject); ok {
+		if err := validResponse.VisitListSessionsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// EndSession operation middleware
+func (sh *strictHandler) EndSession(w http.ResponseWriter, r *http.Request, sessionID SessionID) {
+	var request EndSessionRequestObject
+
+	request.SessionID = sessionID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.EndSession(ctx, request.(EndSessionRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "EndSession")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(EndSessionResponseObject); ok {
+		if err := validResponse.VisitEndSessionResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -11,27 +11,41 @@ import (
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/auth/oidc"
 	"github.com/cay-run/cay/internal/control/accounts"
+	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/store"
 )
 
-// Config is what Logins need. Rules and Exchanges may be empty.
+// Config is what Logins need. Without a Flow there are no logins.
 type Config struct {
 	Store     store.Store
+	Ledger    *ledger.Ledger
 	Auth      *auth.Auth
 	Accounts  *accounts.Accounts
 	Exchanges []cay.ExchangeRule
-	Log       *slog.Logger
+	// Flow is the login at the provider; Groups names the claim of groups.
+	Flow   *oidc.Flow
+	Groups string
+	Rules  []cay.LoginRule
+	// Domains are those of addresses that may log in; none means all.
+	Domains []string
+	// TrustEmail takes addresses that the provider says nothing about.
+	TrustEmail bool
+	// Pages are the origins of the console, to which browsers may be sent.
+	Pages []string
+	Log   *slog.Logger
 }
 
 // Logins carry the use cases out.
 type Logins struct {
 	cfg     Config
+	flow    *oidc.Flow
 	issuers map[string]*oidc.Provider // of exchanges, by name
+	under   attempts
 }
 
 // New returns the logins of a server.
 func New(cfg Config) *Logins {
-	l := &Logins{cfg: cfg, issuers: map[string]*oidc.Provider{}}
+	l := &Logins{cfg: cfg, flow: cfg.Flow, issuers: map[string]*oidc.Provider{}, under: attempts{all: map[string]*attempt{}}}
 	for _, r := range cfg.Exchanges {
 		if l.issuers[r.Issuer] == nil {
 			l.issuers[r.Issuer] = oidc.New(r.Issuer, nil)

@@ -1,0 +1,36 @@
+package cay
+
+import "time"
+
+// SessionID names a session. It opens nothing.
+type SessionID string
+
+// NewSessionID returns a fresh UUID.
+func NewSessionID() SessionID { return SessionID(uuid()) }
+
+// How long a session lasts: without being used, and at most.
+const (
+	SessionIdle = 12 * time.Hour
+	SessionMost = 7 * 24 * time.Hour
+)
+
+// Session is the record of a person's login. Its token is told once and never
+// stored; Hash is SHA-256 of it.
+type Session struct {
+	ID        SessionID
+	Person    PersonID
+	Hash      [32]byte
+	Agent     string // User-Agent of the login, shortened
+	Address   string // from where
+	CreatedAt time.Time
+	UsedAt    time.Time // to the minute
+}
+
+// Ends is when the session is over, if it is not used any more.
+func (s Session) Ends() time.Time {
+	idle, most := s.UsedAt.Add(SessionIdle), s.CreatedAt.Add(SessionMost)
+	if idle.Before(most) {
+		return idle
+	}
+	return most
+}
