@@ -16,8 +16,8 @@ type Caller struct {
 	// Session is the person's, where it is a session that the request carries.
 	Session SessionID
 	Scopes  Scopes
-	Bounds *KeyBounds // what keeps a key besides its scopes; nil for nothing
-	From   *Origin    // where the request came from; nil when a part of the server asks
+	Bounds  *KeyBounds // what keeps a key besides its scopes; nil for nothing
+	From    *Origin    // where the request came from; nil when a part of the server asks
 }
 
 // Origin is where a request came from.

@@ -110,6 +110,9 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 	return c, nil
 }
 
+// Ledger is what use cases elsewhere share with these.
+func (c *Control) Ledger() *ledger.Ledger { return c.ledger }
+
 // Run keeps sandboxes to their time and to budgets, carries builds out and tells
 // webhooks, until ctx ends.
 // Sandboxes go on living then.

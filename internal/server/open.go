@@ -12,7 +12,6 @@ import (
 	"github.com/cay-run/cay/internal/conns/outside"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/control/logbook"
-	"github.com/cay-run/cay/internal/control/logins"
 	"github.com/cay-run/cay/internal/edge/proxy"
 	"github.com/cay-run/cay/internal/edge/rest"
 	"github.com/cay-run/cay/internal/keys/seal"
@@ -219,9 +218,9 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.logins = logins.New(logins.Config{
-		Store: s.records, Auth: s.auth, Accounts: s.control.Accounts, Exchanges: s.cfg.TokenExchange, Log: s.log,
-	})
+	if err := s.openLogins(); err != nil {
+		return err
+	}
 	s.desk = operator.New(operator.Config{
 		Host: operator.Host(s.cfg), Team: s.team, Store: s.records, Control: s.control, Node: s.node,
 		Snapshots: s.host.Snapshots, Templates: s.templates, Builds: s.builds, Packages: s.packages,
@@ -249,8 +248,8 @@ func (s *Server) openFaces(context.Context) error {
 	face := rest.New(rest.Config{
 		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Usage: s.control.Meter, Builds: s.control.Queue, Accounts: s.control.Accounts, Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
 		Webhooks: s.control.Hooks,
-		Logins:   s.logins,
-		Dial:     s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
+		Logins:   s.logins, URL: s.cfg.URL(),
+		Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
 		Defaults: builtin.Descriptions(), Identity: s.identity, Audit: s.audit, Limits: s.control.LimitsOf,
 	})
 	s.http = &http.Server{

@@ -176,6 +176,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	s.running.Go(func() { _ = s.control.Run(work) })
+	s.running.Go(func() { s.logins.Run(work) })
 	s.running.Go(func() { s.audit.Run(work) })
 	s.running.Go(func() { s.desk.CollectAlways(work) })
 	s.running.Go(func() { s.desk.WatchDisk(work) })

@@ -4871,6 +4871,20 @@ type AdminListTeamsResponseObject interface {
 	VisitAdminListTeamsResponse(w http.ResponseWriter) error
 }
 
+type AdminListTeams200JSONResponse []Team
+
+func (response AdminListTeams200JSONResponse) VisitAdminListTeamsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type AdminCreateTeamRequestObject struct {
 	Body *AdminCreateTeamJSONRequestBody
 }

@@ -68,6 +68,7 @@ func New(issuer string, transport http.RoundTripper) *Provider {
 	if transport == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+		t.DisableKeepAlives = true // it is asked rarely
 		transport = t
 	}
 	return &Provider{issuer: issuer, client: &http.Client{Timeout: within, Transport: bounded{transport}}}

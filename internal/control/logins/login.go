@@ -187,6 +187,9 @@ func (l *Logins) Arrive(ctx context.Context, r Return) (page string, ask *Questi
 	if err == nil {
 		person, err = l.arrived(ctx, r.Code, nonce, pkce, at.from)
 	}
+	if err != nil {
+		l.refused(ctx, at, err)
+	}
 	l.under.mu.Lock()
 	defer l.under.mu.Unlock()
 	if err != nil {
@@ -203,6 +206,18 @@ func (l *Logins) Arrive(ctx context.Context, r Return) (page string, ask *Questi
 	at.ticket = rand.Text()
 	l.settle(at, nil)
 	return at.back + "#login=" + at.ID + "&ticket=" + at.ticket, nil, nil
+}
+
+// refused records a login that was refused.
+func (l *Logins) refused(ctx context.Context, at *attempt, why error) {
+	outcome := cay.OutcomeFailed
+	if cay.KindOf(why) == cay.Denied {
+		outcome = cay.OutcomeDenied
+	}
+	who := cay.Caller{From: at.from}
+	if err := l.cfg.Audit.Record(ctx, who, "session.refused", at.ID, outcome, "error", cay.CodeOf(why)); err != nil {
+		l.cfg.Log.Error("a refused login could not be recorded", "err", err)
+	}
 }
 
 // arrived trades a code for the person.
@@ -250,14 +265,21 @@ func (l *Logins) Answer(proof, browser string, yes bool) error {
 	return nil
 }
 
-// Redeem gives the program that began a login its session, once. Pending means
-// that the person is not done yet.
-func (l *Logins) Redeem(ctx context.Context, id, verifier, ticket string) (token string, x cay.Session, p cay.Person, pending bool, err error) {
+// Redeemed is a person's new session.
+type Redeemed struct {
+	Token   string // told now and never again
+	Session cay.Session
+	Me      Me
+}
+
+// Redeem gives the program that began a login its session, once. Nil means that
+// the person is not done yet.
+func (l *Logins) Redeem(ctx context.Context, id, verifier, ticket string) (*Redeemed, error) {
 	sum := sha256.Sum256([]byte(verifier))
 	challenge := base64.RawURLEncoding.EncodeToString(sum[:])
 	at, done, err := l.find(func(at *attempt) bool { return same(id, at.ID) && same(challenge, at.challenge) })
 	if err != nil {
-		return "", x, p, false, err
+		return nil, err
 	}
 	done()
 	wait, cancel := context.WithTimeout(ctx, min(waitWithin, time.Until(at.Ends)))
@@ -265,26 +287,37 @@ func (l *Logins) Redeem(ctx context.Context, id, verifier, ticket string) (token
 	select {
 	case <-at.settled:
 	case <-wait.Done():
-		return "", x, p, true, nil
+		return nil, nil
 	}
-	l.under.mu.Lock()
-	_, there := l.under.all[at.ID]
-	good := there && (at.ticket == "" || same(ticket, at.ticket))
-	if good || at.err != nil {
-		delete(l.under.all, at.ID)
+	if err := l.take(at, ticket); err != nil {
+		return nil, err
 	}
-	l.under.mu.Unlock()
-	switch {
-	case at.err != nil:
-		return "", x, p, false, at.err
-	case !good:
-		return "", x, p, false, errNoLogin
-	}
-	x = cay.Session{Person: at.person.ID}
+	out := &Redeemed{Session: cay.Session{Person: at.person.ID}}
 	if at.from != nil {
-		x.Agent, x.Address = at.from.Agent, at.from.Address
+		out.Session.Agent, out.Session.Address = at.from.Agent, at.from.Address
 	}
-	token = auth.NewSession(&x)
-	err = l.cfg.Store.AddSession(ctx, x)
-	return token, x, at.person, false, err
+	if out.Me, err = l.about(ctx, at.person.ID); err != nil {
+		return nil, err
+	}
+	out.Token = auth.NewSession(&out.Session)
+	if err := l.cfg.Store.AddSession(ctx, out.Session); err != nil {
+		return nil, err
+	}
+	who := cay.Caller{Person: at.person.ID, Session: out.Session.ID, From: at.from}
+	return out, l.cfg.Audit.Record(ctx, who, "session.created", string(out.Session.ID), cay.OutcomeOK, "email", at.person.Email)
+}
+
+// take ends a login that is settled: it is redeemed once, with the ticket that
+// its browser brought.
+func (l *Logins) take(at *attempt, ticket string) error {
+	l.under.mu.Lock()
+	defer l.under.mu.Unlock()
+	switch {
+	case l.under.all[at.ID] != at:
+		return errNoLogin
+	case at.err == nil && at.ticket != "" && !same(ticket, at.ticket):
+		return errNoLogin
+	}
+	delete(l.under.all, at.ID)
+	return at.err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/auth/oidc"
 	"github.com/cay-run/cay/internal/control/accounts"
+	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/store"
 )
@@ -32,6 +33,7 @@ type Config struct {
 	TrustEmail bool
 	// Pages are the origins of the console, to which browsers may be sent.
 	Pages []string
+	Audit *audit.Log // nil records nothing
 	Log   *slog.Logger
 }
 

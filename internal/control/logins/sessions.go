@@ -20,7 +20,8 @@ type Role struct {
 	Role cay.Role
 }
 
-var errNoPerson = cay.Errorf(cay.Denied, "an API key is no person").WithHint("log in: cay login")
+var errNoPerson = cay.Errorf(cay.Denied, "sessions are of people, and this credential is of none").WithCode(cay.CodePeopleOnly).
+	WithHint("log in: cay login")
 
 // Me tells a person of themselves.
 func (l *Logins) Me(ctx context.Context, who cay.Caller) (Me, error) {
@@ -104,6 +105,9 @@ func (l *Logins) EndSessions(ctx context.Context, who cay.Caller, person cay.Per
 
 // Logout ends the session that the request carries.
 func (l *Logins) Logout(ctx context.Context, who cay.Caller) error {
+	if who.Person == "" {
+		return errNoPerson
+	}
 	if who.Session == "" {
 		return cay.Errorf(cay.Invalid, "the request carries no session").WithHint("API keys and access tokens are removed, not logged out")
 	}

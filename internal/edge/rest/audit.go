@@ -88,6 +88,11 @@ var actions = map[string]string{
 	"forkCheckpoint":         string(cay.SandboxForked),
 	"exportTemplate":         "template.exported",
 	"getUploadLink":          "upload.allowed",
+	"logOut":                 sessionEnded,
+	"endSession":             sessionEnded,
+	"endSessions":            sessionEnded,
+	"adminEndSession":        sessionEnded,
+	"adminEndSessions":       sessionEnded,
 	"connectSandbox":         connected,
 	"connectSandboxV2":       connected,
 }
@@ -103,6 +108,9 @@ func Unaudited() map[string]string { return maps.Clone(unaudited) }
 // connected is the action of a client that asks for the tokens of a sandbox,
 // which programs do every few seconds: it is counted.
 const connected = "sandbox.connected"
+
+// sessionEnded is the action of an operation that ends sessions.
+const sessionEnded = "session.ended"
 
 // read is the action of a client that reads what it may not.
 const read = "read"
@@ -122,6 +130,9 @@ func told(from *cay.Origin, action string) bool {
 // that they change something, with the reason.
 var unaudited = map[string]string{
 	"refreshSandbox":    "an end that moves on by a minute and more gives an event, which is recorded",
+	"exchangeToken":     "the key that it makes is recorded",
+	"beginLogin":        "nothing is known of its caller; the login is recorded",
+	"redeemLogin":       "the login is recorded when the person has come",
 	"buildTemplateV1":   "gone",
 	"startBuildV1":      "gone",
 	"rebuildTemplateV1": "gone",

@@ -3,18 +3,25 @@ package rest
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/rest/cayv1"
 	"github.com/cay-run/cay/internal/trail"
 )
 
-// openRoutes are asked by those who have no credential of this server yet.
-var openRoutes = map[string]bool{
-	"POST /cay/v1/token-exchange": true,
+// isOpen reports whether a route is for those who have no credential of this
+// server yet.
+func isOpen(r *http.Request) bool {
+	if r.Method != http.MethodPost {
+		return false
+	}
+	path := r.URL.Path
+	return path == "/cay/v1/token-exchange" || path == "/cay/v1/logins" || strings.HasPrefix(path, "/cay/v1/logins/")
 }
 
-func isOpen(r *http.Request) bool { return openRoutes[r.Method+" "+r.URL.Path] }
+// ofPeople are the routes that are about the person who asks.
+var ofPeople = map[string]bool{"/cay/v1/me": true, "/cay/v1/logout": true, "/cay/v1/sessions": true}
 
 // maxExchanges is how many exchanges an address may ask for in a minute.
 const maxExchanges = 60

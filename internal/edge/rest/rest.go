@@ -45,11 +45,13 @@ type Config struct {
 	Builds    *builds.Queue
 	Usage     *usage.Meter
 	Accounts  *accounts.Accounts
-	Logins    *logins.Logins
-	Webhooks  *webhooks.Hooks
-	Auth      *auth.Auth
-	Domain    string
-	Links     Links
+	// Logins are those of people, whose browsers find this server at URL.
+	Logins   *logins.Logins
+	URL      string
+	Webhooks *webhooks.Hooks
+	Auth     *auth.Auth
+	Domain   string
+	Links    Links
 	// Dial connects to a port of a sandbox that runs; nil offers none.
 	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
 	SSH  Shells // nil offers none
@@ -94,6 +96,7 @@ type server struct {
 	usage     *usage.Meter
 	accounts  *accounts.Accounts
 	logins    *logins.Logins
+	url       string
 	pace      pace
 	webhooks  *webhooks.Hooks
 	auth      *auth.Auth
@@ -117,7 +120,7 @@ var _ e2b.StrictServerInterface = (*server)(nil)
 func New(cfg Config) http.Handler {
 	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, usage: cfg.Usage, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
-	s.logins = cfg.Logins
+	s.logins, s.url = cfg.Logins, cfg.URL
 	s.defaults, s.webhooks, s.audit = cfg.Defaults, cfg.Webhooks, cfg.Audit
 	if cfg.Limits != nil {
 		s.rates = rates.New(cfg.Limits)
@@ -146,6 +149,9 @@ func New(cfg Config) http.Handler {
 		BaseRouter: guarded, ErrorHandlerFunc: s.badParam, Middlewares: []e2b.MiddlewareFunc{s.checkIDs},
 	})
 	s.mountOwn(guarded)
+	if s.logins != nil {
+		s.mountLogin(root)
+	}
 	if cfg.Identity != nil {
 		s.mountIdentity(root, cfg.Identity)
 	}
@@ -254,7 +260,7 @@ func presented(r *http.Request) auth.Presented {
 
 // ofNoTeam reports whether a route is about no team, or about all.
 func ofNoTeam(path string) bool {
-	return path == "/teams" || path == "/access-tokens" || strings.HasPrefix(path, "/access-tokens/") || path == "/cay/v1/access-tokens" || path == "/nodes" || strings.HasPrefix(path, "/nodes/") ||
+	return ofPeople[path] || strings.HasPrefix(path, "/cay/v1/sessions/") || path == "/teams" || path == "/access-tokens" || strings.HasPrefix(path, "/access-tokens/") || path == "/cay/v1/access-tokens" || path == "/nodes" || strings.HasPrefix(path, "/nodes/") ||
 		strings.HasPrefix(path, "/admin/") || strings.HasPrefix(path, "/cay/v1/admin/")
 }
 

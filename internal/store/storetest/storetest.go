@@ -28,6 +28,8 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Keys", testKeys},
 		{"Limits", testLimits},
 		{"UsedTokens", testUsedTokens},
+		{"Sessions", testSessions},
+		{"Identities", testIdentities},
 		{"Secrets", testSecrets},
 		{"SSHKeys", testSSHKeys},
 		{"Templates", testTemplates},
