@@ -29,6 +29,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,6 +47,7 @@ type world struct {
 	tokens  map[cay.SandboxID]string
 	guests  map[string]string // guest address → where it really listens
 	dials   int
+	watched watcher
 }
 
 func newWorld(t testing.TB) *world {
@@ -70,7 +72,8 @@ func newWorldWith(t testing.TB, change func(*Config)) *world {
 	change(&cfg)
 	w.Proxy = New(cfg)
 	rest := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, "rest") })
-	w.front = httptest.NewUnstartedServer(w.Wrap(rest))
+	w.front = httptest.NewUnstartedServer(trail.Follow(trail.REST, w.Wrap(rest)))
+	w.front.Config.BaseContext = func(net.Listener) context.Context { return trail.Watch(context.Background(), &w.watched) }
 	w.front.Config.Protocols = new(http.Protocols)
 	w.front.Config.Protocols.SetHTTP1(true)
 	w.front.Config.Protocols.SetUnencryptedHTTP2(true)

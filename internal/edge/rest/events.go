@@ -206,7 +206,7 @@ func (s *stream) VisitListEventsResponse(w http.ResponseWriter) error {
 	h.Add("Vary", "Accept")
 	w.WriteHeader(http.StatusOK)
 	if err := s.run(w); err != nil && s.ctx.Err() == nil {
-		s.log.Debug("a stream of events broke", "err", err)
+		s.log.DebugContext(s.ctx, "a stream of events broke", "err", err)
 		panic(http.ErrAbortHandler) // so that the client sees that it did not end
 	}
 	return nil

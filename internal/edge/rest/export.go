@@ -14,11 +14,12 @@ func (o own) ExportTemplate(ctx context.Context, r cayv1.ExportTemplateRequestOb
 	if err != nil {
 		return nil, err
 	}
-	return &templateFile{server: o.server, file: file}, nil
+	return &templateFile{server: o.server, ctx: ctx, file: file}, nil
 }
 
 type templateFile struct {
 	*server
+	ctx  context.Context // of the request: generated code gives a visitor none
 	file io.ReadCloser
 }
 
@@ -28,7 +29,7 @@ func (t *templateFile) VisitExportTemplateResponse(w http.ResponseWriter) error 
 	defer t.file.Close()
 	w.Header().Set("Content-Type", "application/zstd")
 	if _, err := io.Copy(w, t.file); err != nil {
-		t.log.Warn("a template was not sent as a whole", "err", err)
+		t.log.WarnContext(t.ctx, "a template was not sent as a whole", "err", err)
 		panic(http.ErrAbortHandler)
 	}
 	return nil

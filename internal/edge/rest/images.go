@@ -108,7 +108,7 @@ func (p *imageProgress) VisitPullImageResponse(w http.ResponseWriter) error {
 	if err = p.recordTaken(img, err); err != nil {
 		err = p.explain(err)
 		if cay.KindOf(err) == cay.Internal {
-			p.log.Error("an image could not be taken", "err", err)
+			p.log.ErrorContext(p.ctx, "an image could not be taken", "err", err)
 		}
 		e := wireError(err)
 		tell(cayv1.ImageProgress{Error: &cayv1.Error{Code: e.Code, ErrorCode: e.ErrorCode, Message: e.Message}})

@@ -91,7 +91,11 @@ func (w *World) On() server.Machine {
 
 // Open makes a server and does not run it. The caller closes it.
 func (w *World) Open() (*server.Server, error) {
-	return server.New(w.t.Context(), w.Config, w.On(), trail.NewLog(&w.log, w.Config.LogFormat == "json", slog.LevelDebug))
+	level := slog.LevelDebug // unless the world says otherwise
+	if w.Config.LogLevel != "" {
+		level, _ = w.Config.Level()
+	}
+	return server.New(w.t.Context(), w.Config, w.On(), trail.NewLog(&w.log, w.Config.LogFormat == "json", level))
 }
 
 // Start starts the server and returns when it has built its templates.
