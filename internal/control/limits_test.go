@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -159,7 +160,8 @@ func TestLimitsOfVerbs(t *testing.T) {
 			}
 			for _, v := range verbs {
 				refused := slices.Contains(v.refused, limit)
-				if !refused && slices.Contains(running[1:], limit) { // as with the first of them
+				other := slices.Contains(running[1:], limit) || limit == cay.LimitTemplates && !strings.Contains(v.name, "template")
+				if !refused && other { // as with the first of them
 					continue
 				}
 				w.limit(limit, most)
@@ -205,6 +207,36 @@ func (w *full) instanceOf(s cay.Sandbox) cay.InstanceID {
 		w.Fatal(err)
 	}
 	return got.Instance
+}
+
+// A fork that no place is left for saves nothing; one of several gets the places
+// that there are.
+func TestForksAtALimit(t *testing.T) {
+	w := newWorld(t)
+	s := w.create(time.Hour)
+	n := w.checkpoint(s, "here")
+	w.limit(cay.LimitSandboxes, 1)
+	saves := 0
+	w.node.OnSave = func(cay.InstanceID) error { saves++; return nil }
+	if _, err := w.c.Fork(t.Context(), w.who(), s.ID, 1, time.Hour); cay.CodeOf(err) != cay.CodeTeamLimit || saves != 0 {
+		t.Errorf("a fork: %v, %d saves", err, saves)
+	}
+	if _, err := w.c.ForkCheckpoint(t.Context(), w.who(), n.ID, 1, time.Hour); cay.CodeOf(err) != cay.CodeTeamLimit {
+		t.Errorf("a fork of a checkpoint: %v", err)
+	}
+	w.limit(cay.LimitSandboxes, 4)
+	forks, err := w.c.Fork(t.Context(), w.who(), s.ID, 10, time.Hour)
+	ran := 0
+	for _, f := range forks {
+		if f.Err == nil {
+			ran++
+		} else if cay.CodeOf(f.Err) != cay.CodeTeamLimit {
+			t.Error(f.Err)
+		}
+	}
+	if err != nil || ran != 3 {
+		t.Errorf("%d of 10 forks run, 3 may: %v", ran, err)
+	}
 }
 
 // TestLimitsAreExact has 50 callers at once take from each limit.

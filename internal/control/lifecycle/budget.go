@@ -46,6 +46,9 @@ func (c *Controller) mayFork(ctx context.Context, who cay.Caller, id cay.Sandbox
 	}
 	s := e.sandbox()
 	s.Key = who.Key
+	if err := c.hasPlace(s); err != nil {
+		return err
+	}
 	return c.budgets.Allows(ctx, s)
 }
 

@@ -41,6 +41,15 @@ func (c *Controller) reserve(s cay.Sandbox) (place *starting, release func(), er
 	}, nil
 }
 
+// hasPlace refuses to make sandboxes of one where not even the first could run,
+// before anything is saved for them.
+func (c *Controller) hasPlace(source cay.Sandbox) error {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	source.ID = "" // it runs on beside them
+	return c.within(source)
+}
+
 // enter makes a sandbox known in the place that was taken for it.
 func (c *Controller) enter(place *starting, e *entry) error {
 	c.mu.Lock()

@@ -271,6 +271,9 @@ func (c *Controller) ForkCheckpoint(ctx context.Context, who cay.Caller, id cay.
 	if err != nil {
 		return nil, err
 	}
+	if err := c.hasPlace(n.Source); err != nil {
+		return nil, err
+	}
 	at := cay.Branch{Tree: n.Tree, Checkpoint: n.ID}
 	return c.spawn(ctx, who, n.Source, n.ID, at, count, timeout), nil
 }

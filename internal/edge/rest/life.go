@@ -67,13 +67,21 @@ func (s *server) ForkSandbox(ctx context.Context, r e2b.ForkSandboxRequestObject
 		if f.Err != nil {
 			e := wireError(f.Err)
 			out[i].Error = &e
-			s.log.ErrorContext(ctx, "a fork failed", "sandbox", r.SandboxID, "err", f.Err)
+			s.logFork(ctx, e, "sandbox", r.SandboxID, f.Err)
 			continue
 		}
 		box := s.sandbox(ctx, f.Sandbox)
 		out[i].Sandbox = &box
 	}
 	return out, nil
+}
+
+// logFork tells the log of a fork that broke. One that was refused is its
+// client's to know.
+func (s *server) logFork(ctx context.Context, e e2b.Error, of, id string, err error) {
+	if e.Code >= 500 {
+		s.log.ErrorContext(ctx, "a fork failed", of, id, "err", err)
+	}
 }
 
 // CreateSnapshot saves a sandbox, which runs on.

@@ -135,7 +135,7 @@ func (o own) ForkCheckpoint(ctx context.Context, r cayv1.ForkCheckpointRequestOb
 		if f.Err != nil {
 			e := wireError(f.Err)
 			out[i].Error = &cayv1.Error{Code: e.Code, Message: e.Message, ErrorCode: e.ErrorCode}
-			o.log.ErrorContext(ctx, "a fork failed", "checkpoint", r.CheckpointID, "err", f.Err)
+			o.logFork(ctx, e, "checkpoint", r.CheckpointID, f.Err)
 			continue
 		}
 		box := o.sandbox(ctx, f.Sandbox)
