@@ -477,3 +477,57 @@ func TestBadBudgets(t *testing.T) {
 		t.Errorf("there are %+v, %v", all, err)
 	}
 }
+
+// The time of a build is counted when it ends, well or not.
+func TestBuildsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &builder{}
+		w := withBuilder(t, b)
+		stop := w.run()
+		var fails bool
+		b.build = func(context.Context, cay.BuildSpec, func(cay.BuildLog)) (cay.BuildResult, error) {
+			time.Sleep(90 * time.Second)
+			if fails {
+				return cay.BuildResult{}, errors.New("no")
+			}
+			return cay.BuildResult{Snapshot: "s2", Digest: "d"}, nil
+		}
+		for want := 90 * time.Second; want <= 180*time.Second; want += 90 * time.Second {
+			tmpl, build := w.request("app")
+			w.start(build)
+			time.Sleep(2 * time.Minute)
+			w.await(build)
+			r := w.used(usage.ByTemplate)
+			if r.Total.Build != want.Milliseconds() || r.Sums[0].Template != tmpl.ID {
+				t.Errorf("%+v is counted, want %v", r, want)
+			}
+			fails = true
+		}
+		stop()
+	})
+}
+
+// Traffic wakes no sandbox whose budget is used up.
+func TestABudgetKeepsSandboxesAsleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		spec := w.spec(time.Hour)
+		spec.AutoResume, spec.OnTimeout = true, cay.PauseOnTimeout
+		s, err := w.c.Create(t.Context(), w.who(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		w.run()
+		b := w.budget(usage.Spec{Meter: cay.VCPUSeconds, Limit: "1", Period: cay.Monthly})
+		synctest.Wait()
+		w.is(s, cay.Paused)
+		w.refused("a wake", w.c.Wake(t.Context(), s.ID))
+		if err := w.c.RemoveBudget(t.Context(), w.who(), b.Budget.ID); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.c.Wake(t.Context(), s.ID); err != nil {
+			t.Error(err)
+		}
+	})
+}
