@@ -283,7 +283,7 @@ func TestBudgetsAreExactAtOnce(t *testing.T) {
 func TestAFailedCreateSpendsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.budget(usage.Spec{Meter: cay.Creates, Limit: "1", Period: cay.Daily})
+		b := w.budget(usage.Spec{Meter: cay.Creates, Limit: "1", Period: cay.Daily})
 		w.node.OnCreate = func(context.Context, cay.InstanceSpec) error { return errors.New("no") }
 		for range 3 {
 			if _, err := w.c.Create(t.Context(), w.who(), w.spec(time.Hour)); err == nil || cay.CodeOf(err) == cay.CodeBudget {
@@ -291,9 +291,18 @@ func TestAFailedCreateSpendsNothing(t *testing.T) {
 			}
 		}
 		w.node.OnCreate = nil
+		raised := "2"
+		if _, err := w.c.ChangeBudget(t.Context(), w.who(), b.Budget.ID, usage.Change{Limit: &raised}); err != nil {
+			t.Fatal(err)
+		}
 		w.create(time.Hour)
+		time.Sleep(2 * time.Second)
+		if all, err := w.c.Budgets(t.Context(), w.who()); err != nil || all[0].UsedText != "1" || all[0].Percent != 50 {
+			t.Errorf("the budget is %+v, %v", all, err)
+		}
+		w.create(time.Hour) // the first one is counted, and set aside no more
 		_, err := w.c.Create(t.Context(), w.who(), w.spec(time.Hour))
-		w.refused("the second create", err)
+		w.refused("the third create", err)
 	})
 }
 
@@ -315,15 +324,15 @@ func TestABudgetPauses(t *testing.T) {
 		w := newWorld(t)
 		s := w.create(48 * time.Hour)
 		w.run()
-		b := w.budget(usage.Spec{Name: "mine", Meter: cay.VCPUSeconds, Limit: "1200", Period: cay.Daily})
-		time.Sleep(5*time.Minute + 30*time.Second)
+		b := w.budget(usage.Spec{Name: "mine", Meter: cay.VCPUSeconds, Limit: "1230", Period: cay.Daily})
+		time.Sleep(6*time.Minute + 30*time.Second)
 		if got := w.thresholds(); !slices.Equal(got, []string{"50"}) {
 			t.Errorf("told %v after half of it", got)
 		}
 		w.alive(s)
 		time.Sleep(5 * time.Minute)
 		w.is(s, cay.Paused)
-		w.near("what ran", seconds(w.used().Total), 10*time.Minute, 5*time.Second)
+		w.near("what ran", seconds(w.used().Total), 10*time.Minute+15*time.Second, 2*time.Second)
 		if got := w.thresholds(); !slices.Equal(got, []string{"50", "80", "100"}) {
 			t.Errorf("told %v", got)
 		}
