@@ -33,7 +33,10 @@ type Config struct {
 	// AdminToken is the operator's, for all teams; with it there need be no
 	// APIKey.
 	AdminToken string
-	// Team is the team, by id or name, that calls with the AdminToken are about.
+	// Session is a person's, of a login; with it there need be no APIKey.
+	Session string
+	// Team is the team, by id or name, that calls with the AdminToken or a
+	// Session are about.
 	Team string
 	// Domain is the server's, with a port where it is not 443: requests go to
 	// https://api.<domain> where there is no APIURL.
@@ -66,9 +69,9 @@ type Client struct{ cfg Config }
 
 // New makes a client. It does not talk to the server yet.
 func New(cfg Config) (*Client, error) {
-	if cfg.APIKey == "" && cfg.AdminToken == "" {
+	if cfg.APIKey == "" && cfg.AdminToken == "" && cfg.Session == "" {
 		return nil, cay.Errorf(cay.Unauthenticated, "there is no API key").
-			WithHint(`set E2B_API_KEY; on the server's machine: eval "$(cay env --new-key me)"`)
+			WithHint(`set E2B_API_KEY, or log in: cay login; on the server's machine: eval "$(cay env --new-key me)"`)
 	}
 	switch {
 	case cfg.APIURL != "":
@@ -151,7 +154,7 @@ func (c *Client) callWith(ctx context.Context, header http.Header, method, path 
 	if resp.StatusCode >= 300 {
 		return nil, failure(resp)
 	}
-	if out == nil {
+	if out == nil || resp.StatusCode == http.StatusAccepted && resp.ContentLength == 0 {
 		return resp.Header, nil
 	}
 	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
@@ -169,6 +172,9 @@ func (c *Client) present(h http.Header) {
 		if value != "" {
 			h.Set(name, value)
 		}
+	}
+	if c.cfg.Session != "" {
+		h.Set("Authorization", "Bearer "+c.cfg.Session)
 	}
 }
 

@@ -44,6 +44,9 @@ type commands struct {
 	Limits   limitsCmd   `cmd:"" help:"Show what your team may have and do at most, and what it uses of that."`
 	Network  networkCmd  `cmd:"" help:"Have sandboxes reach each other, and no others, by name."`
 	Team     teamCmd     `cmd:"" help:"Keep the teams of this server, as its operator."`
+	Login    loginCmd    `cmd:"" help:"Log in as a person, for the commands that follow."`
+	Logout   logoutCmd   `cmd:"" help:"End the session of cay login."`
+	Whoami   whoamiCmd   `cmd:"" help:"Tell who is logged in, and in which teams."`
 	Member   memberCmd   `cmd:"" help:"Keep the people of a team."`
 	Key      keyCmd      `cmd:"" help:"Keep the API keys of a team."`
 	Usage    usageCmd    `cmd:"" help:"What the team used, and what that costs."`
@@ -190,28 +193,38 @@ func (a *app) admin(team string) (*client.Client, error) {
 
 // inTeam is client, or with a team's name admin.
 func (a *app) inTeam(team string) (*client.Client, error) {
-	if team != "" {
-		return a.admin(team)
+	if team == "" {
+		return a.client()
 	}
-	return a.client()
+	cfg, err := a.server(client.Config{Team: team})
+	if err == nil && a.getenv("CAY_ADMIN_TOKEN") == "" {
+		if cfg = a.loggedIn(cfg); cfg.Session != "" {
+			return client.New(cfg)
+		}
+	}
+	return a.admin(team)
 }
 
 func (a *app) clientWith(c client.Config) (*client.Client, error) {
-	c = client.Config{
-		APIKey: c.APIKey, AdminToken: c.AdminToken, Team: c.Team,
-		APIURL:     a.getenv("E2B_API_URL"),
-		SandboxURL: a.getenv("E2B_SANDBOX_URL"),
-		Domain:     a.getenv("E2B_DOMAIN"),
+	c, err := a.server(c)
+	if err != nil {
+		return nil, err
 	}
+	return client.New(a.loggedIn(c))
+}
+
+// server says which server the environment names, or this machine's.
+func (a *app) server(c client.Config) (client.Config, error) {
+	c.APIURL, c.SandboxURL, c.Domain = a.getenv("E2B_API_URL"), a.getenv("E2B_SANDBOX_URL"), a.getenv("E2B_DOMAIN")
 	if c.APIURL != "" {
-		return client.New(c)
+		return c, nil
 	}
 	cfg, err := a.config()
 	if err != nil {
-		return nil, err
+		return c, err
 	}
 	if c.Domain == "" || c.Domain == cfg.ClientDomain() { // this machine's server needs no name
 		c.Domain, c.APIURL = "", localURL(cfg.Listen)
 	}
-	return client.New(c)
+	return c, nil
 }

@@ -68,7 +68,7 @@ func TestSettingsSayWhereTheyComeFrom(t *testing.T) {
 	for _, s := range settings {
 		got[s.Key] = s
 	}
-	if len(got) != len(Variables)-1 {
+	if len(got) != len(Variables)-2 {
 		t.Errorf("%d settings of %d variables", len(got), len(Variables))
 	}
 	for key, want := range map[string][2]string{

@@ -52,6 +52,7 @@ var loginVariables = []Variable{
 		func(c *Config, v string) error { c.OIDCDomains = commas(v); return nil }},
 	{"CAY_OIDC_TRUST_EMAIL", "oidcTrustEmail", "true takes addresses of a provider that never says whether they are verified [false]",
 		func(c *Config, v string) (err error) { c.OIDCTrustEmail, err = strconv.ParseBool(v); return err }},
+	{"CAY_TEAM", "", "team that commands of a person who is logged in are about, by id or name; the server does not read it [that of cay login]", nil},
 	{"CAY_TOKEN_EXCHANGE", "tokenExchange", "rules by which tokens of a CI are exchanged for keys, in YAML or JSON: [{issuer: …, audience: …, claims: {…}, team: …, scopes: […], lifetime: 30m}] [none]",
 		func(c *Config, v string) error {
 			c.TokenExchange = nil
