@@ -25,9 +25,10 @@ func TestOlderDatabases(t *testing.T) {
 	lost := cay.Build{ID: cay.NewBuildID(), Template: tmpl.ID, Team: team.ID, State: cay.BuildBuilding, UpdatedAt: time.UnixMilli(4000)}
 	box := cay.Sandbox{ID: cay.NewSandboxID(), Team: team.ID, Template: tmpl.ID, State: cay.Paused}
 	runs := cay.Sandbox{ID: cay.NewSandboxID(), Team: team.ID, Template: tmpl.ID, State: cay.Running, Limits: cay.Limits{CPUs: 1}}
+	told := cay.Event{Team: team.ID, Sandbox: box.ID, Type: cay.SandboxPaused, At: time.UnixMilli(5000)}
 	for _, err := range []error{
 		s.AddTeam(t.Context(), team), s.AddTemplate(t.Context(), tmpl), s.PutBuild(t.Context(), build), s.PutBuild(t.Context(), lost),
-		s.AddSandbox(t.Context(), box), s.AddSandbox(t.Context(), runs), s.Close(),
+		s.AddSandbox(t.Context(), box), s.AddSandbox(t.Context(), runs), s.AddEvents(t.Context(), told), s.Close(),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -41,7 +42,8 @@ func TestOlderDatabases(t *testing.T) {
 		`DROP TABLE usage_accounts`, `DROP TABLE usage_labels`, `DROP TABLE usage_open`, `DROP TABLE usage_kept`, `DROP TABLE usage_rows`,
 		`DROP TABLE team_minutes`, `DROP TABLE usage_prices`, `DROP TABLE budgets`, `ALTER TABLE sandboxes DROP COLUMN api_key`,
 		`DROP TABLE template_tag_assignments`, `ALTER TABLE sandboxes DROP COLUMN unresponsive`, `DROP TABLE build_queue`, `DROP TABLE team_limits`,
-		`DELETE FROM goose_db_version WHERE version_id IN (43, 44, 45, 50, 53, 54)`,
+		`DROP TABLE webhook_attempts`, `DROP TABLE webhooks`, `ALTER TABLE events DROP COLUMN instance`, `ALTER TABLE events DROP COLUMN outwards`,
+		`DELETE FROM goose_db_version WHERE version_id IN (43, 44, 45, 50, 53, 54, 56)`,
 	} {
 		if _, err := db.ExecContext(t.Context(), text); err != nil {
 			t.Fatal(err)
@@ -79,6 +81,16 @@ func TestOlderDatabases(t *testing.T) {
 	minutes, err := s.TeamMinutes(t.Context(), team.ID, time.Now(), time.Now())
 	if err != nil || len(minutes) != 1 || minutes[0].Running != 1 {
 		t.Errorf("its team has %+v, %v", minutes, err)
+	}
+	if list, err := s.Events(t.Context(), store.EventQuery{Team: team.ID}); err != nil || len(list) != 1 || list[0].Instance != "" || list[0].Outwards != nil {
+		t.Errorf("its events are %+v, %v", list, err)
+	}
+	hook := cay.Webhook{ID: cay.NewWebhookID(), Team: team.ID, Name: "a", Version: 1}
+	if err := s.AddWebhook(t.Context(), hook, 1); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Webhook(t.Context(), team.ID, hook.ID); err != nil || got.Cursor != 1 {
+		t.Errorf("a webhook begins at %+v, %v", got, err)
 	}
 	if got, err := s.Sandbox(t.Context(), team.ID, box.ID); err != nil || got.Unresponsive {
 		t.Errorf("its sandbox is %+v, %v", got, err)

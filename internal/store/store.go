@@ -477,9 +477,9 @@ type Webhooks interface {
 	// WebhookStats sums up the attempts of a webhook from a time to another in
 	// buckets of a width, oldest first; those without attempts are left out.
 	WebhookStats(ctx context.Context, id cay.WebhookID, from, to time.Time, width time.Duration) ([]cay.WebhookBucket, error)
-	// PruneAttempts forgets attempts from before a time that are not to be
-	// repeated, and returns how many.
-	PruneAttempts(ctx context.Context, before time.Time) (int, error)
+	// PruneAttempts forgets attempts that are not to be repeated, from before a
+	// time and of each webhook all but the newest most, and returns how many.
+	PruneAttempts(ctx context.Context, before time.Time, most int) (int, error)
 }
 
 // WebhookProgress is how far a webhook is.

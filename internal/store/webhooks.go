@@ -262,15 +262,17 @@ FROM webhook_attempts WHERE webhook = $1 AND at >= $2 AND at <= $3 GROUP BY at /
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// PruneAttempts forgets attempts from before a time.
-func (s *SQLite) PruneAttempts(ctx context.Context, before time.Time) (int, error) {
+// PruneAttempts forgets attempts from before a time, and all but the newest.
+func (s *SQLite) PruneAttempts(ctx context.Context, before time.Time, most int) (int, error) {
 	hooks, err := s.Webhooks(ctx, "")
 	sum := 0
 	for _, w := range hooks {
 		var n int
 		if err == nil {
 			n, err = s.inBatches(ctx, `DELETE FROM webhook_attempts WHERE (webhook, event, number) IN
-(SELECT webhook, event, number FROM webhook_attempts WHERE webhook = $1 AND at < $2 AND next_at = 0 LIMIT $3)`, w.ID, millis(before))
+(SELECT webhook, event, number FROM webhook_attempts WHERE webhook = $1 AND next_at = 0 AND (at < $2 OR at <= COALESCE(
+    (SELECT b.at FROM webhook_attempts b WHERE b.webhook = $1 ORDER BY b.at DESC LIMIT 1 OFFSET $3), -1)) ORDER BY at LIMIT $4)`,
+				w.ID, millis(before), most)
 		}
 		sum += n
 	}

@@ -78,8 +78,8 @@ type Networks struct {
 	// Opened are ranges that the operator opens. They open none of the host's
 	// own addresses.
 	Opened []netip.Prefix
-	// Trusted are ranges that count as outside whatever else holds, the host's
-	// own addresses among them.
+	// Trusted are ranges that the operator opens with the host's own addresses in
+	// them, such as 127.0.0.0/8 for receivers on this machine.
 	Trusted []netip.Prefix
 	// Closed are further ranges that are closed, such as the sandboxes'.
 	Closed []netip.Prefix
@@ -92,7 +92,7 @@ type Networks struct {
 func (n Networks) Outside(a netip.Addr) (bool, error) {
 	a = a.Unmap().WithZone("")
 	in := func(p netip.Prefix) bool { return p.Contains(a) }
-	if slices.ContainsFunc(n.Trusted, in) {
+	if slices.ContainsFunc(n.Trusted, in) && !slices.ContainsFunc(n.Closed, in) {
 		return true, nil
 	}
 	list := n.Own

@@ -13,10 +13,13 @@ import (
 func TestOutside(t *testing.T) {
 	n := Networks{
 		Opened: []netip.Prefix{netip.MustParsePrefix("10.8.0.0/24"), netip.MustParsePrefix("203.0.113.0/29")},
-		Closed: []netip.Prefix{netip.MustParsePrefix("10.8.0.128/25"), netip.MustParsePrefix("5.5.0.0/16")},
+		Closed: []netip.Prefix{
+			netip.MustParsePrefix("10.8.0.128/25"), netip.MustParsePrefix("5.5.0.0/16"), netip.MustParsePrefix("10.201.0.0/16"),
+		},
+		Trusted: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/15"), netip.MustParsePrefix("127.2.0.0/16")},
 		Own: func() ([]netip.Prefix, error) {
 			return []netip.Prefix{
-				netip.MustParsePrefix("203.0.113.7/24"), netip.MustParsePrefix("10.8.0.5/24"),
+				netip.MustParsePrefix("203.0.113.7/24"), netip.MustParsePrefix("10.8.0.5/24"), netip.MustParsePrefix("127.2.0.1/8"),
 				netip.MustParsePrefix("2a01:4f8:1:2::1/64"), netip.MustParsePrefix("100.2.0.1/1"),
 			}, nil
 		},
@@ -36,6 +39,8 @@ func TestOutside(t *testing.T) {
 		"100.2.0.1": false,
 		// The operator's ranges open neighbours, not the host.
 		"203.0.113.6": true, "10.8.0.1": true, "10.8.0.5": false, "10.8.0.200": false, "5.5.5.5": false,
+		// What is trusted may be the host, but nothing that is closed.
+		"127.2.0.1": true, "::ffff:127.2.0.9": true, "127.3.0.1": false, "10.200.0.1": true, "10.201.0.1": false,
 	} {
 		got, err := n.Outside(netip.MustParseAddr(addr))
 		if got != want || err != nil {

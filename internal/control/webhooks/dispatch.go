@@ -23,7 +23,10 @@ const (
 	// recordMost is how many attempts one transaction records: all other writes
 	// wait for it.
 	recordMost = 16
-	pruneEvery = time.Hour
+	pruneEvery = 10 * time.Minute
+	// keepMost is how many attempts of a webhook are kept: a flood must not fill
+	// the disk.
+	keepMost = 50_000
 )
 
 // pace has attempts begin with a time between them.
@@ -224,7 +227,7 @@ func (h *Hooks) pruneAlways(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if _, err := h.store.PruneAttempts(ctx, time.Now().Add(-KeepAttempts)); err != nil && ctx.Err() == nil {
+		if _, err := h.store.PruneAttempts(ctx, time.Now().Add(-KeepAttempts), keepMost); err != nil && ctx.Err() == nil {
 			h.log.Error("cannot forget old attempts of webhooks", "err", err)
 		}
 	}

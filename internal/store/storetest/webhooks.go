@@ -172,9 +172,12 @@ func testAttempts(t *testing.T, s store.Store) {
 	second.Next = at(50)
 	same(t, "what is to be repeated, asked for", retries, []cay.WebhookAttempt{bad, second})
 
-	n, err := s.PruneAttempts(t.Context(), at(16))
+	n, err := s.PruneAttempts(t.Context(), at(12), 3)
 	noError(t, err)
-	same(t, "forgotten, but not what is to be repeated", n, 2)
+	same(t, "forgotten as there are too many", n, 1)
+	n, err = s.PruneAttempts(t.Context(), at(16), 3)
+	noError(t, err)
+	same(t, "forgotten as it is old, but not what is to be repeated", n, 1)
 
 	off := store.WebhookProgress{
 		Webhook: w.ID, Cursor: 4, FailingSince: at(1), Disabled: cay.ReasonGone,
