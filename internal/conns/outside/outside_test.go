@@ -39,7 +39,7 @@ func TestOutside(t *testing.T) {
 		"100.2.0.1": false,
 		// The operator's ranges open neighbours, not the host.
 		"203.0.113.6": true, "10.8.0.1": true, "10.8.0.5": false, "10.8.0.200": false, "5.5.5.5": false,
-		// What is trusted may be the host, but nothing that is closed.
+		// Trusted ranges open the host, and nothing that is closed.
 		"127.2.0.1": true, "::ffff:127.2.0.9": true, "127.3.0.1": false, "10.200.0.1": true, "10.201.0.1": false,
 	} {
 		got, err := n.Outside(netip.MustParseAddr(addr))
