@@ -1,6 +1,7 @@
 package cay
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
@@ -137,6 +138,23 @@ func (r Role) Scopes() Scopes {
 // ForTeam is the caller for what this server does by itself for a team: at a
 // time limit, for traffic, at a start.
 func ForTeam(team TeamID) Caller { return Caller{Team: team, Scopes: AllScopes} }
+
+// Marked returns metadata of a new sandbox with the entries that the caller's key
+// requires. Metadata that says otherwise is refused.
+func (c Caller) Marked(metadata map[string]string) (map[string]string, error) {
+	if c.Bounds == nil || len(c.Bounds.Metadata) == 0 {
+		return metadata, nil
+	}
+	out := make(map[string]string, len(metadata)+len(c.Bounds.Metadata))
+	maps.Copy(out, metadata)
+	for name, value := range c.Bounds.Metadata {
+		if given, ok := out[name]; ok && given != value {
+			return nil, Errorf(Denied, "metadata: sandboxes of this key have %.80q as %.80q", name, value).WithCode(CodeBounds)
+		}
+		out[name] = value
+	}
+	return out, nil
+}
 
 // May refuses what the caller's scopes do not allow.
 func (c Caller) May(needed Scopes) error {

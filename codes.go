@@ -47,6 +47,7 @@ const (
 	CodeTeamNotEmpty = "team_not_empty"
 	CodeNameTaken    = "name_taken"
 	CodeDisabled     = "account_disabled"
+	CodeBounds       = "key_bounds"
 	CodeLastOwner    = "last_owner"
 	CodeOwnersOnly   = "owner_needed"
 	CodePeopleOnly   = "person_needed"
@@ -214,6 +215,9 @@ func requestCodes() []CodeInfo {
 		{Code: CodeTeamNotEmpty, Kind: Conflict,
 			Meaning: "A team was to be removed that has sandboxes, templates, keys or other things; the message counts them.",
 			Cure:    "Remove them first, or remove the team with `--force` (`?force=true`), which takes them with it."},
+		{Code: CodeBounds, Kind: Denied,
+			Meaning: "The API key is kept to some templates, or to metadata that every sandbox of it has; the message says which.",
+			Cure:    "Use a template of the key's list, leave the metadata to the key, or use another key."},
 		{Code: CodeDisabled, Kind: Denied,
 			Meaning: "The person behind the token or the session is disabled on this server.",
 			Cure:    "Ask the operator of the server."},

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -219,5 +220,190 @@ func TestPeople(t *testing.T) {
 	}
 	if code, text := send(t, w, as(""), "GET", "/teams", ""); code != 401 {
 		t.Errorf("a removed token: %d %s", code, text)
+	}
+}
+
+// A key that is kept to a template and to metadata makes sandboxes of nothing
+// else, in none of the ways there are, and a key that it makes is kept as well.
+func TestBoundsOfAKey(t *testing.T) {
+	w := servertest.Start(t)
+	ctx := t.Context()
+	kept, err := w.Client().CreateAPIKey(ctx, client.NewAPIKey{Name: "kept", Templates: []string{"base"}, Metadata: map[string]string{"app": "x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := w.Client().Create(ctx, client.CreateOptions{Template: "code-interpreter-python", Timeout: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := w.Client().Create(ctx, client.CreateOptions{Timeout: time.Hour, Metadata: map[string]string{"app": "y"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sandbox := func(key, body string) (code int, text, id string) {
+		code, text = call(t, w, key, "POST", "/sandboxes", body)
+		var box struct{ SandboxID string }
+		_ = json.Unmarshal([]byte(text), &box)
+		return code, text, box.SandboxID
+	}
+	code, text, mine := sandbox(kept.Key, `{"templateID":"base","metadata":{"a":"b"}}`)
+	if code != 201 {
+		t.Fatalf("%d %s", code, text)
+	}
+	if _, text := call(t, w, kept.Key, "GET", "/sandboxes/"+mine, ""); !strings.Contains(text, `"app":"x"`) || !strings.Contains(text, `"a":"b"`) {
+		t.Errorf("its metadata: %s", text)
+	}
+	taken := made(t, w, "POST", "/sandboxes/"+mine+"/snapshots", `{"name":"taken"}`, "snapshotID")
+	checkpoint := made(t, w, "POST", "/cay/v1/sandboxes/"+other.ID+"/checkpoints", `{}`, "checkpointID")
+	build := made(t, w, "POST", "/v3/templates", `{"name":"built"}`, "buildID")
+	for _, one := range []struct {
+		path, body string
+		code       int
+	}{
+		{"/sandboxes", `{"templateID":"code-interpreter-python"}`, 403},
+		{"/sandboxes", `{"templateID":"base","metadata":{"app":"y"}}`, 403},
+		{"/sandboxes", `{"templateID":"` + taken + `"}`, 403},
+		{"/sandboxes", `{"templateID":"base:default","metadata":{"app":"x"}}`, 201},
+		{"/sandboxes/" + mine + "/fork", `{}`, 201},
+		{"/sandboxes/" + other.ID + "/fork", `{}`, 403},
+		{"/sandboxes/" + said.ID + "/fork", `{}`, 403},
+		{"/cay/v1/checkpoints/" + checkpoint + "/fork", `{}`, 403},
+		{"/v2/templates/built/builds/" + build, `{"fromTemplate":"code-interpreter-python"}`, 403},
+		{"/cay/v1/api-keys", `{"name":"more","templates":["code-interpreter-python"]}`, 403},
+		{"/cay/v1/api-keys", `{"name":"more","metadata":{"app":"y"}}`, 403},
+		{"/api-keys", `{"name":"same"}`, 201},
+	} {
+		code, text := call(t, w, kept.Key, "POST", one.path, one.body)
+		if code != one.code || code == 403 && !strings.Contains(text, cay.CodeBounds) {
+			t.Errorf("%s %s: %d %s", one.path, one.body, code, text)
+		}
+	}
+	same, err := w.Client().APIKeys(ctx)
+	if err != nil || same[len(same)-1].Name != "same" || same[len(same)-1].Metadata["app"] != "x" || len(same[len(same)-1].Templates) != 1 {
+		t.Errorf("the key that it made: %+v, %v", same, err)
+	}
+}
+
+// A key makes none that may more, or lasts longer.
+func TestAKeyMakesNoGreaterKey(t *testing.T) {
+	w := servertest.Start(t)
+	ctx := t.Context()
+	end := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	small, err := w.Client().CreateAPIKey(ctx, client.NewAPIKey{Name: "small", Scopes: []string{"keys:write", "sandboxes:read"}, ExpiresAt: &end})
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := end.Add(time.Minute).Format(time.RFC3339)
+	for _, one := range []struct {
+		method, path, body string
+		code               int
+		holds              string
+	}{
+		{"POST", "/cay/v1/api-keys", `{"name":"a","scopes":["sandboxes:write"]}`, 403, "sandboxes:write"},
+		{"POST", "/cay/v1/api-keys", `{"name":"a","scopes":["owner"]}`, 403, "sandboxes:write"},
+		{"POST", "/cay/v1/api-keys", `{"name":"a","scopes":["admin"]}`, 403, "admin"},
+		{"POST", "/cay/v1/api-keys", `{"name":"a","scopes":["sandbox"]}`, 400, "scopes are"},
+		{"POST", "/cay/v1/api-keys", `{"name":"a","expiresAt":"` + late + `"}`, 403, "expires at"},
+		{"POST", "/cay/v1/api-keys", `{"name":"a","expiresAt":"2020-01-01T00:00:00Z"}`, 400, "not ahead"},
+		{"POST", "/cay/v1/api-keys", `{"name":"a","scopes":["sandboxes:read"]}`, 201, end.Format(time.RFC3339)},
+		{"POST", "/api-keys", `{"name":"b"}`, 201, "e2b_"},
+		{"PATCH", "/cay/v1/api-keys/" + small.ID, `{"neverExpires":true}`, 403, "expires at"},
+		{"PATCH", "/cay/v1/api-keys/" + small.ID, `{"expiresAt":"` + late + `"}`, 403, "expires at"},
+	} {
+		if code, text := call(t, w, small.Key, one.method, one.path, one.body); code != one.code || !strings.Contains(text, one.holds) {
+			t.Errorf("%s %s: %d %s", one.path, one.body, code, text)
+		}
+	}
+	// What all keys may, a key of before scopes may; no key of a team is the operator's.
+	if code, text := call(t, w, w.Key, "POST", "/cay/v1/api-keys", `{"name":"a","scopes":["admin"]}`); code != 403 || !strings.Contains(text, "all teams") {
+		t.Errorf("an operator's key by a team's: %d %s", code, text)
+	}
+	list, err := w.Client().APIKeys(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range list {
+		if k.CreatedBy == small.ID && (strings.Join(k.Scopes, " ") != "sandboxes:read" && strings.Join(k.Scopes, " ") != "sandboxes:read keys:write" || k.ExpiresAt == nil || !k.ExpiresAt.Equal(end)) {
+			t.Errorf("it made %+v", k)
+		}
+	}
+}
+
+// The operator's routes of E2B's: what runs is counted and ended team by team,
+// and a machine that is drained takes nothing new.
+func TestOperatorsRoutes(t *testing.T) {
+	w := servertest.Start(t)
+	ctx := t.Context()
+	token, err := w.Operator().AdminToken(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blue, err := w.Admin("").CreateTeam(ctx, "blue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := func(method, path, body string) (int, string) {
+		return send(t, w, map[string]string{"X-Admin-Token": token}, method, path, body)
+	}
+	answers := func(method, path, body string, want int, holds string) string {
+		t.Helper()
+		code, text := as(method, path, body)
+		if code != want || !strings.Contains(text, holds) {
+			t.Errorf("%s %s: %d %s", method, path, code, text)
+		}
+		return text
+	}
+	var made struct{ ID, Key string }
+	if err := json.Unmarshal([]byte(answers("POST", "/admin/teams/"+blue.ID+"/api-keys", `{"name":"first"}`, 201, "e2b_")), &made); err != nil {
+		t.Fatal(err)
+	}
+	theirs, ours := w.ClientOf(made.Key), w.Client()
+	for range 3 {
+		if _, err := theirs.Create(ctx, client.CreateOptions{Timeout: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	paused, err := theirs.Create(ctx, client.CreateOptions{Timeout: time.Hour})
+	if err := errors.Join(err, theirs.Pause(ctx, paused.ID)); err != nil {
+		t.Fatal(err)
+	}
+	mine, err := ours.Create(ctx, client.CreateOptions{Timeout: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers("GET", "/admin/sandboxes/running-counts", "", 200, `"`+blue.ID+`":3`)
+	answers("GET", "/nodes", "", 200, `"sandboxCount":4`)
+	answers("GET", "/nodes/local", "", 200, `"createSuccesses":5`)
+	answers("GET", "/nodes/other", "", 404, "not found")
+	answers("POST", "/nodes/local", `{"status":"standby"}`, 400, "status")
+	answers("POST", "/nodes/local", `{"status":"draining"}`, 204, "")
+	answers("GET", "/nodes/local", "", 200, `"status":"draining"`)
+	if _, err := ours.Create(ctx, client.CreateOptions{Timeout: time.Hour}); cay.CodeOf(err) != cay.CodeCapacity {
+		t.Errorf("a create on a drained machine: %v", err)
+	}
+	if code, text := call(t, w, w.Key, "POST", "/sandboxes/"+mine.ID+"/fork", `{}`); !strings.Contains(text, "drains") {
+		t.Errorf("a fork on a drained machine: %d %s", code, text)
+	}
+	if code, text := call(t, w, made.Key, "POST", "/sandboxes/"+paused.ID+"/connect", `{"timeout":60}`); code/100 != 2 {
+		t.Errorf("a resume on a drained machine: %d %s", code, text)
+	}
+	answers("POST", "/nodes/local", `{"status":"ready"}`, 204, "")
+	if err := theirs.Pause(ctx, paused.ID); err != nil {
+		t.Fatal(err)
+	}
+	answers("POST", "/admin/teams/"+blue.ID+"/sandboxes/kill", "", 200, `{"failedCount":0,"killedCount":3}`)
+	answers("POST", "/admin/teams/"+blue.ID+"/sandboxes/kill", "", 200, `"killedCount":0`)
+	answers("POST", "/admin/teams/none/sandboxes/kill", "", 404, "not found")
+	answers("POST", "/admin/teams/blue/builds/cancel", "", 200, `"cancelledCount":0`)
+	if list, err := theirs.List(ctx); err != nil || len(list) != 1 || list[0].ID != paused.ID {
+		t.Errorf("left are %v, %v", list, err)
+	}
+	if list, err := ours.List(ctx); err != nil || len(list) != 1 {
+		t.Errorf("the other team has %v, %v", list, err)
+	}
+	answers("DELETE", "/admin/teams/blue/api-keys/"+made.ID, "", 204, "")
+	answers("DELETE", "/admin/teams/blue/api-keys/"+made.ID, "", 404, "not found")
+	if _, err := theirs.List(ctx); cay.KindOf(err) != cay.Unauthenticated {
+		t.Errorf("a removed key: %v", err)
 	}
 }

@@ -140,6 +140,7 @@ func belongings(t *testing.T, w *servertest.World) map[string]string {
 	own["eventID"] = made(t, w, "POST", "/cay/v1/webhooks/"+own["webhookID"]+"/test", "", "eventID")
 	own["sessionID"], own["loginID"] = string(cay.NewSessionID()), "none"
 	own["personID"] = made(t, w, "POST", "/cay/v1/members", `{"email":"ours@example.com","role":"developer"}`, "personID")
+	own["nodeID"], own["/admin/teams"] = "local", made(t, w, "POST", "/api-keys", `{"name":"ours, as well"}`, "id")
 	own["accessTokenID"] = string(cay.NewKeyID())
 	own["budgetID"] = made(t, w, "POST", "/cay/v1/budgets", `{"meter":"creates","limit":"1000","period":"day"}`, "id")
 	own["buildID"] = made(t, w, "POST", "/v3/templates", `{"name":"ours"}`, "buildID")
@@ -176,6 +177,8 @@ var (
 		"setSandboxTimeout":      `{"timeout":60}`,
 		"startBuild":             `{"fromTemplate":"base"}`,
 		"updateKey":              `{"name":"theirs"}`,
+		"adminCreateKey":         `{"name":"theirs"}`,
+		"setNodeStatus":          `{"status":"ready"}`,
 		"addMember":              `{"email":"theirs@example.com","role":"viewer"}`,
 		"adminCreateAccessToken": `{"name":"theirs"}`,
 		"adminUpdatePerson":      `{"disabled":true}`,
@@ -192,6 +195,12 @@ var (
 	// refused are the operations that do not answer a stranger with 404 though
 	// they name what another team has.
 	refused = map[string]int{
+		"adminKillSandboxes":     http.StatusForbidden,
+		"adminCancelBuilds":      http.StatusForbidden,
+		"adminCreateKey":         http.StatusForbidden,
+		"adminDeleteKey":         http.StatusForbidden,
+		"getNode":                http.StatusForbidden,
+		"setNodeStatus":          http.StatusForbidden,
 		"adminCreateAccessToken": http.StatusForbidden,
 		"adminUpdatePerson":      http.StatusForbidden,
 		"deleteAccessToken":      http.StatusForbidden,

@@ -280,6 +280,62 @@ type NewSandbox struct {
 	VolumeMounts *[]map[string]interface{} `json:"volumeMounts,omitempty"`
 }
 
+// Node defines model for Node.
+type Node struct {
+	ClusterID   string `json:"clusterID"`
+	Commit      string `json:"commit"`
+	CreateFails int64  `json:"createFails"`
+
+	// CreateSuccesses Since the server's start.
+	CreateSuccesses int64       `json:"createSuccesses"`
+	ID              string      `json:"id"`
+	MachineInfo     MachineInfo `json:"machineInfo"`
+	Metrics         NodeMetrics `json:"metrics"`
+	NodeID          string      `json:"nodeID"`
+
+	// SandboxCount That run.
+	SandboxCount         int    `json:"sandboxCount"`
+	SandboxStartingCount int    `json:"sandboxStartingCount"`
+	ServiceInstanceID    string `json:"serviceInstanceID"`
+
+	// Status ready or draining.
+	Status  string `json:"status"`
+	Version string `json:"version"`
+}
+
+// MachineInfo defines model for Node.machineInfo.
+type MachineInfo struct {
+	CPUArchitecture string `json:"cpuArchitecture"`
+	CPUFamily       string `json:"cpuFamily"`
+	CPUModel        string `json:"cpuModel"`
+	CPUModelName    string `json:"cpuModelName"`
+}
+
+// NodeMetrics defines model for Node.metrics.
+type NodeMetrics struct {
+	// AllocatedCPU Of running sandboxes.
+	AllocatedCPU int `json:"allocatedCPU"`
+
+	// AllocatedMemoryBytes Promised to running sandboxes.
+	AllocatedMemoryBytes int64 `json:"allocatedMemoryBytes"`
+	CPUCount             int   `json:"cpuCount"`
+
+	// CPUPercent The load of the last minute for each processor, at most 100.
+	CPUPercent       int        `json:"cpuPercent"`
+	Disks            []NodeDisk `json:"disks"`
+	MemoryTotalBytes int64      `json:"memoryTotalBytes"`
+	MemoryUsedBytes  int64      `json:"memoryUsedBytes"`
+}
+
+// NodeDisk defines model for NodeDisk.
+type NodeDisk struct {
+	Device         string `json:"device"`
+	FilesystemType string `json:"filesystemType"`
+	MountPoint     string `json:"mountPoint"`
+	TotalBytes     int64  `json:"totalBytes"`
+	UsedBytes      int64  `json:"usedBytes"`
+}
+
 // Registry defines model for Registry.
 type Registry struct {
 	AwsAccessKeyID     *string `json:"awsAccessKeyId,omitempty"`
@@ -709,6 +765,23 @@ type CreatedAccessToken struct {
 	Token     string    `json:"token"`
 }
 
+// AdminCreateKeyJSONBody defines parameters for AdminCreateKey.
+type AdminCreateKeyJSONBody struct {
+	Name *string `json:"name,omitempty"`
+}
+
+// CancelledBuilds defines parameters for AdminCancelBuilds.
+type CancelledBuilds struct {
+	CancelledCount int `json:"cancelledCount"`
+	FailedCount    int `json:"failedCount"`
+}
+
+// KilledSandboxes defines parameters for AdminKillSandboxes.
+type KilledSandboxes struct {
+	FailedCount int `json:"failedCount"`
+	KilledCount int `json:"killedCount"`
+}
+
 // CreateKeyJSONBody defines parameters for CreateKey.
 type CreateKeyJSONBody struct {
 	Name *string `json:"name,omitempty"`
@@ -756,6 +829,11 @@ type ListWebhookDeliveriesParams struct {
 type GetWebhookStatsParams struct {
 	Start *time.Time `form:"start,omitempty" json:"start,omitempty"`
 	End   *time.Time `form:"end,omitempty" json:"end,omitempty"`
+}
+
+// SetNodeStatusJSONBody defines parameters for SetNodeStatus.
+type SetNodeStatusJSONBody struct {
+	Status string `json:"status"`
 }
 
 // ListRunningSandboxesParams defines parameters for ListRunningSandboxes.
@@ -1021,6 +1099,9 @@ type ListTemplatesV2Params struct {
 // CreateAccessTokenJSONRequestBody defines body for CreateAccessToken for application/json ContentType.
 type CreateAccessTokenJSONRequestBody CreateAccessTokenJSONBody
 
+// AdminCreateKeyJSONRequestBody defines body for AdminCreateKey for application/json ContentType.
+type AdminCreateKeyJSONRequestBody AdminCreateKeyJSONBody
+
 // CreateKeyJSONRequestBody defines body for CreateKey for application/json ContentType.
 type CreateKeyJSONRequestBody CreateKeyJSONBody
 
@@ -1032,6 +1113,9 @@ type CreateWebhookJSONRequestBody = WebhookChange
 
 // UpdateWebhookJSONRequestBody defines body for UpdateWebhook for application/json ContentType.
 type UpdateWebhookJSONRequestBody = WebhookChange
+
+// SetNodeStatusJSONRequestBody defines body for SetNodeStatus for application/json ContentType.
+type SetNodeStatusJSONRequestBody SetNodeStatusJSONBody
 
 // CreateSandboxJSONRequestBody defines body for CreateSandbox for application/json ContentType.
 type CreateSandboxJSONRequestBody = NewSandbox
@@ -1102,6 +1186,21 @@ type ServerInterface interface {
 	// (DELETE /access-tokens/{accessTokenID})
 	DeleteAccessToken(w http.ResponseWriter, r *http.Request, accessTokenID string)
 
+	// (GET /admin/sandboxes/running-counts)
+	AdminRunningCounts(w http.ResponseWriter, r *http.Request)
+
+	// (POST /admin/teams/{teamID}/api-keys)
+	AdminCreateKey(w http.ResponseWriter, r *http.Request, teamID TeamIDPath)
+
+	// (DELETE /admin/teams/{teamID}/api-keys/{keyID})
+	AdminDeleteKey(w http.ResponseWriter, r *http.Request, teamID TeamIDPath, keyID string)
+
+	// (POST /admin/teams/{teamID}/builds/cancel)
+	AdminCancelBuilds(w http.ResponseWriter, r *http.Request, teamID TeamIDPath)
+
+	// (POST /admin/teams/{teamID}/sandboxes/kill)
+	AdminKillSandboxes(w http.ResponseWriter, r *http.Request, teamID TeamIDPath)
+
 	// (GET /api-keys)
 	ListKeys(w http.ResponseWriter, r *http.Request)
 
@@ -1146,6 +1245,15 @@ type ServerInterface interface {
 
 	// (GET /health)
 	GetHealth(w http.ResponseWriter, r *http.Request)
+
+	// (GET /nodes)
+	ListNodes(w http.ResponseWriter, r *http.Request)
+
+	// (GET /nodes/{nodeID})
+	GetNode(w http.ResponseWriter, r *http.Request, nodeID string)
+
+	// (POST /nodes/{nodeID})
+	SetNodeStatus(w http.ResponseWriter, r *http.Request, nodeID string)
 
 	// (GET /sandboxes)
 	ListRunningSandboxes(w http.ResponseWriter, r *http.Request, params ListRunningSandboxesParams)
@@ -1315,6 +1423,31 @@ func (_ Unimplemented) DeleteAccessToken(w http.ResponseWriter, r *http.Request,
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (GET /admin/sandboxes/running-counts)
+func (_ Unimplemented) AdminRunningCounts(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /admin/teams/{teamID}/api-keys)
+func (_ Unimplemented) AdminCreateKey(w http.ResponseWriter, r *http.Request, teamID TeamIDPath) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /admin/teams/{teamID}/api-keys/{keyID})
+func (_ Unimplemented) AdminDeleteKey(w http.ResponseWriter, r *http.Request, teamID TeamIDPath, keyID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /admin/teams/{teamID}/builds/cancel)
+func (_ Unimplemented) AdminCancelBuilds(w http.ResponseWriter, r *http.Request, teamID TeamIDPath) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /admin/teams/{teamID}/sandboxes/kill)
+func (_ Unimplemented) AdminKillSandboxes(w http.ResponseWriter, r *http.Request, teamID TeamIDPath) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (GET /api-keys)
 func (_ Unimplemented) ListKeys(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -1387,6 +1520,21 @@ func (_ Unimplemented) GetWebhookStats(w http.ResponseWriter, r *http.Request, w
 
 // (GET /health)
 func (_ Unimplemented) GetHealth(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /nodes)
+func (_ Unimplemented) ListNodes(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /nodes/{nodeID})
+func (_ Unimplemented) GetNode(w http.ResponseWriter, r *http.Request, nodeID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /nodes/{nodeID})
+func (_ Unimplemented) SetNodeStatus(w http.ResponseWriter, r *http.Request, nodeID string) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1685,6 +1833,133 @@ func (siw *ServerInterfaceWrapper) DeleteAccessToken(w http.ResponseWriter, r *h
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.DeleteAccessToken(w, r, accessTokenID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminRunningCounts operation middleware
+func (siw *ServerInterfaceWrapper) AdminRunningCounts(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminRunningCounts(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminCreateKey operation middleware
+func (siw *ServerInterfaceWrapper) AdminCreateKey(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "teamID" -------------
+	var teamID TeamIDPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "teamID", chi.URLParam(r, "teamID"), &teamID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "teamID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminCreateKey(w, r, teamID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminDeleteKey operation middleware
+func (siw *ServerInterfaceWrapper) AdminDeleteKey(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "teamID" -------------
+	var teamID TeamIDPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "teamID", chi.URLParam(r, "teamID"), &teamID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "teamID", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "keyID" -------------
+	var keyID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "keyID", chi.URLParam(r, "keyID"), &keyID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "keyID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminDeleteKey(w, r, teamID, keyID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminCancelBuilds operation middleware
+func (siw *ServerInterfaceWrapper) AdminCancelBuilds(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "teamID" -------------
+	var teamID TeamIDPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "teamID", chi.URLParam(r, "teamID"), &teamID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "teamID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminCancelBuilds(w, r, teamID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminKillSandboxes operation middleware
+func (siw *ServerInterfaceWrapper) AdminKillSandboxes(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "teamID" -------------
+	var teamID TeamIDPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "teamID", chi.URLParam(r, "teamID"), &teamID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "teamID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminKillSandboxes(w, r, teamID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2227,6 +2502,72 @@ func (siw *ServerInterfaceWrapper) GetHealth(w http.ResponseWriter, r *http.Requ
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetHealth(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListNodes operation middleware
+func (siw *ServerInterfaceWrapper) ListNodes(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListNodes(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetNode operation middleware
+func (siw *ServerInterfaceWrapper) GetNode(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "nodeID" -------------
+	var nodeID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "nodeID", chi.URLParam(r, "nodeID"), &nodeID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "nodeID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetNode(w, r, nodeID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// SetNodeStatus operation middleware
+func (siw *ServerInterfaceWrapper) SetNodeStatus(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "nodeID" -------------
+	var nodeID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "nodeID", chi.URLParam(r, "nodeID"), &nodeID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "nodeID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SetNodeStatus(w, r, nodeID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -4456,6 +4797,30 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Patch(options.BaseURL+"/api-keys/{keyID}", wrapper.UpdateKey)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/admin/sandboxes/running-counts", wrapper.AdminRunningCounts)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/admin/teams/{teamID}/sandboxes/kill", wrapper.AdminKillSandboxes)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/admin/teams/{teamID}/builds/cancel", wrapper.AdminCancelBuilds)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/admin/teams/{teamID}/api-keys", wrapper.AdminCreateKey)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/admin/teams/{teamID}/api-keys/{keyID}", wrapper.AdminDeleteKey)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/nodes", wrapper.ListNodes)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/nodes/{nodeID}", wrapper.GetNode)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/nodes/{nodeID}", wrapper.SetNodeStatus)
+	})
+	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/access-tokens", wrapper.CreateAccessToken)
 	})
 	r.Group(func(r chi.Router) {
@@ -4584,6 +4949,111 @@ type DeleteAccessToken204Response struct {
 func (response DeleteAccessToken204Response) VisitDeleteAccessTokenResponse(w http.ResponseWriter) error {
 	w.WriteHeader(204)
 	return nil
+}
+
+type AdminRunningCountsRequestObject struct {
+}
+
+type AdminRunningCountsResponseObject interface {
+	VisitAdminRunningCountsResponse(w http.ResponseWriter) error
+}
+
+type AdminRunningCounts200JSONResponse map[string]int
+
+func (response AdminRunningCounts200JSONResponse) VisitAdminRunningCountsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminCreateKeyRequestObject struct {
+	TeamID TeamIDPath `json:"teamID"`
+	Body   *AdminCreateKeyJSONRequestBody
+}
+
+type AdminCreateKeyResponseObject interface {
+	VisitAdminCreateKeyResponse(w http.ResponseWriter) error
+}
+
+type AdminCreateKey201JSONResponse TeamKey
+
+func (response AdminCreateKey201JSONResponse) VisitAdminCreateKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminDeleteKeyRequestObject struct {
+	TeamID TeamIDPath `json:"teamID"`
+	KeyID  string     `json:"keyID"`
+}
+
+type AdminDeleteKeyResponseObject interface {
+	VisitAdminDeleteKeyResponse(w http.ResponseWriter) error
+}
+
+type AdminDeleteKey204Response struct {
+}
+
+func (response AdminDeleteKey204Response) VisitAdminDeleteKeyResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type AdminCancelBuildsRequestObject struct {
+	TeamID TeamIDPath `json:"teamID"`
+}
+
+type AdminCancelBuildsResponseObject interface {
+	VisitAdminCancelBuildsResponse(w http.ResponseWriter) error
+}
+
+type AdminCancelBuilds200JSONResponse CancelledBuilds
+
+func (response AdminCancelBuilds200JSONResponse) VisitAdminCancelBuildsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminKillSandboxesRequestObject struct {
+	TeamID TeamIDPath `json:"teamID"`
+}
+
+type AdminKillSandboxesResponseObject interface {
+	VisitAdminKillSandboxesResponse(w http.ResponseWriter) error
+}
+
+type AdminKillSandboxes200JSONResponse KilledSandboxes
+
+func (response AdminKillSandboxes200JSONResponse) VisitAdminKillSandboxesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
 }
 
 type ListKeysRequestObject struct {
@@ -4889,6 +5359,66 @@ type GetHealth204Response struct {
 }
 
 func (response GetHealth204Response) VisitGetHealthResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type ListNodesRequestObject struct {
+}
+
+type ListNodesResponseObject interface {
+	VisitListNodesResponse(w http.ResponseWriter) error
+}
+
+type ListNodes200JSONResponse []Node
+
+func (response ListNodes200JSONResponse) VisitListNodesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetNodeRequestObject struct {
+	NodeID string `json:"nodeID"`
+}
+
+type GetNodeResponseObject interface {
+	VisitGetNodeResponse(w http.ResponseWriter) error
+}
+
+type GetNode200JSONResponse Node
+
+func (response GetNode200JSONResponse) VisitGetNodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SetNodeStatusRequestObject struct {
+	NodeID string `json:"nodeID"`
+	Body   *SetNodeStatusJSONRequestBody
+}
+
+type SetNodeStatusResponseObject interface {
+	VisitSetNodeStatusResponse(w http.ResponseWriter) error
+}
+
+type SetNodeStatus204Response struct {
+}
+
+func (response SetNodeStatus204Response) VisitSetNodeStatusResponse(w http.ResponseWriter) error {
 	w.WriteHeader(204)
 	return nil
 }
@@ -6092,6 +6622,21 @@ type StrictServerInterface interface {
 	// (DELETE /access-tokens/{accessTokenID})
 	DeleteAccessToken(ctx context.Context, request DeleteAccessTokenRequestObject) (DeleteAccessTokenResponseObject, error)
 
+	// (GET /admin/sandboxes/running-counts)
+	AdminRunningCounts(ctx context.Context, request AdminRunningCountsRequestObject) (AdminRunningCountsResponseObject, error)
+
+	// (POST /admin/teams/{teamID}/api-keys)
+	AdminCreateKey(ctx context.Context, request AdminCreateKeyRequestObject) (AdminCreateKeyResponseObject, error)
+
+	// (DELETE /admin/teams/{teamID}/api-keys/{keyID})
+	AdminDeleteKey(ctx context.Context, request AdminDeleteKeyRequestObject) (AdminDeleteKeyResponseObject, error)
+
+	// (POST /admin/teams/{teamID}/builds/cancel)
+	AdminCancelBuilds(ctx context.Context, request AdminCancelBuildsRequestObject) (AdminCancelBuildsResponseObject, error)
+
+	// (POST /admin/teams/{teamID}/sandboxes/kill)
+	AdminKillSandboxes(ctx context.Context, request AdminKillSandboxesRequestObject) (AdminKillSandboxesResponseObject, error)
+
 	// (GET /api-keys)
 	ListKeys(ctx context.Context, request ListKeysRequestObject) (ListKeysResponseObject, error)
 
@@ -6136,6 +6681,15 @@ type StrictServerInterface interface {
 
 	// (GET /health)
 	GetHealth(ctx context.Context, request GetHealthRequestObject) (GetHealthResponseObject, error)
+
+	// (GET /nodes)
+	ListNodes(ctx context.Context, request ListNodesRequestObject) (ListNodesResponseObject, error)
+
+	// (GET /nodes/{nodeID})
+	GetNode(ctx context.Context, request GetNodeRequestObject) (GetNodeResponseObject, error)
+
+	// (POST /nodes/{nodeID})
+	SetNodeStatus(ctx context.Context, request SetNodeStatusRequestObject) (SetNodeStatusResponseObject, error)
 
 	// (GET /sandboxes)
 	ListRunningSandboxes(ctx context.Context, request ListRunningSandboxesRequestObject) (ListRunningSandboxesResponseObject, error)
@@ -6380,6 +6934,142 @@ func (sh *strictHandler) DeleteAccessToken(w http.ResponseWriter, r *http.Reques
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(DeleteAccessTokenResponseObject); ok {
 		if err := validResponse.VisitDeleteAccessTokenResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminRunningCounts operation middleware
+func (sh *strictHandler) AdminRunningCounts(w http.ResponseWriter, r *http.Request) {
+	var request AdminRunningCountsRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminRunningCounts(ctx, request.(AdminRunningCountsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminRunningCounts")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminRunningCountsResponseObject); ok {
+		if err := validResponse.VisitAdminRunningCountsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminCreateKey operation middleware
+func (sh *strictHandler) AdminCreateKey(w http.ResponseWriter, r *http.Request, teamID TeamIDPath) {
+	var request AdminCreateKeyRequestObject
+
+	request.TeamID = teamID
+
+	var body AdminCreateKeyJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminCreateKey(ctx, request.(AdminCreateKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminCreateKey")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminCreateKeyResponseObject); ok {
+		if err := validResponse.VisitAdminCreateKeyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminDeleteKey operation middleware
+func (sh *strictHandler) AdminDeleteKey(w http.ResponseWriter, r *http.Request, teamID TeamIDPath, keyID string) {
+	var request AdminDeleteKeyRequestObject
+
+	request.TeamID = teamID
+	request.KeyID = keyID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminDeleteKey(ctx, request.(AdminDeleteKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminDeleteKey")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminDeleteKeyResponseObject); ok {
+		if err := validResponse.VisitAdminDeleteKeyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminCancelBuilds operation middleware
+func (sh *strictHandler) AdminCancelBuilds(w http.ResponseWriter, r *http.Request, teamID TeamIDPath) {
+	var request AdminCancelBuildsRequestObject
+
+	request.TeamID = teamID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminCancelBuilds(ctx, request.(AdminCancelBuildsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminCancelBuilds")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminCancelBuildsResponseObject); ok {
+		if err := validResponse.VisitAdminCancelBuildsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminKillSandboxes operation middleware
+func (sh *strictHandler) AdminKillSandboxes(w http.ResponseWriter, r *http.Request, teamID TeamIDPath) {
+	var request AdminKillSandboxesRequestObject
+
+	request.TeamID = teamID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminKillSandboxes(ctx, request.(AdminKillSandboxesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminKillSandboxes")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminKillSandboxesResponseObject); ok {
+		if err := validResponse.VisitAdminKillSandboxesResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -6789,6 +7479,89 @@ func (sh *strictHandler) GetHealth(w http.ResponseWriter, r *http.Request) {
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetHealthResponseObject); ok {
 		if err := validResponse.VisitGetHealthResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListNodes operation middleware
+func (sh *strictHandler) ListNodes(w http.ResponseWriter, r *http.Request) {
+	var request ListNodesRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListNodes(ctx, request.(ListNodesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListNodes")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListNodesResponseObject); ok {
+		if err := validResponse.VisitListNodesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetNode operation middleware
+func (sh *strictHandler) GetNode(w http.ResponseWriter, r *http.Request, nodeID string) {
+	var request GetNodeRequestObject
+
+	request.NodeID = nodeID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetNode(ctx, request.(GetNodeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetNode")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetNodeResponseObject); ok {
+		if err := validResponse.VisitGetNodeResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// SetNodeStatus operation middleware
+func (sh *strictHandler) SetNodeStatus(w http.ResponseWriter, r *http.Request, nodeID string) {
+	var request SetNodeStatusRequestObject
+
+	request.NodeID = nodeID
+
+	var body SetNodeStatusJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.SetNodeStatus(ctx, request.(SetNodeStatusRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "SetNodeStatus")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(SetNodeStatusResponseObject); ok {
+		if err := validResponse.VisitSetNodeStatusResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -145,12 +145,12 @@ func (k *NewKey) withinKey(own cay.APIKey) error {
 	}
 	for _, name := range k.Bounds.Templates {
 		if len(own.Bounds.Templates) > 0 && !slices.Contains(own.Bounds.Templates, name) {
-			return cay.Errorf(cay.Denied, "templates: the key that makes it may not use %.80q itself", name)
+			return cay.Errorf(cay.Denied, "templates: the key that makes it may not use %.80q itself", name).WithCode(cay.CodeBounds)
 		}
 	}
 	for name, value := range own.Bounds.Metadata {
 		if given, ok := k.Bounds.Metadata[name]; ok && given != value {
-			return cay.Errorf(cay.Denied, "metadata: the key that makes it must have %.80q be %.80q", name, value)
+			return cay.Errorf(cay.Denied, "metadata: the key that makes it must have %.80q be %.80q", name, value).WithCode(cay.CodeBounds)
 		}
 		k.Bounds.Metadata = maps.Clone(k.Bounds.Metadata)
 		if k.Bounds.Metadata == nil {

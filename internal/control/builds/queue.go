@@ -133,6 +133,15 @@ func (q *Queue) StartBuild(ctx context.Context, who cay.Caller, template string,
 	if b.State != cay.BuildWaiting {
 		return errStarted(b)
 	}
+	if start.FromTemplate != "" && who.Bounds != nil {
+		base, err := q.ledger.FindTemplate(ctx, who.Team, start.FromTemplate)
+		if err == nil {
+			err = q.ledger.MayStart(ctx, who, base.ID)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	if q.builder == nil || q.sealer == nil {
 		return errNoBuilder()
 	}

@@ -56,6 +56,25 @@ func (l *Ledger) Hold(ctx context.Context, team cay.TeamID, ref string, withTemp
 	}
 }
 
+// MayStart refuses a template that the caller's key is kept from.
+func (l *Ledger) MayStart(ctx context.Context, who cay.Caller, id cay.TemplateID) error {
+	if who.Bounds == nil || len(who.Bounds.Templates) == 0 {
+		return nil
+	}
+	for _, ref := range who.Bounds.Templates {
+		space, name, _, _ := Reference(ref)
+		t, err := l.template(ctx, who.Team, space, name)
+		if err == nil && t.ID == id {
+			return nil
+		}
+		if err != nil && cay.KindOf(err) != cay.NotFound {
+			return err
+		}
+	}
+	return cay.Errorf(cay.Denied, "template %s is none of those that this key may use: %s", id, strings.Join(who.Bounds.Templates, ", ")).
+		WithCode(cay.CodeBounds)
+}
+
 // BadTag is the error for a tag that no template can have.
 func BadTag(tag string) error {
 	return cay.Errorf(cay.Invalid, "tags: invalid tag %.80q", tag).WithHint("use letters, digits, '.', '_' and '-'")

@@ -104,6 +104,8 @@ type Config struct {
 
 // Controller carries out the use cases of one node's sandboxes.
 type Controller struct {
+	started, failed atomic.Int64 // starts of sandboxes
+
 	ledger *ledger.Ledger
 	store  store.Store
 	node   Node
@@ -128,6 +130,7 @@ type Controller struct {
 	// starting are the places that are taken for sandboxes to come, orphans the
 	// last deaths of instances that were not known.
 	starting map[*starting]struct{}
+	draining bool // no new sandboxes are taken
 	orphans  []cay.Death
 	// claimed are idempotency keys that a create is at work with; each
 	// channel is closed when it is done.

@@ -38,6 +38,11 @@ func (c *Controller) Fork(ctx context.Context, who cay.Caller, id cay.SandboxID,
 	if err := c.mayFork(ctx, who, id); err != nil {
 		return nil, err
 	}
+	if before, err := c.get(who.Team, id); err != nil {
+		return nil, err
+	} else if err := c.copyable(ctx, who, before); err != nil {
+		return nil, err
+	}
 	source, saved, unpin, err := c.checkpoint(ctx, who.Team, id, cay.MemorySnapshot)
 	if err != nil {
 		return nil, err
@@ -53,6 +58,15 @@ func (c *Controller) Fork(ctx context.Context, who cay.Caller, id cay.SandboxID,
 	return c.spawn(ctx, who, source, saved, at, count, timeout), nil
 }
 
+// copyable refuses copies that the caller's key could not have made anew.
+func (c *Controller) copyable(ctx context.Context, who cay.Caller, source cay.Sandbox) error {
+	if err := c.ledger.MayStart(ctx, who, source.Template); err != nil {
+		return err
+	}
+	_, err := who.Marked(source.Metadata)
+	return err
+}
+
 // spawn makes sandboxes of a snapshot that the caller has pinned. They are
 // where at is in its tree.
 func (c *Controller) spawn(ctx context.Context, who cay.Caller, source cay.Sandbox, saved cay.SnapshotID, at cay.Branch, count int, timeout time.Duration) []Forked {
@@ -61,7 +75,7 @@ func (c *Controller) spawn(ctx context.Context, who cay.Caller, source cay.Sandb
 	for i := range out {
 		wg.Go(func() {
 			out[i].Sandbox, out[i].Err = c.launch(ctx, who, launch{
-				sandbox: forkOf(source, saved, timeout), timeout: timeout,
+				sandbox: forkOf(who, source, saved, timeout), timeout: timeout,
 				branch: cay.Branch{Tree: at.Tree, Checkpoint: at.Checkpoint},
 				created: func(s cay.Sandbox) cay.Event {
 					return ledger.NewEvent(who, s, cay.SandboxCreated, cay.ReasonFork, "source", string(source.ID), "checkpoint", string(at.Checkpoint))
@@ -73,11 +87,14 @@ func (c *Controller) spawn(ctx context.Context, who cay.Caller, source cay.Sandb
 	return out
 }
 
-func forkOf(source cay.Sandbox, saved cay.SnapshotID, timeout time.Duration) cay.Sandbox {
+func forkOf(who cay.Caller, source cay.Sandbox, saved cay.SnapshotID, timeout time.Duration) cay.Sandbox {
 	s := source
 	s.ID, s.Instance, s.Snapshot, s.State = cay.NewSandboxID(), cay.NewInstanceID(), saved, cay.Creating
 	s.StartedAt, s.EndedAt, s.Timeout, s.Version = ledger.Now(), time.Time{}, timeout, 0
 	s.EndAt, s.Once = s.StartedAt.Add(timeout), cay.Once{}
+	if marked, err := who.Marked(s.Metadata); err == nil { // else copyable has refused it
+		s.Metadata = marked
+	}
 	return s
 }
 

@@ -29,7 +29,8 @@ func (l launch) first(s cay.Sandbox) cay.Event {
 // transaction: until then the client knows of nothing, and a server that dies
 // between the two leaves an instance that no record wants, which the next one
 // ends.
-func (c *Controller) launch(ctx context.Context, who cay.Caller, l launch) (cay.Sandbox, error) {
+func (c *Controller) launch(ctx context.Context, who cay.Caller, l launch) (_ cay.Sandbox, err error) {
+	defer func() { c.counted(err) }()
 	s := l.sandbox
 	s.Node = c.nodeID
 	s.Key = who.Key

@@ -26,6 +26,9 @@ type starting struct {
 func (c *Controller) reserve(s cay.Sandbox) (place *starting, release func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.takesNew(s.ID); err != nil {
+		return nil, nil, err
+	}
 	if err := c.within(s); err != nil {
 		return nil, nil, err
 	}

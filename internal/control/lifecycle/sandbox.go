@@ -19,6 +19,11 @@ func (c *Controller) Create(ctx context.Context, who cay.Caller, spec cay.Create
 	if err := checkTimeout(spec.Timeout); err != nil {
 		return cay.Sandbox{}, err
 	}
+	marked, err := who.Marked(spec.Metadata)
+	if err != nil {
+		return cay.Sandbox{}, err
+	}
+	spec.Metadata = marked
 	if err := cay.CheckMetadata(spec.Metadata); err != nil {
 		return cay.Sandbox{}, err
 	}
@@ -50,6 +55,9 @@ func (c *Controller) create(ctx context.Context, who cay.Caller, spec cay.Create
 		return cay.Sandbox{}, err
 	}
 	defer release()
+	if err := c.ledger.MayStart(ctx, who, t.ID); err != nil {
+		return cay.Sandbox{}, err
+	}
 	if t.Build == "" || t.Snapshot == "" {
 		return cay.Sandbox{}, cay.Errorf(cay.NotFound, "template %q not found ready: it has no finished build", spec.Template).
 			WithHint("wait for its build, or build it again")

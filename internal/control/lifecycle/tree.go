@@ -271,6 +271,9 @@ func (c *Controller) ForkCheckpoint(ctx context.Context, who cay.Caller, id cay.
 	if err != nil {
 		return nil, err
 	}
+	if err := c.copyable(ctx, who, n.Source); err != nil {
+		return nil, err
+	}
 	if err := c.hasPlace(n.Source); err != nil {
 		return nil, err
 	}

@@ -46,8 +46,10 @@ type Config struct {
 	Usage     *usage.Meter
 	Accounts  *accounts.Accounts
 	// Logins are those of people, whose browsers find this server at URL.
-	Logins   *logins.Logins
-	URL      string
+	Logins *logins.Logins
+	URL    string
+	// Machine tells what the server's machine has; nil knows nothing.
+	Machine  func() (Machine, error)
 	Webhooks *webhooks.Hooks
 	Auth     *auth.Auth
 	Domain   string
@@ -98,6 +100,7 @@ type server struct {
 	logins    *logins.Logins
 	url       string
 	pace      pace
+	machine   func() (Machine, error)
 	webhooks  *webhooks.Hooks
 	auth      *auth.Auth
 	domain    string
@@ -121,6 +124,7 @@ func New(cfg Config) http.Handler {
 	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, usage: cfg.Usage, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
 	s.logins, s.url = cfg.Logins, cfg.URL
+	s.machine = cfg.Machine
 	s.defaults, s.webhooks, s.audit = cfg.Defaults, cfg.Webhooks, cfg.Audit
 	if cfg.Limits != nil {
 		s.rates = rates.New(cfg.Limits)
