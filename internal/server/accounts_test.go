@@ -314,7 +314,7 @@ func TestAKeyMakesNoGreaterKey(t *testing.T) {
 			t.Errorf("%s %s: %d %s", one.path, one.body, code, text)
 		}
 	}
-	// What all keys may, a key of before scopes may; no key of a team is the operator's.
+	// A key of before scopes may all that there is in its team, and not make an operator of itself.
 	if code, text := call(t, w, w.Key, "POST", "/cay/v1/api-keys", `{"name":"a","scopes":["admin"]}`); code != 403 || !strings.Contains(text, "all teams") {
 		t.Errorf("an operator's key by a team's: %d %s", code, text)
 	}
