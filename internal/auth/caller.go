@@ -54,7 +54,7 @@ func (a *Auth) Caller(ctx context.Context, p Presented) (cay.Caller, error) {
 	if key == "" && IsSession(p.Bearer) {
 		return a.sessionCaller(ctx, p.Bearer, p.Team)
 	}
-	if key == "" && isAccessToken(p.Bearer) {
+	if key == "" && IsAccessToken(p.Bearer) {
 		return a.tokenCaller(ctx, p.Bearer, p.Team)
 	}
 	if key == "" {

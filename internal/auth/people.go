@@ -27,7 +27,8 @@ func NewAccessToken(record *cay.AccessToken) (token string) {
 	return token
 }
 
-func isAccessToken(s string) bool {
+// IsAccessToken reports whether a text has the form of an access token.
+func IsAccessToken(s string) bool {
 	digits, ok := strings.CutPrefix(s, tokenPrefix)
 	if !ok || len(digits) != hex.EncodedLen(keyBytes) {
 		return false

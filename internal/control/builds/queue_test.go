@@ -428,3 +428,31 @@ func TestAnUnreadableBuildFails(t *testing.T) {
 		w.is(b, cay.BuildError, "cannot be read any more; build it again")
 	})
 }
+
+// TestCancelBuilds ends a team's builds, those that run and those that wait, and
+// no other team's.
+func TestCancelBuilds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := w.open("n", ends)
+		first, second := w.start(s, "app"), w.start(s, "more") // no worker looks yet
+		stop := cay.ForTeam(w.team)
+		if n, failed, err := s.CancelBuilds(t.Context(), cay.ForTeam(w.newTeam("they"))); n != 0 || failed != 0 || err != nil {
+			t.Errorf("another team's: %d, %d, %v", n, failed, err)
+		}
+		w.is(second, cay.BuildBuilding, "")
+		if n, failed, err := s.CancelBuilds(t.Context(), stop); n != 2 || failed != 0 || err != nil {
+			t.Errorf("those that wait: %d, %d, %v", n, failed, err)
+		}
+		w.is(second, cay.BuildError, "cancelled")
+		w.is(first, cay.BuildError, "cancelled")
+		w.run(s)
+		b := w.start(s, "third")
+		synctest.Wait()
+		if n, failed, err := s.CancelBuilds(t.Context(), stop); n != 1 || failed != 0 || err != nil {
+			t.Errorf("one that runs: %d, %d, %v", n, failed, err)
+		}
+		synctest.Wait()
+		w.is(b, cay.BuildError, "cancelled")
+	})
+}

@@ -15,10 +15,11 @@ import (
 // open the API, and other sandboxes.
 
 // withoutCredentials takes Cay's own credentials out of a request's headers:
-// API keys, which mean nothing in any sandbox, and the sandbox's own tokens but
+// those of the API, which mean nothing in any sandbox, and the sandbox's own tokens but
 // for the ports of the agent and the interpreter, which ask for them.
 func (t *trip) withoutCredentials(h http.Header) {
 	delete(h, "X-Api-Key")
+	delete(h, "X-Admin-Token")
 	for _, name := range []string{"X-Access-Token", "Authorization"} {
 		if !slices.ContainsFunc(h[name], t.isCredential) {
 			continue
@@ -53,7 +54,7 @@ func (t *trip) isCredential(value string) bool {
 }
 
 func (t *trip) isSecret(s string) bool {
-	if auth.IsKey(s) {
+	if auth.IsKey(s) || auth.IsAccessToken(s) || auth.IsSession(s) {
 		return true
 	}
 	if s == "" || t.port == guest.AgentPort || t.port == guest.InterpPort {

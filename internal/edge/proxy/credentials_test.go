@@ -23,6 +23,8 @@ func TestCredentialsDoNotReachGuests(t *testing.T) {
 	}{
 		{"X-API-Key", key, none},
 		{"X-API-Key", "another app's", none},
+		{"X-Admin-Token", "any", none},
+		{"Authorization", "Bearer sk_" + key, none},
 		{"X-Access-Token", key, none},
 		{"X-Access-Token", "access", own},
 		{"X-Access-Token", "traffic", own},

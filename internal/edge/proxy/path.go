@@ -129,7 +129,7 @@ func (p *Proxy) astray(r *http.Request) place {
 }
 
 func (p *Proxy) takesStrays(r *http.Request) bool {
-	return p.cfg.Paths && r.Header.Get("X-Api-Key") == ""
+	return p.cfg.Paths && r.Header.Get("X-Api-Key") == "" && r.Header.Get("X-Admin-Token") == ""
 }
 
 // referrer is the path form of the page that made a request, if it says so.
