@@ -39,10 +39,10 @@ func (c Caller) Actor() Actor {
 		return Actor{ActorPerson, string(c.Person), c.Name}
 	case c.Key != "":
 		return Actor{ActorKey, string(c.Key), c.Name}
-	case c.From != nil: // a request that neither of them made
+	case c.From != nil && c.Scopes&Admin != 0: // a request that neither of them made
 		return Actor{ActorAdmin, "", c.Name}
 	}
-	return Actor{Kind: ActorSystem}
+	return Actor{Kind: ActorSystem, Name: c.Name} // the server itself, also for a login or an exchange of a token
 }
 
 // Outcome is what came of an action.

@@ -48,7 +48,7 @@ func (l *Logins) Exchange(ctx context.Context, raw, team string, from *cay.Origi
 	if err := l.once(ctx, raw, claims); err != nil {
 		return "", record, err
 	}
-	who := cay.Caller{Team: t.ID, Scopes: cay.TeamScopes, From: from}
+	who := cay.Caller{Team: t.ID, Scopes: cay.TeamScopes, From: from, Name: keyName(claims)}
 	return l.cfg.Accounts.CreateKey(ctx, who, accounts.NewKey{
 		Name: keyName(claims), Scopes: rule.Scopes, ExpiresAt: time.Now().Add(rule.Lifetime),
 	})
