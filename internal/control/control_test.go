@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"path/filepath"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/control"
+	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/control/controltest"
 	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/control/logbook"
@@ -29,6 +31,7 @@ type world struct {
 	team  cay.Team
 	c     *control.Control
 	path  string // of the database
+	audit *audit.Log
 }
 
 func newWorld(t *testing.T) *world {
@@ -43,6 +46,7 @@ func newWorld(t *testing.T) *world {
 	if w.team, _, err = auth.FirstStart(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
+	w.audit = audit.New(audit.Config{Store: s, Key: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))})
 	w.restart()
 	_, err = w.c.Publish(t.Context(), fleet.Publication{
 		Team: w.team.ID, Names: []string{"base", "alias"}, Snapshot: "s1", RecipeDigest: "d1",
@@ -67,7 +71,7 @@ func (w *world) open(s store.Store) *control.Control {
 	if err != nil {
 		w.Fatal(err)
 	}
-	c, err := control.Open(w.Context(), control.Config{Store: s, Node: w.node, NodeID: "n", Tokens: tokens, Logs: w.logs})
+	c, err := control.Open(w.Context(), control.Config{Store: s, Node: w.node, NodeID: "n", Tokens: tokens, Logs: w.logs, Audit: w.audit})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/guest/toagent"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // speaker is a guest that keeps a diary.
@@ -217,5 +219,34 @@ func TestAnOldAgentIsAskedOnce(t *testing.T) {
 	}
 	if err := w.c.Kill(context.Background(), w.who(), box.ID); err != nil || asked != 1 {
 		t.Errorf("asked %d times, %v", asked, err)
+	}
+}
+
+// Programs that start and end inside are counted for the audit log, and not
+// told twice.
+func TestProcessesAreAudited(t *testing.T) {
+	w := newWorld(t)
+	s := &speaker{epoch: "e1"}
+	w.node.OnDiary = s.diary
+	box := w.create(time.Hour)
+	s.say(guest.DiaryEntry{Logger: "process", Message: "process started", Fields: map[string]string{"pid": "7", "command": "ls"}})
+	s.say(guest.DiaryEntry{Logger: "process", Message: "process ended", Fields: map[string]string{"pid": "7", "command": "ls", "status": "exit status 1"}})
+	s.say(guest.DiaryEntry{Logger: "other", Message: "process started", Fields: map[string]string{"command": "no"}})
+	w.messages(box.ID)
+	w.messages(box.ID)
+	if err := w.audit.Checkpoint(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := w.store.Audit(t.Context(), store.AuditQuery{Actor: string(box.ID)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range rows {
+		got = append(got, r.Action+" "+r.Target+" "+r.Details["status"]+r.Details["times"])
+	}
+	slices.Sort(got)
+	if want := []string{"process.ended ls exit status 1", "process.started ls "}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
 	}
 }

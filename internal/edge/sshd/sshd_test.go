@@ -48,6 +48,14 @@ type world struct {
 	gone   atomic.Bool // or was
 	// removeKey removes the API key that let the last client in.
 	removeKey context.CancelFunc
+	visited   chan visited
+}
+
+// visited is what the server told of a connection.
+type visited struct {
+	who  cay.Caller
+	id   cay.SandboxID
+	ends bool
 }
 
 func must(t *testing.T, err error) {
@@ -64,7 +72,7 @@ func newKey(t *testing.T) ed25519.PrivateKey {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t}
+	w := &world{t: t, visited: make(chan visited, 100)}
 	reaper := reap.New(false)
 	t.Cleanup(reaper.Close)
 	quiet := slog.New(slog.DiscardHandler)
@@ -86,9 +94,11 @@ func newWorld(t *testing.T) *world {
 			}
 			return ours, "the key", nil
 		},
-		While: func(ctx context.Context, _ cay.TeamID, _ cay.KeyID) (context.Context, context.CancelFunc) {
+		While: func(ctx context.Context, _ cay.TeamID, key cay.KeyID) (context.Context, context.CancelFunc) {
 			ctx, cancel := context.WithCancel(ctx)
-			w.removeKey = cancel
+			if key != "" {
+				w.removeKey = cancel
+			}
 			return ctx, cancel
 		},
 		Owner: func(id cay.SandboxID) (cay.TeamID, error) {
@@ -102,6 +112,12 @@ func newWorld(t *testing.T) *world {
 		},
 		Opens: func(_ context.Context, team cay.TeamID, fingerprint string) (bool, error) {
 			return team == ours && !w.gone.Load() && fingerprint == ssh.FingerprintSHA256(w.signer.PublicKey()), nil
+		},
+		Visited: func(who cay.Caller, id cay.SandboxID, ends bool) {
+			select {
+			case w.visited <- visited{who, id, ends}:
+			default: // of many connections nothing is asked
+			}
 		},
 		Enter: func(context.Context, cay.TeamID, cay.SandboxID) error { return nil },
 		Keep:  func(context.Context, cay.TeamID, cay.SandboxID) error { return nil },
@@ -237,6 +253,32 @@ func (w *world) trusted(user string) (*ssh.Client, error) {
 		return nil, err
 	}
 	return ssh.NewClient(conn, channels, requests), nil
+}
+
+// Each connection that was let in is told when it begins and when it ends, with
+// the key that opened it.
+func TestVisited(t *testing.T) {
+	w := newWorld(t)
+	c, err := w.dial(box, ssh.PublicKeys(w.signer))
+	must(t, err)
+	begun := <-w.visited
+	c.Close()
+	ended := <-w.visited
+	if begun.ends || !ended.ends || begun.id != box || ended.id != box || begun.who.Team != ours || begun.who.From.Address != "127.0.0.1" ||
+		string(begun.who.Key) != ssh.FingerprintSHA256(w.signer.PublicKey()) {
+		t.Errorf("%+v %+v", begun, ended)
+	}
+	if _, err := w.dial(other, ssh.PublicKeys(w.signer)); err == nil {
+		t.Error("let in to another team's sandbox")
+	}
+	if c, err := w.dial(box, ssh.Password(password)); err != nil {
+		t.Error(err)
+	} else if begun := <-w.visited; begun.who.Key != "the key" {
+		t.Errorf("by password: %+v", begun)
+	} else {
+		c.Close()
+		<-w.visited
+	}
 }
 
 func TestTrustedSeeTheirTeamAlone(t *testing.T) {
