@@ -61,6 +61,10 @@ func TestTokenExchange(t *testing.T) {
 	if code, text := call(t, w, key, http.MethodPost, "/secrets", `{"name":"A","value":"b"}`); code != http.StatusForbidden || !strings.Contains(text, "secrets:write") {
 		t.Errorf("a secret with it: %d %s", code, text)
 	}
+	admin := cay.Caller{Scopes: cay.AllScopes, From: &cay.Origin{}}
+	if ci := (cay.Caller{Scopes: cay.TeamScopes, From: &cay.Origin{}}); ci.Actor().Kind == cay.ActorAdmin || admin.Actor().Kind != cay.ActorAdmin {
+		t.Error("records take a job for the operator")
+	}
 	if code, text := call(t, w, w.Key, http.MethodGet, "/cay/v1/api-keys", ""); code != http.StatusOK || !strings.Contains(text, "repo:acme/app:ref:refs/heads/main") || strings.Contains(text, key) {
 		t.Errorf("listed: %d %s", code, text)
 	}
