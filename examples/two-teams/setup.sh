@@ -11,7 +11,7 @@ url=${1:?usage: $0 URL, where webhooks are sent}
 cay=${CAY:-cay}
 
 # What a unit costs. Costs are counted with the use, so prices come first.
-"$cay" usage prices set EUR vcpu_seconds=0.000014 memory_gib_seconds=0.0000045 >&2
+"$cay" usage prices --currency EUR vcpu_seconds=0.000014 memory_gib_seconds=0.0000045 >&2
 
 # team NAME SANDBOXES EUROS
 team() {
