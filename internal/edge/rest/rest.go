@@ -264,8 +264,15 @@ func presented(r *http.Request) auth.Presented {
 
 // ofNoTeam reports whether a route is about no team, or about all.
 func ofNoTeam(path string) bool {
-	return ofPeople[path] || strings.HasPrefix(path, "/cay/v1/sessions/") || path == "/teams" || path == "/access-tokens" || strings.HasPrefix(path, "/access-tokens/") || path == "/cay/v1/access-tokens" || path == "/nodes" || strings.HasPrefix(path, "/nodes/") ||
-		strings.HasPrefix(path, "/admin/") || strings.HasPrefix(path, "/cay/v1/admin/")
+	if ofPeople[path] {
+		return true
+	}
+	for _, root := range []string{"/teams", "/access-tokens", "/cay/v1/access-tokens", "/nodes", "/cay/v1/sessions", "/admin", "/cay/v1/admin"} {
+		if rest, below := strings.CutPrefix(path, root); below && (rest == "" || rest[0] == '/' && root != "/teams") {
+			return true
+		}
+	}
+	return false
 }
 
 var errWhichTeam = cay.Errorf(cay.Invalid, "X-Team-ID: is required: the request is about one team, and says not which").
