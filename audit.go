@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 )
 
 // ActorKind says what kind of party acted.
@@ -122,27 +121,15 @@ const (
 // Fit makes every text of a row short, and fit to be read back as it is.
 func (r *AuditRow) Fit() {
 	for _, text := range []*string{&r.Actor.ID, &r.Actor.Name, &r.Action, &r.Target, &r.Request, &r.Address, &r.Agent} {
-		*text = fit(*text)
+		*text = Fit(*text, maxAuditText)
 	}
 	details := make(map[string]string, len(r.Details))
 	for _, k := range slices.Sorted(maps.Keys(r.Details)) {
 		if len(details) < maxAuditDetail {
-			details[fit(k)] = fit(r.Details[k])
+			details[Fit(k, maxAuditText)] = Fit(r.Details[k], maxAuditText)
 		}
 	}
 	r.Details, r.At = details, r.At.UTC().Truncate(time.Millisecond)
-}
-
-func fit(s string) string {
-	if len(s) > maxAuditText {
-		s = s[:maxAuditText]
-	}
-	return strings.Map(func(c rune) rune {
-		if unicode.IsPrint(c) {
-			return c
-		}
-		return ' '
-	}, strings.ToValidUTF8(s, ""))
 }
 
 func netstrings(out []byte, texts ...string) []byte {

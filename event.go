@@ -1,6 +1,10 @@
 package cay
 
-import "time"
+import (
+	"strings"
+	"time"
+	"unicode"
+)
 
 // EventType says what happened. The first word names the thing that changed.
 type EventType string
@@ -191,4 +195,17 @@ type Event struct {
 type Outwards struct {
 	Allow []string `json:"allow,omitempty"`
 	Deny  []string `json:"deny,omitempty"`
+}
+
+// Fit makes text from anywhere one short line of at most so many bytes.
+func Fit(s string, most int) string {
+	if len(s) > most {
+		s = s[:most]
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(s, ""))
 }

@@ -10,7 +10,7 @@ set -euo pipefail
 url=${1:?usage: $0 URL, where webhooks are sent}
 cay=${CAY:-cay}
 
-# What a unit costs. Costs are counted with the use, so prices come first.
+# Prices of units. Costs are counted with the use, so prices come first.
 "$cay" usage prices --currency EUR vcpu_seconds=0.000014 memory_gib_seconds=0.0000045 >&2
 
 # team NAME SANDBOXES EUROS

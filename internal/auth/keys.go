@@ -69,9 +69,12 @@ func Issue(ctx context.Context, store interface {
 }
 
 // IsKey reports whether a text has the form of an API key.
-func IsKey(s string) bool {
-	digits, ok := strings.CutPrefix(s, keyPrefix)
-	if !ok || len(digits) != hex.EncodedLen(keyBytes) {
+func IsKey(s string) bool { return hasForm(s, keyPrefix, keyBytes) }
+
+// hasForm reports whether a text is a prefix and so many bytes in hexadecimal.
+func hasForm(s, prefix string, bytes int) bool {
+	digits, ok := strings.CutPrefix(s, prefix)
+	if !ok || len(digits) != hex.EncodedLen(bytes) {
 		return false
 	}
 	_, err := hex.DecodeString(digits)

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
-	"strings"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -28,14 +27,7 @@ func NewAccessToken(record *cay.AccessToken) (token string) {
 }
 
 // IsAccessToken reports whether a text has the form of an access token.
-func IsAccessToken(s string) bool {
-	digits, ok := strings.CutPrefix(s, tokenPrefix)
-	if !ok || len(digits) != hex.EncodedLen(keyBytes) {
-		return false
-	}
-	_, err := hex.DecodeString(digits)
-	return err == nil
-}
+func IsAccessToken(s string) bool { return hasForm(s, tokenPrefix, keyBytes) }
 
 // tokenCaller is the person whom an access token stands for, in a team.
 func (a *Auth) tokenCaller(ctx context.Context, token, team string) (cay.Caller, error) {

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
-	"strings"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -30,14 +29,7 @@ func NewSession(record *cay.Session) (token string) {
 }
 
 // IsSession reports whether a text has the form of a session's token.
-func IsSession(s string) bool {
-	digits, ok := strings.CutPrefix(s, sessionPrefix)
-	if !ok || len(digits) != hex.EncodedLen(sessionBytes) {
-		return false
-	}
-	_, err := hex.DecodeString(digits)
-	return err == nil
-}
+func IsSession(s string) bool { return hasForm(s, sessionPrefix, sessionBytes) }
 
 // errSession is the one answer to a session that opens nothing, whether there
 // was such a one or not.

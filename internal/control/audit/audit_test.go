@@ -221,7 +221,7 @@ func python(t *testing.T) string {
 func TestPython(t *testing.T) {
 	interpreter, err := exec.LookPath("python3")
 	if err != nil {
-		t.Skip("no python3 here")
+		t.Skip("python3 is missing, which runs the page's program")
 	}
 	l, _ := open(t)
 	fill(t, l, 10)

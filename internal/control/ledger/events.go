@@ -3,10 +3,8 @@ package ledger
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/cay-run/cay"
 )
@@ -32,7 +30,7 @@ func NewEvent(who cay.Caller, s cay.Sandbox, what cay.EventType, reason string, 
 	}
 	for i := 0; i+1 < len(data) && len(out.Data) < MaxData; i += 2 {
 		if data[i+1] != "" {
-			out.Data[Fit(data[i], MaxKey)] = Fit(data[i+1], MaxValue)
+			out.Data[cay.Fit(data[i], MaxKey)] = cay.Fit(data[i+1], MaxValue)
 		}
 	}
 	switch {
@@ -42,19 +40,6 @@ func NewEvent(who cay.Caller, s cay.Sandbox, what cay.EventType, reason string, 
 		out.Data["by"] = string(who.Person)
 	}
 	return out
-}
-
-// Fit makes text from anywhere one short line.
-func Fit(s string, most int) string {
-	if len(s) > most {
-		s = s[:most]
-	}
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, strings.ToValidUTF8(s, ""))
 }
 
 // Announce records an event of the machine for every team.

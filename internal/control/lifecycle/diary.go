@@ -139,7 +139,7 @@ func (c *Controller) readPages(ctx context.Context, d *diary, s cay.Sandbox) err
 		if err != nil {
 			return err
 		}
-		if epoch := ledger.Fit(page.Epoch, ledger.MaxKey); epoch != d.epoch {
+		if epoch := cay.Fit(page.Epoch, ledger.MaxKey); epoch != d.epoch {
 			known := d.epoch
 			d.epoch, d.seq = epoch, 0
 			if known != "" {
@@ -202,7 +202,7 @@ func (c *Controller) countProcess(s cay.Sandbox, l logbook.Line) {
 // lineOf makes a guest's entry fit to be kept.
 func lineOf(e guest.DiaryEntry, epoch string) logbook.Line {
 	out := logbook.Line{
-		At: e.At.UTC().Truncate(time.Millisecond), Level: e.Level, Logger: ledger.Fit(e.Logger, ledger.MaxKey), Message: ledger.Fit(e.Message, ledger.MaxValue),
+		At: e.At.UTC().Truncate(time.Millisecond), Level: e.Level, Logger: cay.Fit(e.Logger, ledger.MaxKey), Message: cay.Fit(e.Message, ledger.MaxValue),
 		Epoch: epoch, Seq: e.Seq,
 	}
 	if at := ledger.Now(); out.At.After(at) || at.Sub(out.At) > ledger.KeepKilled {
@@ -221,7 +221,7 @@ func lineOf(e guest.DiaryEntry, epoch string) logbook.Line {
 		if len(out.Fields) == ledger.MaxData {
 			break
 		}
-		out.Fields[ledger.Fit(k, ledger.MaxKey)] = ledger.Fit(v, ledger.MaxValue)
+		out.Fields[cay.Fit(k, ledger.MaxKey)] = cay.Fit(v, ledger.MaxValue)
 	}
 	return out
 }

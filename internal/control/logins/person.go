@@ -112,7 +112,7 @@ func first(ctx context.Context, tx store.Store, claims oidc.Claims, email string
 			return p, errRefused("%s is in no team: no rule of this server gives a role", email)
 		}
 		name, _ := claims.Text("name")
-		p = cay.Person{ID: cay.NewPersonID(), Email: email, Name: ledger.Fit(name, 128), CreatedAt: ledger.Now()}
+		p = cay.Person{ID: cay.NewPersonID(), Email: email, Name: cay.Fit(name, 128), CreatedAt: ledger.Now()}
 		err = tx.AddPerson(ctx, p)
 	}
 	if err != nil {

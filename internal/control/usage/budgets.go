@@ -123,7 +123,7 @@ func limitOf(meter cay.Meter, text string) (int64, error) {
 // checkNamed checks what a budget is called, what it is of, and what it does.
 func checkNamed(b cay.Budget) error {
 	switch {
-	case len(b.Name) > maxName || ledger.Fit(b.Name, maxName) != b.Name:
+	case len(b.Name) > maxName || cay.Fit(b.Name, maxName) != b.Name:
 		return cay.Errorf(cay.Invalid, "name: must be at most %d printable characters", maxName)
 	case !slices.Contains([]cay.BudgetAction{cay.RefuseAtLimit, cay.PauseAtLimit, cay.KillAtLimit}, b.Action):
 		return cay.Errorf(cay.Invalid, "action: %.40q is none of refuse, pause and kill", string(b.Action))

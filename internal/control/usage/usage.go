@@ -405,7 +405,7 @@ func checkLabels(labels []string) error {
 		return cay.Errorf(cay.Invalid, "labels: a team has at most %d keys of metadata metered, those of its budgets included", cay.MaxLabels)
 	}
 	for _, label := range labels {
-		if label == "" || len(label) > maxName || ledger.Fit(label, maxName) != label {
+		if label == "" || len(label) > maxName || cay.Fit(label, maxName) != label {
 			return cay.Errorf(cay.Invalid, "labels: %.80q is no key of metadata that can be metered", label).
 				WithHint("a key has 1 to %d printable characters", maxName)
 		}

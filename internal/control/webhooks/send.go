@@ -84,7 +84,7 @@ func next(a cay.WebhookAttempt, wait time.Duration) time.Time {
 // answer asks for.
 func (h *Hooks) send(ctx context.Context, w cay.Webhook, a *cay.WebhookAttempt) (wait time.Duration) {
 	fail := func(class, text string) time.Duration {
-		a.Class, a.Error = class, ledger.Fit(text, textMost)
+		a.Class, a.Error = class, cay.Fit(text, textMost)
 		return wait
 	}
 	s, err := h.secretsOf(w)
