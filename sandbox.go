@@ -115,6 +115,7 @@ type Sandbox struct {
 	Metadata map[string]string
 	Env      map[string]string
 	Network  NetworkPolicy
+	Volumes  []VolumeMount // in the order in which they are mounted
 
 	// Secure sandboxes want their access token on every call to the agent.
 	Secure bool
@@ -205,6 +206,7 @@ type InstanceSpec struct {
 	AccessToken  string            `json:"accessToken,omitempty"` // empty when not secure
 	TrafficToken string            `json:"trafficToken,omitempty"`
 	Network      NetworkPolicy     `json:"network"`
+	Volumes      []VolumeMount     `json:"volumes,omitempty"`
 }
 
 // Instance is a running incarnation, as its node sees it.

@@ -34,8 +34,11 @@ type Snapshot struct {
 	Agent       int          `json:"agent"` // protocol that the agent inside speaks
 	Limits      Limits       `json:"limits"`
 	Files       []SnapFile   `json:"files"`
-	Boot        Boot         `json:"boot,omitzero"` // for a start from its files alone
-	CreatedAt   time.Time    `json:"createdAt"`
+	// Volumes are mounted in it. Whatever is made of it mounts them again: they
+	// are in the memory that it holds.
+	Volumes   []VolumeMount `json:"volumes,omitempty"`
+	Boot      Boot          `json:"boot,omitzero"` // for a start from its files alone
+	CreatedAt time.Time     `json:"createdAt"`
 }
 
 // Boot is what a sandbox needs that starts from files, besides the files: what

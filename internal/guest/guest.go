@@ -90,6 +90,17 @@ type Init struct {
 	CPUs        int               `json:"cpus,omitempty"`
 	MemoryMB    int               `json:"memoryMB,omitempty"`
 	DiskMB      int               `json:"diskMB,omitempty"`
+	// Mounts are made before the answer, in this order. Those that are there
+	// already, with the same Source, stay.
+	Mounts []Mount `json:"mounts,omitempty"`
+}
+
+// Mount has a directory below ReservedMount appear at a path, which the agent
+// makes where there is none.
+type Mount struct {
+	Source   string `json:"source"` // absolute, below ReservedMount
+	Path     string `json:"path"`   // absolute and clean
+	ReadOnly bool   `json:"readOnly,omitempty"`
 }
 
 // InitReply is the answer to /init.
