@@ -176,6 +176,7 @@ func TestOneImporter(t *testing.T) {
 		"go.opentelemetry.io":                    "internal/telemetry",
 		"github.com/caddyserver/certmagic":       "internal/edge/certs",
 		"github.com/moby/buildkit":               "internal/template/dockerfile",
+		"github.com/minio/minio-go/v7":           "internal/cli/cargo",
 	}
 	for _, p := range packages(t) {
 		from := strings.TrimPrefix(p.ImportPath, module+"/")

@@ -5,6 +5,7 @@ package archive
 
 import (
 	"io"
+	"os"
 	"strings"
 	"syscall"
 
@@ -42,13 +43,26 @@ func Copy(path, dir string) error {
 
 func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
-// userXattrs returns the user.* attributes of a file.
+// userXattrs returns the user.* attributes of what is at a path.
 func userXattrs(path string) map[string]string {
+	return attributes(
+		func(buf []byte) (int, error) { return unix.Llistxattr(path, buf) },
+		func(name string, buf []byte) (int, error) { return unix.Lgetxattr(path, name, buf) })
+}
+
+// xattrsOf returns those of an open file.
+func xattrsOf(f *os.File) map[string]string {
+	return attributes(
+		func(buf []byte) (int, error) { return unix.Flistxattr(int(f.Fd()), buf) },
+		func(name string, buf []byte) (int, error) { return unix.Fgetxattr(int(f.Fd()), name, buf) })
+}
+
+func attributes(list func([]byte) (int, error), get func(string, []byte) (int, error)) map[string]string {
 	buf := make([]byte, 256)
-	n, err := unix.Llistxattr(path, buf)
+	n, err := list(buf)
 	if err == syscall.ERANGE {
 		buf = make([]byte, maxXattr)
-		n, err = unix.Llistxattr(path, buf)
+		n, err = list(buf)
 	}
 	if err != nil || n == 0 {
 		return nil
@@ -60,7 +74,7 @@ func userXattrs(path string) map[string]string {
 			continue
 		}
 		value := make([]byte, maxXattr)
-		n, err := unix.Lgetxattr(path, name, value)
+		n, err := get(name, value)
 		if err != nil {
 			continue
 		}

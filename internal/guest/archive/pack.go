@@ -113,12 +113,17 @@ func (p *packing) file(file, name string) error {
 	if err != nil || !st.Mode().IsRegular() {
 		return err
 	}
+	return p.content(f, st, name)
+}
+
+// content adds a file that is open.
+func (p *packing) content(f *os.File, st fs.FileInfo, name string) error {
 	h := p.header(name, st)
 	if first, ok := p.linked(st, name); ok {
 		h.Typeflag, h.Linkname = tar.TypeLink, first
 		return p.tw.WriteHeader(h)
 	}
-	h.Typeflag, h.Size, h.PAXRecords = tar.TypeReg, st.Size(), userXattrs(file)
+	h.Typeflag, h.Size, h.PAXRecords = tar.TypeReg, st.Size(), xattrsOf(f)
 	if err := p.tw.WriteHeader(h); err != nil {
 		return err
 	}

@@ -25,9 +25,21 @@ type Stats struct {
 	Bytes   int64 `json:"bytes"`
 }
 
+// Unpacker says how archives are unpacked.
+type Unpacker struct {
+	// Owner owns all that is made; without one, files keep the archive's owners and
+	// set-id bits.
+	Owner *Owner
+	// Strict fails at FIFOs and devices, which are left out otherwise.
+	Strict bool
+	// Endless unpacks any number of entries, as long as their directories can be
+	// remembered.
+	Endless bool
+}
+
 type unpacking struct {
+	Unpacker
 	root  *os.Root
-	owner *Owner
 	buf   []byte
 	known map[string]bool // directories that are there and no links
 	dirs  []*tar.Header   // whose modes and times are set last
@@ -45,7 +57,13 @@ func Unpack(r io.Reader, dir string, owner *Owner) (Stats, error) {
 		return Stats{}, err
 	}
 	defer root.Close()
-	u := &unpacking{root: root, owner: owner, buf: make([]byte, bufSize), known: map[string]bool{".": true}}
+	return Unpacker{Owner: owner}.Into(root, r)
+}
+
+// Into reads a tar into the directory root, as Unpack does. Another process may
+// change what is below meanwhile, and leads nothing outside.
+func (o Unpacker) Into(root *os.Root, r io.Reader) (Stats, error) {
+	u := &unpacking{Unpacker: o, root: root, buf: make([]byte, bufSize), known: map[string]bool{".": true}}
 	tr := tar.NewReader(bufio.NewReaderSize(r, bufSize))
 	for {
 		h, err := tr.Next()
@@ -55,13 +73,25 @@ func Unpack(r io.Reader, dir string, owner *Owner) (Stats, error) {
 		if err != nil {
 			return u.stats, readError(err)
 		}
-		if u.stats.Entries++; u.stats.Entries > maxEntries {
-			return u.stats, &FormatError{fmt.Sprintf("the archive has more than %d entries", maxEntries)}
+		u.stats.Entries++
+		if err := u.bounded(); err != nil {
+			return u.stats, err
 		}
 		if err := u.entry(h, tr); err != nil {
 			return u.stats, err
 		}
 	}
+}
+
+// bounded refuses to remember more of an archive than there is room for.
+func (u *unpacking) bounded() error {
+	switch {
+	case u.Endless && len(u.known)+len(u.dirs) > maxEntries:
+		return &FormatError{fmt.Sprintf("the archive has more than %d directories", maxEntries/2)}
+	case !u.Endless && u.stats.Entries > maxEntries:
+		return &FormatError{fmt.Sprintf("the archive has more than %d entries", maxEntries)}
+	}
+	return nil
 }
 
 // readError tells a bad archive from a reader that failed.
@@ -108,6 +138,10 @@ func (u *unpacking) entry(h *tar.Header, r io.Reader) error {
 		err = u.symlink(h)
 	case tar.TypeLink:
 		err = u.link(h)
+	default:
+		if u.Strict {
+			err = &FormatError{fmt.Sprintf("the archive's entry %.200q is a FIFO, a device or of a kind that is not known", name)}
+		}
 	}
 	return u.outside(name, err)
 }
@@ -289,8 +323,8 @@ func (u *unpacking) finish() error {
 }
 
 func (u *unpacking) ids(h *tar.Header) (uid, gid int) {
-	if u.owner != nil {
-		return u.owner.UID, u.owner.GID
+	if u.Owner != nil {
+		return u.Owner.UID, u.Owner.GID
 	}
 	if h == nil {
 		return os.Getuid(), os.Getgid()
@@ -305,7 +339,7 @@ func (u *unpacking) chown(name string, h *tar.Header) error {
 
 func (u *unpacking) mode(h *tar.Header) fs.FileMode {
 	m := fs.FileMode(h.Mode & 0o777)
-	if u.owner != nil {
+	if u.Owner != nil {
 		return m
 	}
 	for bit, flag := range map[int64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
