@@ -119,6 +119,7 @@ func TestPausedIsNotCounted(t *testing.T) {
 // it, and opens a control over the copy. The old one must not run any more.
 func (w *world) crash(name string) {
 	w.Helper()
+	synctest.Wait() // what writes at this moment has written
 	dir := filepath.Join(w.TempDir(), name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		w.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -111,12 +110,7 @@ func knock(t *testing.T, w *servertest.World, path string, set func(*http.Reques
 // answer to all others is one. What it let in ends with the team's use of it.
 func TestSSHOpensToKeysThatMayGoInside(t *testing.T) {
 	w := servertest.New(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.Config.SSHListen = l.Addr().String()
-	l.Close()
+	w.Config.SSHListen = "127.0.0.1:0"
 	w.Start()
 	ctx := t.Context()
 	stranger, err := w.Admin("").CreateTeam(ctx, "stranger")
@@ -137,7 +131,7 @@ func TestSSHOpensToKeysThatMayGoInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	login := func(key string) (*ssh.Client, error) {
-		return ssh.Dial("tcp", w.Config.SSHListen, &ssh.ClientConfig{
+		return ssh.Dial("tcp", w.SSHAddr(), &ssh.ClientConfig{
 			User: box.ID, Auth: []ssh.AuthMethod{ssh.Password(key)}, HostKeyCallback: ssh.InsecureIgnoreHostKey(),
 		})
 	}

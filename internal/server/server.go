@@ -109,6 +109,7 @@ type Server struct {
 	http      *http.Server
 	listener  net.Listener // from Run on
 	metricsAt net.Addr     // of the metrics page, from Run on; nil for none
+	sshAt     net.Addr     // of the SSH server, likewise
 
 	ready   chan struct{}
 	down    sync.Once // that the data directory's file system is
@@ -168,6 +169,7 @@ func (s *Server) Run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		s.sshAt = l.Addr()
 		defer l.Close()
 		go s.ssh.Serve(l)
 	}
@@ -226,6 +228,10 @@ func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 // MetricsAddr is where the metrics page is. It is known once Ready is closed,
 // and nil where there is none.
 func (s *Server) MetricsAddr() net.Addr { return s.metricsAt }
+
+// SSHAddr is where the SSH server listens. It is known once Ready is closed, and
+// nil where there is none.
+func (s *Server) SSHAddr() net.Addr { return s.sshAt }
 
 // FirstKey is the API key that the very first start of a data directory made;
 // it is shown now or never. Empty on later starts.

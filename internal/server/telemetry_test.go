@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -113,24 +112,24 @@ func TestMetricsOfAServer(t *testing.T) {
 // TestTraceOfACreate has a collector get the spans of one create: one trace
 // through the edge, the use case, the node and the agent.
 func TestTraceOfACreate(t *testing.T) {
-	var mu sync.Mutex
-	var got []*spans.Span
+	got := make(chan *spans.Span, 1000)
 	to := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, err := io.ReadAll(r.Body)
 		var in collector.ExportTraceServiceRequest
 		if err = errors.Join(err, proto.Unmarshal(text, &in)); err != nil {
 			t.Error(err)
 		}
-		mu.Lock()
-		defer mu.Unlock()
 		for _, of := range in.ResourceSpans {
 			for _, scope := range of.ScopeSpans {
-				got = append(got, scope.Spans...)
+				for _, s := range scope.Spans {
+					got <- s
+				}
 			}
 		}
 	}))
 	defer to.Close()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", to.URL)
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
 	w := servertest.Start(t)
 	r, err := http.NewRequestWithContext(t.Context(), "POST", w.URL()+"/sandboxes", strings.NewReader(`{"templateID":"base"}`))
 	if err != nil {
@@ -148,22 +147,23 @@ func TestTraceOfACreate(t *testing.T) {
 	if resp.StatusCode != http.StatusCreated || resp.Header.Get("X-E2B-Trace-ID") != trace {
 		t.Fatalf("%d %v", resp.StatusCode, resp.Header)
 	}
-	w.Stop() // which sends what is left
-
-	mu.Lock()
-	defer mu.Unlock()
 	named := map[string]*spans.Span{}
-	for _, s := range got {
-		if hex.EncodeToString(s.TraceId) == trace {
-			named[s.Name] = s
+	find := func(name string) *spans.Span {
+		for late := time.After(time.Minute); named[name] == nil; {
+			select {
+			case s := <-got:
+				if hex.EncodeToString(s.TraceId) == trace {
+					named[s.Name] = s
+				}
+			case <-late:
+				t.Fatalf("the trace has no %s: %v", name, named)
+			}
 		}
+		return named[name]
 	}
 	above := parent
 	for _, name := range []string{"POST /sandboxes", "create", "node.create", "agent.init"} {
-		s := named[name]
-		if s == nil {
-			t.Fatalf("the trace has no %s: %v", name, named)
-		}
+		s := find(name)
 		if hex.EncodeToString(s.ParentSpanId) != above {
 			t.Errorf("%s has another parent than the one before it: %v", name, s)
 		}

@@ -25,9 +25,9 @@ import (
 type traces struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
+	within   time.Duration // that a server which ends waits for a collector
 }
 
-// sendWithin bounds how long a server that ends waits for a collector.
 const sendWithin = 3 * time.Second
 
 // openTraces returns nil where traces are off. All OTEL_* variables are read by
@@ -56,11 +56,11 @@ func openTraces(ctx context.Context, env func(string) string, log *slog.Logger) 
 	otel.SetLogger(logr.FromSlogHandler(log.Handler()))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("traces cannot be sent", "err", err) }))
 	provider := sdk.NewTracerProvider(sdk.WithBatcher(exporter), sdk.WithResource(about), sdk.WithIDGenerator(ids{}))
-	return &traces{provider: provider, tracer: provider.Tracer("github.com/cay-run/cay")}, nil
+	return &traces{provider: provider, tracer: provider.Tracer("github.com/cay-run/cay"), within: sendWithin}, nil
 }
 
 func (t *traces) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), sendWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), t.within)
 	defer cancel()
 	if err := t.provider.Shutdown(ctx); err != nil {
 		return cay.Wrap(cay.Unavailable, err, "the last traces could not be sent")

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	spans "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -86,6 +87,7 @@ func TestSpans(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	of.traces.within = time.Minute
 	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	handler := trail.Follow(trail.REST, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		followed := trail.Of(r.Context())
@@ -188,6 +190,7 @@ func TestDeafCollector(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	of.traces.within = time.Second
 	for range 10_000 { // more than the queue holds: requests wait for none of them
 		_, done := of.Begin(t.Context(), trail.Create)
 		done(nil)

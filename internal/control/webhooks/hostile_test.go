@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -21,6 +22,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/conns/outside"
@@ -42,6 +45,36 @@ func (w *world) over(n webhooks.Networks) *webhooks.Hooks {
 	return w.hooks
 }
 
+// withoutNames has names be found in this machine's own list alone: what a name
+// server says, and when, is no matter of a test.
+func withoutNames(t *testing.T) {
+	t.Helper()
+	was := net.DefaultResolver
+	t.Cleanup(func() { net.DefaultResolver = was })
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		return nil, errors.New("there is no name server")
+	}}
+}
+
+// closedPort is an address of this machine that no other program can take, and at
+// which nothing listens until the test ends.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	at, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", at.(*unix.SockaddrInet4).Port)
+}
+
 // here trusts this machine.
 func here() outside.Networks {
 	return outside.Networks{Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
@@ -61,15 +94,17 @@ func (w *world) try(url string) (cay.WebhookAttempt, error) {
 }
 
 func TestHostileReceivers(t *testing.T) {
+	withoutNames(t)
 	w := newWorld(t)
 	w.over(here())
 	followed := false
 	mux := http.NewServeMux()
 	mux.HandleFunc("/redirect", func(rw http.ResponseWriter, r *http.Request) { http.Redirect(rw, r, "/followed", http.StatusFound) })
 	mux.HandleFunc("/followed", func(http.ResponseWriter, *http.Request) { followed = true })
+	much := make([]byte, 1<<20)
 	mux.HandleFunc("/large", func(rw http.ResponseWriter, _ *http.Request) {
 		for range 200 { // until the connection breaks
-			if _, err := rw.Write(make([]byte, 1<<20)); err != nil {
+			if _, err := rw.Write(much); err != nil {
 				return
 			}
 		}
@@ -94,8 +129,6 @@ func TestHostileReceivers(t *testing.T) {
 	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	t.Cleanup(plain.Close)
 	t.Cleanup(secure.Close)
-	closed := httptest.NewServer(nil)
-	closed.Close()
 	for name, tt := range map[string]struct {
 		url, class, says string
 		status           int
@@ -110,7 +143,7 @@ func TestHostileReceivers(t *testing.T) {
 		"no HTTP":            {plain.URL + "/garbage", cay.FailedTransport, "malformed", 0, ""},
 		"an unknown issuer":  {secure.URL + "/followed", cay.FailedTransport, "certificate", 0, ""},
 		"TLS to plain HTTP":  {strings.Replace(plain.URL, "http", "https", 1) + "/followed", cay.FailedTransport, "TLS", 0, ""},
-		"a closed port":      {closed.URL, cay.FailedTransport, "refused", 0, ""},
+		"a closed port":      {"http://" + closedPort(t), cay.FailedTransport, "refused", 0, ""},
 		"a name without one": {"http://nothing.invalid/", cay.FailedDNS, "nothing.invalid", 0, ""},
 	} {
 		var before, after runtime.MemStats
@@ -139,6 +172,7 @@ func TestHostileReceivers(t *testing.T) {
 // Addresses that are closed are refused when a webhook is made, where the URL
 // has them, and when they are dialled, where a name stands for them.
 func TestClosedAddresses(t *testing.T) {
+	withoutNames(t)
 	reached := false
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached = true }))
 	t.Cleanup(s.Close)

@@ -203,6 +203,9 @@ func (w *World) Addr() net.Addr { return w.server.Addr() }
 // MetricsURL is the server's metrics page.
 func (w *World) MetricsURL() string { return "http://" + w.server.MetricsAddr().String() + "/metrics" }
 
+// SSHAddr is where the server's SSH server listens.
+func (w *World) SSHAddr() string { return w.server.SSHAddr().String() }
+
 // Client talks to the server as the first team.
 func (w *World) Client() *client.Client { return w.ClientOf(w.Key) }
 
