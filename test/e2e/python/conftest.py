@@ -3,6 +3,7 @@
 import time
 
 import e2b
+import e2b.retry
 import e2b.sandbox_async.commands.command
 import e2b.sandbox_async.commands.pty
 import e2b.sandbox_async.filesystem.filesystem
@@ -75,6 +76,15 @@ def eventually():
             time.sleep(0.1)
 
     return wait
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """How long the Python SDK decided to wait before it tries again, for each answer; None is not at all."""
+    decided = []
+    decide = e2b.retry._retry_delay
+    monkeypatch.setattr(e2b.retry, "_retry_delay", lambda *args: decided.append(decide(*args)) or decided[-1])
+    return decided
 
 
 @pytest.fixture

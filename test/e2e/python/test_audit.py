@@ -42,9 +42,10 @@ def test_what_was_done_and_ran(server, create, tmp_path):
 
 def test_verify(server, tmp_path):
     export = tmp_path / "audit.jsonl"
-    server.cay("audit", "export", str(export))
+    server.cay("audit", "export", str(export))  # signs a head
     kept = tmp_path / "heads.jsonl"
     kept.write_bytes((server.data / "audit-heads.jsonl").read_bytes())
+    server.cay("audit", "export", str(export))  # no head that is kept is newer than this
     key = server.cay("audit", "key").stdout.strip()
     assert "whole" in server.cay("audit", "verify", "--against", str(kept), "--key", key).stdout
     assert "whole" in server.cay("audit", "verify", str(export), "--against", str(kept)).stdout

@@ -59,7 +59,7 @@ def test_an_id_from_the_edge_to_the_node(server, eventually):
     sandbox = e2b.Sandbox.create(timeout=60, headers={"X-Request-ID": "job-17"})
     sandbox.kill(headers={"X-Request-ID": "job-18"})
     told = lambda request: [line["msg"] for line in lines(server) if line.get("request") == request]
-    eventually(lambda: "answered" in told("job-17") and "answered" in told("job-18"), seconds=10)
+    eventually(lambda: "answered" in told("job-17") and "answered" in told("job-18"))
     assert {"sandbox made", "sandbox taken from the pool"} & set(told("job-17")), told("job-17")  # by the node
     assert "sandbox ended" in told("job-18"), told("job-18")  # by control
 

@@ -160,7 +160,7 @@ def test_a_failed_event_comes_again(receiver, hook, eventually):
     event = Webhook(plain).verify(body, second)
 
     def delivery():
-        found = [d for d in call("GET", path + "/deliveries")["data"] if d["eventId"] == event["id"]]
+        found = [d for d in call("GET", path + "/deliveries?limit=100")["data"] if d["eventId"] == event["id"]]
         return found and len(found[0]["attempts"]) > 1 and found[0]
 
     attempts = eventually(delivery)["attempts"]
