@@ -119,7 +119,7 @@ func (b *Bucket) fetch(ctx context.Context, w *tar.Writer, object minio.ObjectIn
 		h.Typeflag, h.Mode, h.Size = tar.TypeDir, 0o755, 0
 		return w.WriteHeader(h)
 	}
-	// What was listed is fetched, and no newer object that took its place.
+	// The object that was listed is fetched, and no newer one that took its place.
 	o := minio.GetObjectOptions{}
 	if err := o.SetMatchETag(object.ETag); err != nil {
 		return err
