@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -58,7 +59,7 @@ type Provider struct {
 // found is what the documents of a provider said.
 type found struct {
 	*oidc.Provider
-	keys oidc.KeySet // kept, and read again for a key that is not among them
+	keys *keys
 	at   time.Time
 }
 
@@ -132,8 +133,7 @@ func (p *Provider) read(ctx context.Context) (*found, error) {
 	if err := got.Claims(&about); err != nil {
 		return nil, err
 	}
-	keys := oidc.NewRemoteKeySet(oidc.ClientContext(context.Background(), p.client), about.Keys)
-	return &found{got, keys, time.Now()}, nil
+	return &found{got, newKeys(about.Keys, p.client), time.Now()}, nil
 }
 
 // Claims are what a token says that was checked.
@@ -188,7 +188,7 @@ func (p *Provider) Verify(ctx context.Context, raw string, audiences ...string) 
 	if err != nil {
 		return Claims{}, err
 	}
-	keys := &keySet{next: found.keys}
+	keys := &keySet{keys: found.keys}
 	// Time and audience are looked at below: each has an answer of its own.
 	token, err := oidc.NewVerifier(p.issuer, keys, &oidc.Config{
 		SkipClientIDCheck: true, SkipExpiryCheck: true, SupportedSigningAlgs: algorithms,
@@ -258,14 +258,65 @@ func (c Claims) check(audiences []string, now time.Time) error {
 	return nil
 }
 
+// keys are those that a provider has published: kept, and read again for a token
+// of a key that is not among them.
+type keys struct {
+	url    string
+	client *http.Client
+	reads  atomic.Int64 // that began
+
+	mu  sync.Mutex
+	set oidc.KeySet
+}
+
+func newKeys(url string, client *http.Client) *keys {
+	k := &keys{url: url}
+	k.client = &http.Client{Timeout: client.Timeout, Transport: noted{client.Transport, &k.reads}}
+	k.renew()
+	return k
+}
+
+// noted counts requests.
+type noted struct {
+	next http.RoundTripper
+	n    *atomic.Int64
+}
+
+func (c noted) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.n.Add(1)
+	return c.next.RoundTrip(r)
+}
+
+// renew forgets what was read.
+func (k *keys) renew() oidc.KeySet {
+	set := oidc.NewRemoteKeySet(oidc.ClientContext(context.Background(), k.client), k.url)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.set = set
+	return set
+}
+
+func (k *keys) verify(ctx context.Context, token string) ([]byte, error) {
+	k.mu.Lock()
+	set := k.set
+	k.mu.Unlock()
+	before := k.reads.Load()
+	payload, err := set.VerifySignature(ctx, token)
+	if err == nil || k.reads.Load() != before {
+		return payload, err
+	}
+	// No read began: the answer is of one that may be older than the token's key.
+	return k.renew().VerifySignature(ctx, token)
+}
+
 // keySet tells keys that cannot be read from a signature that is wrong.
 type keySet struct {
-	next oidc.KeySet
+	keys *keys
 	down error
 }
 
 func (k *keySet) VerifySignature(ctx context.Context, token string) ([]byte, error) {
-	payload, err := k.next.VerifySignature(ctx, token)
+	payload, err := k.keys.verify(ctx, token)
 	if err != nil && strings.HasPrefix(err.Error(), "fetching keys") {
 		k.down = err
 	}
