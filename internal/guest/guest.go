@@ -9,7 +9,9 @@ import "time"
 const (
 	// Protocol is the version of /init that this build speaks. The host
 	// speaks it and the last few; an agent answers with its own.
-	Protocol = 1
+	Protocol = 2
+	// ProtocolMounts is the first version that makes Init.Mounts.
+	ProtocolMounts = 2
 	// EnvdVersion is the version that SDKs see: that of E2B's daemon whose
 	// wire the agent implements.
 	EnvdVersion = "0.6.13"
@@ -37,6 +39,9 @@ const (
 	// ReservedMount is the bind mount that every bundle has. A later mount
 	// below its source on the host appears inside a running sandbox.
 	ReservedMount = "/.cay"
+	// Volumes is the directory of ReservedMount that has a sandbox's volumes, each
+	// under its number among them, from 0.
+	Volumes = "volumes"
 	// RunDir holds the files that tell a program where it runs.
 	RunDir = "/run/e2b"
 
@@ -90,8 +95,9 @@ type Init struct {
 	CPUs        int               `json:"cpus,omitempty"`
 	MemoryMB    int               `json:"memoryMB,omitempty"`
 	DiskMB      int               `json:"diskMB,omitempty"`
-	// Mounts are made before the answer, in this order. Those that are there
-	// already, with the same Source, stay.
+	// Mounts are made before the answer, in this order. Those of a call before
+	// that are the same stay, others of it go. 422 says that a path is none that
+	// can be mounted over.
 	Mounts []Mount `json:"mounts,omitempty"`
 }
 

@@ -91,6 +91,14 @@ func (c *Client) Init(ctx context.Context, token string, in guest.Init) (guest.I
 		return guest.InitReply{}, cay.Errorf(cay.NoSpace, "its own disk is full: the agent cannot write the marks of its identity: %.200q", text).
 			WithHint("start it from a checkpoint with less on its disk, or give its template a larger one")
 	}
+	if resp.StatusCode == http.StatusUnprocessableEntity {
+		var refusal struct {
+			Message string `json:"message"`
+		}
+		_ = json.Unmarshal(text, &refusal) // the guest shaped it
+		return guest.InitReply{}, cay.Errorf(cay.Invalid, "%.300q", refusal.Message).
+			WithHint("mount the volume at another path")
+	}
 	if resp.StatusCode != http.StatusOK {
 		return guest.InitReply{}, fmt.Errorf("agent answered /init with %d: %.200q", resp.StatusCode, text)
 	}

@@ -40,6 +40,7 @@ type Config struct {
 type Agent struct {
 	cfg     Config
 	log     *slog.Logger
+	users   user.DB
 	procs   *proc.Service
 	files   *fs.Service
 	handler http.Handler
@@ -50,6 +51,9 @@ type Agent struct {
 	initing sync.Mutex // one /init at a time
 	plainCA bool       // the certificates are known to be the image's own; guarded by initing
 	marked  bool       // the files are there that tell what every sandbox is; guarded by initing
+	// mounts are what the last call of /init has mounted; a memory snapshot has
+	// them and this list alike. Guarded by initing.
+	mounts []mounted
 
 	mu          sync.RWMutex
 	token       string
@@ -70,6 +74,7 @@ func New(cfg Config) *Agent {
 	a.log = slog.New(diaryHandler{Handler: cfg.Log.Handler(), diary: &a.diary})
 	a.diary.begin()
 	accounts := user.Open(cfg.Root)
+	a.users = accounts
 	a.procs = proc.New(proc.Config{
 		Reaper:   cfg.Reaper,
 		Users:    accounts,

@@ -53,6 +53,11 @@ func (a *Agent) init(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := a.takeIdentity(r.Context(), in); err != nil {
+		var refused *mountError
+		if errors.As(err, &refused) {
+			wire.Error(w, http.StatusUnprocessableEntity, err.Error())
+			return
+		}
 		a.log.Error("init failed", "err", err)
 		wire.Error(w, http.StatusInternalServerError, err.Error())
 		return
@@ -75,7 +80,7 @@ func checkInit(in guest.Init) error {
 			return errors.New("caBundle holds no certificate")
 		}
 	}
-	return nil
+	return checkMounts(in.Mounts)
 }
 
 // takeIdentity sets the files that show an identity, the state that calls see,
@@ -95,6 +100,9 @@ func (a *Agent) takeIdentity(ctx context.Context, in guest.Init) error {
 		return err
 	}
 	a.adopt(in)
+	if err := a.remount(in.Mounts); err != nil { // before any command of a user or a template
+		return err
+	}
 	a.diary.begin()
 	if err := a.cloned(ctx, in); err != nil {
 		return err

@@ -107,7 +107,7 @@ func TestInit(t *testing.T) {
 		MachineID: "0123456789abcdef0123456789abcdef", Entropy: []byte("random"), CABundle: certificate,
 	}
 	code, text := w.init("", in)
-	if code != 200 || text != `{"protocol":1,"version":"0.6.13"}` {
+	if code != 200 || text != `{"protocol":2,"version":"0.6.13"}` {
 		t.Fatalf("%d %s", code, text)
 	}
 	for name, want := range map[string]string{

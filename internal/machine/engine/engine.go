@@ -121,10 +121,12 @@ type BootSpec struct {
 	Args   []string // of PID 1; with From, none means those that the snapshot was booted with
 	// From is the directory of a snapshot of an instance on the same root
 	// image: its changed files lie over the root. Empty for none.
-	From     string
-	Limits   cay.Limits
-	Dir      string // the instance's own directory on disk, for the overlay and the bundle
-	Reserved string // host directory behind guest.ReservedMount; below Dir when empty
+	From   string
+	Limits cay.Limits
+	Dir    string // the instance's own directory on disk, for the overlay and the bundle
+	// Reserved is the host directory behind guest.ReservedMount; below Dir when
+	// empty. It may be a mount already, with mounts below it, which the guest sees.
+	Reserved string
 	Net      Net
 }
 

@@ -35,30 +35,32 @@ func (n *Node) recover(ctx context.Context) error {
 	}
 	type remains struct {
 		record
-		whole bool
+		whole   bool
+		volumes []cay.VolumeID
 	}
 	var left []remains
 	for _, name := range journals {
 		id := cay.InstanceID(name)
 		r, mark := readJournal(n.journal(id))
-		if mark != "" && alive[id] && n.adopt(ctx, r, mark == pooledFile) {
+		volumes := n.attachFound(ctx, r.Spec, alive[id])
+		if mark != "" && alive[id] && n.adopt(ctx, r, volumes, mark == pooledFile) {
 			delete(alive, id)
 			continue
 		}
 		if r.Spec.Instance != id { // the journal was cut off
 			r = record{Spec: cay.InstanceSpec{Instance: id}, Slot: noSlot}
 		}
-		left = append(left, remains{r, mark == wholeFile})
+		left = append(left, remains{r, mark == wholeFile, volumes})
 	}
 	// Those that live have their slots now, whatever other journals say.
 	var ending []*leftover
 	for _, r := range left {
-		ending = append(ending, n.condemn(ctx, r.record, alive[r.Spec.Instance], r.whole))
+		ending = append(ending, n.condemn(ctx, r.record, r.volumes, alive[r.Spec.Instance], r.whole))
 		delete(alive, r.Spec.Instance)
 	}
 	for _, id := range listed {
 		if alive[id] {
-			ending = append(ending, n.condemn(ctx, record{Spec: cay.InstanceSpec{Instance: id}, Slot: noSlot}, true, false))
+			ending = append(ending, n.condemn(ctx, record{Spec: cay.InstanceSpec{Instance: id}, Slot: noSlot}, nil, true, false))
 		}
 	}
 	return n.sweep(ctx, ending)
@@ -71,12 +73,13 @@ func (n *Node) known(id cay.InstanceID) bool {
 }
 
 // adopt makes an instance of an earlier node ours, or says that it cannot.
-func (n *Node) adopt(ctx context.Context, r record, pooled bool) bool {
+func (n *Node) adopt(ctx context.Context, r record, volumes []cay.VolumeID, pooled bool) bool {
 	if pooled && n.pool.budget <= 0 {
 		return false
 	}
 	id := r.Spec.Instance
 	inst := newInstance(r.Spec)
+	inst.volumes = volumes
 	inst.started, inst.protocol, inst.boot, inst.notice = r.Started, r.Protocol, r.Boot, r.Notice
 	if err := n.cfg.Engine.Adopt(ctx, id); err != nil {
 		n.cfg.Log.WarnContext(ctx, "a sandbox cannot be adopted", "sandbox", r.Spec.Sandbox, "instance", id, "err", err)
@@ -85,6 +88,9 @@ func (n *Node) adopt(ctx context.Context, r record, pooled bool) bool {
 	err := n.releaseHeld(id)
 	if err == nil {
 		inst.died, err = n.cfg.Engine.Watch(id)
+	}
+	if err == nil && len(volumes) < len(r.Spec.Volumes) {
+		err = errors.New("not all of its volumes are there")
 	}
 	if err == nil {
 		// Nearly last, so that a failure leaves the slot to Reclaim.
@@ -132,10 +138,11 @@ type leftover struct {
 // ended now, a process that the kernel does not let go of, does not keep the
 // server from starting: it is tried again in the background, and its address
 // is not used before.
-func (n *Node) condemn(ctx context.Context, r record, alive, whole bool) *leftover {
+func (n *Node) condemn(ctx context.Context, r record, volumes []cay.VolumeID, alive, whole bool) *leftover {
 	n.cfg.Log.InfoContext(ctx, "removing what an earlier start left", "instance", r.Spec.Instance, "sandbox", r.Spec.Sandbox)
 	l := &leftover{inst: newInstance(r.Spec), tried: make(chan struct{}), anywhere: alive}
 	inst := l.inst
+	inst.volumes = volumes
 	if alive && r.Slot != noSlot {
 		var err error
 		inst.slot, err = n.cfg.Net.Adopt(ctx, r.Slot)

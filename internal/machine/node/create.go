@@ -39,6 +39,8 @@ func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance,
 				return inst.public(), nil
 			case ctx.Err() != nil:
 				return cay.Instance{}, stepFailed(ctx, "take it from the pool", err)
+			case isVolumeError(err): // another one would have it too
+				return cay.Instance{}, stepFailed(ctx, mountStep, err)
 			}
 			n.cfg.Log.WarnContext(ctx, "a pooled sandbox was of no use; making another", "instance", inst.spec.Instance, "err", err)
 		}
@@ -163,6 +165,9 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) (failed error
 	if err != nil {
 		return by.failed(ctx, "find its snapshot", err)
 	}
+	if err := canMount(inst.spec, from); err != nil {
+		return by.failed(ctx, mountStep, err)
+	}
 	admitted, err := n.admit(ctx, from, pooled)
 	if err != nil {
 		return err
@@ -185,6 +190,9 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) (failed error
 	inst.started, inst.protocol = time.Now(), from.record.Agent
 	if err := n.prepare(inst); err != nil {
 		return by.failed(ctx, "write its journal", err)
+	}
+	if err := n.mountVolumes(ctx, inst); err != nil {
+		return by.failed(ctx, mountStep, err)
 	}
 	prepared := time.Now()
 	restoring, restoredNow := trail.Begin(ctx, trail.NodeRestore)
@@ -346,6 +354,8 @@ func (n *Node) introduce(ctx context.Context, inst *instance, greet func(context
 	case reply.Protocol < 1 || reply.Protocol > guest.Protocol:
 		return cay.Errorf(cay.Conflict, "its agent speaks protocol %d, this server %d", reply.Protocol, guest.Protocol).
 			WithHint("build the template again with this version of Cay")
+	case len(inst.spec.Volumes) > 0 && reply.Protocol < guest.ProtocolMounts: // booted from old files
+		return errOldAgent(reply.Protocol)
 	}
 	return nil
 }
@@ -422,6 +432,7 @@ func identity(spec cay.InstanceSpec) guest.Init {
 		CPUs:        spec.Limits.CPUs,
 		MemoryMB:    spec.Limits.MemoryMB,
 		DiskMB:      spec.Limits.DiskMB,
+		Mounts:      guestMounts(spec.Volumes),
 	}
 }
 

@@ -40,6 +40,7 @@ type machine struct {
 	at         map[string]func() error // what happens at a step besides its work
 	busy, most int                     // restores at once
 	room       Room
+	volumes    Volumes
 }
 
 type container struct {
@@ -86,6 +87,7 @@ func (m *machine) config() Config {
 		Engine:    m,
 		Net:       (*network)(m),
 		Snapshots: (*shelf)(m),
+		Volumes:   m.volumes,
 		OnGone:    func(cay.SandboxID, cay.InstanceID) { m.step("gone") },
 		Init:      m.init,
 		Ready: func(_ context.Context, _ vnet.Slot, port int) error {

@@ -18,9 +18,10 @@ import (
 type instance struct {
 	spec    cay.InstanceSpec
 	slot    vnet.Slot
-	holds   bool        // the slot
-	routed  atomic.Bool // Lookup has found it: clients may hold connections
-	whole   bool        // it runs and is not over; guarded by the node's lock
+	holds   bool           // the slot
+	volumes []cay.VolumeID // that are attached for it, as often as each is here
+	routed  atomic.Bool    // Lookup has found it: clients may hold connections
+	whole   bool           // it runs and is not over; guarded by the node's lock
 	started time.Time
 	line    *toagent.Client // to the agent; in the pool its connection is kept
 	// protocol is what the agent inside speaks; snapshots record it.
@@ -190,7 +191,7 @@ func (i *instance) deathRecord() cay.Death {
 }
 
 // clear gives back an instance's resources, in the order that makes it safe: the
-// engine first, then routes, then the address, then the journal. It goes on after
+// engine first, then routes, then the address, then volumes, then the journal. It goes on after
 // a failure, but never frees an address that a container may still have.
 func (n *Node) clear(inst *instance) error {
 	ctx, cancel := context.WithTimeout(context.Background(), clearTimeout)
@@ -212,7 +213,11 @@ func (n *Node) clear(inst *instance) error {
 			errs = append(errs, fmt.Errorf("release network slot %d: %w", inst.slot.Index, err))
 		}
 	}
-	errs = append(errs, removeMounted(n.reserved(id)), removeJournal(n.journal(id)))
+	err = removeMounted(n.reserved(id))
+	if err == nil {
+		n.detachVolumes(inst)
+	}
+	errs = append(errs, err, removeJournal(n.journal(id)))
 	return errors.Join(errs...)
 }
 

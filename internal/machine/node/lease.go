@@ -22,6 +22,10 @@ type BootSpec struct {
 	Team    cay.TeamID
 	Limits  cay.Limits
 	Network cay.NetworkPolicy
+	// Volumes are mounted from the start. They are no part of what comes of the
+	// instance: its changes have the directories that they lie on, and it cannot be
+	// saved.
+	Volumes []cay.VolumeMount
 }
 
 // Lease is the right of one build to an instance. The instance has the life of
@@ -75,6 +79,7 @@ func (n *Node) lend(ctx context.Context, spec BootSpec) (*Lease, error) {
 	l := &Lease{n: n, died: make(chan struct{})}
 	inst := newInstance(cay.InstanceSpec{
 		Instance: cay.NewInstanceID(), Team: spec.Team, Limits: spec.Limits, Network: spec.Network,
+		Volumes: spec.Volumes,
 	})
 	l.inst, inst.lease = inst, l
 	if err := n.enlist(inst); err != nil {
@@ -124,6 +129,7 @@ func buildSettings(spec BootSpec) guest.Init {
 		Mode: guest.ModeBuild, TemplateEnv: spec.Boot.Env, Timestamp: time.Now(),
 		DefaultUser: spec.Boot.User, DefaultDir: spec.Boot.Dir,
 		CPUs: spec.Limits.CPUs, MemoryMB: spec.Limits.MemoryMB, DiskMB: spec.Limits.DiskMB,
+		Mounts: guestMounts(spec.Volumes),
 	}
 	if in.TemplateEnv == nil {
 		in.TemplateEnv = map[string]string{}
@@ -222,6 +228,9 @@ func (l *Lease) Changes(ctx context.Context) (io.ReadCloser, error) {
 // nil, has returned: a root image may still be on its way to the disk.
 func (l *Lease) Save(ctx context.Context, record cay.Snapshot, ready func() error) (s cay.Snapshot, err error) {
 	n := l.n
+	if len(l.inst.spec.Volumes) > 0 { // each sandbox made of it would mount them
+		return s, cay.Errorf(cay.Invalid, "an instance with volumes cannot become a template")
+	}
 	tmp, err := n.cfg.Snapshots.Begin()
 	if err != nil {
 		return s, err

@@ -56,6 +56,9 @@ func removeMounted(dir string) error {
 			return fmt.Errorf("unmount %s: %w", m, err)
 		}
 	}
+	if mounts, err = mountsBelow(dir); err != nil || len(mounts) > 0 {
+		return errors.Join(fmt.Errorf("%s has mounts still: %q", dir, mounts), err)
+	}
 	return os.RemoveAll(dir)
 }
 

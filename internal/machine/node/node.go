@@ -101,6 +101,12 @@ type Snapshots interface {
 	Image(digest string) (path string, err error)
 }
 
+// Volumes is the part of volume.Storage that a node needs.
+type Volumes interface {
+	Attach(ctx context.Context, id cay.VolumeID) (dir string, err error)
+	Detach(id cay.VolumeID)
+}
+
 // Config is what a node works with.
 type Config struct {
 	// Dir holds the journals, and below them what instances write.
@@ -118,6 +124,7 @@ type Config struct {
 	// name of other hosts.
 	TrustAlways bool
 	Snapshots   Snapshots
+	Volumes     Volumes // nil: an instance that asks for one is refused
 	// OnGone is called when an instance is over, or replaced by another, and
 	// no longer found by Lookup, before its address is used again. It must
 	// not block for long.

@@ -167,10 +167,16 @@ func (n *Node) assign(ctx context.Context, inst *instance, spec cay.InstanceSpec
 	if err := unmark(dir); err != nil {
 		return diskError(err)
 	}
-	if err := <-inst.woken; err != nil {
+	if err := canMount(spec, source{record: cay.Snapshot{ID: spec.Snapshot, Agent: inst.protocol}}); err != nil {
 		return err
 	}
 	inst.spec, inst.started = spec, begun
+	if err := n.mountVolumes(ctx, inst); err != nil { // while it wakes up
+		return err
+	}
+	if err := <-inst.woken; err != nil {
+		return err
+	}
 	done := make(chan error, 2)
 	text := inst.record()
 	go func() {
@@ -205,7 +211,7 @@ func (n *Node) assign(ctx context.Context, inst *instance, spec cay.InstanceSpec
 // it was made, and no client has seen them. One that has nothing to be told is not
 // waited for either: it answered when it was frozen, and has done nothing since.
 func (n *Node) hasNews(spec cay.InstanceSpec) bool {
-	return len(spec.Env) > 0 || spec.AccessToken != n.cfg.Token(spec.Sandbox) || len(spec.Network.Rules) > 0
+	return len(spec.Env) > 0 || spec.AccessToken != n.cfg.Token(spec.Sandbox) || len(spec.Network.Rules) > 0 || len(spec.Volumes) > 0
 }
 
 // adoption is what a pooled instance is told when it becomes a sandbox: all

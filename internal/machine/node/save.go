@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -184,6 +185,7 @@ func (n *Node) save(ctx context.Context, inst *instance, record cay.Snapshot) (e
 func (i *instance) sign(s *cay.Snapshot, record cay.Snapshot) {
 	s.ID, s.Parent, s.Team = record.ID, record.Parent, record.Team
 	s.Sandbox, s.Secure, s.Agent, s.Boot = record.Sandbox, record.Secure, i.protocol, i.boot
+	s.Volumes = slices.Clone(i.spec.Volumes)
 }
 
 // write has the engine write the files of a snapshot into dir.

@@ -58,6 +58,8 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 		{"boot id", (*suite).bootID},
 		{"ends of processes", (*suite).ends},
 		{"room on the host", (*suite).hostRoom},
+		{"volumes", (*suite).volumes},
+		{"stale files", (*suite).stale},
 		{"first to go", (*suite).firstToGo},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(s, t) })

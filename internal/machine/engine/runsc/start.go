@@ -316,13 +316,19 @@ func (e *Engine) destroy(id cay.InstanceID) error {
 
 // shareReserved makes a directory a mount of its own: shared, so that what is
 // mounted below it later appears inside, and read-only, so that the guest's
-// root cannot write to the host's disk through it.
+// root cannot write to the host's disk through it. One that is a mount already
+// keeps what is mounted below it.
 func shareReserved(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
+	var s unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_TYPE, &s)
+	if err == nil && s.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		err = unix.Mount(dir, dir, "", unix.MS_BIND, "")
+	}
 	return errors.Join(
-		unix.Mount(dir, dir, "", unix.MS_BIND, ""),
+		err,
 		unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""),
 		unix.Mount("", dir, "", unix.MS_PRIVATE, ""), // leave the parent's group first
 		unix.Mount("", dir, "", unix.MS_SHARED, ""),
