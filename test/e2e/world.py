@@ -110,6 +110,14 @@ class Server:
             return ""
 
 
+def threads(pid):
+    """How many threads of a process there are, its zombie leader counted."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0
+
+
 class Adopted:
     """A process that run.py started."""
 
@@ -127,7 +135,9 @@ class Adopted:
                 state = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
             except OSError:
                 return
-            if state == "Z":
+            # Threads of a killed process end one by one, and the last closes its files,
+            # the lock of the data directory among them.
+            if state == "Z" and threads(self.pid) <= 1:
                 return
             assert time.monotonic() < deadline, f"process {self.pid} does not end"
             time.sleep(0.02)
