@@ -94,6 +94,7 @@ func (s *Server) openMachine(ctx context.Context) (err error) {
 	}
 	s.later(func() error { s.host.Snapshots.Settle(); return nil })
 	s.later(func() error { s.diverted.Wait(); return nil })
+	s.later(s.host.Volumes.Close)
 	s.later(s.host.Net.Close)
 	return nil
 }

@@ -1,6 +1,6 @@
 // Package host is the machine that a server runs on: its directories, which
-// one server at a time may have, and its engine, network and snapshots, opened
-// in the order that they need.
+// one server at a time may have, and its engine, network, snapshots and volumes,
+// opened in the order that they need.
 package host
 
 import (
@@ -23,6 +23,8 @@ import (
 	"github.com/cay-run/cay/internal/machine/node"
 	"github.com/cay-run/cay/internal/machine/snapshot"
 	"github.com/cay-run/cay/internal/machine/vnet"
+	"github.com/cay-run/cay/internal/machine/volume"
+	"github.com/cay-run/cay/internal/machine/volume/loop"
 )
 
 // Config says where a server of this machine has its things.
@@ -51,6 +53,9 @@ func (c Config) Instances() string { return filepath.Join(c.Data, "instances") }
 // Operator is the socket on which the server answers its operator.
 func (c Config) Operator() string { return filepath.Join(c.Run, "operator.sock") }
 
+// Volumes is where volumes are.
+func (c Config) Volumes() string { return filepath.Join(c.Data, "volumes") }
+
 // Reserved is the mount that instances share with the host.
 func (c Config) Reserved() string { return filepath.Join(c.Run, "reserved") }
 
@@ -74,11 +79,20 @@ type Net interface {
 	Teardown(ctx context.Context) error
 }
 
+// Volumes keeps volumes; *loop.Storage is the real one.
+type Volumes interface {
+	volume.Storage
+	// Close leaves what is attached as it is; Teardown unmounts all.
+	Close() error
+	Teardown() error
+}
+
 // Machine is an open machine.
 type Machine struct {
 	Binaries  embedded.Binaries
 	Engine    Engine
 	Snapshots *snapshot.Dir
+	Volumes   Volumes
 	Net       Net
 	// Room tells what the machine has left; nil asks this host.
 	Room func() (node.Room, error)
@@ -103,6 +117,9 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (*Machine, error) {
 		return nil, err
 	}
 	if m.Snapshots, err = snapshot.Open(cfg.Data); err != nil {
+		return nil, err
+	}
+	if m.Volumes, err = loop.Open(ctx, cfg.Volumes(), log); err != nil {
 		return nil, err
 	}
 	m.Engine, err = runsc.Open(runsc.Config{
@@ -162,6 +179,7 @@ func (m *Machine) Remove(ctx context.Context, cfg Config) error {
 	}
 	err := errors.Join(
 		m.Engine.Teardown(),
+		m.Volumes.Teardown(),
 		node.UnshareMount(cfg.Reserved()),
 		emptyDir(cfg.Instances()),
 	)

@@ -15,6 +15,7 @@ import (
 	"github.com/cay-run/cay/internal/machine/embedded"
 	"github.com/cay-run/cay/internal/machine/engine/runsc"
 	"github.com/cay-run/cay/internal/machine/loopfs"
+	"github.com/cay-run/cay/internal/machine/volume/loop"
 )
 
 // Take mounts the data directory's storage, if it has any, and makes this
@@ -48,6 +49,9 @@ func CreateStorage(ctx context.Context, cfg Config, size int64) error {
 			return err
 		}
 		defer lock.Close()
+		if err := loop.Release(cfg.Volumes()); err != nil {
+			return cay.Wrap(cay.Internal, err, "unmount the volumes")
+		}
 		for _, dir := range []string{cfg.Instances(), filepath.Join(cfg.Data, "building")} {
 			if left, err := os.ReadDir(dir); len(left) > 0 || err != nil && !errors.Is(err, os.ErrNotExist) {
 				return cay.Wrap(cay.Conflict, err, "sandboxes use %s", cfg.Data).WithHint("end them first: cay down")

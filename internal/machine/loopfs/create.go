@@ -13,6 +13,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/disk"
+	"github.com/cay-run/cay/internal/machine/loopdev"
 )
 
 // ours are names that are no data.
@@ -90,7 +91,7 @@ func makeFile(ctx context.Context, dir string, size int64) (*os.File, error) {
 	}
 	err = errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB), f.Truncate(size))
 	if err == nil {
-		err = tool(ctx, "/", "mkfs.xfs", "-q", "-f", "-s", fmt.Sprintf("size=%d", sector), "-m", "reflink=1", f.Name())
+		err = tool(ctx, "/", "mkfs.xfs", "-q", "-f", "-s", fmt.Sprintf("size=%d", loopdev.Sector), "-m", "reflink=1", f.Name())
 	}
 	if err == nil {
 		err = allocate(f, size)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/loopdev"
 )
 
 // Down returns an error where the file system of a data directory has shut
@@ -66,7 +67,7 @@ const keepersMost = 5
 
 // keepers names processes that have a block device mounted.
 func keepers(name string) string {
-	number, err := os.ReadFile(filepath.Join(sysBlock, name, "dev"))
+	number, err := os.ReadFile(filepath.Join(loopdev.SysBlock, name, "dev"))
 	if err != nil {
 		return "none that can be seen"
 	}

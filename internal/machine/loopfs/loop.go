@@ -4,36 +4,27 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/loopdev"
 )
 
-const (
-	sysBlock = "/sys/block"
-	sysDev   = "/sys/dev/block"
-
-	// sector is what the device reads and writes at once. Disks of either
-	// kind, of 512 bytes and of 4096, take that without a page of their own.
-	sector = 4096
-
-	loopHint = "load the module (modprobe loop); a container needs /dev/loop-control and the right to mount"
-)
+const sysDev = "/sys/dev/block"
 
 // attach mounts the file system in a file at a directory. The device goes with
 // the mount.
 func attach(file, dir string) error {
-	loop, err := loopOf(file)
+	loop, err := loopdev.Attach(file)
 	if err != nil {
-		return cay.Wrap(cay.Unsupported, err, "no loop device can be had for %s", file).WithHint(loopHint)
+		return cay.Wrap(cay.Unsupported, err, "no loop device can be had for %s", file).WithHint(loopdev.Hint)
 	}
 	defer loop.Close()
 	// A discard, which fstrim asks for every week, would give the file's room
 	// back to the disk. The next mount takes it again where this fails.
-	_ = os.WriteFile(filepath.Join(sysBlock, filepath.Base(loop.Name()), "queue", "discard_max_bytes"), []byte("0"), 0)
+	loopdev.KeepRoom(loop)
 	err = unix.Mount(loop.Name(), dir, "xfs", 0, "")
 	switch {
 	case errors.Is(err, unix.ENODEV):
@@ -46,66 +37,6 @@ func attach(file, dir string) error {
 			WithHint("see what the kernel says of the disk (dmesg), and copy the file to a sound one")
 	case err != nil:
 		return failed(err, "mount %s at %s", file, dir)
-	}
-	return nil
-}
-
-// loopOf makes a file a block device. One that is a device already, since it
-// is mounted in another namespace, stays that one: two would ruin it.
-func loopOf(file string) (*os.File, error) {
-	back, err := os.OpenFile(file, os.O_RDWR, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer back.Close()
-	if loop := attached(back); loop != nil {
-		return loop, unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_SET_CAPACITY, 0) // it may have grown
-	}
-	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer control.Close()
-	for {
-		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-		if err != nil {
-			return nil, err
-		}
-		loop, err := os.OpenFile("/dev/loop"+strconv.Itoa(n), os.O_RDWR, 0)
-		if err != nil {
-			return nil, err
-		}
-		config := unix.LoopConfig{Fd: uint32(back.Fd()), Size: sector}
-		config.Info.Flags = unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO
-		copy(config.Info.File_name[:len(config.Info.File_name)-1], file)
-		err = unix.IoctlLoopConfigure(int(loop.Fd()), &config)
-		if err == nil {
-			return loop, nil
-		}
-		loop.Close()
-		if !errors.Is(err, unix.EBUSY) { // else another took it first
-			return nil, err
-		}
-	}
-}
-
-// attached finds the device that a file is.
-func attached(back *os.File) *os.File {
-	var want unix.Stat_t
-	if unix.Fstat(int(back.Fd()), &want) != nil {
-		return nil
-	}
-	found, _ := filepath.Glob(filepath.Join(sysBlock, "loop*", "loop"))
-	for _, path := range found {
-		loop, err := os.OpenFile("/dev/"+filepath.Base(filepath.Dir(path)), os.O_RDWR, 0)
-		if err != nil {
-			continue
-		}
-		info, err := unix.IoctlLoopGetStatus64(int(loop.Fd()))
-		if err == nil && info.Device == want.Dev && info.Inode == want.Ino {
-			return loop
-		}
-		loop.Close()
 	}
 	return nil
 }
@@ -132,7 +63,7 @@ func device(dir string) (name string, mounted bool) {
 		return "", false
 	}
 	name = filepath.Base(link)
-	back, err := os.ReadFile(filepath.Join(sysBlock, name, "loop", "backing_file"))
+	back, err := os.ReadFile(filepath.Join(loopdev.SysBlock, name, "loop", "backing_file"))
 	return name, err == nil && filepath.Base(strings.TrimSuffix(strings.TrimSpace(string(back)), " (deleted)")) == fileName
 }
 

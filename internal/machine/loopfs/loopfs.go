@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/loopdev"
 )
 
 const (
@@ -165,7 +166,7 @@ func Look(dir string) (Status, error) {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return Status{}, failed(err, "look at %s", dir)
 	}
-	direct, _ := os.ReadFile(filepath.Join(sysBlock, name, "loop", "dio"))
+	direct, _ := os.ReadFile(filepath.Join(loopdev.SysBlock, name, "loop", "dio"))
 	return Status{
 		Exists: true, Mounted: true, Down: Down(dir) != nil, Device: "/dev/" + name, Direct: strings.TrimSpace(string(direct)) == "1",
 		Bytes: int64(st.Blocks) * st.Bsize, Free: int64(st.Bavail) * st.Bsize,

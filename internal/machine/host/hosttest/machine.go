@@ -1,7 +1,7 @@
 // Package hosttest has a machine in memory, for tests of what stands on a
 // machine: no root, no engine, no packet filter. Its instances are guests that
 // answer over real sockets, each on a loopback address of its own; snapshots
-// are real ones, on disk. As the instances of a real machine do, they outlive
+// are real ones, on disk, and volumes plain directories. As the instances of a real machine do, they outlive
 // the server that made them: the next Open finds them.
 package hosttest
 
@@ -24,6 +24,7 @@ import (
 	"github.com/cay-run/cay/internal/machine/node"
 	"github.com/cay-run/cay/internal/machine/snapshot"
 	"github.com/cay-run/cay/internal/machine/vnet"
+	"github.com/cay-run/cay/internal/machine/volume/dirs"
 )
 
 // EngineHash is the build of the engine that a machine in memory has.
@@ -75,6 +76,10 @@ func (m *Machine) Open(ctx context.Context, cfg host.Config, _ *slog.Logger) (*h
 	if err != nil {
 		return nil, err
 	}
+	volumes, err := dirs.Open(cfg.Volumes())
+	if err != nil {
+		return nil, err
+	}
 	agent := filepath.Join(cfg.Data, "agent")
 	if err := os.WriteFile(agent, []byte("the agent of a machine in memory"), 0o600); err != nil {
 		return nil, err
@@ -88,6 +93,7 @@ func (m *Machine) Open(ctx context.Context, cfg host.Config, _ *slog.Logger) (*h
 		Binaries:  embedded.Binaries{EngineHash: EngineHash, AgentPath: agent, AgentDigest: "hosttest"},
 		Engine:    m,
 		Snapshots: snapshots,
+		Volumes:   volumes,
 		Net:       n,
 		Room:      func() (node.Room, error) { return node.Room{}, nil },
 	}, nil
