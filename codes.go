@@ -58,8 +58,14 @@ const (
 	// CodeTemplateBuilding is of a template that the server builds by itself.
 	CodeTemplateBuilding = "template_building"
 	CodeStreamLimit      = "stream_limit_reached"
-	CodeWebhookLimit     = "webhook_limit_reached"
-	CodeWebhookAddress   = "webhook_address_private"
+
+	// Codes of the files of volumes.
+	CodePathNotFound   = "path_not_found"
+	CodePathExists     = "path_already_exists"
+	CodeVolumeRoot     = "cannot_delete_root"
+	CodeDepth          = "depth_out_of_range"
+	CodeWebhookLimit   = "webhook_limit_reached"
+	CodeWebhookAddress = "webhook_address_private"
 )
 
 // Retry says whether the same request, sent again as it is, may succeed, and
@@ -171,6 +177,18 @@ func sandboxCodes() []CodeInfo {
 		{Code: CodeSavedUnresponsive, Kind: Conflict,
 			Meaning: "The sandbox was saved while the agent in it did not answer, so its memory is not restored.",
 			Cure:    "Resume it with `memory: false` (`on_resume=\"reboot\"` in the SDKs): it boots from its files."},
+		{Code: CodePathNotFound, Kind: NotFound,
+			Meaning: "The volume has nothing at that path, or a link on the way leads nowhere.",
+			Cure:    "List the directory above; `force` makes the directories that lack."},
+		{Code: CodePathExists, Kind: Conflict,
+			Meaning: "Something is at that path of the volume already, or it is a directory where a file is to be written.",
+			Cure:    "Choose another path; a directory that may be there is made with `force`."},
+		{Code: CodeVolumeRoot, Kind: Invalid,
+			Meaning: "The root directory of a volume cannot be removed.",
+			Cure:    "Remove what is in it, or delete the volume."},
+		{Code: CodeDepth, Kind: Invalid,
+			Meaning: "A listing goes 1 to 100 directories deep.",
+			Cure:    "List a directory further down."},
 		{Code: CodeDamaged, Kind: Internal,
 			Meaning: "A file of a snapshot is missing or does not have the bytes that were written.",
 			Cure:    "Resume with `memory: false` if its memory is what is damaged; `cay snapshot verify` names the file."},
