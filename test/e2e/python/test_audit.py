@@ -41,11 +41,11 @@ def test_what_was_done_and_ran(server, create, tmp_path):
 
 
 def test_verify(server, tmp_path):
-    export = tmp_path / "audit.jsonl"
-    server.cay("audit", "export", str(export))  # signs a head
+    server.cay("audit", "export", str(tmp_path / "first.jsonl"))  # signs a head
     kept = tmp_path / "heads.jsonl"
     kept.write_bytes((server.data / "audit-heads.jsonl").read_bytes())
-    server.cay("audit", "export", str(export))  # no head that is kept is newer than this
+    export = tmp_path / "audit.jsonl"
+    server.cay("audit", "export", str(export))  # after: no head that is kept is newer
     key = server.cay("audit", "key").stdout.strip()
     assert "whole" in server.cay("audit", "verify", "--against", str(kept), "--key", key).stdout
     assert "whole" in server.cay("audit", "verify", str(export), "--against", str(kept)).stdout
