@@ -222,6 +222,15 @@ func TestTokensLastAndDiffer(t *testing.T) {
 		tokens.CheckTraffic("ia", got[0]) || tokens.CheckAccess("ia", "") {
 		t.Error("a check is wrong")
 	}
+	token := tokens.Volume("team", "volume")
+	if team, ok := tokens.Owner("volume", token); !ok || team != "team" {
+		t.Errorf("the token of a volume opens nothing, of %q", team)
+	}
+	for _, other := range []string{"", ".", "other" + strings.TrimPrefix(token, "team"), token + "0", tokens.Volume("team", "other")} {
+		if _, ok := tokens.Owner("volume", other); ok {
+			t.Errorf("%q opens a volume", other)
+		}
+	}
 	info, err := os.Stat(filepath.Join(dir, "secret.key"))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("secret.key: %v, %v", info, err)

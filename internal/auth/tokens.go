@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"path/filepath"
+	"strings"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/keys/seal"
@@ -49,6 +50,20 @@ func (t *Tokens) Access(id cay.SandboxID) string { return t.derive("access", id)
 // Traffic returns the token that the proxy asks for where a sandbox's ports
 // are not public.
 func (t *Tokens) Traffic(id cay.SandboxID) string { return t.derive("traffic", id) }
+
+// Volume returns the token that opens the files of a team's volume. It names the
+// team, which its check gives back.
+func (t *Tokens) Volume(team cay.TeamID, id cay.VolumeID) string {
+	return string(team) + "." + t.derive("volume", cay.SandboxID(string(team)+"/"+string(id)))
+}
+
+// Owner returns the team whose volume a token opens. It compares in constant
+// time.
+func (t *Tokens) Owner(id cay.VolumeID, token string) (team cay.TeamID, ok bool) {
+	name, _, _ := strings.Cut(token, ".")
+	team = cay.TeamID(name)
+	return team, equal(token, t.Volume(team, id))
+}
 
 // CheckAccess reports in constant time whether token is the access token.
 func (t *Tokens) CheckAccess(id cay.SandboxID, token string) bool {

@@ -247,7 +247,7 @@ func (s *Server) openFaces(context.Context) error {
 		return err
 	}
 	face := rest.New(rest.Config{
-		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Usage: s.control.Meter, Builds: s.control.Queue, Accounts: s.control.Accounts, Machine: s.has, Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Log: s.log,
+		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Usage: s.control.Meter, Builds: s.control.Queue, Accounts: s.control.Accounts, Machine: s.has, Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Content: content{s}, Log: s.log,
 		Webhooks: s.control.Hooks,
 		Logins:   s.logins, URL: s.cfg.URL(),
 		Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,

@@ -51,18 +51,24 @@ func (s *server) limitRate(next http.Handler) http.Handler {
 			return
 		}
 		state := s.rates.Take(who.Team, ClassOf(r.Method, chi.RouteContext(r.Context()).RoutePattern()))
-		if state.Bounded {
-			h := w.Header()
-			h["Ratelimit-Limit"] = []string{strconv.Itoa(state.Burst)}
-			h["Ratelimit-Remaining"] = []string{strconv.Itoa(state.Remaining)}
-			h["Ratelimit-Reset"] = []string{strconv.Itoa(wholeSeconds(state.Reset))}
-		}
+		tellRate(w, state)
 		if !state.Allowed {
 			s.fail(w, r, tooMany(state))
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// tellRate says what is left of a rate.
+func tellRate(w http.ResponseWriter, state rates.State) {
+	if !state.Bounded {
+		return
+	}
+	h := w.Header()
+	h["Ratelimit-Limit"] = []string{strconv.Itoa(state.Burst)}
+	h["Ratelimit-Remaining"] = []string{strconv.Itoa(state.Remaining)}
+	h["Ratelimit-Reset"] = []string{strconv.Itoa(wholeSeconds(state.Reset))}
 }
 
 // waits is an error after which a client should wait for a time of its own.

@@ -54,6 +54,7 @@ type Config struct {
 	Auth     *auth.Auth
 	Domain   string
 	Links    Links
+	Content  Content // nil has no volumes
 	// Dial connects to a port of a sandbox that runs; nil offers none.
 	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
 	SSH  Shells // nil offers none
@@ -159,6 +160,9 @@ func New(cfg Config) http.Handler {
 	if cfg.Identity != nil {
 		s.mountIdentity(root, cfg.Identity)
 	}
+	if cfg.Content != nil {
+		s.mountContent(root, cfg.Content)
+	}
 	if s.links != nil {
 		root.Put(uploadRoute, s.upload)
 	}
@@ -185,7 +189,7 @@ func (s *server) guard(next http.Handler) http.Handler {
 			s.log.ErrorContext(r.Context(), "panic", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
 			s.fail(w, r, cay.Errorf(cay.Internal, "internal error"))
 		}()
-		if r.URL.Path != importRoute && !isUpload(r) {
+		if r.URL.Path != importRoute && !isUpload(r) && !isContent(r) {
 			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		}
 		u := *r.URL
@@ -280,6 +284,11 @@ var errWhichTeam = cay.Errorf(cay.Invalid, "X-Team-ID: is required: the request 
 
 // fail answers with an error. Causes go to the log, not to the caller.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	s.failAs(w, r, err, func(e e2b.Error) any { return e })
+}
+
+// failAs is fail for routes whose errors have another form.
+func (s *server) failAs(w http.ResponseWriter, r *http.Request, err error, form func(e2b.Error) any) {
 	err = s.explain(err)
 	e := wireError(err)
 	if status := e.Code; status >= 500 && status != http.StatusNotImplemented && r.Context().Err() == nil {
@@ -293,7 +302,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.As(err, &late) {
 		retry.After = late.after
 	}
-	writeError(w, e, retry)
+	writeErrorAs(w, int(e.Code), form(e), retry)
 }
 
 // wireError is what callers are told of an error.
@@ -319,14 +328,18 @@ func wireError(err error) e2b.Error {
 // writeError writes an error. Should-Retry is always there: without it, SDKs
 // repeat some statuses on their own.
 func writeError(w http.ResponseWriter, e e2b.Error, retry cay.Retry) {
+	writeErrorAs(w, int(e.Code), e, retry)
+}
+
+func writeErrorAs(w http.ResponseWriter, status int, body any, retry cay.Retry) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json; charset=utf-8")
 	h.Set("Should-Retry", strconv.FormatBool(retry.May))
 	if retry.May {
 		h.Set("Retry-After", strconv.Itoa(int(retry.After/time.Second)))
 	}
-	w.WriteHeader(int(e.Code))
-	_ = json.NewEncoder(w).Encode(e) // the client may be gone
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body) // the client may be gone
 }
 
 // badBody answers for a body that could not be read.
