@@ -107,7 +107,8 @@ func (n *Node) claim(shape cay.InstanceSpec) *instance {
 	inst := s.ready[0]
 	s.ready = s.ready[1:]
 	n.pool.stats.Warm++
-	n.work.Go(func() { inst.woken <- n.cfg.Engine.Thaw(n.ctx, inst.spec.Instance) })
+	id := inst.spec.Instance // its new owner changes the rest meanwhile
+	n.work.Go(func() { inst.woken <- n.cfg.Engine.Thaw(n.ctx, id) })
 	return inst
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/sys/unix"
 
@@ -309,39 +310,40 @@ func TestAdoptionWithoutAVolume(t *testing.T) {
 func TestAWarmInstanceGetsVolumes(t *testing.T) {
 	m := newMachine(t)
 	d := volumesOf(t, m)
-	cfg := m.config()
-	cfg.PoolMemory = 1 << 30
-	n, err := Open(t.Context(), cfg)
-	must(t, err)
-	defer n.Close()
-	shape := shape
-	shape.Snapshot = "current"
-	stocked, err := n.stock(shape)
-	must(t, err)
-	n.mu.Lock()
-	n.pool.supplies[shape.Snapshot] = &supply{shape: shape, ready: []*instance{stocked}}
-	n.mu.Unlock()
-	want := mounting()
-	want.Template, want.Build, want.Limits, want.Warm = shape.Template, shape.Build, shape.Limits, true
-	inst, err := n.Create(t.Context(), want)
-	must(t, err)
-	if inst.Spec.Instance != stocked.spec.Instance {
-		t.Fatal("it did not come from the pool")
-	}
-	if text, err := os.ReadFile(m.inside(inst.Spec.Instance, "0", "name")); string(text) != "one" {
-		t.Errorf("it sees %q, %v", text, err)
-	}
-	if got := m.inits[len(m.inits)-1].Mounts; len(got) != 2 {
-		t.Errorf("its agent is told %+v", got)
-	}
-	r, _ := readJournal(n.journal(inst.Spec.Instance))
-	if len(r.Spec.Volumes) != 2 {
-		t.Errorf("its journal names %+v", r.Spec.Volumes)
-	}
-	must(t, n.Kill(t.Context(), inst.Spec.Instance, cay.CauseAsked))
-	if c := d.count("one"); c != 0 {
-		t.Errorf("attached %d times at the end", c)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg := m.config()
+		cfg.PoolMemory = 1 << 30
+		n, err := Open(t.Context(), cfg)
+		must(t, err)
+		defer n.Close()
+		shape := shape
+		shape.Snapshot = "current"
+		fill(t, n, shape, 1)
+		want := mounting()
+		want.Template, want.Build, want.Limits, want.Warm = shape.Template, shape.Build, shape.Limits, true
+		inst := warm(t, n, want)
+		settled()
+		if text, err := os.ReadFile(m.inside(inst.Spec.Instance, "0", "name")); string(text) != "one" {
+			t.Errorf("it sees %q, %v", text, err)
+		}
+		told := 0
+		for _, in := range m.inits { // the pool makes the next one meanwhile
+			if in.Mode == guest.ModeResume && in.EnvVars["E2B_SANDBOX_ID"] == string(inst.Spec.Sandbox) {
+				told += len(in.Mounts)
+			}
+		}
+		if told != 2 {
+			t.Errorf("its agent is told %d mounts: %+v", told, m.inits)
+		}
+		r, _ := readJournal(n.journal(inst.Spec.Instance))
+		if len(r.Spec.Volumes) != 2 {
+			t.Errorf("its journal names %+v", r.Spec.Volumes)
+		}
+		must(t, n.Kill(t.Context(), inst.Spec.Instance, cay.CauseAsked))
+		if c := d.count("one"); c != 0 {
+			t.Errorf("attached %d times at the end", c)
+		}
+	})
 }
 
 func TestABorrowedInstanceHasVolumes(t *testing.T) {
