@@ -53,6 +53,7 @@ var examinations = []examination{
 	{"run directory", true, runDirectory},
 	{"port", false, port}, // Port asks for it
 	{"sharing", false, sharing},
+	{"volumes", false, volumes},
 	{"memory", false, memory},
 	{"tasks", false, tasks},
 	{"neighbours", false, neighbours},

@@ -161,3 +161,25 @@ func TestStorageThatWaits(t *testing.T) {
 		}
 	}
 }
+
+// Each lack of what volumes need is named with its cure.
+func TestVolumesNeed(t *testing.T) {
+	h := files()
+	if c := with(volumes)(h); c.Status != Warn || !strings.Contains(c.Detail, "loop devices") || c.Hint == "" {
+		t.Errorf("without loop devices: %+v", c)
+	}
+	h.sys = fstest.MapFS{"dev/loop-control": {}}
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	for _, name := range []string{"mkfs.ext4", "mkfs.xfs"} {
+		if c := with(volumes)(h); c.Status != Warn || !strings.Contains(c.Detail, name) || !strings.Contains(c.Hint, "xfsprogs") {
+			t.Errorf("without %s: %+v", name, c)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c := with(volumes)(h); strings.Contains(c.Detail, "mkfs.xfs:") || strings.Contains(c.Detail, "mkfs.ext4:") || c.Status == Fail {
+		t.Errorf("with all: %+v", c)
+	}
+}

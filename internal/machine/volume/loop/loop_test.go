@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 const xfsTest = 320
 
 // able skips a test where no file system can be mounted.
-func able(t *testing.T) {
+func able(t testing.TB) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("NOT TESTED HERE: mounting needs root")
@@ -61,7 +61,7 @@ func able(t *testing.T) {
 	}
 }
 
-func opened(t *testing.T, dir string) *Storage {
+func opened(t testing.TB, dir string) *Storage {
 	t.Helper()
 	s, err := Open(t.Context(), dir, slog.New(slog.DiscardHandler))
 	must(t, err)
@@ -74,7 +74,7 @@ func opened(t *testing.T, dir string) *Storage {
 	return s
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func mayGrow() bool {
 }
 
 // one makes storage with a volume.
-func one(t *testing.T, sizeMB int) (*Storage, cay.VolumeID) {
+func one(t testing.TB, sizeMB int) (*Storage, cay.VolumeID) {
 	t.Helper()
 	able(t)
 	s := opened(t, t.TempDir())
@@ -111,7 +111,7 @@ func one(t *testing.T, sizeMB int) (*Storage, cay.VolumeID) {
 	return s, id
 }
 
-func attached(t *testing.T, s *Storage, id cay.VolumeID) string {
+func attached(t testing.TB, s *Storage, id cay.VolumeID) string {
 	t.Helper()
 	dir, err := s.Attach(t.Context(), id)
 	must(t, err)
@@ -293,4 +293,39 @@ func TestMakingItNeedsTools(t *testing.T) {
 	if left, err := os.ReadDir(s.dir); err != nil || len(left) > 0 {
 		t.Errorf("there are %v: %v", left, err)
 	}
+}
+
+// BenchmarkStorage says what a volume of 1 GB costs those that wait for it.
+func BenchmarkStorage(b *testing.B) {
+	s, id := one(b, 1024)
+	dir := attached(b, s, id)
+	must(b, os.WriteFile(filepath.Join(dir, "data"), bytes.Repeat([]byte{7}, 200<<20), 0o644))
+	s.Detach(id)
+	must(b, s.settle(id))
+	b.Run("create", func(b *testing.B) {
+		for b.Loop() {
+			made := cay.NewVolumeID()
+			must(b, s.Create(b.Context(), made, 1024))
+			must(b, s.Delete(b.Context(), made))
+		}
+	})
+	b.Run("attach first", func(b *testing.B) {
+		for b.Loop() {
+			attached(b, s, id)
+			must(b, s.unmountNow(id))
+		}
+	})
+	b.Run("attach again", func(b *testing.B) {
+		for b.Loop() {
+			attached(b, s, id)
+			s.Detach(id)
+		}
+	})
+	b.Run("clone 200 MB", func(b *testing.B) {
+		for b.Loop() {
+			made := cay.NewVolumeID()
+			must(b, s.Clone(b.Context(), id, made))
+			must(b, s.Delete(b.Context(), made))
+		}
+	})
 }
