@@ -47,6 +47,7 @@ type APIKey struct {
 	Mask      string // the first and last characters, for people
 	CreatedAt time.Time
 	CreatedBy string    // a person's or a key's id; empty for the server itself
+	Person    PersonID  // who made it, or the first of the keys that led to it; empty for none
 	LastUsed  time.Time // to the minute; zero for never
 	ExpiresAt time.Time // zero for never
 	// Grant are names of scopes and roles. None, as every key of before scopes

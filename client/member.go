@@ -54,10 +54,37 @@ func (c *Client) RemoveMember(ctx context.Context, id string) error {
 	return err
 }
 
+// Person is a person whom the server knows.
+type Person struct {
+	ID        string    `json:"personID"`
+	Email     string    `json:"email"`
+	Name      string    `json:"name,omitempty"`
+	CreatedAt time.Time `json:"createdAt"`
+	Disabled  bool      `json:"disabled"`
+}
+
+const people = "/cay/v1/admin/people"
+
+// People lists all people of the server, by address. This call and the others of
+// people need an AdminToken.
+func (c *Client) People(ctx context.Context) ([]Person, error) {
+	var out []Person
+	_, err := c.call(ctx, http.MethodGet, people, nil, &out)
+	return out, err
+}
+
+// DisablePerson has all that a person, by id, has open nothing, and the API keys
+// that go back to the person; or with off again what they did.
+func (c *Client) DisablePerson(ctx context.Context, id string, off bool) (Person, error) {
+	var out Person
+	_, err := c.call(ctx, http.MethodPatch, people+"/"+url.PathEscape(id), map[string]any{"disabled": !off}, &out)
+	return out, err
+}
+
 // CreateTokenFor makes a token that stands for a person, by id; it needs an
 // AdminToken.
 func (c *Client) CreateTokenFor(ctx context.Context, person, name string) (AccessToken, error) {
 	var out AccessToken
-	_, err := c.call(ctx, http.MethodPost, "/cay/v1/admin/people/"+url.PathEscape(person)+"/access-tokens", map[string]any{"name": name}, &out)
+	_, err := c.call(ctx, http.MethodPost, people+"/"+url.PathEscape(person)+"/access-tokens", map[string]any{"name": name}, &out)
 	return out, err
 }

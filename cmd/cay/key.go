@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -30,10 +32,53 @@ type keyCreateCmd struct {
 	Expires  string            `placeholder:"WHEN" help:"When it ends: a time as 24h or 30d from now, or 2027-01-31T00:00:00Z [never]."`
 	Template []string          `placeholder:"TEMPLATE" help:"The only templates that it makes sandboxes of [any]."`
 	Metadata map[string]string `placeholder:"KEY=VALUE" help:"What every sandbox of it has as metadata."`
+	Budget   []string          `sep:"none" placeholder:"METER=LIMIT/PERIOD" help:"What it may use, as money=50/month or creates=100/day; repeat it for more."`
+	Action   string            `default:"pause" help:"What happens to what runs when a budget is used up: refuse (nothing), pause or kill."`
+}
+
+// budgets are what --budget asks for.
+func (c *keyCreateCmd) budgets() (list []client.NewBudget, err error) {
+	for _, text := range c.Budget {
+		meter, rest, ok := strings.Cut(text, "=")
+		limit, period, also := strings.Cut(rest, "/")
+		if !ok || !also || meter == "" || limit == "" || period == "" {
+			return nil, cay.Errorf(cay.Invalid, "--budget: %.80q is no METER=LIMIT/PERIOD", text).WithHint("as money=50/month; periods are day, week, month and once")
+		}
+		list = append(list, client.NewBudget{Name: c.Name, Meter: meter, Limit: limit, Period: period, Action: c.Action})
+	}
+	return list, nil
+}
+
+// bound makes the budgets of a new key. When one cannot be made it removes the
+// key, which was shown to no one yet, and the budgets before it.
+func (a *app) bound(api *client.Client, key string, list []client.NewBudget) error {
+	var made []string
+	for _, b := range list {
+		b.Key = key
+		done, err := api.AddBudget(a.ctx, b)
+		if err == nil {
+			made = append(made, done.ID)
+			continue
+		}
+		ctx := context.WithoutCancel(a.ctx)
+		left := api.RemoveAPIKey(ctx, key)
+		for _, id := range made {
+			left = errors.Join(left, api.RemoveBudget(ctx, id))
+		}
+		if left != nil {
+			fmt.Fprintf(a.err, "The key %s is left, without all of its budgets: %v\n", clean(key), left)
+		}
+		return err
+	}
+	return nil
 }
 
 func (c *keyCreateCmd) Run(a *app) error {
 	ends, err := when(c.Expires, time.Now())
+	if err != nil {
+		return err
+	}
+	budgets, err := c.budgets()
 	if err != nil {
 		return err
 	}
@@ -45,6 +90,9 @@ func (c *keyCreateCmd) Run(a *app) error {
 		Name: c.Name, Scopes: c.Scope, ExpiresAt: ends, Templates: c.Template, Metadata: c.Metadata,
 	})
 	if err != nil {
+		return err
+	}
+	if err := a.bound(api, k.ID, budgets); err != nil {
 		return err
 	}
 	if a.json {

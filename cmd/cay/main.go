@@ -47,6 +47,7 @@ type commands struct {
 	Login    loginCmd    `cmd:"" help:"Log in as a person, for the commands that follow."`
 	Logout   logoutCmd   `cmd:"" help:"End the session of cay login."`
 	Whoami   whoamiCmd   `cmd:"" help:"Tell who is logged in, and in which teams."`
+	Person   personCmd   `cmd:"" help:"Keep the people of this server, as its operator."`
 	Member   memberCmd   `cmd:"" help:"Keep the people of a team."`
 	Key      keyCmd      `cmd:"" help:"Keep the API keys of a team."`
 	Usage    usageCmd    `cmd:"" help:"What the team used, and what that costs."`

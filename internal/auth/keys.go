@@ -117,8 +117,21 @@ func New(store Store) *Auth { return &Auth{store: store} }
 var errKey = (&cay.Error{Kind: cay.Unauthenticated, Msg: "the API key is missing or wrong"}).
 	WithHint("send a key in X-API-KEY; `cay env` makes one")
 
+// personOpen refuses a key that goes back to a person who is disabled.
+func (a *Auth) personOpen(ctx context.Context, k cay.APIKey) error {
+	if k.Person == "" {
+		return nil
+	}
+	p, err := a.store.Person(ctx, k.Person)
+	if err == nil && !p.DisabledAt.IsZero() {
+		err = cay.Errorf(cay.Denied, "the API key %q goes back to a person who is disabled on this server", k.Name).WithCode(cay.CodeDisabled)
+	}
+	return err
+}
+
 // Verify returns the record of a key. Every wrong key gets the same error; the
-// right key of a disabled team, or one that has expired, gets one with a code.
+// right key of a disabled team or person, or one that has expired, gets one with
+// a code.
 func (a *Auth) Verify(ctx context.Context, key string) (cay.APIKey, error) {
 	if !IsKey(key) {
 		return cay.APIKey{}, errKey
@@ -140,6 +153,9 @@ func (a *Auth) Verify(ctx context.Context, key string) (cay.APIKey, error) {
 			WithCode(cay.CodeKeyExpired).WithHint("make a new one: cay key create")
 	}
 	if err := team.Open(); err != nil {
+		return cay.APIKey{}, err
+	}
+	if err := a.personOpen(ctx, record); err != nil {
 		return cay.APIKey{}, err
 	}
 	a.used.note(record, now)

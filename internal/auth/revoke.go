@@ -20,7 +20,7 @@ type use struct {
 }
 
 // While returns a context that ends when what the caller came with opens nothing
-// any more: its key is removed or expires, its team is disabled or removed. The
+// any more: its key is removed or expires, its team or person is disabled. The
 // returned function must be called when the use of it is over.
 func (a *Auth) While(ctx context.Context, who cay.Caller) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -48,6 +48,9 @@ func (a *Auth) still(ctx context.Context, who cay.Caller) (until time.Time, ok b
 	if who.Key != "" {
 		record, err := a.store.Key(ctx, "", who.Key)
 		if cay.KindOf(err) == cay.NotFound || err == nil && record.Expired(time.Now()) {
+			return until, false
+		}
+		if err == nil && cay.KindOf(a.personOpen(ctx, record)) == cay.Denied {
 			return until, false
 		}
 		until = record.ExpiresAt

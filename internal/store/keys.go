@@ -11,7 +11,7 @@ import (
 	"github.com/cay-run/cay"
 )
 
-const keyColumns = `id, team, name, hash, mask, created_at, created_by, last_used, expires_at, grant_names, bounds`
+const keyColumns = `id, team, name, hash, mask, created_at, created_by, last_used, expires_at, grant_names, bounds, person`
 
 // AddKey records a key.
 func (s *SQLite) AddKey(ctx context.Context, k cay.APIKey) error {
@@ -20,9 +20,9 @@ func (s *SQLite) AddKey(ctx context.Context, k cay.APIKey) error {
 		return cay.Wrap(cay.Internal, err, "cannot record key %s", k.ID)
 	}
 	_, err = s.w.ExecContext(ctx,
-		`INSERT INTO api_keys (`+keyColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		`INSERT INTO api_keys (`+keyColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
 		k.ID, k.Team, k.Name, hex.EncodeToString(k.Hash[:]), k.Mask, millis(k.CreatedAt),
-		k.CreatedBy, millis(k.LastUsed), millis(k.ExpiresAt), strings.Join(k.Grant, " "), string(bounds))
+		k.CreatedBy, millis(k.LastUsed), millis(k.ExpiresAt), strings.Join(k.Grant, " "), string(bounds), k.Person)
 	return dbError(err)
 }
 
@@ -60,6 +60,12 @@ func (s *SQLite) Keys(ctx context.Context, team cay.TeamID) ([]cay.APIKey, error
 	return collect(rows, err, scanKey)
 }
 
+// KeysOfPerson lists the ids of the keys of all teams that go back to a person.
+func (s *SQLite) KeysOfPerson(ctx context.Context, person cay.PersonID) ([]cay.KeyID, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT id FROM api_keys WHERE person = $1 AND person <> '' ORDER BY id`, person)
+	return collect(rows, err, func(row scanner) (id cay.KeyID, err error) { return id, row.Scan(&id) })
+}
+
 // UpdateKey replaces the name and the expiry of a team's key.
 func (s *SQLite) UpdateKey(ctx context.Context, k cay.APIKey) error {
 	res, err := s.w.ExecContext(ctx, `UPDATE api_keys SET name = $1, expires_at = $2 WHERE team = $3 AND id = $4`,
@@ -95,7 +101,7 @@ func scanKey(row scanner) (cay.APIKey, error) {
 	var k cay.APIKey
 	var hash, grant, bounds string
 	var created, used, expires int64
-	err := row.Scan(&k.ID, &k.Team, &k.Name, &hash, &k.Mask, &created, &k.CreatedBy, &used, &expires, &grant, &bounds)
+	err := row.Scan(&k.ID, &k.Team, &k.Name, &hash, &k.Mask, &created, &k.CreatedBy, &used, &expires, &grant, &bounds, &k.Person)
 	if err != nil {
 		return k, err
 	}

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,7 +13,8 @@ import (
 )
 
 // TestOlderDatabases takes a database from before assignments of tags, silent
-// agents, waiting builds and use were recorded, with rows in it.
+// agents, waiting builds, use and the people behind keys were recorded, with rows
+// in it.
 func TestOlderDatabases(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cay.db")
 	s := openAt(t, path)
@@ -25,10 +27,17 @@ func TestOlderDatabases(t *testing.T) {
 	lost := cay.Build{ID: cay.NewBuildID(), Template: tmpl.ID, Team: team.ID, State: cay.BuildBuilding, UpdatedAt: time.UnixMilli(4000)}
 	box := cay.Sandbox{ID: cay.NewSandboxID(), Team: team.ID, Template: tmpl.ID, State: cay.Paused}
 	runs := cay.Sandbox{ID: cay.NewSandboxID(), Team: team.ID, Template: tmpl.ID, State: cay.Running, Limits: cay.Limits{CPUs: 1}}
+	ann := cay.Person{ID: cay.NewPersonID(), Email: "ann@example.com", CreatedAt: time.Now()}
+	first := cay.APIKey{ID: cay.NewKeyID(), Team: team.ID, Hash: [32]byte{1}, CreatedBy: string(ann.ID)}
+	second := cay.APIKey{ID: cay.NewKeyID(), Team: team.ID, Hash: [32]byte{2}, CreatedBy: string(first.ID)}
+	third := cay.APIKey{ID: cay.NewKeyID(), Team: team.ID, Hash: [32]byte{3}, CreatedBy: string(second.ID)}
+	others := cay.APIKey{ID: cay.NewKeyID(), Team: team.ID, Hash: [32]byte{4}}
 	told := cay.Event{Team: team.ID, Sandbox: box.ID, Type: cay.SandboxPaused, At: time.UnixMilli(5000)}
 	for _, err := range []error{
 		s.AddTeam(t.Context(), team), s.AddTemplate(t.Context(), tmpl), s.PutBuild(t.Context(), build), s.PutBuild(t.Context(), lost),
-		s.AddSandbox(t.Context(), box), s.AddSandbox(t.Context(), runs), s.AddEvents(t.Context(), told), s.Close(),
+		s.AddSandbox(t.Context(), box), s.AddSandbox(t.Context(), runs), s.AddEvents(t.Context(), told),
+		s.AddPerson(t.Context(), ann), s.AddKey(t.Context(), first), s.AddKey(t.Context(), second), s.AddKey(t.Context(), third),
+		s.AddKey(t.Context(), others), s.Close(),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -43,7 +52,8 @@ func TestOlderDatabases(t *testing.T) {
 		`DROP TABLE team_minutes`, `DROP TABLE usage_prices`, `DROP TABLE budgets`, `ALTER TABLE sandboxes DROP COLUMN api_key`,
 		`DROP TABLE template_tag_assignments`, `ALTER TABLE sandboxes DROP COLUMN unresponsive`, `DROP TABLE build_queue`, `DROP TABLE team_limits`,
 		`DROP TABLE webhook_attempts`, `DROP TABLE webhooks`, `ALTER TABLE events DROP COLUMN instance`, `ALTER TABLE events DROP COLUMN outwards`,
-		`DELETE FROM goose_db_version WHERE version_id IN (43, 44, 45, 50, 53, 54, 56)`,
+		`DELETE FROM goose_db_version WHERE version_id IN (43, 44, 45, 50, 53, 54, 56, 69)`,
+		`DROP INDEX api_keys_person`, `ALTER TABLE api_keys DROP COLUMN person`,
 	} {
 		if _, err := db.ExecContext(t.Context(), text); err != nil {
 			t.Fatal(err)
@@ -91,6 +101,11 @@ func TestOlderDatabases(t *testing.T) {
 	}
 	if got, err := s.Webhook(t.Context(), team.ID, hook.ID); err != nil || got.Cursor != 1 {
 		t.Errorf("a webhook begins at %+v, %v", got, err)
+	}
+	want := []cay.KeyID{first.ID, second.ID, third.ID}
+	slices.Sort(want)
+	if keys, err := s.KeysOfPerson(t.Context(), ann.ID); err != nil || !slices.Equal(keys, want) {
+		t.Errorf("the keys of a person are %v, not %v: %v", keys, want, err)
 	}
 	if got, err := s.Sandbox(t.Context(), team.ID, box.ID); err != nil || got.Unresponsive {
 		t.Errorf("its sandbox is %+v, %v", got, err)

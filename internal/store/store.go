@@ -85,6 +85,9 @@ type Accounts interface {
 	Key(ctx context.Context, team cay.TeamID, id cay.KeyID) (cay.APIKey, error)
 	// Keys lists a team's keys, oldest first.
 	Keys(ctx context.Context, team cay.TeamID) ([]cay.APIKey, error)
+	// KeysOfPerson lists the ids of the keys, of all teams, that a person made or
+	// that were made with those.
+	KeysOfPerson(ctx context.Context, person cay.PersonID) ([]cay.KeyID, error)
 	// UpdateKey replaces the name and the expiry of a team's key.
 	UpdateKey(ctx context.Context, key cay.APIKey) error
 	// KeysUsed notes when keys were last used. One that is gone is no error.

@@ -28,6 +28,8 @@ type NewKey struct {
 	Scopes    []string
 	ExpiresAt time.Time // zero for never, or for the end of the key that makes it
 	Bounds    cay.KeyBounds
+
+	person cay.PersonID // whom the key goes back to
 }
 
 // Keys lists a team's keys, oldest first.
@@ -59,7 +61,7 @@ func (a *Accounts) CreateKey(ctx context.Context, who cay.Caller, k NewKey) (key
 		return "", record, err
 	}
 	record = cay.APIKey{
-		Team: who.Team, Name: k.Name, CreatedBy: maker(who), Grant: k.Scopes, Bounds: k.Bounds,
+		Team: who.Team, Name: k.Name, CreatedBy: maker(who), Person: k.person, Grant: k.Scopes, Bounds: k.Bounds,
 		ExpiresAt: k.ExpiresAt.UTC().Truncate(time.Millisecond),
 	}
 	if k.ExpiresAt.IsZero() {
@@ -74,12 +76,29 @@ func (a *Accounts) CreateKey(ctx context.Context, who cay.Caller, k NewKey) (key
 			err = cay.Errorf(cay.Exhausted, "the team has the %d keys that it may have", maxKeys).
 				WithCode(cay.CodeTeamLimit).WithHint("remove some, or give keys an expiry")
 		}
+		if err == nil {
+			err = noBudgetOf(ctx, tx, who)
+		}
 		if err != nil {
 			return err
 		}
 		return tx.AddKey(ctx, record)
 	})
 	return key, record, err
+}
+
+// noBudgetOf refuses a key that a budget bounds: what its new key used would not
+// count to that budget.
+func noBudgetOf(ctx context.Context, tx store.Store, who cay.Caller) error {
+	if who.Key == "" {
+		return nil
+	}
+	all, err := tx.Budgets(ctx, who.Team)
+	if slices.ContainsFunc(all, func(b cay.Budget) bool { return b.Key == who.Key }) {
+		err = cay.Errorf(cay.Denied, "this key has a budget, which a key that it makes would escape").WithCode(cay.CodeBounds).
+			WithHint("make keys with another key of the team")
+	}
+	return err
 }
 
 // maker is recorded as the creator of what a caller makes.
@@ -122,13 +141,14 @@ func (k *NewKey) within(ctx context.Context, a *Accounts, who cay.Caller) error 
 	case len(k.Scopes) == 0 && who.Scopes&cay.TeamScopes != cay.TeamScopes:
 		k.Scopes = who.Scopes.Names()
 	}
-	if who.Key == "" {
+	if k.person = who.Person; who.Key == "" {
 		return nil
 	}
 	own, err := a.store.Key(ctx, "", who.Key)
 	if err != nil {
 		return err
 	}
+	k.person = own.Person
 	return k.withinKey(own)
 }
 

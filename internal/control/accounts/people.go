@@ -2,6 +2,7 @@ package accounts
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -232,7 +233,7 @@ func (a *Accounts) CreateAccessToken(ctx context.Context, who cay.Caller, name s
 	if who.Person == "" {
 		return "", cay.AccessToken{}, errNoPerson
 	}
-	return a.newToken(ctx, who.Person, name)
+	return a.newToken(ctx, who, who.Person, name)
 }
 
 // CreateTokenFor makes a token that stands for another person.
@@ -243,17 +244,17 @@ func (a *Accounts) CreateTokenFor(ctx context.Context, who cay.Caller, person ca
 	if _, err := a.store.Person(ctx, person); err != nil {
 		return "", cay.AccessToken{}, err
 	}
-	return a.newToken(ctx, person, name)
+	return a.newToken(ctx, who, person, name)
 }
 
-func (a *Accounts) newToken(ctx context.Context, person cay.PersonID, name string) (string, cay.AccessToken, error) {
+func (a *Accounts) newToken(ctx context.Context, who cay.Caller, person cay.PersonID, name string) (string, cay.AccessToken, error) {
 	name, err := goodName(name)
 	if err != nil {
 		return "", cay.AccessToken{}, err
 	}
 	record := cay.AccessToken{Person: person, Name: name}
 	token := auth.NewAccessToken(&record)
-	err = a.store.Tx(ctx, func(tx store.Store) error {
+	err = a.ledger.Do(ctx, who, "access_token.created", record.ID, func(tx store.Store) error {
 		list, err := tx.AccessTokens(ctx, person)
 		if err == nil && len(list) >= maxTokens {
 			err = cay.Errorf(cay.Exhausted, "there are the %d access tokens that a person may have", maxTokens).
@@ -263,7 +264,7 @@ func (a *Accounts) newToken(ctx context.Context, person cay.PersonID, name strin
 			return err
 		}
 		return tx.AddAccessToken(ctx, record)
-	})
+	}, "person", string(person), "name", name)
 	return token, record, err
 }
 
@@ -281,7 +282,10 @@ func (a *Accounts) RemoveAccessToken(ctx context.Context, who cay.Caller, id str
 	if who.Person == "" {
 		return errNoPerson
 	}
-	if err := a.store.RemoveAccessToken(ctx, who.Person, id); err != nil {
+	err := a.ledger.Do(ctx, who, "access_token.removed", id, func(tx store.Store) error {
+		return tx.RemoveAccessToken(ctx, who.Person, id)
+	})
+	if err != nil {
 		return err
 	}
 	a.auth.EndPerson(who.Person, "")
@@ -296,25 +300,38 @@ func (a *Accounts) People(ctx context.Context, who cay.Caller) ([]cay.Person, er
 	return a.store.People(ctx)
 }
 
-// DisablePerson has all that a person has open nothing, or with off again what it
-// did.
+// DisablePerson has all that a person has open nothing, and the keys that go back
+// to the person, or with off again what they did.
 func (a *Accounts) DisablePerson(ctx context.Context, who cay.Caller, id cay.PersonID, off bool) (cay.Person, error) {
 	if err := who.May(cay.Admin); err != nil {
 		return cay.Person{}, err
 	}
-	p, err := a.store.Person(ctx, id)
-	if err != nil {
+	var p cay.Person
+	var keys []cay.KeyID
+	action := "person.disabled"
+	if off {
+		action = "person.enabled"
+	}
+	err := a.ledger.Do(ctx, who, action, string(id), func(tx store.Store) (err error) {
+		if p, err = tx.Person(ctx, id); err != nil {
+			return err
+		}
+		switch {
+		case off:
+			p.DisabledAt = time.Time{}
+		case p.DisabledAt.IsZero():
+			p.DisabledAt = ledger.Now()
+		}
+		if keys, err = tx.KeysOfPerson(ctx, id); err != nil {
+			return err
+		}
+		return tx.UpdatePerson(ctx, p)
+	})
+	if err != nil || off {
 		return p, err
 	}
-	if p.DisabledAt = ledger.Now(); off {
-		p.DisabledAt = time.Time{}
-	}
-	if err := a.store.UpdatePerson(ctx, p); err != nil {
-		return p, err
-	}
-	if !off {
-		a.auth.EndPerson(id, "")
-	}
+	a.auth.EndPerson(id, "")
+	a.auth.EndUses(func(held cay.Caller) bool { return held.Key != "" && slices.Contains(keys, held.Key) })
 	return p, nil
 }
 

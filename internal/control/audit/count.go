@@ -70,7 +70,7 @@ type counted struct {
 
 func (c *counter) add(x Seen, now time.Time) {
 	r := x.row(now)
-	key := strings.Join(append([]string{r.Actor.ID, r.Action, r.Target, string(r.Outcome)}, x.Details...), "\x00")
+	key := strings.Join(append([]string{string(r.Team), r.Actor.ID, r.Action, r.Target, string(r.Outcome)}, x.Details...), "\x00")
 	from := source{r.Actor.ID, r.Action}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -31,7 +31,7 @@ type onceKey struct {
 // ended. One that could not be started is made anew. The create goes on after the
 // caller has gone away, because the caller can find the sandbox later.
 func (c *Controller) createOnce(ctx context.Context, who cay.Caller, spec cay.CreateSpec) (cay.Sandbox, error) {
-	once, err := onceOf(who.Team, spec)
+	once, err := onceOf(who, spec)
 	if err != nil {
 		return cay.Sandbox{}, err
 	}
@@ -47,7 +47,7 @@ func (c *Controller) createOnce(ctx context.Context, who cay.Caller, spec cay.Cr
 	case err != nil:
 		return cay.Sandbox{}, err
 	case before.Digest != once.Digest:
-		return cay.Sandbox{}, cay.Errorf(cay.Conflict, "Idempotency-Key: %q was used for another request", once.Key).
+		return cay.Sandbox{}, cay.Errorf(cay.Conflict, "Idempotency-Key: %q was used for another request, or by an API key with other bounds", once.Key).
 			WithCode(cay.CodeKeyMismatch).WithHint("use a new key for a new sandbox")
 	}
 	s, err := c.store.Sandbox(ctx, who.Team, id)
@@ -67,8 +67,10 @@ func (c *Controller) createOnce(ctx context.Context, who cay.Caller, spec cay.Cr
 	return c.create(context.WithoutCancel(ctx), who, spec, once)
 }
 
-// onceOf is a spec's key with a digest of all else that it asks for.
-func onceOf(team cay.TeamID, spec cay.CreateSpec) (cay.Once, error) {
+// onceOf is a spec's key with a digest of all else that it asks for, and of the
+// bounds of who asks: a key that is kept to a template does not get the sandbox
+// of another template by repeating the request of a key that may make it.
+func onceOf(who cay.Caller, spec cay.CreateSpec) (cay.Once, error) {
 	key := spec.IdempotencyKey
 	if len(key) > maxOnce {
 		return cay.Once{}, cay.Errorf(cay.Invalid, "Idempotency-Key: must have at most %d bytes", maxOnce)
@@ -82,7 +84,8 @@ func onceOf(team cay.TeamID, spec cay.CreateSpec) (cay.Once, error) {
 	text, err := json.Marshal(struct {
 		Team cay.TeamID
 		cay.CreateSpec
-	}{team, spec})
+		Bounds *cay.KeyBounds `json:",omitempty"`
+	}{who.Team, spec, who.Bounds})
 	if err != nil {
 		return cay.Once{}, cay.Wrap(cay.Internal, err, "cannot tell requests apart")
 	}

@@ -52,7 +52,7 @@ var actions = map[string]string{
 	"addMember":              string(cay.MemberAdded),
 	"setMemberRole":          string(cay.MemberChanged),
 	"removeMember":           string(cay.MemberRemoved),
-	"adminUpdatePerson":      "person.changed",
+	"adminUpdatePerson":      personChanged,
 	"adminCreateAccessToken": "access_token.created",
 	"createAccessToken":      "access_token.created",
 	"deleteAccessToken":      "access_token.removed",
@@ -123,9 +123,15 @@ const read = "read"
 // teamChanged is the action of an operation that may give several events.
 const teamChanged = "team.changed"
 
+// personChanged is the action of an operation that has one of two names.
+const personChanged = "person.changed"
+
 // told reports whether a row tells of an operation already.
 func told(from *cay.Origin, action string) bool {
 	if action == teamChanged && (from.Told(string(cay.TeamRenamed)) || from.Told(string(cay.TeamDisabled)) || from.Told(string(cay.TeamEnabled))) {
+		return true
+	}
+	if action == personChanged && (from.Told("person.disabled") || from.Told("person.enabled")) {
 		return true
 	}
 	return from.Told(action)

@@ -203,7 +203,7 @@ func testKeys(t *testing.T, s store.Store) {
 	a, b := addTeam(t, s, "a"), addTeam(t, s, "b")
 	key := cay.APIKey{
 		ID: cay.NewKeyID(), Team: a.ID, Name: "first", Hash: sha256.Sum256([]byte("x")),
-		CreatedBy: "a person", LastUsed: at(2), ExpiresAt: at(3), Grant: []string{"viewer", "secrets:write"},
+		CreatedBy: "a person", Person: "ann", LastUsed: at(2), ExpiresAt: at(3), Grant: []string{"viewer", "secrets:write"},
 		Bounds: cay.KeyBounds{Templates: []string{"base"}, Metadata: map[string]string{"app": "x"}},
 		Mask:   "e2b_12…34", CreatedAt: at(1),
 	}
@@ -226,6 +226,14 @@ func testKeys(t *testing.T, s store.Store) {
 	noError(t, err)
 	if len(list) != 0 {
 		t.Fatalf("a team sees another's keys: %v", list)
+	}
+	ids, err := s.KeysOfPerson(t.Context(), "ann")
+	noError(t, err)
+	same(t, "the keys of a person", ids, []cay.KeyID{key.ID})
+	ids, err = s.KeysOfPerson(t.Context(), "")
+	noError(t, err)
+	if len(ids) != 0 {
+		t.Errorf("the keys of no person are %v", ids)
 	}
 	theirs := key
 	theirs.Team = b.ID
