@@ -52,6 +52,8 @@ const (
 	CodeOwnersOnly   = "owner_needed"
 	CodePeopleOnly   = "person_needed"
 	CodeTeamLimit    = "team_limit_reached"
+	CodeVolumeInUse  = "volume_in_use"
+	CodeVolumeGone   = "volume_gone"
 	CodeBuildLimit   = "build_limit_reached"
 	CodeBudget       = "budget_exhausted"
 	CodeRateLimit    = "rate_limit_exceeded"
@@ -257,6 +259,12 @@ func requestCodes() []CodeInfo {
 		{Code: CodeTeamLimit, Kind: Exhausted,
 			Meaning: "The team has all that it may have at once; waiting does not change that.",
 			Cure:    "End, pause or remove some, or have the limit raised."},
+		{Code: CodeVolumeInUse, Kind: Conflict,
+			Meaning: "The volume cannot be deleted: sandboxes that run or are paused mount it, or work is under way with it; the message names them.",
+			Cure:    "End those sandboxes first."},
+		{Code: CodeVolumeGone, Kind: Conflict,
+			Meaning: "A sandbox, a checkpoint or a snapshot mounts a volume that was deleted; the message names it.",
+			Cure:    "Resume the sandbox with `memory: false` (`on_resume=\"reboot\"` in the SDKs): it boots from its files, without the volume."},
 		{Code: CodeRateLimit, Kind: Exhausted, Retry: Retry{true, time.Second},
 			Meaning: "The team sends more requests a second of this class than it may; the `RateLimit-` headers tell how many.",
 			Cure:    "Wait as long as `Retry-After` says. The SDKs wait and retry by themselves; `cay limits` shows the limits."},

@@ -57,6 +57,10 @@ const (
 	WebhookDisabled EventType = "webhook.disabled" // by the server; the reason says why
 	WebhookTest     EventType = "webhook.test"     // sent when asked for, and not recorded as an event
 
+	VolumeCreated EventType = "volume.created"
+	VolumeResized EventType = "volume.resized"
+	VolumeDeleted EventType = "volume.deleted"
+
 	MemberAdded       EventType = "member.added"
 	MemberChanged     EventType = "member.changed"
 	MemberRemoved     EventType = "member.removed"
@@ -126,6 +130,9 @@ func Events() []EventInfo {
 		{WebhookRemoved, "A webhook was removed.", []string{"webhook", "name"}},
 		{WebhookDisabled, "The server turned a webhook off.", []string{"webhook", "name"}},
 		{WebhookTest, "Sent to a webhook to try it, when a client asks for that. It is in no list of events.", []string{"webhook"}},
+		{VolumeCreated, "The team has a new volume.", []string{"volume", "name", "sizeMB", "from"}},
+		{VolumeResized, "A volume may hold more or less than before.", []string{"volume", "name", "sizeMB", "before"}},
+		{VolumeDeleted, "A volume was removed with all that was in it.", []string{"volume", "name"}},
 		{MemberAdded, "A person is in the team.", []string{"person", "email", "role"}},
 		{MemberChanged, "A member has another role.", []string{"person", "role", "before"}},
 		{MemberRemoved, "A person is not in the team any more.", []string{"person"}},

@@ -15,6 +15,8 @@ const (
 	LimitTemplates   Limit = "templates"
 	LimitSnapshots   Limit = "snapshotBytes"
 	LimitBuilds      Limit = "builds"
+	LimitVolumes     Limit = "volumes"
+	LimitVolumeMB    Limit = "volumeMB"
 	LimitCreates     Limit = "createsPerSecond"
 	LimitCreateBurst Limit = "createBurst"
 	LimitWrites      Limit = "writesPerSecond"
@@ -47,6 +49,8 @@ func AllLimits() []LimitInfo {
 		{LimitTemplates, "templates of the team's own, without snapshots of sandboxes"},
 		{LimitSnapshots, "bytes on disk of paused sandboxes, checkpoints and snapshots"},
 		{LimitBuilds, "builds that run or wait at once"},
+		{LimitVolumes, "volumes that there are"},
+		{LimitVolumeMB, "sizes of volumes in all, in MB, whether they are full or not"},
 		{LimitCreates, "sandboxes that are created, forked or resumed a second"},
 		{LimitCreateBurst, "how many of them at once after a rest; 0 is what a second has"},
 		{LimitWrites, "other requests a second that change something"},
@@ -142,6 +146,22 @@ func (l TeamLimits) AdmitBytes(saved, more int64) error {
 	return Errorf(Exhausted, "your team's saved sandboxes take %d MB, this one would add about %d MB, and they may take %d MB",
 		saved>>20, more>>20, most>>20).WithCode(CodeTeamLimit).
 		WithHint("remove paused sandboxes, checkpoints or snapshots, or have the limit %s raised; the sandbox runs on", LimitSnapshots)
+}
+
+// AdmitVolumes refuses volumes beyond what a team may have: n in all, whose sizes
+// are sizeMB together.
+func (l TeamLimits) AdmitVolumes(n int, sizeMB int64) error {
+	hint := func(limit Limit) string {
+		return "delete some, or have the limit " + string(limit) + " raised; `cay limits` shows it"
+	}
+	if most := l[LimitVolumes]; most > 0 && int64(n) > most {
+		return Errorf(Exhausted, "your team has the %d volumes that it may have", most).WithCode(CodeTeamLimit).WithHint("%s", hint(LimitVolumes))
+	}
+	if most := l[LimitVolumeMB]; most > 0 && sizeMB > most {
+		return Errorf(Exhausted, "your team's volumes would have %d MB in all, and may have %d MB", sizeMB, most).
+			WithCode(CodeTeamLimit).WithHint("%s", hint(LimitVolumeMB))
+	}
+	return nil
 }
 
 func overLimit(limit Limit, format string, args ...any) error {

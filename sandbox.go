@@ -184,6 +184,7 @@ type CreateSpec struct {
 	Env        map[string]string
 	Network    NetworkPolicy
 	Auto       AutoCheckpoint `json:",omitzero"`
+	Volumes    []MountSpec    `json:",omitempty"`
 	// IdempotencyKey, if any, makes it safe to ask again: printable ASCII, at
 	// most 255 bytes.
 	IdempotencyKey string

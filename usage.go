@@ -17,6 +17,7 @@ const (
 	MemoryGiBSeconds Meter = "memory_gib_seconds" // memory of running sandboxes, for how long
 	CPUUsedSeconds   Meter = "cpu_used_seconds"   // processor time that they took
 	StorageGiBHours  Meter = "storage_gib_hours"  // files of snapshots, for how long
+	VolumeGiBHours   Meter = "volume_gib_hours"   // what volumes take of the disk, for how long
 	EgressBytes      Meter = "egress_bytes"       // that sandboxes sent, answers to their clients included
 	Creates          Meter = "creates"            // sandboxes that began to run for the first time, forks as well
 	BuildSeconds     Meter = "build_seconds"      // that builds of templates took
@@ -39,6 +40,7 @@ func Meters() []MeterInfo {
 		{MemoryGiBSeconds, 1024 * 1000, "Memory that running sandboxes were promised, in GiB, times the seconds that they ran."},
 		{CPUUsedSeconds, 1_000_000, "Processor time that sandboxes took."},
 		{StorageGiBHours, 1024 * 3_600_000, "Files of snapshots in GiB, times the hours that they were kept: what paused sandboxes, checkpoints, snapshots and templates have saved."},
+		{VolumeGiBHours, 1024 * 3_600_000, "What volumes take of the disk in GiB, times the hours that they took it, mounted or not."},
 		{EgressBytes, 1, "Bytes that sandboxes sent, answers to their clients included."},
 		{Creates, 1, "Sandboxes that were started, forks as well."},
 		{BuildSeconds, 1000, "Time that builds of templates took."},
@@ -66,6 +68,7 @@ type Amounts struct {
 	Creates int64
 	Build   int64 // milliseconds
 	Money   int64 // 10⁻⁹ of the currency
+	Volume  int64 // MiB × milliseconds
 }
 
 // Of returns the amount of one meter.
@@ -86,6 +89,8 @@ func (a *Amounts) at(m Meter) *int64 {
 		return &a.CPU
 	case StorageGiBHours:
 		return &a.Storage
+	case VolumeGiBHours:
+		return &a.Volume
 	case EgressBytes:
 		return &a.Sent
 	case Creates:
@@ -114,6 +119,12 @@ func Ran(l Limits, d time.Duration) Amounts {
 // Stored is what that many bytes are counted for that were kept for a time.
 func Stored(n int64, d time.Duration) Amounts {
 	return Amounts{Storage: scale(n, d.Milliseconds(), 1<<20)}
+}
+
+// StoredInVolumes is what that many bytes in volumes are counted for that were
+// kept for a time.
+func StoredInVolumes(n int64, d time.Duration) Amounts {
+	return Amounts{Volume: scale(n, d.Milliseconds(), 1<<20)}
 }
 
 // scale is a × b ÷ c, rounded down and at most what an int64 holds, of numbers

@@ -19,6 +19,7 @@ import (
 type sandboxRow struct {
 	cay.Sandbox
 	metadata, env, network       string
+	volumes                      string
 	started, end, ended, timeout int64
 	secure, autoResume           int64
 	unresponsive                 int64
@@ -44,6 +45,7 @@ func (r *sandboxRow) columns() []sandboxColumn {
 		{"env", &r.env, true}, {"secure", &r.secure, true}, {"started_at", &r.started, true}, {"end_at", &r.end, true},
 		{"timeout_ms", &r.timeout, true}, {"on_timeout", &r.OnTimeout, true}, {"auto_resume", &r.autoResume, true},
 		{"saved", &r.Saved, true}, {"notice", &r.Notice, true}, {"unresponsive", &r.unresponsive, true},
+		{"volumes", &r.volumes, true},
 	}
 }
 
@@ -72,11 +74,12 @@ var sandboxSQL = func() (out sandboxTexts) {
 
 // rowOf is the row of a sandbox, but for its metadata and network.
 func (s *SQLite) rowOf(b cay.Sandbox) (*sandboxRow, error) {
-	env, err := s.encode(b, b.Env, len(b.Env) > 0)
+	env, e1 := s.encode(b, b.Env, len(b.Env) > 0)
+	volumes, e2 := s.encode(b, b.Volumes, false)
 	return &sandboxRow{
-		Sandbox: b, env: env, started: millis(b.StartedAt), end: millis(b.EndAt), ended: millis(b.EndedAt),
+		Sandbox: b, env: env, volumes: volumes, started: millis(b.StartedAt), end: millis(b.EndAt), ended: millis(b.EndedAt),
 		timeout: b.Timeout.Milliseconds(), secure: flag(b.Secure), autoResume: flag(b.AutoResume), unresponsive: flag(b.Unresponsive),
-	}, err
+	}, errors.Join(e1, e2)
 }
 
 // AddSandbox records a new sandbox and its first events, and counts it for its
@@ -110,6 +113,9 @@ func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Ev
 			if err != nil {
 				return err
 			}
+		}
+		if err := addMounts(ctx, tx, b); err != nil {
+			return err
 		}
 		_, err = tx.ExecContext(ctx,
 			`UPDATE templates SET spawn_count = spawn_count + 1, last_spawned_at = $1 WHERE id = $2`,
@@ -356,7 +362,7 @@ func (s *SQLite) scanSandbox(scan scanner) (cay.Sandbox, error) {
 	for _, f := range []struct {
 		text string
 		into any
-	}{{row.metadata, &b.Metadata}, {row.env, &b.Env}, {row.network, &b.Network}} {
+	}{{row.metadata, &b.Metadata}, {row.env, &b.Env}, {row.network, &b.Network}, {row.volumes, &b.Volumes}} {
 		text, err := s.clear(f.text, placeOf(b.ID))
 		if err != nil {
 			return *b, err

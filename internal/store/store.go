@@ -34,6 +34,7 @@ type Store interface {
 	Templates
 	Builds
 	Sandboxes
+	Volumes
 	Trees
 	Events
 	Webhooks
@@ -73,7 +74,7 @@ type Teams interface {
 }
 
 // TeamCount is how much a team has.
-type TeamCount struct{ Running, Paused, Templates, Keys, Secrets int }
+type TeamCount struct{ Running, Paused, Templates, Keys, Secrets, Volumes int }
 
 // Accounts are the keys that open what a team has.
 type Accounts interface {
@@ -295,7 +296,8 @@ type Budgets interface {
 // Kept are bytes on a disk of a node.
 type Kept struct {
 	Account cay.Account // with all of a sandbox's metadata
-	Bytes   int64
+	Bytes   int64       // of snapshots
+	Volumes int64       // bytes of volumes
 }
 
 // UsageQuery says what to sum up. Hours that begin before From, or that end
@@ -395,6 +397,27 @@ type Sandboxes interface {
 	// PruneOnce forgets idempotency keys from before a time and returns how
 	// many.
 	PruneOnce(ctx context.Context, before time.Time) (int, error)
+}
+
+// Volumes are records of volumes, which are somewhere else themselves.
+type Volumes interface {
+	// AddVolume records a volume, whose id must be new, and its name new to the
+	// team, and what happened.
+	AddVolume(ctx context.Context, v cay.Volume, events ...cay.Event) error
+	// Volume finds a team's volume by id or by exact name; one of any team by id,
+	// for an empty team.
+	Volume(ctx context.Context, team cay.TeamID, ref string) (cay.Volume, error)
+	// Volumes lists a team's volumes, or those of all teams for an empty one,
+	// oldest first.
+	Volumes(ctx context.Context, team cay.TeamID) ([]cay.Volume, error)
+	// UpdateVolume replaces a volume's size. The version must be the recorded
+	// one, else it is a Conflict; it is one more then.
+	UpdateVolume(ctx context.Context, v cay.Volume, events ...cay.Event) error
+	// RemoveVolume removes a team's volume.
+	RemoveVolume(ctx context.Context, team cay.TeamID, id cay.VolumeID, events ...cay.Event) error
+	// SandboxesWith lists the sandboxes that are not killed and were recorded with
+	// a mount of a volume, oldest first.
+	SandboxesWith(ctx context.Context, id cay.VolumeID) ([]cay.Sandbox, error)
 }
 
 // Trees are checkpoints, and where sandboxes are among them.

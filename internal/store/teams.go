@@ -17,11 +17,11 @@ const teamColumns = `id, name, created_at, disabled_at, removed_at`
 var (
 	clearedTables = []string{
 		"webhook_attempts", "webhooks", "team_limits", "budgets",
-		"login_members", "api_keys", "ssh_keys", "secrets", "idempotency_keys", "branches", "checkpoints", "members",
+		"login_members", "api_keys", "ssh_keys", "secrets", "idempotency_keys", "branches", "checkpoints", "members", "volumes",
 	}
 	keptTables = []string{
 		"events", "event_counters", "audit", "usage_accounts", "usage_labels", "usage_kept", "usage_rows", "team_minutes",
-		"sandboxes", "sandbox_metadata", "policies", // for a week
+		"sandboxes", "sandbox_metadata", "sandbox_volumes", "policies", // for a week
 		"templates", "template_names", "template_tags", "template_tag_assignments", "builds", "build_logs", "build_queue", // by RemoveTemplate
 	}
 )
@@ -97,8 +97,9 @@ func (s *SQLite) CountTeam(ctx context.Context, id cay.TeamID) (n TeamCount, err
 		(SELECT COUNT(*) FROM sandboxes WHERE team = $1 AND state = 'paused'),
 		(SELECT COUNT(*) FROM templates WHERE team = $1),
 		(SELECT COUNT(*) FROM api_keys WHERE team = $1),
-		(SELECT COUNT(*) FROM secrets WHERE team = $1)`, id)
-	err = row.Scan(&n.Running, &n.Paused, &n.Templates, &n.Keys, &n.Secrets)
+		(SELECT COUNT(*) FROM secrets WHERE team = $1),
+		(SELECT COUNT(*) FROM volumes WHERE team = $1)`, id)
+	err = row.Scan(&n.Running, &n.Paused, &n.Templates, &n.Keys, &n.Secrets, &n.Volumes)
 	return n, dbError(err)
 }
 

@@ -19,7 +19,7 @@ import (
 // are counted together: a year is answered from a row a day of each.
 const mostAccounts = 1000
 
-const usageColumns = `vcpu, memory, cpu, storage, sent, creates, build, money`
+const usageColumns = `vcpu, memory, cpu, storage, sent, creates, build, money, volume`
 
 // The spans of usage_rows.
 const (
@@ -153,13 +153,13 @@ func (s *SQLite) addRows(ctx context.Context, tx *sql.Tx, t tally) error {
 	if err != nil {
 		return err
 	}
-	const values = `, $1, $%d, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+	const values = `, $1, $%d, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
 	text := `INSERT INTO usage_rows (span, team, at, account, ` + usageColumns + `) VALUES ` +
-		fmt.Sprintf(`('h'`+values+`, ('d'`+values+`, ('m'`+values, 11, 12, 13) +
+		fmt.Sprintf(`('h'`+values+`, ('d'`+values+`, ('m'`+values, 12, 13, 14) +
 		` ON CONFLICT (span, team, at, account) DO UPDATE SET ` + additions
 	for k, a := range t {
 		a.Money = prices.CostOf(a)
-		_, err := tx.ExecContext(ctx, text, k.team, k.account, a.VCPU, a.Memory, a.CPU, a.Storage, a.Sent, a.Creates, a.Build, a.Money,
+		_, err := tx.ExecContext(ctx, text, k.team, k.account, a.VCPU, a.Memory, a.CPU, a.Storage, a.Sent, a.Creates, a.Build, a.Money, a.Volume,
 			k.at, floor(k.at, day), monthOf(k.at))
 		if err != nil {
 			return err
@@ -374,8 +374,9 @@ func (s *SQLite) CountKept(ctx context.Context, node cay.NodeID, kept []Kept) er
 			if err != nil {
 				return err
 			}
-			_, err = tx.ExecContext(ctx, `INSERT INTO usage_kept (node, account, team, bytes, since) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (node, account) DO UPDATE SET bytes = usage_kept.bytes + $4`, node, id, k.Account.Team, k.Bytes, now)
+			_, err = tx.ExecContext(ctx, `INSERT INTO usage_kept (node, account, team, bytes, since, volume_bytes) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (node, account) DO UPDATE SET bytes = usage_kept.bytes + $4, volume_bytes = usage_kept.volume_bytes + $6`,
+				node, id, k.Account.Team, k.Bytes, now, k.Volumes)
 			if err != nil {
 				return err
 			}
@@ -385,20 +386,23 @@ ON CONFLICT (node, account) DO UPDATE SET bytes = usage_kept.bytes + $4`, node, 
 }
 
 func countKept(ctx context.Context, tx *sql.Tx, sum tally, node cay.NodeID, now int64) error {
-	rows, err := tx.QueryContext(ctx, `SELECT account, team, bytes, since FROM usage_kept WHERE node = $1`, node)
+	rows, err := tx.QueryContext(ctx, `SELECT account, team, bytes, since, volume_bytes FROM usage_kept WHERE node = $1`, node)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var account, bytes, since int64
+		var account, bytes, since, volumes int64
 		var team cay.TeamID
-		if err := rows.Scan(&account, &team, &bytes, &since); err != nil {
+		if err := rows.Scan(&account, &team, &bytes, &since, &volumes); err != nil {
 			return err
 		}
 		for at := since; at < now; {
 			next := min(now, floor(at, hour)+hour.Milliseconds())
-			sum.add(team, account, at, cay.Stored(bytes, time.Duration(next-at)*time.Millisecond))
+			took := time.Duration(next-at) * time.Millisecond
+			used := cay.Stored(bytes, took)
+			used.Add(cay.StoredInVolumes(volumes, took))
+			sum.add(team, account, at, used)
 			at = next
 		}
 	}
@@ -528,7 +532,7 @@ func sums() string {
 func scanUsage(row scanner) (r UsageRow, err error) {
 	var at int64
 	a := &r.Amounts
-	err = row.Scan(&r.team, &at, &r.account, &a.VCPU, &a.Memory, &a.CPU, &a.Storage, &a.Sent, &a.Creates, &a.Build, &a.Money)
+	err = row.Scan(&r.team, &at, &r.account, &a.VCPU, &a.Memory, &a.CPU, &a.Storage, &a.Sent, &a.Creates, &a.Build, &a.Money, &a.Volume)
 	r.At = fromMillis(at)
 	return r, err
 }

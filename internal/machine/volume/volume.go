@@ -38,8 +38,4 @@ type Storage interface {
 }
 
 // Usage is how full a volume is.
-type Usage struct {
-	Used, Size int64 // bytes
-	Files      int64
-	Stored     int64 // bytes that it takes of the data storage
-}
+type Usage = cay.VolumeUsage

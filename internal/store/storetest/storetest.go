@@ -31,6 +31,8 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Sessions", testSessions},
 		{"Identities", testIdentities},
 		{"Secrets", testSecrets},
+		{"Volumes", testVolumes},
+		{"VolumesOfSandboxes", testVolumesOfSandboxes},
 		{"SSHKeys", testSSHKeys},
 		{"Templates", testTemplates},
 		{"TemplateVisibility", testVisibility},
@@ -97,6 +99,9 @@ func sandbox(team cay.TeamID, started int) cay.Sandbox {
 		Secure:    true,
 		StartedAt: at(started), EndAt: at(started + 300_000), Timeout: 300 * time.Second,
 		OnTimeout: cay.KillOnTimeout, Saved: cay.FilesSnapshot, Notice: "its memory is gone", Unresponsive: true,
+		Volumes: []cay.VolumeMount{
+			{Volume: cay.NewVolumeID(), Name: "a", Path: "/mnt/ü", SubPath: "b/c", ReadOnly: true}, {Volume: cay.NewVolumeID(), Name: "d", Path: "/d"},
+		},
 	}
 }
 
