@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos soak egress fuzz soak-agent density fmt clean soak-interp soak-creates test-desktop release release-test
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes soak egress fuzz soak-agent density fmt clean soak-interp soak-creates test-desktop release release-test
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -40,6 +40,9 @@ bench-go: ## Go benchmarks of the hot packages; BASE=REVISION compares with that
 
 chaos: ## kill the server CHAOS_KILLS (200) times, and its engines, while clients work; nothing lost, nothing left
 	@scripts/long life/chaos.py
+
+chaos-volumes: ## the same CHAOS_KILLS (200) times while four sandboxes write to one volume; no synced write lost, no mount left
+	@scripts/long life/volumes.py
 
 soak: ## pause and resume SOAK_CYCLES (1000) times; nothing differs
 	@scripts/long life/soak.py

@@ -41,6 +41,7 @@ type commands struct {
 	Sandbox  sandboxCmd  `cmd:"" aliases:"sbx" help:"Make and use sandboxes."`
 	Undo     undoCmd     `cmd:"" help:"Bring a sandbox back to its newest checkpoint; again, further back."`
 	Template templateCmd `cmd:"" aliases:"tpl" help:"Build and keep templates."`
+	Volume   volumeCmd   `cmd:"" aliases:"vol" help:"Keep files that outlive sandboxes and that they share."`
 	Limits   limitsCmd   `cmd:"" help:"Show what your team may have and do at most, and what it uses of that."`
 	Network  networkCmd  `cmd:"" help:"Have sandboxes reach each other, and no others, by name."`
 	Team     teamCmd     `cmd:"" help:"Keep the teams of this server, as its operator."`
