@@ -20,6 +20,10 @@ type Storage interface {
 	// Clone makes a volume with the files that another has at this moment, and
 	// which may be attached meanwhile.
 	Clone(ctx context.Context, from, id cay.VolumeID) error
+	// Replace has a volume have the files and the size that another has at this
+	// moment, and which may be attached, in place of its own. Conflict while the
+	// volume is attached. A crash leaves either.
+	Replace(ctx context.Context, from, id cay.VolumeID) error
 	// Resize changes the bound of a volume, which may be attached. Invalid when
 	// the volume holds more.
 	Resize(ctx context.Context, id cay.VolumeID, sizeMB int) error

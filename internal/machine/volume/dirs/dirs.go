@@ -98,6 +98,34 @@ func (s *Storage) Clone(ctx context.Context, from, id cay.VolumeID) error {
 	})
 }
 
+// Replace copies the files.
+func (s *Storage) Replace(_ context.Context, from, id cay.VolumeID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	size, err := s.sizeMB(from)
+	if err != nil {
+		return err
+	}
+	if _, err := s.sizeMB(id); err != nil {
+		return err
+	}
+	if s.users[id] > 0 || from == id {
+		return cay.Errorf(cay.Conflict, "volume %s is in use", id)
+	}
+	root := s.path(id, rootName)
+	err = os.RemoveAll(root)
+	if err == nil {
+		err = copyTree(s.path(from, rootName), root)
+	}
+	if err == nil {
+		err = os.WriteFile(s.path(id, sizeName), []byte(strconv.Itoa(size)), 0o600)
+	}
+	if err != nil {
+		return disk.Error(err, "replace volume %s", id)
+	}
+	return nil
+}
+
 func (s *Storage) make(ctx context.Context, id cay.VolumeID, sizeMB int, fill func(root string) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

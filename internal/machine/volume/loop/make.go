@@ -121,6 +121,11 @@ func (s *Storage) Clone(ctx context.Context, from, id cay.VolumeID) error {
 	if from == id {
 		return cay.Errorf(cay.Conflict, "a volume cannot be a clone of itself")
 	}
+	return s.copying(ctx, from, func(copyTo func(dir string) error) error { return s.make(ctx, id, copyTo) })
+}
+
+// copying calls do with what copies the file of a volume into a directory.
+func (s *Storage) copying(ctx context.Context, from cay.VolumeID, do func(copyTo func(dir string) error) error) error {
 	root, err := s.Attach(ctx, from)
 	if err != nil {
 		return err
@@ -133,7 +138,7 @@ func (s *Storage) Clone(ctx context.Context, from, id cay.VolumeID) error {
 	s.mu.Lock()
 	source := s.all[from]
 	s.mu.Unlock()
-	return s.make(ctx, id, func(dir string) error {
+	return do(func(dir string) error {
 		source.frozen.Lock()
 		defer source.frozen.Unlock()
 		return still(root, func() error {

@@ -46,6 +46,7 @@ func Run(t *testing.T, o Options) {
 		{"a volume in use is not deleted", deleted},
 		{"a clone has the files of its moment", cloned},
 		{"a clone of a volume that is written is whole", clonedWhileWritten},
+		{"a volume has the files of another in place of its own", replaced},
 		{"a volume becomes larger while it is used", resized},
 		{"a size below what is there is refused", shrunk},
 		{"no more fits than the size", bounded},
@@ -216,6 +217,42 @@ func deleted(f *fixture) {
 	if len(left) != 1 {
 		f.Errorf("beside the other volume there are %v", left)
 	}
+}
+
+func replaced(f *fixture) {
+	id, from := f.made(), cay.NewVolumeID()
+	f.in(id, func(dir string) { f.write(filepath.Join(dir, "file"), "before") })
+	f.must(f.s.Clone(f.Context(), id, from))
+	f.in(id, func(dir string) {
+		f.write(filepath.Join(dir, "file"), "after")
+		f.write(filepath.Join(dir, "more"), "after")
+		f.want(cay.Conflict, f.s.Replace(f.Context(), from, id))
+		f.has(filepath.Join(dir, "more"), "after")
+	})
+	for range 2 { // a snapshot may be used again, while it is attached
+		f.must(f.s.Replace(f.Context(), from, id))
+		f.in(from, func(source string) {
+			f.in(id, func(dir string) {
+				f.has(filepath.Join(dir, "file"), "before")
+				if _, err := os.Lstat(filepath.Join(dir, "more")); !errors.Is(err, os.ErrNotExist) {
+					f.Errorf("what was there is there yet: %v", err)
+				}
+				f.write(filepath.Join(dir, "file"), "own")
+				f.has(filepath.Join(source, "file"), "before")
+			})
+		})
+	}
+	f.want(cay.NotFound, f.s.Replace(f.Context(), cay.NewVolumeID(), id))
+	f.want(cay.NotFound, f.s.Replace(f.Context(), from, cay.NewVolumeID()))
+	f.want(cay.Conflict, f.s.Replace(f.Context(), id, id))
+	f.list(id, from)
+	left, err := os.ReadDir(f.dir)
+	f.must(err)
+	if len(left) != 2 {
+		f.Errorf("beside the volumes there are %v", left)
+	}
+	f.s = f.open() // as after a crash
+	f.in(id, func(dir string) { f.has(filepath.Join(dir, "file"), "own") })
 }
 
 func cloned(f *fixture) {

@@ -1,0 +1,102 @@
+package volumes
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// snapshotName is the form of the names that snapshots get which ask for none.
+const snapshotName = "2006-01-02T15.04.05Z"
+
+// Snapshot keeps the files that a volume has now under a name; an empty one is
+// the time. Sandboxes may write meanwhile: the files are those of one moment.
+func (v *Volumes) Snapshot(ctx context.Context, who cay.Caller, ref, name string) (s cay.VolumeSnapshot, err error) {
+	if err := who.May(cay.WriteVolumes); err != nil {
+		return s, err
+	}
+	at := ledger.Now()
+	if name == "" {
+		name = at.UTC().Format(snapshotName)
+	}
+	if err := cay.CheckVolumeSnapshotName(name); err != nil {
+		return s, err
+	}
+	from, err := v.store.Volume(ctx, who.Team, ref)
+	if err != nil {
+		return s, err
+	}
+	s = cay.VolumeSnapshot{ID: cay.NewVolumeID(), Volume: from.ID, Team: who.Team, Name: name, SizeMB: from.SizeMB, CreatedAt: at}
+	if _, err := v.store.VolumeSnapshot(ctx, who.Team, from.ID, name); err == nil {
+		return s, nameTaken(from, name)
+	}
+	return s, v.addClone(ctx, who.Team, from.ID, s.ID, func(tx store.Store) error {
+		if err := v.admit(ctx, tx, who.Team, s.SizeMB); err != nil {
+			return err
+		}
+		err := tx.AddVolumeSnapshot(ctx, s, v.event(who, cay.VolumeSnapshotted, from, "snapshot", s.Name))
+		if cay.KindOf(err) == cay.Conflict {
+			return nameTaken(from, name)
+		}
+		return err
+	})
+}
+
+func nameTaken(v cay.Volume, name string) error {
+	return cay.Errorf(cay.Conflict, "volume %s has a snapshot %q already", v.Name, name).WithHint("choose another name, or delete that one")
+}
+
+// Snapshots lists those of a volume, oldest first.
+func (v *Volumes) Snapshots(ctx context.Context, who cay.Caller, ref string) ([]cay.VolumeSnapshot, error) {
+	if err := who.May(cay.ReadVolumes); err != nil {
+		return nil, err
+	}
+	of, err := v.store.Volume(ctx, who.Team, ref)
+	if err != nil {
+		return nil, err
+	}
+	return v.store.VolumeSnapshots(ctx, who.Team, of.ID)
+}
+
+// RemoveSnapshot removes one.
+func (v *Volumes) RemoveSnapshot(ctx context.Context, who cay.Caller, ref, name string) error {
+	if err := who.May(cay.WriteVolumes); err != nil {
+		return err
+	}
+	of, s, err := v.snapshot(ctx, who, ref, name)
+	if err != nil {
+		return err
+	}
+	err = v.store.RemoveVolumeSnapshot(ctx, who.Team, s.ID, v.event(who, cay.VolumeSnapshotRemoved, of, "snapshot", s.Name))
+	if err != nil {
+		return err
+	}
+	v.ledger.Wake(who.Team)
+	v.discard(ctx, s.ID)
+	return nil
+}
+
+func (v *Volumes) snapshot(ctx context.Context, who cay.Caller, ref, name string) (cay.Volume, cay.VolumeSnapshot, error) {
+	of, err := v.store.Volume(ctx, who.Team, ref)
+	if err != nil {
+		return of, cay.VolumeSnapshot{}, err
+	}
+	s, err := v.store.VolumeSnapshot(ctx, who.Team, of.ID, name)
+	return of, s, err
+}
+
+// Restore has a volume have the files of its snapshot, in place of all in it. It
+// keeps its size, or gets that of the snapshot where that is larger.
+func (v *Volumes) Restore(ctx context.Context, who cay.Caller, ref, name string) (cay.Volume, error) {
+	if err := who.May(cay.WriteVolumes); err != nil {
+		return cay.Volume{}, err
+	}
+	of, s, err := v.snapshot(ctx, who, ref, name)
+	if err != nil {
+		return of, err
+	}
+	return of, cay.Errorf(cay.Internal, "TODO %s %s", s.Name, strconv.Itoa(s.SizeMB))
+}

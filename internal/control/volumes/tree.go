@@ -1,0 +1,207 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest/archive"
+)
+
+const (
+	// usualOwner is the number of the user and the group that own what comes from
+	// outside: the default user of E2B's templates and of ours.
+	usualOwner = 1000
+	maxPath    = 4096 // bytes; Linux has no longer ones
+)
+
+// Fill unpacks a tar into a directory of a volume, which is made if it is missing.
+// Sandboxes may change what is there meanwhile. All belongs to the sandboxes'
+// usual user, unless owners says that the tar's numbers are to be kept. At an
+// error what was unpacked before it stays.
+func (v *Volumes) Fill(ctx context.Context, who cay.Caller, ref, dir string, owners bool, tar io.Reader) (out archive.Stats, err error) {
+	if err := who.May(cay.WriteVolumes); err != nil {
+		return out, err
+	}
+	name, err := pathIn(dir)
+	if err != nil {
+		return out, err
+	}
+	in := &arriving{Reader: tar}
+	err = v.inside(ctx, who, ref, func(root *os.Root) error {
+		target, err := makeDir(root, name)
+		if err != nil {
+			return treeError(err, dir)
+		}
+		defer target.Close()
+		how := archive.Unpacker{Strict: true, Endless: true}
+		if !owners {
+			how.Owner = &archive.Owner{UID: usualOwner, GID: usualOwner}
+		}
+		if out, err = how.Into(target, in); err == nil {
+			err = syncAll(target) // what is answered for stays
+		}
+		if in.err != nil {
+			return cay.Wrap(cay.Unavailable, in.err, "the archive did not come as a whole")
+		}
+		return treeError(err, dir)
+	})
+	return out, err
+}
+
+// arriving keeps why a body cannot be read.
+type arriving struct {
+	io.Reader
+	err error
+}
+
+func (a *arriving) Read(p []byte) (int, error) {
+	n, err := a.Reader.Read(p)
+	if err != nil && err != io.EOF {
+		a.err = err
+	}
+	return n, err
+}
+
+// Export writes a tar of what is at a path of a volume: names are relative to a
+// directory, a file has its own. begin is called before the first byte, when it is
+// known that there is something.
+func (v *Volumes) Export(ctx context.Context, who cay.Caller, ref, file string, begin func(), tar io.Writer) error {
+	if err := who.May(cay.ReadVolumes); err != nil {
+		return err
+	}
+	name, err := pathIn(file)
+	if err != nil {
+		return err
+	}
+	return v.inside(ctx, who, ref, func(root *os.Root) error {
+		st, err := root.Lstat(name)
+		if err != nil {
+			return treeError(err, file)
+		}
+		as := path.Base(name)
+		if st.IsDir() {
+			as = "."
+		}
+		begin()
+		return treeError(archive.Packer{}.PackRoot(leaving{ctx, tar}, root, name, as), file)
+	})
+}
+
+// leaving ends a copy with its context: a client that is gone reads no more.
+type leaving struct {
+	ctx context.Context
+	io.Writer
+}
+
+func (l leaving) Write(p []byte) (int, error) {
+	if err := l.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return l.Writer.Write(p)
+}
+
+// inside calls do with the root of a volume, which is a guest's.
+func (v *Volumes) inside(ctx context.Context, who cay.Caller, ref string, do func(*os.Root) error) error {
+	found, err := v.store.Volume(ctx, who.Team, ref)
+	if err != nil {
+		return err
+	}
+	dir, err := v.storage.Attach(ctx, found.ID)
+	if err != nil {
+		return err
+	}
+	defer v.storage.Detach(found.ID)
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "open volume %s", found.ID)
+	}
+	defer root.Close()
+	return do(root)
+}
+
+// pathIn is a path of a volume relative to its root.
+func pathIn(text string) (string, error) {
+	switch {
+	case !utf8.ValidString(text), strings.ContainsRune(text, 0):
+		return "", cay.Errorf(cay.Invalid, "path: %.200q is not UTF-8, or holds a zero byte", text)
+	case len(text) > maxPath:
+		return "", cay.Errorf(cay.Invalid, "path: has more than %d bytes", maxPath)
+	}
+	for part := range strings.SplitSeq(text, "/") {
+		if part == ".." {
+			return "", cay.Errorf(cay.Invalid, "path: %.200q has a %q", text, "..")
+		}
+	}
+	if name := strings.TrimPrefix(path.Clean("/"+text), "/"); name != "" {
+		return name, nil
+	}
+	return ".", nil
+}
+
+// makeDir opens a directory and makes what is missing of it.
+func makeDir(root *os.Root, name string) (*os.Root, error) {
+	at, err := root.OpenRoot(".")
+	for part := range strings.SplitSeq(name, "/") {
+		if err != nil || part == "." {
+			break
+		}
+		var next *os.Root
+		next, err = stepInto(at, part)
+		_ = at.Close()
+		at = next
+	}
+	return at, err
+}
+
+func stepInto(dir *os.Root, name string) (*os.Root, error) {
+	next, err := dir.OpenRoot(name)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return next, err
+	}
+	if err := dir.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	if err := dir.Lchown(name, usualOwner, usualOwner); err != nil {
+		return nil, err
+	}
+	return dir.OpenRoot(name)
+}
+
+func syncAll(root *os.Root) error {
+	d, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return unix.Syncfs(int(d.Fd()))
+}
+
+// treeError says what is wrong with a path or an archive.
+func treeError(err error, name string) error {
+	var known *cay.Error
+	var bad *archive.FormatError
+	var errno syscall.Errno
+	switch {
+	case err == nil, errors.As(err, &known), errors.Is(err, context.Canceled):
+		return err
+	case errors.As(err, &bad):
+		return cay.Errorf(cay.Invalid, "%s", bad.Reason)
+	case errors.Is(err, fs.ErrNotExist):
+		return cay.Errorf(cay.NotFound, "path %.200q does not exist in the volume", name)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return cay.Wrap(cay.NoSpace, err, "the volume is full").WithHint("remove files from it, or make it larger")
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.ENAMETOOLONG), !errors.As(err, &errno):
+		return cay.Wrap(cay.Invalid, err, "path %.200q", name)
+	}
+	return cay.Wrap(cay.Internal, err, "path %.200q of the volume", name)
+}
