@@ -61,6 +61,10 @@ const (
 	VolumeResized EventType = "volume.resized"
 	VolumeDeleted EventType = "volume.deleted"
 
+	VolumeSnapshotted     EventType = "volume.snapshotted"
+	VolumeSnapshotRemoved EventType = "volume.snapshot_removed"
+	VolumeRestored        EventType = "volume.restored"
+
 	MemberAdded       EventType = "member.added"
 	MemberChanged     EventType = "member.changed"
 	MemberRemoved     EventType = "member.removed"
@@ -133,6 +137,9 @@ func Events() []EventInfo {
 		{VolumeCreated, "The team has a new volume.", []string{"volume", "name", "sizeMB", "from"}},
 		{VolumeResized, "A volume may hold more or less than before.", []string{"volume", "name", "sizeMB", "before"}},
 		{VolumeDeleted, "A volume was removed with all that was in it.", []string{"volume", "name"}},
+		{VolumeSnapshotted, "The files of a volume were kept under a name.", []string{"volume", "name", "snapshot"}},
+		{VolumeSnapshotRemoved, "A snapshot of a volume was removed.", []string{"volume", "name", "snapshot"}},
+		{VolumeRestored, "A volume has the files of its snapshot again, in place of those that it had.", []string{"volume", "name", "snapshot", "sizeMB"}},
 		{MemberAdded, "A person is in the team.", []string{"person", "email", "role"}},
 		{MemberChanged, "A member has another role.", []string{"person", "role", "before"}},
 		{MemberRemoved, "A person is not in the team any more.", []string{"person"}},

@@ -413,8 +413,18 @@ type Volumes interface {
 	// UpdateVolume replaces a volume's size. The version must be the recorded
 	// one, else it is a Conflict; it is one more then.
 	UpdateVolume(ctx context.Context, v cay.Volume, events ...cay.Event) error
-	// RemoveVolume removes a team's volume.
+	// RemoveVolume removes a team's volume. Conflict while it has snapshots.
 	RemoveVolume(ctx context.Context, team cay.TeamID, id cay.VolumeID, events ...cay.Event) error
+	// AddVolumeSnapshot records a snapshot of a volume of its team, whose name must
+	// be new to the volume.
+	AddVolumeSnapshot(ctx context.Context, s cay.VolumeSnapshot, events ...cay.Event) error
+	// VolumeSnapshot finds a snapshot of a team's volume by id or exact name.
+	VolumeSnapshot(ctx context.Context, team cay.TeamID, volume cay.VolumeID, ref string) (cay.VolumeSnapshot, error)
+	// VolumeSnapshots lists those of a volume, of a team for no volume, or of all
+	// teams for no team, oldest first.
+	VolumeSnapshots(ctx context.Context, team cay.TeamID, volume cay.VolumeID) ([]cay.VolumeSnapshot, error)
+	// RemoveVolumeSnapshot removes a snapshot of a team's volume.
+	RemoveVolumeSnapshot(ctx context.Context, team cay.TeamID, id cay.VolumeID, events ...cay.Event) error
 	// SandboxesWith lists the sandboxes that are not killed and were recorded with
 	// a mount of a volume, oldest first.
 	SandboxesWith(ctx context.Context, id cay.VolumeID) ([]cay.Sandbox, error)

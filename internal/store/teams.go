@@ -17,7 +17,7 @@ const teamColumns = `id, name, created_at, disabled_at, removed_at`
 var (
 	clearedTables = []string{
 		"webhook_attempts", "webhooks", "team_limits", "budgets",
-		"login_members", "api_keys", "ssh_keys", "secrets", "idempotency_keys", "branches", "checkpoints", "members", "volumes",
+		"login_members", "api_keys", "ssh_keys", "secrets", "idempotency_keys", "branches", "checkpoints", "members", "volume_snapshots", "volumes",
 	}
 	keptTables = []string{
 		"events", "event_counters", "audit", "usage_accounts", "usage_labels", "usage_kept", "usage_rows", "team_minutes",

@@ -67,6 +67,14 @@ func (s *SQLite) UpdateVolume(ctx context.Context, v cay.Volume, events ...cay.E
 // RemoveVolume removes a team's volume.
 func (s *SQLite) RemoveVolume(ctx context.Context, team cay.TeamID, id cay.VolumeID, events ...cay.Event) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
+		var snapshots int
+		row := tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM volume_snapshots WHERE team = $1 AND volume = $2`, team, id)
+		if err := row.Scan(&snapshots); err != nil {
+			return err
+		}
+		if snapshots > 0 {
+			return cay.Errorf(cay.Conflict, "volume %s has %d snapshots", id, snapshots)
+		}
 		res, err := tx.ExecContext(ctx, `DELETE FROM volumes WHERE team = $1 AND id = $2`, team, id)
 		if err := changed("volume", id, res, err); err != nil {
 			return err

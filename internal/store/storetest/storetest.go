@@ -33,6 +33,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Secrets", testSecrets},
 		{"Volumes", testVolumes},
 		{"VolumesOfSandboxes", testVolumesOfSandboxes},
+		{"VolumeSnapshots", testVolumeSnapshots},
 		{"SSHKeys", testSSHKeys},
 		{"Templates", testTemplates},
 		{"TemplateVisibility", testVisibility},
