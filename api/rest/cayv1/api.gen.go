@@ -720,6 +720,40 @@ type UsageRow struct {
 	TemplateID *string `json:"templateID,omitempty"`
 }
 
+// Volume defines model for Volume.
+type Volume struct {
+	CreatedAt time.Time `json:"createdAt"`
+	Name      string    `json:"name"`
+
+	// Sandboxes That mount it, running or paused. Of one volume; lists leave it out.
+	Sandboxes *[]string `json:"sandboxes,omitempty"`
+
+	// SizeMB What it may hold at most.
+	SizeMB int64 `json:"sizeMB"`
+
+	// Usage Of one volume; lists leave it out.
+	Usage *struct {
+		Files     int64 `json:"files"`
+		SizeBytes int64 `json:"sizeBytes"`
+
+		// StoredBytes What it takes of the server's disk.
+		StoredBytes int64 `json:"storedBytes"`
+		UsedBytes   int64 `json:"usedBytes"`
+	} `json:"usage,omitempty"`
+	VolumeID string `json:"volumeID"`
+}
+
+// VolumeSnapshot defines model for VolumeSnapshot.
+type VolumeSnapshot struct {
+	CreatedAt time.Time `json:"createdAt"`
+	Name      string    `json:"name"`
+
+	// SizeMB Of the volume at the time.
+	SizeMB     int64  `json:"sizeMB"`
+	SnapshotID string `json:"snapshotID"`
+	VolumeID   string `json:"volumeID"`
+}
+
 // WebhookTest defines model for WebhookTest.
 type WebhookTest struct {
 	// DeliveryID Of the attempt; the header e2b-delivery-id.
@@ -765,6 +799,9 @@ type SandboxID = string
 // SessionID defines model for sessionID.
 type SessionID = string
 
+// SnapshotName defines model for snapshotName.
+type SnapshotName = string
+
 // TeamRef defines model for teamRef.
 type TeamRef = string
 
@@ -785,6 +822,9 @@ type UsageGroup = string
 
 // UsageTo defines model for usageTo.
 type UsageTo = time.Time
+
+// VolumeID defines model for volumeID.
+type VolumeID = string
 
 // WebhookID defines model for webhookID.
 type WebhookID = string
@@ -1057,6 +1097,50 @@ type GetUsageParams struct {
 	Accept *Accept      `json:"Accept,omitempty"`
 }
 
+// OwnCreateVolumeJSONBody defines parameters for OwnCreateVolume.
+type OwnCreateVolumeJSONBody struct {
+	// Name Letters, digits, '_' and '-'.
+	Name *string `json:"name,omitempty"`
+
+	// SizeMB What it may hold at most; unless given, the server's usual.
+	SizeMB *int64 `json:"sizeMB,omitempty"`
+}
+
+// OwnResizeVolumeJSONBody defines parameters for OwnResizeVolume.
+type OwnResizeVolumeJSONBody struct {
+	SizeMB *int64 `json:"sizeMB,omitempty"`
+}
+
+// CloneVolumeJSONBody defines parameters for CloneVolume.
+type CloneVolumeJSONBody struct {
+	// Name Of the new volume.
+	Name *string `json:"name,omitempty"`
+
+	// Snapshot Name of a snapshot; unless given, the files are those of now.
+	Snapshot *string `json:"snapshot,omitempty"`
+}
+
+// SnapshotVolumeJSONBody defines parameters for SnapshotVolume.
+type SnapshotVolumeJSONBody struct {
+	// Name Letters, digits, '_', '-' and '.'; unless given, the time.
+	Name *string `json:"name,omitempty"`
+}
+
+// ExportVolumeParams defines parameters for ExportVolume.
+type ExportVolumeParams struct {
+	// Path In the volume; unless given, all of it.
+	Path *string `form:"path,omitempty" json:"path,omitempty"`
+}
+
+// FillVolumeParams defines parameters for FillVolume.
+type FillVolumeParams struct {
+	// Owners Keep the numbers of owners that the tar has; else all is the sandboxes' usual user's.
+	Owners *bool `form:"owners,omitempty" json:"owners,omitempty"`
+
+	// Path In the volume; unless given, all of it.
+	Path *string `form:"path,omitempty" json:"path,omitempty"`
+}
+
 // AdminUpdatePersonJSONRequestBody defines body for AdminUpdatePerson for application/json ContentType.
 type AdminUpdatePersonJSONRequestBody AdminUpdatePersonJSONBody
 
@@ -1137,6 +1221,18 @@ type ExchangeTokenJSONRequestBody ExchangeTokenJSONBody
 
 // SetUsageLabelsJSONRequestBody defines body for SetUsageLabels for application/json ContentType.
 type SetUsageLabelsJSONRequestBody = UsageLabels
+
+// OwnCreateVolumeJSONRequestBody defines body for OwnCreateVolume for application/json ContentType.
+type OwnCreateVolumeJSONRequestBody OwnCreateVolumeJSONBody
+
+// OwnResizeVolumeJSONRequestBody defines body for OwnResizeVolume for application/json ContentType.
+type OwnResizeVolumeJSONRequestBody OwnResizeVolumeJSONBody
+
+// CloneVolumeJSONRequestBody defines body for CloneVolume for application/json ContentType.
+type CloneVolumeJSONRequestBody CloneVolumeJSONBody
+
+// SnapshotVolumeJSONRequestBody defines body for SnapshotVolume for application/json ContentType.
+type SnapshotVolumeJSONRequestBody SnapshotVolumeJSONBody
 
 // RotateWebhookJSONRequestBody defines body for RotateWebhook for application/json ContentType.
 type RotateWebhookJSONRequestBody = RotateWebhook
@@ -1383,6 +1479,42 @@ type ServerInterface interface {
 
 	// (PUT /cay/v1/usage-labels)
 	SetUsageLabels(w http.ResponseWriter, r *http.Request)
+
+	// (GET /cay/v1/volumes)
+	OwnListVolumes(w http.ResponseWriter, r *http.Request)
+
+	// (POST /cay/v1/volumes)
+	OwnCreateVolume(w http.ResponseWriter, r *http.Request)
+
+	// (DELETE /cay/v1/volumes/{volumeID})
+	OwnDeleteVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID)
+
+	// (GET /cay/v1/volumes/{volumeID})
+	OwnGetVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID)
+
+	// (PATCH /cay/v1/volumes/{volumeID})
+	OwnResizeVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID)
+
+	// (POST /cay/v1/volumes/{volumeID}/clone)
+	CloneVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID)
+
+	// (GET /cay/v1/volumes/{volumeID}/snapshots)
+	ListVolumeSnapshots(w http.ResponseWriter, r *http.Request, volumeID VolumeID)
+
+	// (POST /cay/v1/volumes/{volumeID}/snapshots)
+	SnapshotVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID)
+
+	// (DELETE /cay/v1/volumes/{volumeID}/snapshots/{snapshotName})
+	DeleteVolumeSnapshot(w http.ResponseWriter, r *http.Request, volumeID VolumeID, snapshotName SnapshotName)
+
+	// (POST /cay/v1/volumes/{volumeID}/snapshots/{snapshotName}/restore)
+	RestoreVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID, snapshotName SnapshotName)
+
+	// (GET /cay/v1/volumes/{volumeID}/tree)
+	ExportVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID, params ExportVolumeParams)
+
+	// (PUT /cay/v1/volumes/{volumeID}/tree)
+	FillVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID, params FillVolumeParams)
 
 	// (POST /cay/v1/webhooks/{webhookID}/deliveries/{eventID}/redeliver)
 	RedeliverWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID, eventID string)
@@ -1795,6 +1927,66 @@ func (_ Unimplemented) GetUsageLabels(w http.ResponseWriter, r *http.Request) {
 
 // (PUT /cay/v1/usage-labels)
 func (_ Unimplemented) SetUsageLabels(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/volumes)
+func (_ Unimplemented) OwnListVolumes(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/volumes)
+func (_ Unimplemented) OwnCreateVolume(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/volumes/{volumeID})
+func (_ Unimplemented) OwnDeleteVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/volumes/{volumeID})
+func (_ Unimplemented) OwnGetVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PATCH /cay/v1/volumes/{volumeID})
+func (_ Unimplemented) OwnResizeVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/volumes/{volumeID}/clone)
+func (_ Unimplemented) CloneVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/volumes/{volumeID}/snapshots)
+func (_ Unimplemented) ListVolumeSnapshots(w http.ResponseWriter, r *http.Request, volumeID VolumeID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/volumes/{volumeID}/snapshots)
+func (_ Unimplemented) SnapshotVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/volumes/{volumeID}/snapshots/{snapshotName})
+func (_ Unimplemented) DeleteVolumeSnapshot(w http.ResponseWriter, r *http.Request, volumeID VolumeID, snapshotName SnapshotName) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/volumes/{volumeID}/snapshots/{snapshotName}/restore)
+func (_ Unimplemented) RestoreVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID, snapshotName SnapshotName) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/volumes/{volumeID}/tree)
+func (_ Unimplemented) ExportVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID, params ExportVolumeParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PUT /cay/v1/volumes/{volumeID}/tree)
+func (_ Unimplemented) FillVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID, params FillVolumeParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -4194,6 +4386,357 @@ func (siw *ServerInterfaceWrapper) SetUsageLabels(w http.ResponseWriter, r *http
 	handler.ServeHTTP(w, r)
 }
 
+// OwnListVolumes operation middleware
+func (siw *ServerInterfaceWrapper) OwnListVolumes(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.OwnListVolumes(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// OwnCreateVolume operation middleware
+func (siw *ServerInterfaceWrapper) OwnCreateVolume(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.OwnCreateVolume(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// OwnDeleteVolume operation middleware
+func (siw *ServerInterfaceWrapper) OwnDeleteVolume(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "volumeID" -------------
+	var volumeID VolumeID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volumeID", chi.URLParam(r, "volumeID"), &volumeID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "volumeID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.OwnDeleteVolume(w, r, volumeID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// OwnGetVolume operation middleware
+func (siw *ServerInterfaceWrapper) OwnGetVolume(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "volumeID" -------------
+	var volumeID VolumeID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volumeID", chi.URLParam(r, "volumeID"), &volumeID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "volumeID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.OwnGetVolume(w, r, volumeID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// OwnResizeVolume operation middleware
+func (siw *ServerInterfaceWrapper) OwnResizeVolume(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "volumeID" -------------
+	var volumeID VolumeID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volumeID", chi.URLParam(r, "volumeID"), &volumeID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "volumeID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.OwnResizeVolume(w, r, volumeID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CloneVolume operation middleware
+func (siw *ServerInterfaceWrapper) CloneVolume(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "volumeID" -------------
+	var volumeID VolumeID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volumeID", chi.URLParam(r, "volumeID"), &volumeID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "volumeID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CloneVolume(w, r, volumeID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListVolumeSnapshots operation middleware
+func (siw *ServerInterfaceWrapper) ListVolumeSnapshots(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "volumeID" -------------
+	var volumeID VolumeID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volumeID", chi.URLParam(r, "volumeID"), &volumeID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "volumeID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListVolumeSnapshots(w, r, volumeID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// SnapshotVolume operation middleware
+func (siw *ServerInterfaceWrapper) SnapshotVolume(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "volumeID" -------------
+	var volumeID VolumeID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volumeID", chi.URLParam(r, "volumeID"), &volumeID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "volumeID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SnapshotVolume(w, r, volumeID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteVolumeSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) DeleteVolumeSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "volumeID" -------------
+	var volumeID VolumeID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volumeID", chi.URLParam(r, "volumeID"), &volumeID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "volumeID", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "snapshotName" -------------
+	var snapshotName SnapshotName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "snapshotName", chi.URLParam(r, "snapshotName"), &snapshotName, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "snapshotName", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteVolumeSnapshot(w, r, volumeID, snapshotName)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RestoreVolume operation middleware
+func (siw *ServerInterfaceWrapper) RestoreVolume(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "volumeID" -------------
+	var volumeID VolumeID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volumeID", chi.URLParam(r, "volumeID"), &volumeID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "volumeID", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "snapshotName" -------------
+	var snapshotName SnapshotName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "snapshotName", chi.URLParam(r, "snapshotName"), &snapshotName, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "snapshotName", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RestoreVolume(w, r, volumeID, snapshotName)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ExportVolume operation middleware
+func (siw *ServerInterfaceWrapper) ExportVolume(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "volumeID" -------------
+	var volumeID VolumeID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volumeID", chi.URLParam(r, "volumeID"), &volumeID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "volumeID", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ExportVolumeParams
+
+	// ------------- Optional query parameter "path" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "path", r.URL.Query(), &params.Path, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "path"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "path", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ExportVolume(w, r, volumeID, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// FillVolume operation middleware
+func (siw *ServerInterfaceWrapper) FillVolume(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "volumeID" -------------
+	var volumeID VolumeID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volumeID", chi.URLParam(r, "volumeID"), &volumeID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "volumeID", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params FillVolumeParams
+
+	// ------------- Optional query parameter "owners" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "owners", r.URL.Query(), &params.Owners, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "owners"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "owners", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "path" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "path", r.URL.Query(), &params.Path, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "path"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "path", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.FillVolume(w, r, volumeID, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // RedeliverWebhook operation middleware
 func (siw *ServerInterfaceWrapper) RedeliverWebhook(w http.ResponseWriter, r *http.Request) {
 
@@ -4579,6 +5122,42 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Patch(options.BaseURL+"/cay/v1/budgets/{budgetID}", wrapper.UpdateBudget)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/volumes", wrapper.OwnListVolumes)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/volumes", wrapper.OwnCreateVolume)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/volumes/{volumeID}", wrapper.OwnDeleteVolume)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/volumes/{volumeID}", wrapper.OwnGetVolume)
+	})
+	r.Group(func(r chi.Router) {
+		r.Patch(options.BaseURL+"/cay/v1/volumes/{volumeID}", wrapper.OwnResizeVolume)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/volumes/{volumeID}/clone", wrapper.CloneVolume)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/volumes/{volumeID}/snapshots", wrapper.ListVolumeSnapshots)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/volumes/{volumeID}/snapshots", wrapper.SnapshotVolume)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/volumes/{volumeID}/snapshots/{snapshotName}", wrapper.DeleteVolumeSnapshot)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/volumes/{volumeID}/snapshots/{snapshotName}/restore", wrapper.RestoreVolume)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/volumes/{volumeID}/tree", wrapper.ExportVolume)
+	})
+	r.Group(func(r chi.Router) {
+		r.Put(options.BaseURL+"/cay/v1/volumes/{volumeID}/tree", wrapper.FillVolume)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/images", wrapper.ListImages)
@@ -6556,6 +7135,274 @@ func (response SetUsageLabels200JSONResponse) VisitSetUsageLabelsResponse(w http
 	return err
 }
 
+type OwnListVolumesRequestObject struct {
+}
+
+type OwnListVolumesResponseObject interface {
+	VisitOwnListVolumesResponse(w http.ResponseWriter) error
+}
+
+type OwnListVolumes200JSONResponse []Volume
+
+func (response OwnListVolumes200JSONResponse) VisitOwnListVolumesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OwnCreateVolumeRequestObject struct {
+	Body *OwnCreateVolumeJSONRequestBody
+}
+
+type OwnCreateVolumeResponseObject interface {
+	VisitOwnCreateVolumeResponse(w http.ResponseWriter) error
+}
+
+type OwnCreateVolume201JSONResponse Volume
+
+func (response OwnCreateVolume201JSONResponse) VisitOwnCreateVolumeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OwnDeleteVolumeRequestObject struct {
+	VolumeID VolumeID `json:"volumeID"`
+}
+
+type OwnDeleteVolumeResponseObject interface {
+	VisitOwnDeleteVolumeResponse(w http.ResponseWriter) error
+}
+
+type OwnDeleteVolume204Response struct {
+}
+
+func (response OwnDeleteVolume204Response) VisitOwnDeleteVolumeResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type OwnGetVolumeRequestObject struct {
+	VolumeID VolumeID `json:"volumeID"`
+}
+
+type OwnGetVolumeResponseObject interface {
+	VisitOwnGetVolumeResponse(w http.ResponseWriter) error
+}
+
+type OwnGetVolume200JSONResponse Volume
+
+func (response OwnGetVolume200JSONResponse) VisitOwnGetVolumeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OwnResizeVolumeRequestObject struct {
+	VolumeID VolumeID `json:"volumeID"`
+	Body     *OwnResizeVolumeJSONRequestBody
+}
+
+type OwnResizeVolumeResponseObject interface {
+	VisitOwnResizeVolumeResponse(w http.ResponseWriter) error
+}
+
+type OwnResizeVolume200JSONResponse Volume
+
+func (response OwnResizeVolume200JSONResponse) VisitOwnResizeVolumeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CloneVolumeRequestObject struct {
+	VolumeID VolumeID `json:"volumeID"`
+	Body     *CloneVolumeJSONRequestBody
+}
+
+type CloneVolumeResponseObject interface {
+	VisitCloneVolumeResponse(w http.ResponseWriter) error
+}
+
+type CloneVolume201JSONResponse Volume
+
+func (response CloneVolume201JSONResponse) VisitCloneVolumeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListVolumeSnapshotsRequestObject struct {
+	VolumeID VolumeID `json:"volumeID"`
+}
+
+type ListVolumeSnapshotsResponseObject interface {
+	VisitListVolumeSnapshotsResponse(w http.ResponseWriter) error
+}
+
+type ListVolumeSnapshots200JSONResponse []VolumeSnapshot
+
+func (response ListVolumeSnapshots200JSONResponse) VisitListVolumeSnapshotsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SnapshotVolumeRequestObject struct {
+	VolumeID VolumeID `json:"volumeID"`
+	Body     *SnapshotVolumeJSONRequestBody
+}
+
+type SnapshotVolumeResponseObject interface {
+	VisitSnapshotVolumeResponse(w http.ResponseWriter) error
+}
+
+type SnapshotVolume201JSONResponse VolumeSnapshot
+
+func (response SnapshotVolume201JSONResponse) VisitSnapshotVolumeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteVolumeSnapshotRequestObject struct {
+	VolumeID     VolumeID     `json:"volumeID"`
+	SnapshotName SnapshotName `json:"snapshotName"`
+}
+
+type DeleteVolumeSnapshotResponseObject interface {
+	VisitDeleteVolumeSnapshotResponse(w http.ResponseWriter) error
+}
+
+type DeleteVolumeSnapshot204Response struct {
+}
+
+func (response DeleteVolumeSnapshot204Response) VisitDeleteVolumeSnapshotResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type RestoreVolumeRequestObject struct {
+	VolumeID     VolumeID     `json:"volumeID"`
+	SnapshotName SnapshotName `json:"snapshotName"`
+}
+
+type RestoreVolumeResponseObject interface {
+	VisitRestoreVolumeResponse(w http.ResponseWriter) error
+}
+
+type RestoreVolume200JSONResponse Volume
+
+func (response RestoreVolume200JSONResponse) VisitRestoreVolumeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportVolumeRequestObject struct {
+	VolumeID VolumeID `json:"volumeID"`
+	Params   ExportVolumeParams
+}
+
+type ExportVolumeResponseObject interface {
+	VisitExportVolumeResponse(w http.ResponseWriter) error
+}
+
+type ExportVolume200ApplicationXTarResponse struct {
+	Body          io.Reader
+	ContentLength int64
+}
+
+func (response ExportVolume200ApplicationXTarResponse) VisitExportVolumeResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/x-tar")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	_, err := io.Copy(w, response.Body)
+	return err
+}
+
+type FillVolumeRequestObject struct {
+	VolumeID VolumeID `json:"volumeID"`
+	Params   FillVolumeParams
+	Body     io.Reader
+}
+
+type FillVolumeResponseObject interface {
+	VisitFillVolumeResponse(w http.ResponseWriter) error
+}
+
+type FillVolume200JSONResponse struct {
+	Bytes   int64 `json:"bytes"`
+	Entries int64 `json:"entries"`
+}
+
+func (response FillVolume200JSONResponse) VisitFillVolumeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type RedeliverWebhookRequestObject struct {
 	WebhookID WebhookID `json:"webhookID"`
 	EventID   string    `json:"eventID"`
@@ -6860,6 +7707,42 @@ type StrictServerInterface interface {
 
 	// (PUT /cay/v1/usage-labels)
 	SetUsageLabels(ctx context.Context, request SetUsageLabelsRequestObject) (SetUsageLabelsResponseObject, error)
+
+	// (GET /cay/v1/volumes)
+	OwnListVolumes(ctx context.Context, request OwnListVolumesRequestObject) (OwnListVolumesResponseObject, error)
+
+	// (POST /cay/v1/volumes)
+	OwnCreateVolume(ctx context.Context, request OwnCreateVolumeRequestObject) (OwnCreateVolumeResponseObject, error)
+
+	// (DELETE /cay/v1/volumes/{volumeID})
+	OwnDeleteVolume(ctx context.Context, request OwnDeleteVolumeRequestObject) (OwnDeleteVolumeResponseObject, error)
+
+	// (GET /cay/v1/volumes/{volumeID})
+	OwnGetVolume(ctx context.Context, request OwnGetVolumeRequestObject) (OwnGetVolumeResponseObject, error)
+
+	// (PATCH /cay/v1/volumes/{volumeID})
+	OwnResizeVolume(ctx context.Context, request OwnResizeVolumeRequestObject) (OwnResizeVolumeResponseObject, error)
+
+	// (POST /cay/v1/volumes/{volumeID}/clone)
+	CloneVolume(ctx context.Context, request CloneVolumeRequestObject) (CloneVolumeResponseObject, error)
+
+	// (GET /cay/v1/volumes/{volumeID}/snapshots)
+	ListVolumeSnapshots(ctx context.Context, request ListVolumeSnapshotsRequestObject) (ListVolumeSnapshotsResponseObject, error)
+
+	// (POST /cay/v1/volumes/{volumeID}/snapshots)
+	SnapshotVolume(ctx context.Context, request SnapshotVolumeRequestObject) (SnapshotVolumeResponseObject, error)
+
+	// (DELETE /cay/v1/volumes/{volumeID}/snapshots/{snapshotName})
+	DeleteVolumeSnapshot(ctx context.Context, request DeleteVolumeSnapshotRequestObject) (DeleteVolumeSnapshotResponseObject, error)
+
+	// (POST /cay/v1/volumes/{volumeID}/snapshots/{snapshotName}/restore)
+	RestoreVolume(ctx context.Context, request RestoreVolumeRequestObject) (RestoreVolumeResponseObject, error)
+
+	// (GET /cay/v1/volumes/{volumeID}/tree)
+	ExportVolume(ctx context.Context, request ExportVolumeRequestObject) (ExportVolumeResponseObject, error)
+
+	// (PUT /cay/v1/volumes/{volumeID}/tree)
+	FillVolume(ctx context.Context, request FillVolumeRequestObject) (FillVolumeResponseObject, error)
 
 	// (POST /cay/v1/webhooks/{webhookID}/deliveries/{eventID}/redeliver)
 	RedeliverWebhook(ctx context.Context, request RedeliverWebhookRequestObject) (RedeliverWebhookResponseObject, error)
@@ -9135,6 +10018,348 @@ func (sh *strictHandler) SetUsageLabels(w http.ResponseWriter, r *http.Request) 
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(SetUsageLabelsResponseObject); ok {
 		if err := validResponse.VisitSetUsageLabelsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// OwnListVolumes operation middleware
+func (sh *strictHandler) OwnListVolumes(w http.ResponseWriter, r *http.Request) {
+	var request OwnListVolumesRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.OwnListVolumes(ctx, request.(OwnListVolumesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "OwnListVolumes")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(OwnListVolumesResponseObject); ok {
+		if err := validResponse.VisitOwnListVolumesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// OwnCreateVolume operation middleware
+func (sh *strictHandler) OwnCreateVolume(w http.ResponseWriter, r *http.Request) {
+	var request OwnCreateVolumeRequestObject
+
+	var body OwnCreateVolumeJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.OwnCreateVolume(ctx, request.(OwnCreateVolumeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "OwnCreateVolume")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(OwnCreateVolumeResponseObject); ok {
+		if err := validResponse.VisitOwnCreateVolumeResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// OwnDeleteVolume operation middleware
+func (sh *strictHandler) OwnDeleteVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID) {
+	var request OwnDeleteVolumeRequestObject
+
+	request.VolumeID = volumeID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.OwnDeleteVolume(ctx, request.(OwnDeleteVolumeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "OwnDeleteVolume")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(OwnDeleteVolumeResponseObject); ok {
+		if err := validResponse.VisitOwnDeleteVolumeResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// OwnGetVolume operation middleware
+func (sh *strictHandler) OwnGetVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID) {
+	var request OwnGetVolumeRequestObject
+
+	request.VolumeID = volumeID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.OwnGetVolume(ctx, request.(OwnGetVolumeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "OwnGetVolume")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(OwnGetVolumeResponseObject); ok {
+		if err := validResponse.VisitOwnGetVolumeResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// OwnResizeVolume operation middleware
+func (sh *strictHandler) OwnResizeVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID) {
+	var request OwnResizeVolumeRequestObject
+
+	request.VolumeID = volumeID
+
+	var body OwnResizeVolumeJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.OwnResizeVolume(ctx, request.(OwnResizeVolumeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "OwnResizeVolume")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(OwnResizeVolumeResponseObject); ok {
+		if err := validResponse.VisitOwnResizeVolumeResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CloneVolume operation middleware
+func (sh *strictHandler) CloneVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID) {
+	var request CloneVolumeRequestObject
+
+	request.VolumeID = volumeID
+
+	var body CloneVolumeJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CloneVolume(ctx, request.(CloneVolumeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CloneVolume")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CloneVolumeResponseObject); ok {
+		if err := validResponse.VisitCloneVolumeResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListVolumeSnapshots operation middleware
+func (sh *strictHandler) ListVolumeSnapshots(w http.ResponseWriter, r *http.Request, volumeID VolumeID) {
+	var request ListVolumeSnapshotsRequestObject
+
+	request.VolumeID = volumeID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListVolumeSnapshots(ctx, request.(ListVolumeSnapshotsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListVolumeSnapshots")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListVolumeSnapshotsResponseObject); ok {
+		if err := validResponse.VisitListVolumeSnapshotsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// SnapshotVolume operation middleware
+func (sh *strictHandler) SnapshotVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID) {
+	var request SnapshotVolumeRequestObject
+
+	request.VolumeID = volumeID
+
+	var body SnapshotVolumeJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.SnapshotVolume(ctx, request.(SnapshotVolumeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "SnapshotVolume")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(SnapshotVolumeResponseObject); ok {
+		if err := validResponse.VisitSnapshotVolumeResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// DeleteVolumeSnapshot operation middleware
+func (sh *strictHandler) DeleteVolumeSnapshot(w http.ResponseWriter, r *http.Request, volumeID VolumeID, snapshotName SnapshotName) {
+	var request DeleteVolumeSnapshotRequestObject
+
+	request.VolumeID = volumeID
+	request.SnapshotName = snapshotName
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.DeleteVolumeSnapshot(ctx, request.(DeleteVolumeSnapshotRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeleteVolumeSnapshot")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(DeleteVolumeSnapshotResponseObject); ok {
+		if err := validResponse.VisitDeleteVolumeSnapshotResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RestoreVolume operation middleware
+func (sh *strictHandler) RestoreVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID, snapshotName SnapshotName) {
+	var request RestoreVolumeRequestObject
+
+	request.VolumeID = volumeID
+	request.SnapshotName = snapshotName
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RestoreVolume(ctx, request.(RestoreVolumeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RestoreVolume")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RestoreVolumeResponseObject); ok {
+		if err := validResponse.VisitRestoreVolumeResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ExportVolume operation middleware
+func (sh *strictHandler) ExportVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID, params ExportVolumeParams) {
+	var request ExportVolumeRequestObject
+
+	request.VolumeID = volumeID
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ExportVolume(ctx, request.(ExportVolumeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ExportVolume")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ExportVolumeResponseObject); ok {
+		if err := validResponse.VisitExportVolumeResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// FillVolume operation middleware
+func (sh *strictHandler) FillVolume(w http.ResponseWriter, r *http.Request, volumeID VolumeID, params FillVolumeParams) {
+	var request FillVolumeRequestObject
+
+	request.VolumeID = volumeID
+	request.Params = params
+
+	request.Body = r.Body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.FillVolume(ctx, request.(FillVolumeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "FillVolume")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(FillVolumeResponseObject); ok {
+		if err := validResponse.VisitFillVolumeResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -2,7 +2,6 @@ package volumes
 
 import (
 	"context"
-	"strconv"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
@@ -25,7 +24,7 @@ func (v *Volumes) Snapshot(ctx context.Context, who cay.Caller, ref, name string
 	if err := cay.CheckVolumeSnapshotName(name); err != nil {
 		return s, err
 	}
-	from, err := v.store.Volume(ctx, who.Team, ref)
+	from, err := v.find(ctx, who, ref)
 	if err != nil {
 		return s, err
 	}
@@ -33,11 +32,15 @@ func (v *Volumes) Snapshot(ctx context.Context, who cay.Caller, ref, name string
 	if _, err := v.store.VolumeSnapshot(ctx, who.Team, from.ID, name); err == nil {
 		return s, nameTaken(from, name)
 	}
-	return s, v.addClone(ctx, who.Team, from.ID, s.ID, func(tx store.Store) error {
-		if err := v.admit(ctx, tx, who.Team, s.SizeMB); err != nil {
+	if err := v.admit(ctx, v.store, who.Team, 1, s.SizeMB); err != nil {
+		return s, err
+	}
+	files := func() error { return v.storage.Clone(ctx, from.ID, s.ID) }
+	return s, v.recorded(ctx, who.Team, s.ID, files, func(tx store.Store) error {
+		if err := v.admit(ctx, tx, who.Team, 1, s.SizeMB); err != nil {
 			return err
 		}
-		err := tx.AddVolumeSnapshot(ctx, s, v.event(who, cay.VolumeSnapshotted, from, "snapshot", s.Name))
+		err := tx.AddVolumeSnapshot(ctx, s, event(who, cay.VolumeSnapshotted, from, "snapshot", s.Name))
 		if cay.KindOf(err) == cay.Conflict {
 			return nameTaken(from, name)
 		}
@@ -49,12 +52,12 @@ func nameTaken(v cay.Volume, name string) error {
 	return cay.Errorf(cay.Conflict, "volume %s has a snapshot %q already", v.Name, name).WithHint("choose another name, or delete that one")
 }
 
-// Snapshots lists those of a volume, oldest first.
-func (v *Volumes) Snapshots(ctx context.Context, who cay.Caller, ref string) ([]cay.VolumeSnapshot, error) {
+// VolumeSnapshots lists those of a volume, oldest first.
+func (v *Volumes) VolumeSnapshots(ctx context.Context, who cay.Caller, ref string) ([]cay.VolumeSnapshot, error) {
 	if err := who.May(cay.ReadVolumes); err != nil {
 		return nil, err
 	}
-	of, err := v.store.Volume(ctx, who.Team, ref)
+	of, err := v.find(ctx, who, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +73,7 @@ func (v *Volumes) RemoveSnapshot(ctx context.Context, who cay.Caller, ref, name 
 	if err != nil {
 		return err
 	}
-	err = v.store.RemoveVolumeSnapshot(ctx, who.Team, s.ID, v.event(who, cay.VolumeSnapshotRemoved, of, "snapshot", s.Name))
+	err = v.store.RemoveVolumeSnapshot(ctx, who.Team, s.ID, event(who, cay.VolumeSnapshotRemoved, of, "snapshot", s.Name))
 	if err != nil {
 		return err
 	}
@@ -80,7 +83,7 @@ func (v *Volumes) RemoveSnapshot(ctx context.Context, who cay.Caller, ref, name 
 }
 
 func (v *Volumes) snapshot(ctx context.Context, who cay.Caller, ref, name string) (cay.Volume, cay.VolumeSnapshot, error) {
-	of, err := v.store.Volume(ctx, who.Team, ref)
+	of, err := v.find(ctx, who, ref)
 	if err != nil {
 		return of, cay.VolumeSnapshot{}, err
 	}
@@ -98,5 +101,25 @@ func (v *Volumes) Restore(ctx context.Context, who cay.Caller, ref, name string)
 	if err != nil {
 		return of, err
 	}
-	return of, cay.Errorf(cay.Internal, "TODO %s %s", s.Name, strconv.Itoa(s.SizeMB))
+	if err := v.unused(ctx, of); err != nil {
+		return of, err
+	}
+	sizeMB := max(of.SizeMB, s.SizeMB)
+	if err := v.admit(ctx, v.store, who.Team, 0, sizeMB-of.SizeMB); err != nil {
+		return of, err
+	}
+	// One whose client has left is finished all the same: a volume has the size
+	// of its record.
+	ctx = context.WithoutCancel(ctx)
+	err = v.storage.Replace(ctx, s.ID, of.ID)
+	if cay.KindOf(err) == cay.Conflict {
+		return of, inUse(of, err)
+	}
+	if err == nil && sizeMB > s.SizeMB {
+		err = v.storage.Resize(ctx, of.ID, sizeMB)
+	}
+	if err != nil {
+		return of, err
+	}
+	return v.sized(ctx, who, of, sizeMB, cay.VolumeRestored, "snapshot", s.Name)
 }

@@ -36,26 +36,28 @@ func (v *Volumes) Fill(ctx context.Context, who cay.Caller, ref, dir string, own
 	if err != nil {
 		return out, err
 	}
+	root, done, err := v.enter(ctx, who, ref)
+	if err != nil {
+		return out, err
+	}
+	defer done()
+	target, err := makeDir(root, name)
+	if err != nil {
+		return out, treeError(err, dir)
+	}
+	defer target.Close()
+	how := archive.Unpacker{Strict: true, Endless: true}
+	if !owners {
+		how.Owner = &archive.Owner{UID: usualOwner, GID: usualOwner}
+	}
 	in := &arriving{Reader: tar}
-	err = v.inside(ctx, who, ref, func(root *os.Root) error {
-		target, err := makeDir(root, name)
-		if err != nil {
-			return treeError(err, dir)
-		}
-		defer target.Close()
-		how := archive.Unpacker{Strict: true, Endless: true}
-		if !owners {
-			how.Owner = &archive.Owner{UID: usualOwner, GID: usualOwner}
-		}
-		if out, err = how.Into(target, in); err == nil {
-			err = syncAll(target) // what is answered for stays
-		}
-		if in.err != nil {
-			return cay.Wrap(cay.Unavailable, in.err, "the archive did not come as a whole")
-		}
-		return treeError(err, dir)
-	})
-	return out, err
+	if out, err = how.Into(target, in); err == nil {
+		err = syncAll(target) // what is answered for stays
+	}
+	if in.err != nil {
+		return out, cay.Wrap(cay.Unavailable, in.err, "the archive did not come as a whole")
+	}
+	return out, treeError(err, dir)
 }
 
 // arriving keeps why a body cannot be read.
@@ -72,29 +74,45 @@ func (a *arriving) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Export writes a tar of what is at a path of a volume: names are relative to a
-// directory, a file has its own. begin is called before the first byte, when it is
-// known that there is something.
-func (v *Volumes) Export(ctx context.Context, who cay.Caller, ref, file string, begin func(), tar io.Writer) error {
+// Tree is a part of a volume that is open. Close ends it.
+type Tree struct {
+	root  *os.Root
+	name  string // in root
+	as    string // in the tar
+	close func()
+}
+
+// Open opens what is at a path of a volume.
+func (v *Volumes) Open(ctx context.Context, who cay.Caller, ref, file string) (*Tree, error) {
 	if err := who.May(cay.ReadVolumes); err != nil {
-		return err
+		return nil, err
 	}
 	name, err := pathIn(file)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return v.inside(ctx, who, ref, func(root *os.Root) error {
-		st, err := root.Lstat(name)
-		if err != nil {
-			return treeError(err, file)
-		}
-		as := path.Base(name)
-		if st.IsDir() {
-			as = "."
-		}
-		begin()
-		return treeError(archive.Packer{}.PackRoot(leaving{ctx, tar}, root, name, as), file)
-	})
+	root, done, err := v.enter(ctx, who, ref)
+	if err != nil {
+		return nil, err
+	}
+	st, err := root.Lstat(name)
+	if err != nil {
+		done()
+		return nil, treeError(err, file)
+	}
+	t := &Tree{root: root, name: name, as: path.Base(name), close: done}
+	if st.IsDir() {
+		t.as = "."
+	}
+	return t, nil
+}
+
+// Close closes it.
+func (t *Tree) Close() { t.close() }
+
+// Pack writes a tar of it: names are relative to a directory, a file has its own.
+func (t *Tree) Pack(ctx context.Context, tar io.Writer) error {
+	return treeError(archive.Packer{}.PackRoot(leaving{ctx, tar}, t.root, t.name, t.as), t.name)
 }
 
 // leaving ends a copy with its context: a client that is gone reads no more.
@@ -110,23 +128,25 @@ func (l leaving) Write(p []byte) (int, error) {
 	return l.Writer.Write(p)
 }
 
-// inside calls do with the root of a volume, which is a guest's.
-func (v *Volumes) inside(ctx context.Context, who cay.Caller, ref string, do func(*os.Root) error) error {
-	found, err := v.store.Volume(ctx, who.Team, ref)
+// enter opens the root of a volume, which is a guest's, until done is called.
+func (v *Volumes) enter(ctx context.Context, who cay.Caller, ref string) (root *os.Root, done func(), err error) {
+	found, err := v.find(ctx, who, ref)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	dir, err := v.storage.Attach(ctx, found.ID)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	defer v.storage.Detach(found.ID)
-	root, err := os.OpenRoot(dir)
+	root, err = os.OpenRoot(dir)
 	if err != nil {
-		return cay.Wrap(cay.Internal, err, "open volume %s", found.ID)
+		v.storage.Detach(found.ID)
+		return nil, nil, cay.Wrap(cay.Internal, err, "open volume %s", found.ID)
 	}
-	defer root.Close()
-	return do(root)
+	return root, func() {
+		_ = root.Close()
+		v.storage.Detach(found.ID)
+	}, nil
 }
 
 // pathIn is a path of a volume relative to its root.

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/rest/e2b"
@@ -10,12 +9,7 @@ import (
 
 // later lists the routes of E2B's surface that this version answers with 501,
 // so that a client can tell them from a wrong address.
-var later = []struct{ method, pattern, what string }{
-	{http.MethodGet, "/volumes", "volumes"},
-	{http.MethodPost, "/volumes", "volumes"},
-	{http.MethodGet, "/volumes/{id}", "volumes"},
-	{http.MethodDelete, "/volumes/{id}", "volumes"},
-}
+var later []struct{ method, pattern, what string }
 
 // errOldBuild answers for the oldest way to build a template. It needs a push
 // to a registry that E2B's service alone has, and E2B has removed it as well.

@@ -27,6 +27,7 @@ import (
 	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/control/logins"
 	"github.com/cay-run/cay/internal/control/usage"
+	"github.com/cay-run/cay/internal/control/volumes"
 	"github.com/cay-run/cay/internal/control/webhooks"
 	"github.com/cay-run/cay/internal/edge/rates"
 	"github.com/cay-run/cay/internal/trail"
@@ -55,6 +56,12 @@ type Config struct {
 	Domain   string
 	Links    Links
 	Content  Content // nil has no volumes
+	Volumes  *volumes.Volumes
+	// VolumeTokens opens the files of volumes.
+	VolumeTokens VolumeTokens
+	Auth         *auth.Auth
+	Domain       string
+	Links        Links
 	// Dial connects to a port of a sandbox that runs; nil offers none.
 	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
 	SSH  Shells // nil offers none
@@ -103,6 +110,7 @@ type server struct {
 	pace      pace
 	machine   func() (Machine, error)
 	webhooks  *webhooks.Hooks
+	volumes   *volumes.Volumes
 	auth      *auth.Auth
 	domain    string
 	links     Links
@@ -113,6 +121,8 @@ type server struct {
 	rates     *rates.Limiter // nil for none
 	log       *slog.Logger
 	streams   atomic.Int32 // of events, that are open
+
+	volumeTokens VolumeTokens
 
 	defaults map[string]string
 	audit    *audit.Log
@@ -126,6 +136,7 @@ func New(cfg Config) http.Handler {
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
 	s.logins, s.url = cfg.Logins, cfg.URL
 	s.machine = cfg.Machine
+	s.volumes, s.volumeTokens = cfg.Volumes, cfg.VolumeTokens
 	s.defaults, s.webhooks, s.audit = cfg.Defaults, cfg.Webhooks, cfg.Audit
 	if cfg.Limits != nil {
 		s.rates = rates.New(cfg.Limits)
@@ -189,7 +200,7 @@ func (s *server) guard(next http.Handler) http.Handler {
 			s.log.ErrorContext(r.Context(), "panic", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
 			s.fail(w, r, cay.Errorf(cay.Internal, "internal error"))
 		}()
-		if r.URL.Path != importRoute && !isUpload(r) && !isContent(r) {
+		if r.URL.Path != importRoute && !isUpload(r) && !isContent(r) && !isTree(r) {
 			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		}
 		u := *r.URL

@@ -1,0 +1,364 @@
+// Package volumes keeps the records of volumes and their snapshots, and brings
+// them to agree with the storage that has the files. A record comes after the
+// files that it is of: what a crash leaves of a volume that is being made are
+// files without a record, which Sweep removes, and of one that is being deleted a
+// record without files, which is deleted again.
+package volumes
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// DefaultMB is the size of a volume whose maker names none.
+const DefaultMB = 10 << 10
+
+// Storage keeps the files; see volume.Storage of internal/machine/volume.
+type Storage interface {
+	Create(ctx context.Context, id cay.VolumeID, sizeMB int) error
+	Clone(ctx context.Context, from, id cay.VolumeID) error
+	Replace(ctx context.Context, from, id cay.VolumeID) error
+	Resize(ctx context.Context, id cay.VolumeID, sizeMB int) error
+	Delete(ctx context.Context, id cay.VolumeID) error
+	Attach(ctx context.Context, id cay.VolumeID) (dir string, err error)
+	Detach(id cay.VolumeID)
+	Usage(ctx context.Context, id cay.VolumeID) (cay.VolumeUsage, error)
+	List(ctx context.Context) ([]cay.VolumeID, error)
+}
+
+// Config is what Volumes need. Storage may be nil for a server without volumes.
+type Config struct {
+	Ledger  *ledger.Ledger
+	Store   store.Store
+	Storage Storage
+	Log     *slog.Logger
+}
+
+// Volumes are the use cases.
+type Volumes struct {
+	ledger  *ledger.Ledger
+	store   store.Store
+	storage Storage
+	log     *slog.Logger
+
+	// making is held by each that makes files before their record, so that Sweep
+	// does not take them for leftovers.
+	making sync.RWMutex
+}
+
+// New returns the use cases of a server.
+func New(cfg Config) *Volumes {
+	return &Volumes{ledger: cfg.Ledger, store: cfg.Store, storage: cfg.Storage, log: cfg.Log}
+}
+
+// Info is a volume, and what is known of it now.
+type Info struct {
+	cay.Volume
+	Usage     cay.VolumeUsage
+	Sandboxes []cay.SandboxID // that mount it, running or paused
+}
+
+// Create makes an empty volume; no size is the usual one.
+func (v *Volumes) Create(ctx context.Context, who cay.Caller, name string, sizeMB int) (out cay.Volume, err error) {
+	if err := who.May(cay.WriteVolumes); err != nil {
+		return out, err
+	}
+	if sizeMB == 0 {
+		sizeMB = DefaultMB
+	}
+	out = cay.Volume{ID: cay.NewVolumeID(), Team: who.Team, Name: name, SizeMB: sizeMB, CreatedAt: ledger.Now(), Version: 1}
+	if err := v.checkNew(ctx, out); err != nil {
+		return out, err
+	}
+	return out, v.add(ctx, who, out, func() error { return v.storage.Create(ctx, out.ID, out.SizeMB) })
+}
+
+// Clone makes a volume with the files that another has now, or that its snapshot
+// has where one is named.
+func (v *Volumes) Clone(ctx context.Context, who cay.Caller, ref, snapshot, name string) (out cay.Volume, err error) {
+	if err := who.May(cay.WriteVolumes); err != nil {
+		return out, err
+	}
+	from, err := v.find(ctx, who, ref)
+	if err != nil {
+		return out, err
+	}
+	files, sizeMB := from.ID, from.SizeMB
+	if snapshot != "" {
+		s, err := v.store.VolumeSnapshot(ctx, who.Team, from.ID, snapshot)
+		if err != nil {
+			return out, err
+		}
+		files, sizeMB = s.ID, s.SizeMB
+	}
+	out = cay.Volume{ID: cay.NewVolumeID(), Team: who.Team, Name: name, SizeMB: sizeMB, CreatedAt: ledger.Now(), Version: 1}
+	if err := v.checkNew(ctx, out); err != nil {
+		return out, err
+	}
+	return out, v.add(ctx, who, out, func() error { return v.storage.Clone(ctx, files, out.ID) }, "from", string(files))
+}
+
+// checkNew refuses a volume before its files are made.
+func (v *Volumes) checkNew(ctx context.Context, one cay.Volume) error {
+	if v.storage == nil {
+		return cay.Errorf(cay.Unsupported, "this server keeps no volumes")
+	}
+	if err := cay.CheckVolumeName(one.Name); err != nil {
+		return err
+	}
+	if err := cay.CheckVolumeSize(one.SizeMB); err != nil {
+		return err
+	}
+	if _, err := v.store.Volume(ctx, one.Team, one.Name); err == nil {
+		return taken(one.Name)
+	}
+	return v.admit(ctx, v.store, one.Team, 1, one.SizeMB)
+}
+
+func taken(name string) error {
+	return cay.Errorf(cay.Invalid, "name: the team has a volume %q already", name).WithHint("choose another name")
+}
+
+// add makes files and then their record.
+func (v *Volumes) add(ctx context.Context, who cay.Caller, one cay.Volume, files func() error, data ...string) error {
+	data = append([]string{"sizeMB", strconv.Itoa(one.SizeMB)}, data...)
+	return v.recorded(ctx, who.Team, one.ID, files, func(tx store.Store) error {
+		if err := v.admit(ctx, tx, one.Team, 1, one.SizeMB); err != nil {
+			return err
+		}
+		err := tx.AddVolume(ctx, one, event(who, cay.VolumeCreated, one, data...))
+		if cay.KindOf(err) == cay.Conflict {
+			return taken(one.Name)
+		}
+		return err
+	})
+}
+
+// recorded makes files, then records them; files without a record are removed.
+func (v *Volumes) recorded(ctx context.Context, team cay.TeamID, id cay.VolumeID, files func() error, record func(store.Store) error) error {
+	v.making.RLock()
+	defer v.making.RUnlock()
+	if err := files(); err != nil {
+		return err
+	}
+	if err := v.store.Tx(ctx, record); err != nil {
+		v.discard(ctx, id)
+		return err
+	}
+	v.ledger.Wake(team)
+	return nil
+}
+
+// admit refuses volumes beyond what a team may have. Snapshots count as volumes
+// of their size.
+func (v *Volumes) admit(ctx context.Context, tx store.Store, team cay.TeamID, more, moreMB int) error {
+	all, err := tx.Volumes(ctx, team)
+	if err != nil {
+		return err
+	}
+	saved, err := tx.VolumeSnapshots(ctx, team, "")
+	if err != nil {
+		return err
+	}
+	sizeMB := int64(moreMB)
+	for _, one := range all {
+		sizeMB += int64(one.SizeMB)
+	}
+	for _, one := range saved {
+		sizeMB += int64(one.SizeMB)
+	}
+	return v.ledger.Limits(team).AdmitVolumes(len(all)+len(saved)+more, sizeMB)
+}
+
+func event(who cay.Caller, what cay.EventType, one cay.Volume, data ...string) cay.Event {
+	return ledger.NewEvent(who, cay.Sandbox{Team: one.Team}, what, cay.ReasonAsked, append([]string{"volume", string(one.ID), "name", one.Name}, data...)...)
+}
+
+func (v *Volumes) find(ctx context.Context, who cay.Caller, ref string) (cay.Volume, error) {
+	if v.storage == nil {
+		return cay.Volume{}, cay.Errorf(cay.Unsupported, "this server keeps no volumes")
+	}
+	return v.store.Volume(ctx, who.Team, ref)
+}
+
+// List lists a team's volumes, oldest first.
+func (v *Volumes) List(ctx context.Context, who cay.Caller) ([]cay.Volume, error) {
+	if err := who.May(cay.ReadVolumes); err != nil {
+		return nil, err
+	}
+	return v.store.Volumes(ctx, who.Team)
+}
+
+// Volume finds one by its id or name.
+func (v *Volumes) Volume(ctx context.Context, who cay.Caller, ref string) (cay.Volume, error) {
+	if err := who.May(cay.ReadVolumes); err != nil {
+		return cay.Volume{}, err
+	}
+	return v.find(ctx, who, ref)
+}
+
+// Info describes one.
+func (v *Volumes) Info(ctx context.Context, who cay.Caller, ref string) (out Info, err error) {
+	if out.Volume, err = v.Volume(ctx, who, ref); err != nil {
+		return out, err
+	}
+	boxes, err := v.store.SandboxesWith(ctx, out.ID)
+	if err != nil {
+		return out, err
+	}
+	for _, b := range boxes {
+		out.Sandboxes = append(out.Sandboxes, b.ID)
+	}
+	out.Usage, err = v.storage.Usage(ctx, out.ID)
+	return out, err
+}
+
+// Resize changes how much a volume may hold.
+func (v *Volumes) Resize(ctx context.Context, who cay.Caller, ref string, sizeMB int) (cay.Volume, error) {
+	if err := who.May(cay.WriteVolumes); err != nil {
+		return cay.Volume{}, err
+	}
+	one, err := v.find(ctx, who, ref)
+	if err != nil || sizeMB == one.SizeMB {
+		return one, err
+	}
+	if err := cay.CheckVolumeSize(sizeMB); err != nil {
+		return one, err
+	}
+	if sizeMB > one.SizeMB {
+		if err := v.admit(ctx, v.store, one.Team, 0, sizeMB-one.SizeMB); err != nil {
+			return one, err
+		}
+	}
+	if err := v.storage.Resize(ctx, one.ID, sizeMB); err != nil {
+		return one, err
+	}
+	return v.sized(ctx, who, one, sizeMB, cay.VolumeResized, "before", strconv.Itoa(one.SizeMB))
+}
+
+// sized records a volume's size, which it has already, with what happened.
+func (v *Volumes) sized(ctx context.Context, who cay.Caller, one cay.Volume, sizeMB int, what cay.EventType, data ...string) (cay.Volume, error) {
+	one.SizeMB = sizeMB
+	err := v.store.UpdateVolume(ctx, one, event(who, what, one, append([]string{"sizeMB", strconv.Itoa(sizeMB)}, data...)...))
+	if err == nil {
+		one.Version++
+		v.ledger.Wake(one.Team)
+	}
+	return one, err
+}
+
+// Delete removes a volume with its files.
+func (v *Volumes) Delete(ctx context.Context, who cay.Caller, ref string) error {
+	if err := who.May(cay.WriteVolumes); err != nil {
+		return err
+	}
+	one, err := v.find(ctx, who, ref)
+	if err != nil {
+		return err
+	}
+	v.making.Lock() // no snapshot is taken of it meanwhile
+	defer v.making.Unlock()
+	if err := v.unused(ctx, one); err != nil {
+		return err
+	}
+	saved, err := v.store.VolumeSnapshots(ctx, one.Team, one.ID)
+	if err != nil {
+		return err
+	}
+	if len(saved) > 0 {
+		return cay.Errorf(cay.Conflict, "volume %s has %d snapshots", one.Name, len(saved)).WithCode(cay.CodeVolumeInUse).
+			WithHint("delete them first; `cay volume snapshots %s` lists them", one.Name)
+	}
+	// The files first: the storage knows of a sandbox that begins just now.
+	err = v.storage.Delete(ctx, one.ID)
+	if cay.KindOf(err) == cay.Conflict {
+		return inUse(one, err)
+	}
+	if err == nil {
+		err = v.store.RemoveVolume(context.WithoutCancel(ctx), one.Team, one.ID, event(who, cay.VolumeDeleted, one))
+	}
+	if err == nil {
+		v.ledger.Wake(one.Team)
+	}
+	return err
+}
+
+func inUse(one cay.Volume, err error) error {
+	return cay.Wrap(cay.Conflict, err, "volume %s is in use", one.Name).WithCode(cay.CodeVolumeInUse).
+		WithHint("a sandbox that mounts it begins or ends, or work is under way with it: try again")
+}
+
+// unused refuses a volume that sandboxes mount, running or paused.
+func (v *Volumes) unused(ctx context.Context, one cay.Volume) error {
+	boxes, err := v.store.SandboxesWith(ctx, one.ID)
+	if err != nil || len(boxes) == 0 {
+		return err
+	}
+	var ids []string
+	for _, b := range boxes {
+		ids = append(ids, string(b.ID))
+	}
+	const shown = 20
+	text := strings.Join(ids[:min(len(ids), shown)], ", ")
+	if len(ids) > shown {
+		text += " and " + strconv.Itoa(len(ids)-shown) + " more"
+	}
+	return cay.Errorf(cay.Conflict, "volume %s is mounted by %s", one.Name, text).WithCode(cay.CodeVolumeInUse).
+		WithHint("end them first; paused ones count too")
+}
+
+// discard removes files whose record is gone. What stays is removed by Sweep.
+func (v *Volumes) discard(ctx context.Context, id cay.VolumeID) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
+	defer cancel()
+	if err := v.storage.Delete(ctx, id); err != nil {
+		v.log.WarnContext(ctx, "the files of a volume stay until the next collection", "volume", id, "err", err)
+	}
+}
+
+// Sweep removes files that no record is of, and returns how many volumes they
+// were.
+func (v *Volumes) Sweep(ctx context.Context) (n int, err error) {
+	if v.storage == nil {
+		return 0, nil
+	}
+	v.making.Lock()
+	defer v.making.Unlock()
+	known := map[cay.VolumeID]bool{}
+	all, err := v.store.Volumes(ctx, "")
+	if err != nil {
+		return 0, err
+	}
+	for _, one := range all {
+		known[one.ID] = true
+	}
+	saved, err := v.store.VolumeSnapshots(ctx, "", "")
+	if err != nil {
+		return 0, err
+	}
+	for _, one := range saved {
+		known[one.ID] = true
+	}
+	there, err := v.storage.List(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, id := range there {
+		if known[id] {
+			continue
+		}
+		if err := v.storage.Delete(ctx, id); err != nil {
+			v.log.WarnContext(ctx, "files without a record stay", "volume", id, "err", err)
+			continue
+		}
+		n++
+	}
+	return n, nil
+}
