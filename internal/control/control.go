@@ -23,6 +23,7 @@ import (
 	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/control/logbook"
 	"github.com/cay-run/cay/internal/control/usage"
+	"github.com/cay-run/cay/internal/control/volumes"
 	"github.com/cay-run/cay/internal/control/webhooks"
 	"github.com/cay-run/cay/internal/store"
 )
@@ -55,6 +56,7 @@ type Config struct {
 	Images   builds.Images // nil keeps none
 	Reserved []string
 	Extras   []string
+	Volumes  volumes.Storage   // nil keeps none
 	Networks webhooks.Networks // where webhooks may be; nil for no webhooks
 	// Backlog is what of Reserved is still being built; nil for nothing.
 	Backlog ledger.Backlog
@@ -68,6 +70,7 @@ type Control struct {
 	*accounts.Accounts
 	*webhooks.Hooks
 	*usage.Meter
+	Vols   *volumes.Volumes
 	ledger *ledger.Ledger
 }
 
@@ -107,6 +110,10 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 	}
 	c.Accounts = accounts.New(accounts.Config{Ledger: c.ledger, Store: cfg.Store, Auth: cfg.Auth, Possessions: c, Log: cfg.Log})
 	c.Hooks = webhooks.New(webhooks.Config{Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Networks: cfg.Networks, Log: cfg.Log})
+	c.Vols = volumes.New(volumes.Config{Ledger: c.ledger, Store: cfg.Store, Storage: cfg.Volumes, Log: cfg.Log})
+	if _, err := c.Vols.Sweep(ctx); err != nil {
+		return nil, err
+	}
 	return c, nil
 }
 

@@ -142,6 +142,7 @@ func (s *Server) openNode(ctx context.Context) error {
 		Egress:    s.egress,
 		Authority: string(s.authority.PEM()) + string(s.ownAuthority()),
 		Snapshots: s.host.Snapshots,
+		Volumes:   s.host.Volumes,
 		OnGone:    s.proxy.Cut,
 		Token:     s.tokensOf.Access,
 		Traffic:   s.tokensOf.Traffic,
@@ -211,6 +212,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	s.control, err = control.Open(ctx, control.Config{
 		Store: s.records, Node: s.node.Service(), NodeID: nodeID, Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Audit: s.audit, Log: s.log, Auth: s.auth,
 		TeamLimits: limits,
+		Volumes:    s.host.Volumes,
 		Networks: outside.Networks{
 			Opened: s.cfg.NetworkOpen, Trusted: s.cfg.WebhookOpen, Closed: append(slices.Clone(s.cfg.NetworkClosed), s.cfg.Network),
 		},
@@ -249,7 +251,8 @@ func (s *Server) openFaces(context.Context) error {
 	face := rest.New(rest.Config{
 		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Usage: s.control.Meter, Builds: s.control.Queue, Accounts: s.control.Accounts, Machine: s.has, Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Content: content{s}, Log: s.log,
 		Webhooks: s.control.Hooks,
-		Logins:   s.logins, URL: s.cfg.URL(),
+		Volumes:  s.control.Vols, VolumeTokens: s.tokensOf,
+		Logins: s.logins, URL: s.cfg.URL(),
 		Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
 		Defaults: builtin.Descriptions(), Identity: s.identity, Audit: s.audit, Limits: s.control.LimitsOf,
 	})

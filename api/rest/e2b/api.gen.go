@@ -176,6 +176,7 @@ type ListedSandbox struct {
 	StartedAt               time.Time         `json:"startedAt"`
 	State                   string            `json:"state"`
 	TemplateID              string            `json:"templateID"`
+	VolumeMounts            *[]VolumeMount    `json:"volumeMounts,omitempty"`
 }
 
 // MaxTeamMetric defines model for MaxTeamMetric.
@@ -387,11 +388,12 @@ type SandboxDetail struct {
 	Notice *string `json:"notice,omitempty"`
 
 	// PauseMode Of a paused one: full or filesystem, as it was saved.
-	PauseMode  *string   `json:"pauseMode,omitempty"`
-	SandboxID  string    `json:"sandboxID"`
-	StartedAt  time.Time `json:"startedAt"`
-	State      string    `json:"state"`
-	TemplateID string    `json:"templateID"`
+	PauseMode    *string        `json:"pauseMode,omitempty"`
+	SandboxID    string         `json:"sandboxID"`
+	StartedAt    time.Time      `json:"startedAt"`
+	State        string         `json:"state"`
+	TemplateID   string         `json:"templateID"`
+	VolumeMounts *[]VolumeMount `json:"volumeMounts,omitempty"`
 }
 
 // SandboxLogEntry defines model for SandboxLogEntry.

@@ -231,6 +231,14 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 	if memory && s.Unresponsive && s.Saved != cay.FilesSnapshot {
 		return cay.Sandbox{}, errUnresponsive(s.ID)
 	}
+	if memory && s.Saved != cay.FilesSnapshot {
+		err = c.haveVolumes(ctx, s.Team, s.Volumes)
+	} else { // it boots, and nothing in it knows of a volume that is gone
+		s.Volumes, err = c.present(ctx, s)
+	}
+	if err != nil {
+		return cay.Sandbox{}, err
+	}
 	_, leave, err := c.reserve(s)
 	if err != nil {
 		return cay.Sandbox{}, err

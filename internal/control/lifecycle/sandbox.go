@@ -62,13 +62,17 @@ func (c *Controller) create(ctx context.Context, who cay.Caller, spec cay.Create
 		return cay.Sandbox{}, cay.Errorf(cay.NotFound, "template %q not found ready: it has no finished build", spec.Template).
 			WithHint("wait for its build, or build it again")
 	}
+	mounts, err := c.mountsOf(ctx, who, spec.Volumes, t)
+	if err != nil {
+		return cay.Sandbox{}, err
+	}
 	l := launch{
 		sandbox: newSandbox(who.Team, spec, t), warm: true, timeout: spec.Timeout,
 		created: func(s cay.Sandbox) cay.Event {
 			return ledger.NewEvent(who, s, cay.SandboxCreated, cay.ReasonAsked, "template", string(t.ID), "alias", s.Alias)
 		},
 	}
-	l.sandbox.Once, l.branch.Auto = once, spec.Auto
+	l.sandbox.Once, l.branch.Auto, l.sandbox.Volumes = once, spec.Auto, mounts
 	return c.launch(ctx, who, l)
 }
 
@@ -107,7 +111,7 @@ func (c *Controller) instanceSpec(s cay.Sandbox) cay.InstanceSpec {
 	access, traffic := c.TokensOf(s)
 	return cay.InstanceSpec{
 		Instance: s.Instance, Sandbox: s.ID, Team: s.Team, Template: s.Template, Build: s.Build,
-		Snapshot: s.Snapshot, Limits: s.Limits, Env: s.Env, Network: s.Network,
+		Snapshot: s.Snapshot, Limits: s.Limits, Env: s.Env, Network: s.Network, Volumes: s.Volumes,
 		AccessToken: access, TrafficToken: traffic,
 	}
 }

@@ -196,6 +196,7 @@ func listed(list []cay.Sandbox) []e2b.ListedSandbox {
 			StartedAt: b.StartedAt, EndAt: end, State: wireState(b.State),
 			CPUCount: b.Limits.CPUs, MemoryMB: b.Limits.MemoryMB, DiskSizeMB: b.Limits.DiskMB,
 			Metadata: wireMap(b.Metadata), EnvdUnresponsiveAtPause: unresponsive(b),
+			VolumeMounts: wireMounts(b.Volumes),
 		})
 	}
 	return out

@@ -97,6 +97,7 @@ func (s *server) GetSandbox(ctx context.Context, r e2b.GetSandboxRequestObject) 
 		Lifecycle:           &e2b.Lifecycle{AutoResume: b.AutoResume, OnTimeout: string(onTimeout)},
 		AllowInternetAccess: &b.Network.AllowInternet,
 		PauseMode:           pauseMode(b), EnvdUnresponsiveAtPause: unresponsive(b),
+		VolumeMounts: wireMounts(b.Volumes),
 	}, nil
 }
 

@@ -21,6 +21,9 @@ func createSpec(body *e2b.NewSandbox, secure bool, timeout int64) (cay.CreateSpe
 		Secure:     secure,
 		Metadata:   value(body.Metadata, nil), Env: value(body.EnvVars, nil),
 	}
+	for _, m := range value(body.VolumeMounts, nil) {
+		spec.Volumes = append(spec.Volumes, cay.MountSpec{Volume: m.Name, Path: m.Path, SubPath: value(m.SubPath, ""), ReadOnly: value(m.ReadOnly, false)})
+	}
 	if auto := body.AutoCheckpoints; auto != nil {
 		spec.Auto = autoCheckpoint(auto.EverySeconds, auto.BeforeCommands, auto.Keep, auto.Kind)
 	}
@@ -52,8 +55,6 @@ func checkUnserved(body *e2b.NewSandbox) error {
 		return cay.Errorf(cay.Invalid, "autoPauseMemory: needs autoPause")
 	case !value(body.AutoPauseMemory, true) && body.AutoResume != nil && value(body.AutoResume.Enabled, false):
 		return cay.Errorf(cay.Invalid, "autoPauseMemory: must not be false with autoResume")
-	case len(value(body.VolumeMounts, nil)) > 0:
-		return cay.Errorf(cay.Invalid, "volumeMounts: volumes are not in this version of Cay")
 	}
 	return nil
 }

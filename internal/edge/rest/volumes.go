@@ -130,3 +130,18 @@ func wireInfo(v volumes.Info) cayv1.Volume {
 	out.Sandboxes = &boxes
 	return out
 }
+
+func wireMounts(list []cay.VolumeMount) *[]e2b.VolumeMount {
+	if len(list) == 0 {
+		return nil
+	}
+	out := make([]e2b.VolumeMount, 0, len(list))
+	for _, m := range list {
+		wire := e2b.VolumeMount{Name: m.Name, Path: m.Path, SubPath: pointer(m.SubPath)}
+		if m.ReadOnly {
+			wire.ReadOnly = &m.ReadOnly
+		}
+		out = append(out, wire)
+	}
+	return &out
+}

@@ -1,0 +1,93 @@
+package lifecycle
+
+import (
+	"context"
+	"slices"
+
+	"github.com/cay-run/cay"
+)
+
+// mountsOf finds the volumes that a new sandbox is to mount: those that the
+// sandbox had which the snapshot is of, and those that the caller asks for.
+func (c *Controller) mountsOf(ctx context.Context, who cay.Caller, asked []cay.MountSpec, t cay.Template) ([]cay.VolumeMount, error) {
+	out, err := c.inherited(ctx, who, t)
+	if err != nil || len(asked) == 0 {
+		return out, err
+	}
+	var all []cay.MountSpec
+	for _, m := range out {
+		all = append(all, cay.MountSpec{Volume: string(m.Volume), Path: m.Path, SubPath: m.SubPath, ReadOnly: m.ReadOnly})
+	}
+	if err := cay.CheckVolumeMounts(all, nil); err != nil {
+		return nil, err
+	}
+	found := slices.Clone(out)
+	err = cay.CheckVolumeMounts(asked, func(i int) error {
+		m := asked[i]
+		for _, has := range out {
+			if has.Path == m.Path {
+				return cay.Errorf(cay.Invalid, ".path: the snapshot mounts %s at %.100q already", has.Name, m.Path)
+			}
+		}
+		needed := cay.WriteVolumes
+		if m.ReadOnly {
+			needed = cay.ReadVolumes
+		}
+		if err := who.May(needed); err != nil {
+			return err
+		}
+		v, err := c.store.Volume(ctx, who.Team, m.Volume)
+		if cay.KindOf(err) == cay.NotFound {
+			return cay.Errorf(cay.Invalid, ".name: there is no volume %.140q", m.Volume)
+		}
+		if err == nil {
+			found = append(found, cay.VolumeMount{Volume: v.ID, Name: v.Name, Path: m.Path, SubPath: m.SubPath, ReadOnly: m.ReadOnly})
+		}
+		return err
+	})
+	return found, err
+}
+
+// inherited are the volumes of the sandbox that a snapshot is of.
+func (c *Controller) inherited(ctx context.Context, who cay.Caller, t cay.Template) ([]cay.VolumeMount, error) {
+	if t.Source == "" {
+		return nil, nil
+	}
+	saved, err := c.node.Snapshot(ctx, t.Snapshot)
+	if err != nil || len(saved.Volumes) == 0 {
+		return nil, err
+	}
+	if err := who.May(cay.WriteVolumes); err != nil {
+		return nil, err
+	}
+	return saved.Volumes, c.haveVolumes(ctx, who.Team, saved.Volumes)
+}
+
+// haveVolumes refuses to start what mounts a volume that is gone.
+func (c *Controller) haveVolumes(ctx context.Context, team cay.TeamID, mounts []cay.VolumeMount) error {
+	for _, m := range mounts {
+		_, err := c.store.Volume(ctx, team, string(m.Volume))
+		if cay.KindOf(err) == cay.NotFound {
+			return cay.Errorf(cay.Conflict, "the volume %s (%s), which it mounts at %s, was deleted", m.Name, m.Volume, m.Path).WithCode(cay.CodeVolumeGone)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// present are the mounts whose volumes are there.
+func (c *Controller) present(ctx context.Context, s cay.Sandbox) ([]cay.VolumeMount, error) {
+	var out []cay.VolumeMount
+	for _, m := range s.Volumes {
+		err := c.haveVolumes(ctx, s.Team, []cay.VolumeMount{m})
+		if err != nil && cay.KindOf(err) != cay.Conflict {
+			return nil, err
+		}
+		if err == nil {
+			out = append(out, m)
+		}
+	}
+	return out, nil
+}
