@@ -75,12 +75,6 @@ func (t *Tokens) CheckTraffic(id cay.SandboxID, token string) bool {
 	return equal(token, t.Traffic(id))
 }
 
-// Volume returns the token that opens the files of a volume.
-func (t *Tokens) Volume(id cay.VolumeID) string { return t.derive("volume", cay.SandboxID(id)) }
-
-// CheckVolume reports in constant time whether token is a volume's.
-func (t *Tokens) CheckVolume(id cay.VolumeID, token string) bool { return equal(token, t.Volume(id)) }
-
 func equal(a, b string) bool {
 	return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1
 }

@@ -153,6 +153,11 @@ func (c *Control) TellHead(ctx context.Context, who cay.Caller, h cay.AuditHead)
 		"key", hex.EncodeToString(h.Key), "signature", hex.EncodeToString(h.Signature)))
 }
 
+// RemoveVolumes removes a team's volumes with their snapshots.
+func (c *Control) RemoveVolumes(ctx context.Context, who cay.Caller) error {
+	return c.Vols.RemoveAll(ctx, who)
+}
+
 // LimitsOf returns what a team may have and do. The map is never written.
 func (c *Control) LimitsOf(team cay.TeamID) cay.TeamLimits { return c.ledger.Limits(team) }
 

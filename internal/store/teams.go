@@ -21,7 +21,7 @@ var (
 	}
 	keptTables = []string{
 		"events", "event_counters", "audit", "usage_accounts", "usage_labels", "usage_kept", "usage_rows", "team_minutes",
-		"sandboxes", "sandbox_metadata", "sandbox_volumes", "policies", // for a week
+		"sandboxes", "sandbox_metadata", "policies", // for a week
 		"templates", "template_names", "template_tags", "template_tag_assignments", "builds", "build_logs", "build_queue", // by RemoveTemplate
 	}
 )

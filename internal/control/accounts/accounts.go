@@ -25,6 +25,8 @@ type Possessions interface {
 	// Images lists a team's images of registries; RemoveImage forgets one.
 	Images(ctx context.Context, who cay.Caller) ([]cay.Image, error)
 	RemoveImage(ctx context.Context, who cay.Caller, ref string) error
+	// RemoveVolumes removes a team's volumes, which no sandbox mounts any more.
+	RemoveVolumes(ctx context.Context, who cay.Caller) error
 }
 
 // Config is what Accounts need.

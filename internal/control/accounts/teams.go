@@ -208,7 +208,7 @@ func notEmpty(t cay.Team, n store.TeamCount) error {
 	for _, one := range []struct {
 		n    int
 		what string
-	}{{n.Running, "running sandboxes"}, {n.Paused, "paused sandboxes"}, {n.Templates, "templates and snapshots"}, {n.Keys, "API keys"}, {n.Secrets, "secrets"}} {
+	}{{n.Running, "running sandboxes"}, {n.Paused, "paused sandboxes"}, {n.Templates, "templates and snapshots"}, {n.Keys, "API keys"}, {n.Secrets, "secrets"}, {n.Volumes, "volumes"}} {
 		if one.n > 0 {
 			has = append(has, fmt.Sprintf("%d %s", one.n, one.what))
 		}
@@ -264,6 +264,9 @@ func (a *Accounts) clear(ctx context.Context, t cay.Team) error {
 		}
 	}
 	if err := a.clearImages(ctx, who); err != nil {
+		return err
+	}
+	if err := a.own.RemoveVolumes(ctx, who); err != nil {
 		return err
 	}
 	var done time.Time

@@ -290,6 +290,29 @@ func (v *Volumes) Delete(ctx context.Context, who cay.Caller, ref string) error 
 	return err
 }
 
+// RemoveAll removes a team's volumes with their snapshots.
+func (v *Volumes) RemoveAll(ctx context.Context, who cay.Caller) error {
+	list, err := v.List(ctx, who)
+	if err != nil {
+		return err
+	}
+	for _, one := range list {
+		saved, err := v.VolumeSnapshots(ctx, who, string(one.ID))
+		if err != nil {
+			return err
+		}
+		for _, s := range saved {
+			if err := v.RemoveSnapshot(ctx, who, string(one.ID), string(s.ID)); err != nil {
+				return err
+			}
+		}
+		if err := v.Delete(ctx, who, string(one.ID)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func inUse(one cay.Volume, err error) error {
 	return cay.Wrap(cay.Conflict, err, "volume %s is in use", one.Name).WithCode(cay.CodeVolumeInUse).
 		WithHint("a sandbox that mounts it begins or ends, or work is under way with it: try again")

@@ -59,9 +59,6 @@ type Config struct {
 	Volumes  *volumes.Volumes
 	// VolumeTokens opens the files of volumes.
 	VolumeTokens VolumeTokens
-	Auth         *auth.Auth
-	Domain       string
-	Links        Links
 	// Dial connects to a port of a sandbox that runs; nil offers none.
 	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
 	SSH  Shells // nil offers none

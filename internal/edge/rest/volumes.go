@@ -19,7 +19,7 @@ func isTree(r *http.Request) bool {
 
 // VolumeTokens makes what opens the files of one volume.
 type VolumeTokens interface {
-	Volume(id cay.VolumeID) string
+	Volume(team cay.TeamID, id cay.VolumeID) string
 }
 
 // ListVolumes lists a team's volumes.
@@ -58,7 +58,7 @@ func (s *server) GetVolume(ctx context.Context, r e2b.GetVolumeRequestObject) (e
 }
 
 func (s *server) withToken(v cay.Volume) e2b.VolumeAndToken {
-	return e2b.VolumeAndToken{VolumeID: string(v.ID), Name: v.Name, Token: s.volumeTokens.Volume(v.ID), Domain: pointer(s.domain)}
+	return e2b.VolumeAndToken{VolumeID: string(v.ID), Name: v.Name, Token: s.volumeTokens.Volume(v.Team, v.ID), Domain: pointer(s.domain)}
 }
 
 // DeleteVolume removes a volume.
