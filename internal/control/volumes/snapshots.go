@@ -14,7 +14,7 @@ const snapshotName = "2006-01-02T15.04.05Z"
 // Snapshot keeps the files that a volume has now under a name; an empty one is
 // the time. Sandboxes may write meanwhile: the files are those of one moment.
 func (v *Volumes) Snapshot(ctx context.Context, who cay.Caller, ref, name string) (s cay.VolumeSnapshot, err error) {
-	if err := who.May(cay.WriteVolumes); err != nil {
+	if err := v.may(who, cay.WriteVolumes); err != nil {
 		return s, err
 	}
 	at := ledger.Now()
@@ -54,7 +54,7 @@ func nameTaken(v cay.Volume, name string) error {
 
 // VolumeSnapshots lists those of a volume, oldest first.
 func (v *Volumes) VolumeSnapshots(ctx context.Context, who cay.Caller, ref string) ([]cay.VolumeSnapshot, error) {
-	if err := who.May(cay.ReadVolumes); err != nil {
+	if err := v.may(who, cay.ReadVolumes); err != nil {
 		return nil, err
 	}
 	of, err := v.find(ctx, who, ref)
@@ -66,7 +66,7 @@ func (v *Volumes) VolumeSnapshots(ctx context.Context, who cay.Caller, ref strin
 
 // RemoveSnapshot removes one.
 func (v *Volumes) RemoveSnapshot(ctx context.Context, who cay.Caller, ref, name string) error {
-	if err := who.May(cay.WriteVolumes); err != nil {
+	if err := v.may(who, cay.WriteVolumes); err != nil {
 		return err
 	}
 	of, s, err := v.snapshot(ctx, who, ref, name)
@@ -94,7 +94,7 @@ func (v *Volumes) snapshot(ctx context.Context, who cay.Caller, ref, name string
 // Restore has a volume have the files of its snapshot, in place of all in it. It
 // keeps its size, or gets that of the snapshot where that is larger.
 func (v *Volumes) Restore(ctx context.Context, who cay.Caller, ref, name string) (cay.Volume, error) {
-	if err := who.May(cay.WriteVolumes); err != nil {
+	if err := v.may(who, cay.WriteVolumes); err != nil {
 		return cay.Volume{}, err
 	}
 	of, s, err := v.snapshot(ctx, who, ref, name)

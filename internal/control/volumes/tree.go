@@ -29,7 +29,7 @@ const (
 // usual user, unless owners says that the tar's numbers are to be kept. At an
 // error what was unpacked before it stays.
 func (v *Volumes) Fill(ctx context.Context, who cay.Caller, ref, dir string, owners bool, tar io.Reader) (out archive.Stats, err error) {
-	if err := who.May(cay.WriteVolumes); err != nil {
+	if err := v.may(who, cay.WriteVolumes); err != nil {
 		return out, err
 	}
 	name, err := pathIn(dir)
@@ -84,7 +84,7 @@ type Tree struct {
 
 // Open opens what is at a path of a volume.
 func (v *Volumes) Open(ctx context.Context, who cay.Caller, ref, file string) (*Tree, error) {
-	if err := who.May(cay.ReadVolumes); err != nil {
+	if err := v.may(who, cay.ReadVolumes); err != nil {
 		return nil, err
 	}
 	name, err := pathIn(file)
