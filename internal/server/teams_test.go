@@ -143,6 +143,8 @@ func belongings(t *testing.T, w *servertest.World) map[string]string {
 	own["nodeID"], own["/admin/teams"] = "local", made(t, w, "POST", "/api-keys", `{"name":"ours, as well"}`, "id")
 	own["accessTokenID"] = string(cay.NewKeyID())
 	own["budgetID"] = made(t, w, "POST", "/cay/v1/budgets", `{"meter":"creates","limit":"1000","period":"day"}`, "id")
+	own["volumeID"] = made(t, w, "POST", "/volumes", `{"name":"ours","caySizeMB":16}`, "volumeID")
+	own["snapshotName"] = made(t, w, "POST", "/cay/v1/volumes/ours/snapshots", `{"name":"ours"}`, "name")
 	own["buildID"] = made(t, w, "POST", "/v3/templates", `{"name":"ours"}`, "buildID")
 	made(t, w, "POST", sandbox+"/snapshots", `{"name":"ours-too"}`, "snapshotID")
 	code, text := call(t, w, w.Key, "GET", "/teams", "")

@@ -203,7 +203,7 @@ func TestRoutesThatAreNot(t *testing.T) {
 	wantError(t, w.callAs("", "GET", "/", ""), 404, "not found")
 	wantError(t, w.callAs("", "GET", "/sandboxes/a/b/c/d", ""), 404, "not found")
 	wantError(t, w.callAs("", "PUT", "/sandboxes", ""), 405, "PUT")
-	wantError(t, w.call("GET", "/volumes", `{}`), 501, "not in this version")
+	wantError(t, w.call("GET", "/volumes", `{}`), 501, "keeps no volumes")
 	const build = "/builds/01234567-89ab-4def-8123-456789abcdef"
 	for _, path := range []string{"/templates", "/templates/base", "/templates/base" + build} {
 		r := w.call("POST", path, `{"dockerfile":"FROM debian"}`)
