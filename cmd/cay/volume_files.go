@@ -314,7 +314,9 @@ func (c *volumeCpCmd) across(a *app, api *client.Client, fromRef, from, toRef, t
 	}
 	read := source.ReadFile
 	if st.Dir() {
-		read = func(ctx context.Context, from string) (io.ReadCloser, error) { return api.ExportVolume(ctx, fromRef, from) }
+		read = func(ctx context.Context, from string) (io.ReadCloser, error) {
+			return api.ExportVolume(ctx, fromRef, from)
+		}
 	}
 	in, err := read(a.ctx, from)
 	if err != nil {
