@@ -20,7 +20,7 @@ def frames(page, *addresses):
         """(all) => Promise.all(all.map((src) => new Promise((done) => {
              const frame = Object.assign(document.createElement("iframe"), { src, onload: done })
              document.body.append(frame)
-             setTimeout(done, 5000)
+             setTimeout(done, 50000)
            })))""", list(addresses))
     page.wait_for_timeout(500)
     return [frame.evaluate("document.body?.innerText ?? ''") for frame in page.frames[1:]]
@@ -67,10 +67,13 @@ def windows(context):
     page = context.new_page()
     page.goto(CROSS_SITE)
     page.evaluate("(all) => all.forEach((at) => window.open(at))", [VICTIM, THIEF])
-    page.wait_for_timeout(1000)
+    for _ in range(600):  # a busy machine needs a while for two windows
+        page.wait_for_timeout(100)
+        if len(context.pages) > 2:
+            break
     opened = [tab for tab in context.pages if tab != page]
     for tab in opened:
-        tab.wait_for_load_state()
+        tab.wait_for_url(lambda url: url != "about:blank")
     shown = {tab.inner_text("body").split()[2] for tab in opened if "page of" in tab.inner_text("body")}
     if len(opened) != 2 or len(shown) > 1:
         broken(f"windows of two teams are shown: {shown} of {len(opened)}")
