@@ -108,8 +108,10 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 	if cfg.Auth == nil {
 		cfg.Auth = auth.New(cfg.Store)
 	}
-	c.Accounts = accounts.New(accounts.Config{Ledger: c.ledger, Store: cfg.Store, Auth: cfg.Auth, Possessions: c, Log: cfg.Log})
 	c.Hooks = webhooks.New(webhooks.Config{Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Networks: cfg.Networks, Log: cfg.Log})
+	c.Accounts = accounts.New(accounts.Config{
+		Ledger: c.ledger, Store: cfg.Store, Auth: cfg.Auth, Possessions: c, TeamChanged: c.Hooks.TeamChanged, Log: cfg.Log,
+	})
 	c.Vols = volumes.New(volumes.Config{Ledger: c.ledger, Store: cfg.Store, Storage: cfg.Volumes, Log: cfg.Log})
 	if _, err := c.Vols.Sweep(ctx); err != nil {
 		return nil, err

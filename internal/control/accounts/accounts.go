@@ -35,6 +35,8 @@ type Config struct {
 	Store       store.Store
 	Auth        *auth.Auth
 	Possessions Possessions
+	// TeamChanged is told when a team was disabled or enabled.
+	TeamChanged func(cay.TeamID)
 	Log         *slog.Logger
 }
 
@@ -44,12 +46,13 @@ type Accounts struct {
 	store  store.Store
 	auth   *auth.Auth
 	own    Possessions
+	told   func(cay.TeamID)
 	log    *slog.Logger
 }
 
 // New returns the accounts of a store.
 func New(cfg Config) *Accounts {
-	return &Accounts{cfg.Ledger, cfg.Store, cfg.Auth, cfg.Possessions, cfg.Log}
+	return &Accounts{cfg.Ledger, cfg.Store, cfg.Auth, cfg.Possessions, cfg.TeamChanged, cfg.Log}
 }
 
 const (

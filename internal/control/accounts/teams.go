@@ -109,7 +109,8 @@ func (a *Accounts) RenameTeam(ctx context.Context, who cay.Caller, ref, name str
 }
 
 // DisableTeam has a team's credentials open nothing, and ends what they hold
-// open; off undoes that. Its sandboxes live on to their time.
+// open; off undoes that. Its sandboxes live on to their time, and what webhooks are
+// to be told of them waits.
 func (a *Accounts) DisableTeam(ctx context.Context, who cay.Caller, ref string, off bool) (cay.Team, error) {
 	if err := who.May(cay.Admin); err != nil {
 		return cay.Team{}, err
@@ -130,6 +131,7 @@ func (a *Accounts) DisableTeam(ctx context.Context, who cay.Caller, ref string, 
 	if !off {
 		a.auth.EndTeam(t.ID)
 	}
+	a.told(t.ID)
 	return t, nil
 }
 

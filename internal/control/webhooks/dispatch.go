@@ -135,6 +135,23 @@ func (h *Hooks) look(w cay.Webhook) {
 	l.poke()
 }
 
+// TeamChanged has the webhooks of a team stop being sent when it is disabled, and
+// go on when it is enabled: from where they stopped, since the cursors stay. It
+// is called after the record has changed.
+func (h *Hooks) TeamChanged(team cay.TeamID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.lines {
+		l.mu.Lock()
+		of := l.hook.Team == team
+		l.again = l.again || of
+		l.mu.Unlock()
+		if of {
+			l.poke()
+		}
+	}
+}
+
 // leave ends a line that has nothing to do, unless its webhook was changed since
 // it looked.
 func (h *Hooks) leave(l *line) bool {

@@ -31,11 +31,12 @@ type line struct {
 	h  *Hooks
 	id cay.WebhookID
 
-	poked chan struct{} // the webhook was changed, or an attempt is over
+	poked chan struct{} // the webhook or its team was changed, or an attempt is over
 
 	mu      sync.Mutex
 	hook    cay.Webhook
-	again   bool           // the webhook was changed since it was read
+	again   bool           // the webhook or its team was changed since it was read
+	held    bool           // the team is disabled: nothing begins
 	looked  time.Time      // when it was read
 	busy    map[string]int // attempts under way, by what must not overlap: sandboxes and events
 	running int
@@ -108,6 +109,9 @@ const (
 func (l *line) wait() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.held {
+		return lookAgain // the end of that is told
+	}
 	for _, a := range l.retries {
 		if l.free(a.Event, a.Sandbox) {
 			return max(0, min(lookAgain, time.Until(a.Next)))
@@ -151,6 +155,11 @@ func (l *line) reload(ctx context.Context) (on bool, err error) {
 		l.mu.Unlock()
 		return false, nil
 	}
+	team, err := l.h.store.Team(ctx, l.hook.Team)
+	removed := cay.KindOf(err) == cay.NotFound // its webhooks are about to go
+	if err != nil && !removed {
+		return false, err
+	}
 	var told []int64
 	l.mu.Lock()
 	first := l.read < w.Cursor
@@ -166,6 +175,7 @@ func (l *line) reload(ctx context.Context) (on bool, err error) {
 		l.failing = w.FailingSince
 	}
 	l.hook, l.looked = w, time.Now()
+	l.hold(removed || !team.DisabledAt.IsZero())
 	if !first {
 		return true, nil
 	}
@@ -174,6 +184,15 @@ func (l *line) reload(ctx context.Context) (on bool, err error) {
 		l.told[seq] = struct{}{}
 	}
 	return true, nil
+}
+
+// hold has nothing begin until it is called with false. The time before counts
+// for no failing webhook: it was not tried. The caller holds the lock.
+func (l *line) hold(on bool) {
+	if l.held && !on {
+		l.failing = time.Time{}
+	}
+	l.held = on
 }
 
 // turnedOff reports whether the line has turned the webhook off, and the record
@@ -186,6 +205,12 @@ func (l *line) turnedOff(read cay.Webhook) bool {
 
 // advance starts the attempts that may start now.
 func (l *line) advance(ctx context.Context, start func(cay.WebhookAttempt, cay.Event)) error {
+	l.mu.Lock()
+	held := l.held
+	l.mu.Unlock()
+	if held {
+		return nil
+	}
 	if err := l.readRetries(ctx); err != nil {
 		return err
 	}

@@ -302,6 +302,66 @@ func TestGone(t *testing.T) {
 	})
 }
 
+// A disabled team's webhooks are told nothing, retries included, also by the next
+// server. Enabled, they go on from where they stopped, in order; one that failed
+// before is not turned off for the days in which it was not tried.
+func TestADisabledTeamsWebhooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		stop := w.run(w.hooks)
+		hook := w.add("https://a.example/", string(cay.SandboxForked))
+		disable := func(at time.Time) {
+			t.Helper()
+			w.team.DisabledAt = at
+			if err := w.store.UpdateTeam(t.Context(), w.team); err != nil {
+				t.Fatal(err)
+			}
+			w.hooks.TeamChanged(w.team.ID)
+			synctest.Wait()
+		}
+		w.receiver.set(status(500))
+		w.tell("i1", cay.SandboxForked, "one")
+		synctest.Wait()
+		disable(time.Now())
+		w.tell("i2", cay.SandboxForked, "two")
+		time.Sleep(24 * time.Hour)
+		if got := w.receiver.all(); len(got) != 1 {
+			t.Errorf("%d attempts, not the one from before", len(got))
+		}
+		stop()
+		w.hooks, w.ledger = w.open(w.store, w.receiver)
+		w.run(w.hooks)
+		w.tell("i2", cay.SandboxForked, "three")
+		time.Sleep(5 * 24 * time.Hour)
+		if got := w.receiver.all(); len(got) != 0 {
+			t.Errorf("the next server makes %d attempts", len(got))
+		}
+		disable(time.Time{})
+		if got := w.receiver.all(); len(got) == 0 || !w.hook(hook.ID).Enabled {
+			t.Errorf("enabled, there are %d attempts: %+v", len(got), w.hook(hook.ID))
+		}
+		w.receiver.set(status(200))
+		time.Sleep(time.Hour)
+		var told []string
+		for _, r := range w.receiver.all() {
+			for _, reason := range []string{"one", "two", "three"} {
+				if strings.Contains(r.body, `"`+reason+`"`) {
+					told = append(told, reason)
+				}
+			}
+		}
+		slices.Sort(told)
+		if !slices.Equal(told, []string{"one", "three", "two"}) {
+			t.Errorf("it was told %v", told)
+		}
+		w.tell("i1", cay.SandboxForked, "four")
+		synctest.Wait()
+		if got := w.receiver.all(); len(got) != 1 || !strings.Contains(got[0].body, "four") {
+			t.Errorf("then it is told %v", got)
+		}
+	})
+}
+
 // The wait that an answer asks for is kept, up to a day.
 func TestRetryAfter(t *testing.T) {
 	for name, tt := range map[string]struct {
