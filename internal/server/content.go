@@ -16,8 +16,18 @@ func (c content) Owner(id cay.VolumeID, token string) (cay.TeamID, bool) {
 	return c.tokensOf.Owner(id, token)
 }
 
-// Files opens a volume. While it is open it is not deleted.
+// Files opens a volume that the team has. While it is open it is not deleted.
 func (c content) Files(ctx context.Context, team cay.TeamID, id cay.VolumeID) (rest.VolumeFiles, error) {
+	owner, err := c.records.Team(ctx, team)
+	if err == nil {
+		err = owner.Open()
+	}
+	if err == nil {
+		_, err = c.records.Volume(ctx, team, string(id))
+	}
+	if err != nil {
+		return nil, err
+	}
 	dir, err := c.host.Volumes.Attach(ctx, id)
 	if err != nil {
 		return nil, err

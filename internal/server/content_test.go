@@ -16,8 +16,8 @@ import (
 	"testing"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/client"
 	"github.com/cay-run/cay/internal/auth"
-	"github.com/cay-run/cay/internal/machine/volume/dirs"
 	"github.com/cay-run/cay/internal/server/servertest"
 )
 
@@ -30,22 +30,23 @@ type shelf struct {
 	dir   string // its files
 }
 
-// shelve makes a volume of a team of its own.
+// shelve makes a volume of the first team.
 func shelve(t *testing.T, w *servertest.World) shelf {
 	t.Helper()
-	id := cay.NewVolumeID()
-	storage, err := dirs.Open(filepath.Join(w.Config.Data, "volumes"))
-	if err == nil {
-		err = storage.Create(t.Context(), id, 64)
+	return shelveOf(t, w, w.Key)
+}
+
+func shelveOf(t *testing.T, w *servertest.World, key string) shelf {
+	t.Helper()
+	status, text := call(t, w, key, http.MethodPost, "/volumes", fmt.Sprintf(`{"name":"v-%s"}`, cay.NewVolumeID()[:8]))
+	var made struct {
+		ID    cay.VolumeID `json:"volumeID"`
+		Token string
 	}
-	if err != nil {
-		t.Fatal(err)
+	if err := json.Unmarshal([]byte(text), &made); err != nil || status != http.StatusCreated {
+		t.Fatalf("%d %s: %v", status, text, err)
 	}
-	tokens, err := auth.OpenTokens(w.Config.Data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return shelf{t, w, id, tokens.Volume(cay.NewTeamID(), id), filepath.Join(w.Config.Data, "volumes", string(id), "root")}
+	return shelf{t, w, made.ID, made.Token, filepath.Join(w.Config.Data, "volumes", string(made.ID), "root")}
 }
 
 func (s shelf) url(what string, query ...string) string {
@@ -236,12 +237,39 @@ func TestTokensOfVolumes(t *testing.T) {
 	if got := s.do(200, "GET", "file", "", "path", "a"); got != "mine" {
 		t.Errorf("it has %q", got)
 	}
-	if err := os.RemoveAll(filepath.Dir(s.dir)); err != nil {
+	if err := w.Client().DeleteVolume(t.Context(), string(s.id)); err != nil {
 		t.Fatal(err)
 	}
 	s.do(404, "GET", "file", "", "path", "a")
 	if strings.Contains(w.Log(), s.token) {
 		t.Error("the log has a token")
+	}
+}
+
+// The volumes of a disabled team are closed until it is enabled again.
+func TestVolumesOfADisabledTeam(t *testing.T) {
+	w := servertest.Start(t)
+	admin := w.Admin("")
+	made, err := admin.CreateTeam(t.Context(), "navy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := w.Admin(made.ID).CreateAPIKey(t.Context(), client.NewAPIKey{Name: "navy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := shelveOf(t, w, key.Key)
+	s.do(201, "PUT", "file", "mine", "path", "a")
+	if _, err := admin.DisableTeam(t.Context(), "navy", false); err != nil {
+		t.Fatal(err)
+	}
+	s.do(403, "GET", "file", "", "path", "a")
+	s.do(403, "PUT", "file", "other", "path", "a")
+	if _, err := admin.DisableTeam(t.Context(), "navy", true); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.do(200, "GET", "file", "", "path", "a"); got != "mine" {
+		t.Errorf("it has %q", got)
 	}
 }
 
