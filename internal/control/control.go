@@ -84,7 +84,8 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		Store: cfg.Store, Snapshots: cfg.Node, Backlog: cfg.Backlog, Extras: cfg.Extras,
 		Reserved: slices.Concat(cfg.Reserved, cfg.Extras), TeamLimits: cfg.TeamLimits, Log: cfg.Log,
 	})}
-	c.Meter = usage.New(usage.Config{Ledger: c.ledger, Store: cfg.Store, Snapshots: cfg.Node, Node: cfg.NodeID, Log: cfg.Log})
+	c.Vols = volumes.New(volumes.Config{Ledger: c.ledger, Store: cfg.Store, Storage: cfg.Volumes, Log: cfg.Log})
+	c.Meter = usage.New(usage.Config{Volumes: c.Vols, Ledger: c.ledger, Store: cfg.Store, Snapshots: cfg.Node, Node: cfg.NodeID, Log: cfg.Log})
 	err := c.ledger.ReadLimits(ctx)
 	if err != nil {
 		return nil, err
@@ -112,8 +113,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 	c.Accounts = accounts.New(accounts.Config{
 		Ledger: c.ledger, Store: cfg.Store, Auth: cfg.Auth, Possessions: c, TeamChanged: c.Hooks.TeamChanged, Log: cfg.Log,
 	})
-	c.Vols = volumes.New(volumes.Config{Ledger: c.ledger, Store: cfg.Store, Storage: cfg.Volumes, Log: cfg.Log})
-	if _, err := c.Vols.Sweep(ctx); err != nil {
+	if _, err := c.Vols.Sweep(ctx, false); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -131,6 +131,7 @@ func (c *Control) Run(ctx context.Context) error {
 	wg.Go(func() { c.RunAccounts(ctx) })
 	wg.Go(func() { c.Hooks.Run(ctx) })
 	wg.Go(func() { c.Meter.Run(ctx) })
+	wg.Go(func() { c.Vols.Run(ctx) })
 	err := c.Controller.Run(ctx)
 	wg.Wait()
 	return err

@@ -75,6 +75,8 @@ func (d *Desk) Collect(ctx context.Context, dry bool) (out []cay.Garbage, err er
 		gone, perr := d.cfg.Packages.Collect(dry)
 		out, err = append(out, gone...), errors.Join(err, perr)
 	}
+	gone, verr := d.cfg.Control.Vols.Sweep(ctx, dry)
+	out, err = append(out, gone...), errors.Join(err, verr)
 	d.cfg.Snapshots.Settle() // a snapshot that is reported as removed is
 	var bytes int64
 	for _, g := range out {

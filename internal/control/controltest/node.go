@@ -191,9 +191,11 @@ func (n *Node) Checkpoint(_ context.Context, id cay.InstanceID, record cay.Snaps
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if _, ok := n.instances[id]; !ok {
+	i, ok := n.instances[id]
+	if !ok {
 		return cay.Errorf(cay.NotFound, "no instance %s", id)
 	}
+	record.Volumes = i.Spec.Volumes
 	n.snapshots[record.ID] = record
 	return nil
 }

@@ -57,12 +57,33 @@ func (c *Catalogue) used(ctx context.Context, team cay.TeamID) (map[cay.Limit]in
 	if err != nil {
 		return nil, err
 	}
+	volumes, volumeMB, err := c.volumes(ctx, team)
+	if err != nil {
+		return nil, err
+	}
 	saved, err := c.node.SavedBytes(ctx, team)
 	return map[cay.Limit]int64{
 		cay.LimitSandboxes: int64(load.Sandboxes), cay.LimitCPUs: int64(load.Promised.CPUs),
 		cay.LimitMemory: int64(load.Promised.MemoryMB), cay.LimitDisk: int64(load.Promised.DiskMB),
 		cay.LimitTemplates: int64(templates), cay.LimitSnapshots: saved, cay.LimitBuilds: int64(store.BuildsOf(queue, team)),
+		cay.LimitVolumes: volumes, cay.LimitVolumeMB: volumeMB,
 	}, err
+}
+
+// volumes counts a team's volumes and their snapshots, and sums up their sizes.
+func (c *Catalogue) volumes(ctx context.Context, team cay.TeamID) (n, sizeMB int64, err error) {
+	all, err := c.store.Volumes(ctx, team)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, v := range all {
+		sizeMB += int64(v.SizeMB)
+	}
+	saved, err := c.store.VolumeSnapshots(ctx, team, "")
+	for _, s := range saved {
+		sizeMB += int64(s.SizeMB)
+	}
+	return int64(len(all) + len(saved)), sizeMB, err
 }
 
 // LimitChange says what limits become: a value, or nil for the server's default.

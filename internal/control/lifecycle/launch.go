@@ -34,6 +34,11 @@ func (c *Controller) launch(ctx context.Context, who cay.Caller, l launch) (_ ca
 	s := l.sandbox
 	s.Node = c.nodeID
 	s.Key = who.Key
+	letGo, err := c.holdVolumes(ctx, s.Team, s.Volumes)
+	if err != nil {
+		return cay.Sandbox{}, err
+	}
+	defer letGo()
 	place, leave, err := c.reserve(s)
 	if err != nil {
 		return cay.Sandbox{}, err

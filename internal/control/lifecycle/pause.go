@@ -231,14 +231,17 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 	if memory && s.Unresponsive && s.Saved != cay.FilesSnapshot {
 		return cay.Sandbox{}, errUnresponsive(s.ID)
 	}
-	if memory && s.Saved != cay.FilesSnapshot {
-		err = c.haveVolumes(ctx, s.Team, s.Volumes)
-	} else { // it boots, and nothing in it knows of a volume that is gone
-		s.Volumes, err = c.present(ctx, s)
+	mounts := s.Volumes
+	if !memory { // it boots: nothing in it knows of a volume that is gone
+		if mounts, err = c.present(ctx, s); err != nil {
+			return cay.Sandbox{}, err
+		}
 	}
+	letGo, err := c.holdVolumes(ctx, s.Team, mounts)
 	if err != nil {
 		return cay.Sandbox{}, err
 	}
+	defer letGo()
 	_, leave, err := c.reserve(s)
 	if err != nil {
 		return cay.Sandbox{}, err
@@ -262,7 +265,7 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 	within, cancel := context.WithTimeout(ctx, createWithin)
 	defer cancel()
 	spec := c.instanceSpec(s)
-	spec.Resume, spec.FilesOnly = true, !memory
+	spec.Resume, spec.FilesOnly, spec.Volumes = true, !memory, mounts
 	instance, err := c.node.Create(within, spec)
 	if err != nil {
 		err = saveError(err, "the sandbox could not be resumed")
@@ -271,12 +274,13 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 		c.saveOutcome(ctx, e, back, ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed, "error", ledger.Visible(err)))
 		return cay.Sandbox{}, err
 	}
-	s.State, s.EndedAt, s.EndAt, s.Notice = cay.Running, time.Time{}, ledger.Now().Add(timeout), instance.Notice
-	s.Unresponsive = false
+	s.State, s.EndedAt, s.EndAt, s.Notice = cay.Running, time.Time{}, ledger.Now().Add(timeout), joined(instance.Notice, lostVolumes(s.Volumes, mounts))
+	saved := s
+	s.Unresponsive, s.Volumes = false, mounts
 	e.toldEnd = s.EndAt
 	if err := c.save(ctx, e, s, ledger.NewEvent(who, s, cay.SandboxResumed, reason, "endAt", ledger.Stamp(s.EndAt), "notice", s.Notice)); err != nil {
 		// Memory and store would disagree: it stays saved as it was.
-		c.saveOutcome(ctx, e, paused(s), ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed))
+		c.saveOutcome(ctx, e, paused(saved), ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed))
 		c.stop(ctx, spec.Instance, cay.CauseFailedStart)
 		return cay.Sandbox{}, err
 	}

@@ -104,9 +104,17 @@ func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay
 	defer func() { done(err) }()
 	before := s
 	s.Snapshot, s.Saved, s.Unresponsive = n.ID, n.Kind, false
+	if s.Volumes, err = c.savedVolumes(ctx, n.ID); err != nil {
+		return before, err
+	}
 	switch s.State {
 	case cay.Paused:
 	case cay.Running:
+		letGo, err := c.holdVolumes(ctx, s.Team, s.Volumes)
+		if err != nil {
+			return before, err
+		}
+		defer letGo()
 		s.Instance = cay.NewInstanceID()
 		e.tree.standby.Store(&s.Instance)
 		defer e.tree.standby.Store(nil)

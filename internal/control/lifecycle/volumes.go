@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/cay-run/cay"
 )
@@ -90,4 +91,59 @@ func (c *Controller) present(ctx context.Context, s cay.Sandbox) ([]cay.VolumeMo
 		}
 	}
 	return out, nil
+}
+
+// holdVolumes keeps the volumes of a sandbox from being deleted until release,
+// which comes after the record that names the sandbox, and refuses to start what
+// mounts one that is gone.
+func (c *Controller) holdVolumes(ctx context.Context, team cay.TeamID, mounts []cay.VolumeMount) (release func(), err error) {
+	var held []func()
+	release = func() {
+		for _, one := range held {
+			one()
+		}
+	}
+	for _, m := range mounts {
+		one, err := c.ledger.AwaitVolume(ctx, m.Volume)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		held = append(held, one)
+	}
+	if err := c.haveVolumes(ctx, team, mounts); err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
+}
+
+// lostVolumes says in a sentence which mounts a boot left out; empty for none.
+func lostVolumes(had, has []cay.VolumeMount) string {
+	var lost []string
+	for _, m := range had {
+		if !slices.Contains(has, m) {
+			lost = append(lost, m.Name+" at "+m.Path)
+		}
+	}
+	if len(lost) == 0 {
+		return ""
+	}
+	return "it was booted without volumes that were deleted: " + strings.Join(lost, ", ")
+}
+
+// joined puts two sentences together.
+func joined(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
+}
+
+// savedVolumes are the mounts in a snapshot. They are in the memory that it
+// holds: a sandbox that goes on from there has those, also one that was booted
+// without some meanwhile.
+func (c *Controller) savedVolumes(ctx context.Context, id cay.SnapshotID) ([]cay.VolumeMount, error) {
+	saved, err := c.node.Snapshot(ctx, id)
+	return saved.Volumes, err
 }

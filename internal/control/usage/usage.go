@@ -49,11 +49,17 @@ type Snapshots interface {
 	Snapshots(ctx context.Context) ([]cay.Snapshot, error)
 }
 
+// Volumes tell how many bytes volumes take here, by team.
+type Volumes interface {
+	Kept(ctx context.Context) (map[cay.TeamID]int64, error)
+}
+
 // Config is what a Meter needs. Log may be nil.
 type Config struct {
 	Ledger    *ledger.Ledger
 	Store     store.Store
 	Snapshots Snapshots
+	Volumes   Volumes // nil has none
 	Node      cay.NodeID
 	Log       *slog.Logger
 }
@@ -63,6 +69,7 @@ type Meter struct {
 	ledger    *ledger.Ledger
 	store     store.Store
 	snapshots Snapshots
+	volumes   Volumes
 	node      cay.NodeID
 	log       *slog.Logger
 	wake      chan struct{} // a budget changed, or is nearly used up
@@ -79,7 +86,7 @@ func New(cfg Config) *Meter {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Meter{
-		ledger: cfg.Ledger, store: cfg.Store, snapshots: cfg.Snapshots, node: cfg.Node, log: cfg.Log,
+		ledger: cfg.Ledger, store: cfg.Store, snapshots: cfg.Snapshots, volumes: cfg.Volumes, node: cfg.Node, log: cfg.Log,
 		wake: make(chan struct{}, 1), purses: make(map[cay.TeamID]*purse), halting: make(map[cay.SandboxID]bool),
 	}
 }
@@ -180,7 +187,7 @@ func (m *Meter) follow(ctx context.Context, by time.Duration) {
 	m.warn(ctx, "cannot follow the clock", m.store.ShiftUsage(ctx, ids, by))
 }
 
-// countKept counts what snapshots take.
+// countKept counts what snapshots and volumes take.
 func (m *Meter) countKept(ctx context.Context) error {
 	all, err := m.snapshots.Snapshots(ctx)
 	if err != nil {
@@ -204,6 +211,15 @@ func (m *Meter) countKept(ctx context.Context) error {
 			k.Account = cay.Account{Team: b.Team, Key: b.Key, Template: b.Template, Labels: b.Metadata}
 		}
 		kept = append(kept, k)
+	}
+	if m.volumes != nil {
+		taken, err := m.volumes.Kept(ctx)
+		if err != nil {
+			return err
+		}
+		for team, bytes := range taken {
+			kept = append(kept, store.Kept{Account: cay.Account{Team: team}, Volumes: bytes})
+		}
 	}
 	return m.store.CountKept(ctx, m.node, kept)
 }

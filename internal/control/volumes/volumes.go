@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
@@ -270,6 +271,15 @@ func (v *Volumes) Delete(ctx context.Context, who cay.Caller, ref string) error 
 	}
 	v.making.Lock() // no snapshot is taken of it meanwhile
 	defer v.making.Unlock()
+	asked, err := v.ledger.RemoveVolume(one.ID, func() error { return v.delete(ctx, who, one) })
+	if !asked {
+		return inUse(one, nil)
+	}
+	return err
+}
+
+// delete is Delete of a volume that no sandbox is being started with.
+func (v *Volumes) delete(ctx context.Context, who cay.Caller, one cay.Volume) error {
 	if err := v.unused(ctx, one); err != nil {
 		return err
 	}
@@ -281,7 +291,7 @@ func (v *Volumes) Delete(ctx context.Context, who cay.Caller, ref string) error 
 		return cay.Errorf(cay.Conflict, "volume %s has %d snapshots", one.Name, len(saved)).WithCode(cay.CodeVolumeInUse).
 			WithHint("delete them first; `cay volume snapshots %s` lists them", one.Name)
 	}
-	// The files first: the storage knows of a sandbox that begins just now.
+	// The files first: the storage knows who reads or writes them just now.
 	err = v.storage.Delete(ctx, one.ID)
 	if cay.KindOf(err) == cay.Conflict {
 		return inUse(one, err)
@@ -354,42 +364,97 @@ func (v *Volumes) discard(ctx context.Context, id cay.VolumeID) {
 	}
 }
 
-// Sweep removes files that no record is of, and returns how many volumes they
-// were.
-func (v *Volumes) Sweep(ctx context.Context) (n int, err error) {
+// sweepEvery is how often files are looked for that no record is of.
+const sweepEvery = 10 * time.Minute
+
+// Run removes files without a record now and again, until ctx ends: of a volume
+// that was in use when its record went.
+func (v *Volumes) Run(ctx context.Context) {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if _, err := v.Sweep(ctx, false); err != nil && ctx.Err() == nil {
+			v.log.ErrorContext(ctx, "files of volumes without a record could not be looked for", "err", err)
+		}
+	}
+}
+
+// Kept lists what volumes and their snapshots take of the disk, by team.
+func (v *Volumes) Kept(ctx context.Context) (map[cay.TeamID]int64, error) {
+	out := map[cay.TeamID]int64{}
 	if v.storage == nil {
-		return 0, nil
+		return out, nil
+	}
+	owners, err := v.owners(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for id, team := range owners {
+		usage, err := v.storage.Usage(ctx, id)
+		switch {
+		case cay.KindOf(err) == cay.NotFound: // it went just now
+		case err != nil:
+			return nil, err
+		default:
+			out[team] += usage.Stored
+		}
+	}
+	return out, nil
+}
+
+// owners are the teams of all volumes and their snapshots.
+func (v *Volumes) owners(ctx context.Context) (map[cay.VolumeID]cay.TeamID, error) {
+	out := map[cay.VolumeID]cay.TeamID{}
+	all, err := v.store.Volumes(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range all {
+		out[one.ID] = one.Team
+	}
+	saved, err := v.store.VolumeSnapshots(ctx, "", "")
+	for _, one := range saved {
+		out[one.ID] = one.Team
+	}
+	return out, err
+}
+
+// Sweep removes files that no record is of, and says which; with dry it only says
+// so.
+func (v *Volumes) Sweep(ctx context.Context, dry bool) (out []cay.Garbage, err error) {
+	if v.storage == nil {
+		return nil, nil
 	}
 	v.making.Lock()
 	defer v.making.Unlock()
-	known := map[cay.VolumeID]bool{}
-	all, err := v.store.Volumes(ctx, "")
+	owners, err := v.owners(ctx)
 	if err != nil {
-		return 0, err
-	}
-	for _, one := range all {
-		known[one.ID] = true
-	}
-	saved, err := v.store.VolumeSnapshots(ctx, "", "")
-	if err != nil {
-		return 0, err
-	}
-	for _, one := range saved {
-		known[one.ID] = true
+		return nil, err
 	}
 	there, err := v.storage.List(ctx)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	for _, id := range there {
-		if known[id] {
+		if _, known := owners[id]; known {
 			continue
 		}
-		if err := v.storage.Delete(ctx, id); err != nil {
-			v.log.WarnContext(ctx, "files without a record stay", "volume", id, "err", err)
-			continue
+		g := cay.Garbage{Kind: "volume", Name: string(id)}
+		if usage, err := v.storage.Usage(ctx, id); err == nil {
+			g.Bytes = usage.Stored
 		}
-		n++
+		if !dry {
+			if err := v.storage.Delete(ctx, id); err != nil {
+				v.log.WarnContext(ctx, "files without a record stay", "volume", id, "err", err)
+				continue
+			}
+		}
+		out = append(out, g)
 	}
-	return n, nil
+	return out, nil
 }
