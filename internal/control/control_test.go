@@ -32,6 +32,7 @@ type world struct {
 	c     *control.Control
 	path  string // of the database
 	audit *audit.Log
+	files *files // of volumes; nil for a server without
 }
 
 func newWorld(t *testing.T) *world {
@@ -71,7 +72,11 @@ func (w *world) open(s store.Store) *control.Control {
 	if err != nil {
 		w.Fatal(err)
 	}
-	c, err := control.Open(w.Context(), control.Config{Store: s, Node: w.node, NodeID: "n", Tokens: tokens, Logs: w.logs, Audit: w.audit})
+	cfg := control.Config{Store: s, Node: w.node, NodeID: "n", Tokens: tokens, Logs: w.logs, Audit: w.audit}
+	if w.files != nil {
+		cfg.Volumes = w.files
+	}
+	c, err := control.Open(w.Context(), cfg)
 	if err != nil {
 		w.Fatal(err)
 	}
