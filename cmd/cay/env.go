@@ -20,7 +20,7 @@ func (envCmd) Help() string {
 
 E2B_DOMAIN is what SDKs, browsers and getHost() use. A server without a domain is cay.localhost on its own machine,
 with certificates of its own, which the other lines have programs trust. Where names below localhost do not resolve,
-E2B_API_URL and E2B_SANDBOX_URL are printed too; --install-names cures that.`
+E2B_API_URL, E2B_SANDBOX_URL and E2B_VOLUME_API_URL are printed too; --install-names cures that.`
 }
 
 func (c *envCmd) Run(a *app) error {
@@ -87,7 +87,7 @@ func (a *app) variables(cfg config.Config) (lines [][2]string, note string, err 
 	lines = [][2]string{{"E2B_DOMAIN", domain}}
 	if mode == config.TLSOff || mode == config.TLSFiles && cfg.Domain == "" || unnamed {
 		url := localURL(cfg.Listen)
-		lines = append(lines, [2]string{"E2B_API_URL", url}, [2]string{"E2B_SANDBOX_URL", url})
+		lines = append(lines, [2]string{"E2B_API_URL", url}, [2]string{"E2B_SANDBOX_URL", url}, [2]string{"E2B_VOLUME_API_URL", url})
 	}
 	if unnamed {
 		note = "only browsers and curl resolve names below localhost here; for all programs: cay env --install-names"

@@ -18,6 +18,8 @@ type Teams struct {
 	TeamTemplates  int    `yaml:"teamTemplates"`
 	TeamSnapshots  string `yaml:"teamSnapshots"`
 	TeamBuilds     int    `yaml:"teamBuilds"`
+	TeamVolumes    int    `yaml:"teamVolumes"`
+	TeamVolumeMB   int    `yaml:"teamVolumeMB"`
 	TeamCreateRate string `yaml:"teamCreateRate"`
 	TeamWriteRate  string `yaml:"teamWriteRate"`
 	TeamReadRate   string `yaml:"teamReadRate"`
@@ -38,6 +40,10 @@ var teamVariables = []Variable{
 		func(c *Config, v string) error { c.TeamSnapshots = v; return nil }},
 	{"CAY_TEAM_BUILDS", "teamBuilds", "how many builds a team may have running or waiting at once, 0 for no limit [20]",
 		func(c *Config, v string) (err error) { c.TeamBuilds, err = strconv.Atoi(v); return err }},
+	{"CAY_TEAM_VOLUMES", "teamVolumes", "how many volumes, with their snapshots, a team may have [no limit]",
+		func(c *Config, v string) (err error) { c.TeamVolumes, err = strconv.Atoi(v); return err }},
+	{"CAY_TEAM_VOLUME_SIZE", "teamVolumeMB", "how large, in MB, a team's volumes may be in all, full or not [no limit]",
+		func(c *Config, v string) (err error) { c.TeamVolumeMB, err = strconv.Atoi(v); return err }},
 	{"CAY_TEAM_CREATE_RATE", "teamCreateRate", "creates, forks and resumes a second of a team, e.g. 5, or 5:20 for 20 at once after a rest [no limit]",
 		func(c *Config, v string) error { c.TeamCreateRate = v; return nil }},
 	{"CAY_TEAM_WRITE_RATE", "teamWriteRate", "the same for other requests that change something [no limit]",
@@ -51,6 +57,7 @@ func (c Config) TeamLimits() (cay.TeamLimits, error) {
 	out := cay.TeamLimits{
 		cay.LimitSandboxes: int64(c.TeamSandboxes), cay.LimitCPUs: int64(c.TeamCPUs), cay.LimitMemory: int64(c.TeamMemoryMB),
 		cay.LimitDisk: int64(c.TeamDiskMB), cay.LimitTemplates: int64(c.TeamTemplates), cay.LimitBuilds: int64(c.TeamBuilds),
+		cay.LimitVolumes: int64(c.TeamVolumes), cay.LimitVolumeMB: int64(c.TeamVolumeMB),
 	}
 	if c.TeamSnapshots != "" && c.TeamSnapshots != "0" {
 		bytes, ok := Size(c.TeamSnapshots)
