@@ -438,7 +438,7 @@ func TestDeletionsMeetCreates(t *testing.T) {
 	}
 }
 
-// What a crash leaves of a volume that was being made goes at the next start.
+// A crash while a volume is made leaves files, which go at the next start.
 func TestVolumesAfterACrash(t *testing.T) {
 	w := withVolumes(t)
 	kept := w.volume("kept")
@@ -490,7 +490,7 @@ func TestVolumesAreLimited(t *testing.T) {
 	}
 }
 
-// What volumes take of the disk is counted.
+// The disk that volumes take is counted.
 func TestVolumesAreMetered(t *testing.T) {
 	w := withVolumes(t)
 	w.volume("a")
