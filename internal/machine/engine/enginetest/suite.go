@@ -59,6 +59,7 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 		{"ends of processes", (*suite).ends},
 		{"room on the host", (*suite).hostRoom},
 		{"volumes", (*suite).volumes},
+		{"volumes by the agent", (*suite).byAgent},
 		{"stale files", (*suite).stale},
 		{"first to go", (*suite).firstToGo},
 	} {

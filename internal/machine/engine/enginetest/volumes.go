@@ -1,14 +1,27 @@
 package enginetest
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/guest/toagent"
 )
 
 // mountVolume has a directory of the host appear as volumes/0 below an
@@ -86,6 +99,7 @@ func (s *suite) volumes(t *testing.T) {
 		b.expect(t, "", "/write", "path", "/srv/turn", "text", "by b")
 		a.expect(t, "by b", "/read", "path", "/srv/turn")
 	}
+	s.excludes(t, a, b)
 	b.expect(t, "", "/unbind", "path", "/srv")
 	b.expect(t, "", "/read", "path", "/srv/inside") // what lay below
 	a.expect(t, "of a guest", "/read", "path", "/srv/mine")
@@ -102,6 +116,121 @@ func (s *suite) volumes(t *testing.T) {
 	must(t, s.Boot(t.Context(), spec)) // without the volume
 	a.expect(t, "ok", "/health")
 	a.refused(t, "no such file", "/read", "path", "/srv/mine")
+}
+
+// byAgent has the real agent mount volumes: what a resume tells again is there
+// already, and what it tells no more goes.
+func (s *suite) byAgent(t *testing.T) {
+	at, dir := s.slots[0], t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "note"), []byte("of the host"), 0o644))
+	spec := s.bootSpec(cay.NewInstanceID(), at)
+	spec.Args = []string{"/cay-agent"}
+	mountVolume(t, spec.Reserved, dir)
+	at.address(t)
+	s.endWith(t, spec.ID)
+	must(t, s.Boot(t.Context(), spec))
+
+	agent := toagent.New(at.guest)
+	defer agent.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	must(t, agent.WaitReady(ctx, guest.AgentPort))
+	tell := func(mode guest.Mode, list ...guest.Mount) error {
+		reply, err := agent.Init(ctx, "", guest.Init{Mode: mode, Timestamp: time.Now(), Mounts: list})
+		if err == nil && reply.Protocol < guest.ProtocolMounts {
+			t.Errorf("the agent speaks %d", reply.Protocol)
+		}
+		return err
+	}
+	mounts := []guest.Mount{{Source: volumeInside, Path: "/mnt/deep/volume"}, {Source: volumeInside, Path: "/srv", ReadOnly: true}}
+	must(t, tell(guest.ModeBuild, mounts...))
+	at.hasFile(t, "/mnt/deep/volume/note", "of the host")
+	at.hasFile(t, "/srv/note", "of the host")
+	at.hasFile(t, "/srv/inside", "") // it is hidden
+	must(t, os.WriteFile(filepath.Join(dir, "note"), []byte("written later"), 0o644))
+	at.hasFile(t, "/srv/note", "written later")
+	err := tell(guest.ModeResume, guest.Mount{Source: volumeInside, Path: "/etc/old"})
+	if cay.KindOf(err) != cay.Invalid || !strings.Contains(err.Error(), "/etc/old") {
+		t.Errorf("a mount over a file: %v", err)
+	}
+	must(t, tell(guest.ModeResume, mounts...))
+
+	snap, from := s.snapshot(t, spec.ID, false)
+	next := s.restoreSpec(snap, from, at)
+	mountVolume(t, next.Reserved, dir)
+	at.address(t)
+	s.endWith(t, next.ID)
+	must(t, s.Restore(t.Context(), next))
+	must(t, agent.WaitReady(ctx, guest.AgentPort))
+	at.hasFile(t, "/srv/note", "written later") // it is in the memory
+	must(t, tell(guest.ModeResume, mounts...))
+	at.hasFile(t, "/mnt/deep/volume/note", "written later")
+	must(t, tell(guest.ModeResume, mounts[0]))
+	at.hasFile(t, "/mnt/deep/volume/note", "written later")
+	if _, status := at.file(t, "/srv/note"); status != http.StatusNotFound {
+		t.Errorf("a mount that is told no more: %d", status)
+	}
+}
+
+// file asks the agent for a file.
+func (s *slot) file(t *testing.T, path string) (string, int) {
+	t.Helper()
+	u := "http://" + net.JoinHostPort(s.guest.String(), strconv.Itoa(guest.AgentPort)) + guest.FilesPath + "?username=root&path=" + url.QueryEscape(path)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, nil)
+	must(t, err)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	reply, err := client.Do(req)
+	must(t, err)
+	defer reply.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(reply.Body, 1<<20))
+	must(t, err)
+	return string(text), reply.StatusCode
+}
+
+func (s *slot) hasFile(t *testing.T, path, want string) {
+	t.Helper()
+	text, status := s.file(t, path)
+	if want == "" && status == http.StatusNotFound {
+		return
+	}
+	if status != http.StatusOK || text != want {
+		t.Fatalf("the agent shows %s as %q, %d; want %q", path, text, status, want)
+	}
+}
+
+// excludes tries what keeps two instances from doing the same at once. The
+// documents say what does, and what does not.
+func (s *suite) excludes(t *testing.T, a, b *slot) {
+	t.Helper()
+	var made atomic.Int32
+	var both sync.WaitGroup
+	for i := range 20 {
+		path := fmt.Sprintf("/srv/alone-%d", i)
+		for _, at := range []*slot{a, b} {
+			both.Go(func() {
+				switch _, status, err := at.try(t.Context(), "/alone", "path", path); {
+				case err != nil:
+					t.Errorf("%s: %v", path, err)
+				case status == http.StatusOK:
+					made.Add(1)
+				}
+			})
+		}
+		both.Wait()
+	}
+	if made.Load() != 20 {
+		t.Errorf("20 files were made %d times with O_EXCL", made.Load())
+	}
+	a.expect(t, "", "/mkdir", "path", "/srv/lock")
+	b.refused(t, "file exists", "/mkdir", "path", "/srv/lock")
+	for _, with := range []string{"flock", "fcntl"} {
+		for _, at := range []*slot{a, b} { // each has it: locks are of one instance
+			at.expect(t, "", "/keep", "path", "/srv/locked")
+			at.expect(t, "", "/lock", "path", "/srv/locked", "with", with)
+		}
+	}
 }
 
 // stale saves and restores an instance while others change the files that it has

@@ -44,6 +44,7 @@ func rootImage(t *testing.T) string {
 		must(t, os.MkdirAll(filepath.Join(tree, d), 0o755))
 	}
 	must(t, os.WriteFile(filepath.Join(tree, "etc/hosts"), []byte("127.0.0.1 localhost "+engine.Hostname+"\n"), 0o644))
+	must(t, os.WriteFile(filepath.Join(tree, "etc/passwd"), []byte("root:x:0:0::/root:/guest\nuser:x:1000:1000::/tmp:/guest\n"), 0o644))
 	must(t, os.WriteFile(filepath.Join(tree, "etc/old"), []byte("from the image"), 0o644))
 	must(t, os.WriteFile(filepath.Join(tree, "srv/inside"), nil, 0o644))
 	must(t, os.WriteFile(filepath.Join(tree, "tmp/.keep"), nil, 0o644)) // an empty /tmp would be memory
@@ -51,6 +52,7 @@ func rootImage(t *testing.T) string {
 	must(t, os.Mkdir(filepath.Join(tree, "tmp/theirs-dir"), 0o755))
 	must(t, os.Chmod(filepath.Join(tree, "tmp"), 0o777|os.ModeSticky))
 	for name, build := range map[string][]string{
+		"cay-agent": {"build", "github.com/cay-run/cay/cmd/cay-agent"},
 		"guest":     {"build", "github.com/cay-run/cay/internal/machine/engine/enginetest/guest"},
 		"reap.test": {"test", "-c", "github.com/cay-run/cay/internal/inside/agent/reap"},
 	} {

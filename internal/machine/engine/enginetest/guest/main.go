@@ -47,6 +47,8 @@ func main() {
 		"/mount":   mount,
 		"/bind":    bind,
 		"/unbind":  unbind,
+		"/lock":    lock,
+		"/alone":   alone,
 		"/keep":    keep,
 		"/kept":    kept,
 		"/dial":    dial,

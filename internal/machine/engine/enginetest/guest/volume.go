@@ -83,3 +83,27 @@ func kept(r *http.Request) (string, error) {
 	text, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<20))
 	return string(text), err
 }
+
+// lock takes a lock of a file that is kept, without waiting: with flock, or with
+// fcntl.
+func lock(r *http.Request) (string, error) {
+	held.Lock()
+	defer held.Unlock()
+	f := held.files[r.FormValue("path")]
+	if f == nil {
+		return "", errors.New("it is not kept")
+	}
+	if r.FormValue("with") == "flock" {
+		return "", unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	return "", unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Len: 1})
+}
+
+// alone makes a file that must not be there.
+func alone(r *http.Request) (string, error) {
+	f, err := os.OpenFile(r.FormValue("path"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return "", err
+	}
+	return "", f.Close()
+}
