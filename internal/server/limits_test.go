@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -171,5 +172,36 @@ func TestAWakeIsBounded(t *testing.T) {
 	ask() // what the guest answers is its own
 	if got, err := w.Client().Info(t.Context(), sleeper.ID); err != nil || got.State != string(cay.Running) {
 		t.Errorf("after the limit was raised it is %+v, %v", got, err)
+	}
+}
+
+// Requests beyond a rate are one row of the audit log for each class, with how
+// many there were.
+func TestRefusedRatesAreAudited(t *testing.T) {
+	w := servertest.Start(t)
+	limited(t, w, map[string]*int64{string(cay.LimitReads): new(int64(1)), string(cay.LimitReadBurst): new(int64(1))})
+	refused := 0
+	for begun := time.Now(); refused < 2 && time.Since(begun) < time.Minute; { // a request may take a token's time
+		if code, _ := call(t, w, w.Key, "GET", "/v2/sandboxes", ""); code == http.StatusTooManyRequests {
+			refused++
+		}
+	}
+	w.Stop()
+	told := 0
+	for _, r := range auditRows(t, w) {
+		if r.Action != "rate.refused" {
+			continue
+		}
+		if r.Target != "read" || r.Outcome != cay.OutcomeFailed || r.Actor.Kind != cay.ActorKey || r.Team == "" {
+			t.Errorf("%+v", r)
+		}
+		n := 1
+		if times := r.Details["times"]; times != "" {
+			n, _ = strconv.Atoi(times)
+		}
+		told += n
+	}
+	if refused < 2 || told != refused {
+		t.Errorf("%d were refused, %d are told", refused, told)
 	}
 }

@@ -41,6 +41,7 @@ var (
 var families = []family{
 	{"Health", "cay_info", gauge, "1, of this version.", []string{"version"}, nil},
 	{"Health", "cay_errors_total", counter, "Requests that were refused or failed, by the error's code, or its kind where it has none.", []string{"code"}, nil},
+	{"Health", "cay_refusals_total", counter, "Requests that were refused because a team, or all of them, had their fill: those of a rate, of a limit or of a budget.", []string{"reason"}, nil},
 	{"Health", "cay_auth_failures_total", counter, "Requests whose key, token or SSH key opens nothing.", []string{"face"}, nil},
 	{"Health", "cay_scrape_failures_total", counter, "Parts that could not be asked for this page; their metrics are missing from it.", nil, nil},
 
@@ -103,6 +104,7 @@ var labels = map[string]string{
 	"method":    "HTTP's own; `other` for any else",
 	"operation": "see below",
 	"queue":     "`builds`, `turns`",
+	"reason":    "`rate`, `limit`, `budget`: the codes `rate_limit_exceeded` and `login_rate_limited`; those of limits of things; `budget_exhausted`",
 	"result":    "`ok`, `canceled`, or the kind of an [error](../use/errors.md); of a delivery `ok`, `canceled`, `failed`",
 	"route":     "as in the API's description; `none` where there is no such route, `operator` for the operator's socket",
 	"start":     "`warm` (of the pool), `cold`, `none`",

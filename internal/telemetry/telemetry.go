@@ -38,6 +38,7 @@ type Telemetry struct {
 	traces   *traces // nil while they are off
 
 	errors, refused      *prometheus.CounterVec
+	refusals             *prometheus.CounterVec
 	requests, proxied    *prometheus.CounterVec
 	requestTime, proxyIn *prometheus.HistogramVec
 	operations, builds   *prometheus.HistogramVec
@@ -59,7 +60,8 @@ func New(ctx context.Context, env func(string) string, log *slog.Logger) (*Telem
 	r := prometheus.NewRegistry()
 	t := &Telemetry{
 		registry: r, log: log, kinds: kinds(), codes: map[string]bool{},
-		errors: counters(r, "cay_errors_total"), refused: counters(r, "cay_auth_failures_total"),
+		refusals: counters(r, "cay_refusals_total"),
+		errors:   counters(r, "cay_errors_total"), refused: counters(r, "cay_auth_failures_total"),
 		requests: counters(r, "cay_requests_total"), proxied: counters(r, "cay_proxy_requests_total"),
 		requestTime: histograms(r, "cay_request_seconds"), proxyIn: histograms(r, "cay_proxy_seconds"),
 		operations: histograms(r, "cay_operation_seconds"), builds: histograms(r, "cay_build_seconds"),
@@ -136,6 +138,16 @@ func (t *Telemetry) failed(of *trail.Request, status int) {
 		code = "other"
 	}
 	t.errors.WithLabelValues(code).Inc()
+	if reason := reasons[code]; reason != "" {
+		t.refusals.WithLabelValues(reason).Inc()
+	}
+}
+
+// reasons are the codes of refusals for which a team, or all, had their fill.
+var reasons = map[string]string{
+	cay.CodeRateLimit: "rate", cay.CodeLoginRate: "rate",
+	cay.CodeTeamLimit: "limit", cay.CodeBuildLimit: "limit", cay.CodeStreamLimit: "limit", cay.CodeWebhookLimit: "limit",
+	cay.CodeBudget: "budget",
 }
 
 // SSHRefused counts a caller of the SSH server that was not let in.

@@ -164,6 +164,8 @@ func TestCounts(t *testing.T) {
 	serve(of, "POST", 502, func(r *trail.Request) { r.Face = trail.Port })
 	serve(of, "POST", 403, func(r *trail.Request) { r.Face, r.Code = trail.Port, string(cay.Denied) })
 	serve(of, "POST", 429, func(r *trail.Request) { r.Route, r.Code = "/sandboxes", cay.CodeTeamLimit })
+	serve(of, "POST", 429, func(r *trail.Request) { r.Route, r.Code = "/sandboxes", cay.CodeRateLimit })
+	serve(of, "POST", 429, func(r *trail.Request) { r.Face, r.Code = trail.Port, cay.CodeBudget })
 	ctx := trail.Watch(t.Context(), of)
 	for _, op := range trail.Operations {
 		_, done := trail.Begin(ctx, op)
@@ -193,6 +195,9 @@ func TestCounts(t *testing.T) {
 		{"cay_proxy_seconds", "kind=agent", 1},
 		{"cay_errors_total", "code=team_limit_reached", 1},
 		{"cay_errors_total", "code=unauthenticated", 1},
+		{"cay_refusals_total", "reason=limit", 1},
+		{"cay_refusals_total", "reason=rate", 1},
+		{"cay_refusals_total", "reason=budget", 1},
 		{"cay_auth_failures_total", "face=rest", 1},
 		{"cay_auth_failures_total", "face=port", 1},
 		{"cay_auth_failures_total", "face=ssh", 1},

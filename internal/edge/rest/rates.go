@@ -10,6 +10,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/edge/rates"
 )
 
@@ -50,15 +51,21 @@ func (s *server) limitRate(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		state := s.rates.Take(who.Team, ClassOf(r.Method, chi.RouteContext(r.Context()).RoutePattern()))
+		class := ClassOf(r.Method, chi.RouteContext(r.Context()).RoutePattern())
+		state := s.rates.Take(who.Team, class)
 		tellRate(w, state)
 		if !state.Allowed {
+			s.audit.Count(audit.Seen{Who: who, Action: rateRefused, Target: class.String(), Outcome: cay.OutcomeFailed})
 			s.fail(w, r, tooMany(state))
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
+
+// rateRefused is the action of a request beyond a rate, which is counted; its
+// target is the class.
+const rateRefused = "rate.refused"
 
 // tellRate says what is left of a rate.
 func tellRate(w http.ResponseWriter, state rates.State) {
