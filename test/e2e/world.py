@@ -101,7 +101,7 @@ class Server:
 
     def sdk_env(self, key):
         """What points an official SDK here."""
-        return {"E2B_API_KEY": key, "E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.url}
+        return {"E2B_API_KEY": key, "E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.url, "E2B_VOLUME_API_URL": self.url}
 
     def tail(self, lines=40):
         try:
