@@ -29,6 +29,8 @@ type CreateOptions struct {
 	AutoResume bool
 	// AutoCheckpoints says when checkpoints are taken by themselves.
 	AutoCheckpoints AutoCheckpoints
+	// Volumes are mounted before its first command runs.
+	Volumes []VolumeMount
 	// IdempotencyKey makes it safe to ask again within a day: the same key
 	// and options give the same sandbox, also when the first answer was lost.
 	IdempotencyKey string
@@ -100,6 +102,9 @@ func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) 
 	}
 	if len(o.Metadata) > 0 {
 		in["metadata"] = o.Metadata
+	}
+	if len(o.Volumes) > 0 {
+		in["volumeMounts"] = o.Volumes
 	}
 	if len(o.Env) > 0 {
 		in["envVars"] = o.Env

@@ -51,6 +51,14 @@ type VolumeSnapshot struct {
 	CreatedAt time.Time `json:"createdAt"`
 }
 
+// VolumeMount says where a sandbox has a volume.
+type VolumeMount struct {
+	Name     string `json:"name"` // or id
+	Path     string `json:"path"`
+	SubPath  string `json:"subPath,omitempty"` // a directory of the volume, in place of all of it
+	ReadOnly bool   `json:"readOnly,omitempty"`
+}
+
 const volumesPath = "/cay/v1/volumes"
 
 func ofVolume(ref string) string { return volumesPath + "/" + url.PathEscape(ref) }

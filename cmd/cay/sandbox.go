@@ -51,6 +51,7 @@ type createCmd struct {
 	NoInternet bool              `help:"Close the internet to it."`
 	AutoPause  bool              `help:"Pause it when its time is over, instead of ending it."`
 	AutoResume bool              `help:"Have requests to it wake it when it is paused."`
+	Volume     []string          `sep:"none" placeholder:"VOLUME[/DIR]:PATH[:ro]" help:"Mount a volume, or a directory of it, at a path; several if need be."`
 	Network    string            `help:"Private network of the team's to share."`
 	Name       string            `help:"What others in that network call it: NAME.cay.internal [its id]."`
 	Up         *rate             `placeholder:"RATE" help:"Bytes a second that it sends at most, as 500K, 10M, 1G."`
@@ -69,6 +70,10 @@ func (c *createCmd) Run(a *app) error {
 	if (c.Keep != 0 || c.Kind != "") && c.Every <= 0 && !c.Before {
 		return cay.Errorf(cay.Invalid, "checkpoints when?").WithHint("--checkpoint-every TIME or --checkpoint-before-commands")
 	}
+	mounts, err := volumeMounts(c.Volume)
+	if err != nil {
+		return err
+	}
 	api, err := a.client()
 	if err != nil {
 		return err
@@ -77,7 +82,7 @@ func (c *createCmd) Run(a *app) error {
 	err = a.wait("creating a sandbox", func() (err error) {
 		s, err = api.Create(a.ctx, client.CreateOptions{
 			Template: c.Template, Timeout: c.Timeout, Metadata: c.Metadata, Env: c.Env, NoInternet: c.NoInternet,
-			AutoPause: c.AutoPause, AutoResume: c.AutoResume, IdempotencyKey: c.Key,
+			AutoPause: c.AutoPause, AutoResume: c.AutoResume, IdempotencyKey: c.Key, Volumes: mounts,
 			AutoCheckpoints: client.AutoCheckpoints{
 				EverySeconds: wholeSeconds(c.Every), BeforeCommands: c.Before, Keep: c.Keep, Kind: c.Kind,
 			},

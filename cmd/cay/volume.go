@@ -84,6 +84,21 @@ func volumeSize(text string) (mb int, err error) {
 	return int(n * factor), nil
 }
 
+// volumeMounts reads VOLUME[/DIR]:PATH[:ro].
+func volumeMounts(texts []string) ([]client.VolumeMount, error) {
+	var out []client.VolumeMount
+	for _, text := range texts {
+		rest, readOnly := strings.CutSuffix(text, ":ro")
+		from, path, found := strings.Cut(rest, ":")
+		name, dir, _ := strings.Cut(from, "/")
+		if !found || name == "" || !strings.HasPrefix(path, "/") {
+			return nil, cay.Errorf(cay.Invalid, "%.200q is no mount of a volume", text).WithHint("say VOLUME:/path, VOLUME/DIR:/path or VOLUME:/path:ro")
+		}
+		out = append(out, client.VolumeMount{Name: name, Path: path, SubPath: dir, ReadOnly: readOnly})
+	}
+	return out, nil
+}
+
 type volumeListCmd struct{}
 
 func (volumeListCmd) Run(a *app) error {

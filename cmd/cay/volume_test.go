@@ -1,8 +1,11 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cay-run/cay/client"
 )
 
 func TestVolumeSizes(t *testing.T) {
@@ -91,6 +94,19 @@ func TestVolumeTexts(t *testing.T) {
 		code, _, errs := invoke(t, env, append([]string{"volume"}, strings.Fields(c.args)...)...)
 		if code == 0 || !strings.Contains(errs, c.want) {
 			t.Errorf("%s: %d, %s", c.args, code, errs)
+		}
+	}
+}
+
+func TestVolumeMounts(t *testing.T) {
+	got, err := volumeMounts([]string{"data:/a", "data/x/y:/b:ro"})
+	want := []client.VolumeMount{{Name: "data", Path: "/a"}, {Name: "data", Path: "/b", SubPath: "x/y", ReadOnly: true}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, text := range []string{"", "data", "data:a", ":/a", "data:ro", "/x:/a"} {
+		if _, err := volumeMounts([]string{text}); err == nil {
+			t.Errorf("%q is a mount", text)
 		}
 	}
 }
