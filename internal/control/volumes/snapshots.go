@@ -111,7 +111,7 @@ func (v *Volumes) Restore(ctx context.Context, who cay.Caller, ref, name string)
 	// One whose client has left is finished all the same: a volume has the size
 	// of its record.
 	ctx = context.WithoutCancel(ctx)
-	err = v.storage.Replace(ctx, s.ID, of.ID)
+	err = whenFree(ctx, func() error { return v.storage.Replace(ctx, s.ID, of.ID) })
 	if cay.KindOf(err) == cay.Conflict {
 		return of, inUse(of, err)
 	}

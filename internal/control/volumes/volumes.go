@@ -292,7 +292,7 @@ func (v *Volumes) delete(ctx context.Context, who cay.Caller, one cay.Volume) er
 			WithHint("delete them first; `cay volume snapshots %s` lists them", one.Name)
 	}
 	// The files first: the storage knows who reads or writes them just now.
-	err = v.storage.Delete(ctx, one.ID)
+	err = whenFree(ctx, func() error { return v.storage.Delete(ctx, one.ID) })
 	if cay.KindOf(err) == cay.Conflict {
 		return inUse(one, err)
 	}
