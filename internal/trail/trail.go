@@ -168,6 +168,9 @@ func isHex(s string) bool {
 	return true
 }
 
+// NewID makes an id for what is served and is no request over HTTP.
+func NewID() string { return newTrace() }
+
 // newTrace makes an id. It is no secret: it only has to be another each time.
 func newTrace() string {
 	var id [16]byte

@@ -233,7 +233,7 @@ func (s *session) run(p program) {
 	status, err := s.follow(p)
 	if err != nil {
 		if s.v.ctx.Err() == nil {
-			s.v.server.cfg.Log.Debug("an SSH session broke", "sandbox", s.v.who.sandbox, "err", err)
+			s.v.log.Debug("an SSH session broke", "sandbox", s.v.who.sandbox, "err", err)
 			fmt.Fprintf(s.ch.Stderr(), "cay: %s\r\n", sessionError(err))
 		}
 		status = noStatus

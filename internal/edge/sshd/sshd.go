@@ -17,6 +17,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/conns"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 const (
@@ -176,10 +177,12 @@ func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, known cay.Caller, gree
 	defer c.Close()
 	defer context.AfterFunc(s.ctx, func() { c.Close() })()
 	_ = c.SetDeadline(time.Now().Add(greetWithin))
+	id := idOf(known)
+	log := s.cfg.Log.With("request", id)
 	conn, channels, requests, err := ssh.NewServerConn(c, cfg)
 	greeted()
 	if err != nil {
-		s.cfg.Log.Debug("an SSH caller was not let in", "from", c.RemoteAddr(), "err", err)
+		log.Debug("an SSH caller was not let in", "from", c.RemoteAddr(), "err", err)
 		if s.cfg.Refused != nil {
 			s.cfg.Refused()
 		}
@@ -188,11 +191,11 @@ func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, known cay.Caller, gree
 	_ = c.SetDeadline(time.Time{})
 	who := callerOf(conn.Permissions)
 	if !s.enterTeam(who.team) {
-		s.cfg.Log.Warn("a team has too many SSH connections", "team", who.team, "most", perTeam)
+		log.Warn("a team has too many SSH connections", "team", who.team, "most", perTeam)
 		return
 	}
 	defer s.leaveTeam(who.team)
-	v := newVisit(s, conn, who)
+	v := newVisit(s, conn, who, log)
 	ctx, done := s.cfg.While(s.ctx, who.team, who.apiKey)
 	defer done()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
@@ -208,15 +211,24 @@ func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, known cay.Caller, gree
 		s.review(v) // the key may have gone while its owner was greeted
 	}
 	if s.cfg.Visited != nil {
-		visitor := who.as(known, conn)
+		visitor := who.as(known, conn, id)
 		s.cfg.Visited(visitor, who.sandbox, false)
 		defer s.cfg.Visited(visitor, who.sandbox, true)
 	}
 	v.serve(channels, requests)
 }
 
+// idOf is the id of a connection: that of the request which became it, or a new
+// one.
+func idOf(known cay.Caller) string {
+	if known.From != nil && known.From.Request != "" {
+		return known.From.Request
+	}
+	return trail.NewID()
+}
+
 // as is the account as the party that asks. One that is known keeps its name.
-func (a caller) as(known cay.Caller, conn ssh.ConnMetadata) cay.Caller {
+func (a caller) as(known cay.Caller, conn ssh.ConnMetadata, id string) cay.Caller {
 	if known.Team != "" {
 		return known
 	}
@@ -225,7 +237,7 @@ func (a caller) as(known cay.Caller, conn ssh.ConnMetadata) cay.Caller {
 	if key == "" {
 		key = cay.KeyID(a.key)
 	}
-	return cay.Caller{Team: a.team, Key: key, From: &cay.Origin{Address: host, Agent: string(conn.ClientVersion())}}
+	return cay.Caller{Team: a.team, Key: key, From: &cay.Origin{Request: id, Address: host, Agent: string(conn.ClientVersion())}}
 }
 
 // Review ends the connections that were opened with keys which their teams have

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -49,6 +50,25 @@ type world struct {
 	// removeKey removes the API key that let the last client in.
 	removeKey context.CancelFunc
 	visited   chan visited
+	log       lines
+}
+
+// lines are what was logged.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // visited is what the server told of a connection.
@@ -128,6 +148,7 @@ func newWorld(t *testing.T) *world {
 			return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
 		},
 		Token: func(cay.SandboxID) string { return "" },
+		Log:   slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	must(t, err)
 	t.Cleanup(w.server.Close)
@@ -268,12 +289,16 @@ func TestVisited(t *testing.T) {
 		string(begun.who.Key) != ssh.FingerprintSHA256(w.signer.PublicKey()) {
 		t.Errorf("%+v %+v", begun, ended)
 	}
+	id := begun.who.From.Request
+	if id == "" || ended.who.From.Request != id || strings.Count(w.log.String(), " request="+id) != 2 {
+		t.Errorf("its id is %q, then %q, in %s", id, ended.who.From.Request, w.log.String())
+	}
 	if _, err := w.dial(other, ssh.PublicKeys(w.signer)); err == nil {
 		t.Error("let in to another team's sandbox")
 	}
 	if c, err := w.dial(box, ssh.Password(password)); err != nil {
 		t.Error(err)
-	} else if begun := <-w.visited; begun.who.Key != "the key" {
+	} else if begun := <-w.visited; begun.who.Key != "the key" || begun.who.From.Request == id {
 		t.Errorf("by password: %+v", begun)
 	} else {
 		c.Close()

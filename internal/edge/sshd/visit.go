@@ -2,6 +2,7 @@ package sshd
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -23,6 +24,7 @@ type visit struct {
 	server *Server
 	conn   ssh.Conn
 	who    caller
+	log    *slog.Logger    // whose lines have the connection's id
 	ctx    context.Context // done when the connection is
 	cancel context.CancelFunc
 	agent  processconnect.ProcessClient
@@ -32,8 +34,8 @@ type visit struct {
 	work     sync.WaitGroup
 }
 
-func newVisit(s *Server, conn ssh.Conn, who caller) *visit {
-	v := &visit{server: s, conn: conn, who: who, channels: make(chan struct{}, perConn)}
+func newVisit(s *Server, conn ssh.Conn, who caller, log *slog.Logger) *visit {
+	v := &visit{server: s, conn: conn, who: who, log: log, channels: make(chan struct{}, perConn)}
 	v.ctx, v.cancel = context.WithCancel(s.ctx)
 	v.web = &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -48,7 +50,7 @@ func newVisit(s *Server, conn ssh.Conn, who caller) *visit {
 
 // serve serves a visit to its end.
 func (v *visit) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
-	v.server.cfg.Log.Debug("SSH begins", "sandbox", v.who.sandbox, "team", v.who.team)
+	v.log.Debug("SSH begins", "sandbox", v.who.sandbox, "team", v.who.team)
 	v.work.Go(func() { ssh.DiscardRequests(requests) }) // nothing is forwarded from inside to outside
 	v.work.Go(v.askAlive)
 	v.work.Go(v.keep)
@@ -68,7 +70,7 @@ func (v *visit) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Reque
 	v.conn.Close()
 	v.work.Wait()
 	v.web.CloseIdleConnections()
-	v.server.cfg.Log.Debug("SSH ends", "sandbox", v.who.sandbox)
+	v.log.Debug("SSH ends", "sandbox", v.who.sandbox)
 }
 
 // askAlive ends a connection whose other side is gone without a word.
