@@ -406,4 +406,16 @@ func TestOperatorsRoutes(t *testing.T) {
 	if _, err := theirs.List(ctx); cay.KindOf(err) != cay.Unauthenticated {
 		t.Errorf("a removed key: %v", err)
 	}
+	// A restart ends no draining: its operator may have asked for it before one.
+	answers("POST", "/nodes/local", `{"status":"draining"}`, 204, "")
+	w.Stop()
+	w.Start()
+	answers("GET", "/nodes/local", "", 200, `"status":"draining"`)
+	if _, err := w.Client().Create(ctx, client.CreateOptions{Timeout: time.Hour}); cay.CodeOf(err) != cay.CodeCapacity {
+		t.Errorf("a create after a restart: %v", err)
+	}
+	answers("POST", "/nodes/local", `{"status":"ready"}`, 204, "")
+	if _, err := w.Client().Create(ctx, client.CreateOptions{Timeout: time.Hour}); err != nil {
+		t.Errorf("a create on a machine that is ready again: %v", err)
+	}
 }

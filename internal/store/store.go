@@ -21,6 +21,7 @@ import (
 // as it was before, or as asked, never between.
 type Store interface {
 	Teams
+	Nodes
 	Accounts
 	People
 	AccessTokens
@@ -46,6 +47,13 @@ type Store interface {
 	Tx(ctx context.Context, f func(tx Store) error) error
 	// Close lets go of the database. No call may follow.
 	Close() error
+}
+
+// Nodes are the machines that sandboxes run on.
+type Nodes interface {
+	// SetDraining records whether a machine is drained: it takes no new sandboxes.
+	SetDraining(ctx context.Context, node cay.NodeID, on bool) error
+	Draining(ctx context.Context, node cay.NodeID) (bool, error)
 }
 
 // Teams own everything that has a row.

@@ -130,7 +130,8 @@ type Controller struct {
 	// starting are the places that are taken for sandboxes to come, orphans the
 	// last deaths of instances that were not known.
 	starting map[*starting]struct{}
-	draining bool // no new sandboxes are taken
+	draining bool       // no new sandboxes are taken
+	drains   sync.Mutex // held by the one that changes it and its record
 	orphans  []cay.Death
 	// claimed are idempotency keys that a create is at work with; each
 	// channel is closed when it is done.
@@ -195,6 +196,10 @@ func Open(ctx context.Context, cfg Config) (*Controller, error) {
 	}
 	if c.budgets = cfg.Budgets; c.budgets == nil {
 		c.budgets = unbound{}
+	}
+	var err error
+	if c.draining, err = c.store.Draining(ctx, c.nodeID); err != nil {
+		return nil, err
 	}
 	return c, c.reconcile(ctx)
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // Load is what the sandboxes of this server's machine take of it.
@@ -34,10 +36,25 @@ func (c *Controller) Load(_ context.Context, who cay.Caller) (Load, error) {
 	return out, nil
 }
 
-// Drain has the machine take no new sandboxes, or with off take them again.
-// Those that run go on, and those that are paused resume.
-func (c *Controller) Drain(_ context.Context, who cay.Caller, off bool) error {
+// Drain has the machine take no new sandboxes, or with off take them again, also
+// after a restart. Those that run go on, and those that are paused resume.
+func (c *Controller) Drain(ctx context.Context, who cay.Caller, off bool) error {
 	if err := who.May(cay.Admin); err != nil {
+		return err
+	}
+	c.drains.Lock() // else of two calls one would win in the records, the other here
+	defer c.drains.Unlock()
+	status := "draining"
+	if off {
+		status = "ready"
+	}
+	// A client that leaves must not leave records and memory apart.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
+	defer cancel()
+	err := c.ledger.Do(ctx, who, "node.changed", string(c.nodeID), func(tx store.Store) error {
+		return tx.SetDraining(ctx, c.nodeID, !off)
+	}, "status", status)
+	if err != nil {
 		return err
 	}
 	c.mu.Lock()

@@ -24,6 +24,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 	}{
 		{"Teams", testTeams},
 		{"RemoveTeam", testRemoveTeam},
+		{"Nodes", testNodes},
 		{"People", testPeople},
 		{"Keys", testKeys},
 		{"Limits", testLimits},
