@@ -204,16 +204,21 @@ func openSub(dir, sub string) (fd int, err error) {
 	return fd, err
 }
 
-func openBeneath(dir int, path string) (int, error) {
-	for {
-		fd, err := unix.Openat2(dir, path, &unix.OpenHow{
+// lookAgain is how often a walk begins anew because a rename came in between: a
+// guest that renames for ever keeps no turn of the node.
+const lookAgain = 100
+
+func openBeneath(dir int, path string) (fd int, err error) {
+	for range lookAgain {
+		fd, err = unix.Openat2(dir, path, &unix.OpenHow{
 			Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
 			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
 		})
-		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) { // a rename came in between
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
 			return fd, err
 		}
 	}
+	return -1, err
 }
 
 // makeSub makes a directory of a volume, one part after another.
