@@ -59,8 +59,8 @@ func (s *suite) interruptedSave(t *testing.T) {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		})
 		snap, err := s.Checkpoint(t.Context(), id, dir, true)
-		if !did.Load() || err == nil && !late {
-			t.Fatalf("late %v: a killed checkpoint (%v) ended with %v", late, did.Load(), err)
+		if !did.Load() { // it may have ended before it was killed: then it is a snapshot
+			t.Fatalf("late %v: no checkpoint was killed, and it ended with %v", late, err)
 		}
 		after := s.open(t) // the next server
 		must(t, after.Adopt(t.Context(), id))
@@ -101,20 +101,32 @@ func (s *suite) brokenSave(t *testing.T) {
 		},
 		"pause": func(id cay.InstanceID, _ string) error { return s.Hold(t.Context(), id) },
 	} {
-		id := s.start(t, a)
-		death, err := s.Watch(id)
-		must(t, err)
-		s.hook.once(t, verb, func(id cay.InstanceID, pid int) { killBeside(t, id, pid) })
-		if err := save(id, t.TempDir()); err == nil {
-			t.Errorf("%s of an instance that was killed succeeded", verb)
+		const tries = 20 // on a busy machine a save is over before its instance is killed
+		refused := false
+		for try := 0; try < tries && !refused; try++ {
+			refused = s.brokenOnce(t, a, verb, save) != nil
 		}
-		if d := receive(t, death); d.Cause != cay.CauseEngine || d.Instance != id {
-			t.Errorf("%s: death %+v", verb, d)
+		if !refused {
+			t.Errorf("%s of an instance that was killed succeeded %d times", verb, tries)
 		}
-		must(t, s.Kill(t.Context(), id))
-		s.gone(t, id)
 	}
 	b.expect(t, "2", "/count")
+}
+
+// brokenOnce kills an instance while it is saved, and returns what became of the
+// save.
+func (s *suite) brokenOnce(t *testing.T, at *slot, verb string, save func(cay.InstanceID, string) error) error {
+	id := s.start(t, at)
+	death, err := s.Watch(id)
+	must(t, err)
+	s.hook.once(t, verb, func(id cay.InstanceID, pid int) { killBeside(t, id, pid) })
+	saved := save(id, t.TempDir())
+	if d := receive(t, death); d.Cause != cay.CauseEngine || d.Instance != id {
+		t.Errorf("%s: death %+v", verb, d)
+	}
+	must(t, s.Kill(t.Context(), id))
+	s.gone(t, id)
+	return saved
 }
 
 // brokenRestore kills a restore, and what a restore has made so far: nothing is
