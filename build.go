@@ -91,6 +91,10 @@ type BuildSpec struct {
 
 	// Secrets are what steps may see and no template keeps, by name.
 	Secrets map[string][]byte
+
+	// Volumes are mounted for RUN steps. Nothing on them becomes part of the
+	// template.
+	Volumes []VolumeMount
 }
 
 // BuildStep is one instruction.

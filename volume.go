@@ -47,6 +47,9 @@ type VolumeMount struct {
 	ReadOnly bool   `json:"readOnly,omitempty"`
 }
 
+// Covers reports whether a clean path is where the volume is, or below.
+func (m VolumeMount) Covers(name string) bool { return inside(name, m.Path) }
+
 // MountSpec is what a caller asks of a mount.
 type MountSpec struct {
 	Volume   string // name or id

@@ -41,6 +41,9 @@ type BuildStart struct {
 
 	// Secrets are what steps may see and no layer keeps, by name.
 	Secrets map[string][]byte `json:"caySecrets,omitempty"`
+
+	// Volumes are seen by RUN steps. What lies on them is no part of the template.
+	Volumes []VolumeMount `json:"volumeMounts,omitempty"`
 }
 
 // BuildStep is one step: COPY, RUN, ENV, WORKDIR or USER with the arguments

@@ -23,6 +23,7 @@ type buildCmd struct {
 	CPUs     int               `name:"cpus" help:"CPUs of its sandboxes."`
 	Memory   int               `placeholder:"MB" help:"Memory of its sandboxes."`
 	Secret   []string          `sep:"none" placeholder:"id=NAME,src=PATH" help:"What RUN --mount=type=secret sees and no layer keeps; env=VARIABLE in place of src for one of the environment."`
+	Volume   []string          `sep:"none" placeholder:"VOLUME[/DIR]:PATH[:ro]" help:"Volume that RUN steps see at a path; nothing on it gets into the template."`
 	NoCache  bool              `help:"Run every step, whatever is known."`
 	Start    string            `placeholder:"COMMAND" help:"What runs in its sandboxes, in place of CMD and ENTRYPOINT."`
 	Ready    string            `placeholder:"COMMAND" help:"What succeeds when that is up, in place of HEALTHCHECK."`
@@ -57,7 +58,11 @@ func (c *buildCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	b := &dockerBuild{cmd: c, app: a, api: api, files: files, secrets: secrets, boxes: map[int]*client.Sandbox{}, begun: time.Now()}
+	volumes, err := volumeMounts(c.Volume)
+	if err != nil {
+		return err
+	}
+	b := &dockerBuild{cmd: c, app: a, api: api, files: files, secrets: secrets, volumes: volumes, boxes: map[int]*client.Sandbox{}, begun: time.Now()}
 	plan, err := dockerfile.Parse(text, dockerfile.Options{Args: c.BuildArg, Target: c.Target, OnBuild: b.onBuild})
 	if err != nil {
 		return err
@@ -76,6 +81,7 @@ type dockerBuild struct {
 	api     *client.Client
 	files   *parcel.Context
 	secrets buildSecrets
+	volumes []client.VolumeMount
 	plan    dockerfile.Plan
 	stages  []client.Build          // done
 	boxes   map[int]*client.Sandbox // of stages, to copy from
@@ -133,7 +139,7 @@ func (b *dockerBuild) stage(i int) error {
 		return err
 	}
 	b.stages = append(b.stages, build)
-	start := client.BuildStart{FromImage: s.From.Image, Registry: b.registry(), Force: b.cmd.NoCache}
+	start := client.BuildStart{FromImage: s.From.Image, Registry: b.registry(), Force: b.cmd.NoCache, Volumes: b.volumes}
 	if s.From.Stage >= 0 {
 		start.FromImage, start.Registry, start.FromTemplate = "", nil, b.stages[s.From.Stage].TemplateID
 	}

@@ -39,6 +39,9 @@ type BuildStart struct {
 	ReadyCmd          *string            `json:"readyCmd,omitempty"`
 	StartCmd          *string            `json:"startCmd,omitempty"`
 	Steps             *[]BuildStep       `json:"steps,omitempty"`
+
+	// VolumeMounts Cay's own: volumes that RUN steps see, and no layer keeps.
+	VolumeMounts *[]VolumeMount `json:"volumeMounts,omitempty"`
 }
 
 // BuildStatus defines model for BuildStatus.

@@ -145,6 +145,9 @@ func (q *Queue) StartBuild(ctx context.Context, who cay.Caller, template string,
 	if q.builder == nil || q.sealer == nil {
 		return errNoBuilder()
 	}
+	if start.Volumes, err = q.volumesOf(ctx, who, start); err != nil {
+		return err
+	}
 	if err := q.enqueue(ctx, who, b, start); err != nil {
 		return err
 	}

@@ -181,6 +181,8 @@ type BuildStart struct {
 	ReadyCmd     string
 	Force        bool
 	Secrets      map[string][]byte
+	Mounts       []cay.MountSpec   `json:"-"` // volumes that the caller asks for
+	Volumes      []cay.VolumeMount // those, as they were found; no caller sets it
 }
 
 // check refuses what no build could do.

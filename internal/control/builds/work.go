@@ -276,6 +276,11 @@ func count(ctx context.Context, tx store.Store, b cay.Build, took time.Duration)
 // carryOut has the builder build, with what it begins with held. The snapshot
 // that comes of it is held until release is called.
 func (q *Queue) carryOut(ctx context.Context, b cay.Build, start BuildStart, log func(cay.BuildLog)) (out cay.BuildResult, release func(), err error) {
+	free, err := q.ledger.HoldBuildVolumes(ctx, b, start.Volumes)
+	if err != nil {
+		return out, nil, &cay.StepError{Step: "base", Err: err}
+	}
+	defer free()
 	for range buildTries {
 		spec, unpin, err := q.buildSpec(ctx, b, start)
 		if err != nil {
@@ -301,7 +306,7 @@ func (q *Queue) buildSpec(ctx context.Context, b cay.Build, s BuildStart) (spec 
 	spec = cay.BuildSpec{
 		Build: b.ID, Template: b.Template, Team: b.Team, Limits: b.Limits,
 		Steps: s.Steps, StartCmd: s.StartCmd, ReadyCmd: s.ReadyCmd, Force: s.Force, Registry: s.Registry,
-		Secrets: s.Secrets,
+		Secrets: s.Secrets, Volumes: s.Volumes,
 	}
 	if s.FromArchive != "" {
 		spec.Archive = s.FromArchive

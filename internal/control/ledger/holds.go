@@ -2,6 +2,8 @@ package ledger
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/cay-run/cay"
@@ -151,6 +153,20 @@ func (h *holds) await(ctx context.Context, key string) (release func(), err erro
 	}
 }
 
+// with lists the held keys that begin with a text, without it.
+func (h *holds) with(prefix string) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []string
+	for key := range h.held {
+		if rest, ok := strings.CutPrefix(key, prefix); ok {
+			out = append(out, rest)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 func (h *holds) has(key string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -214,21 +230,3 @@ func (l *Ledger) Remove(id cay.TemplateID, remove func() bool) bool {
 	removed, _ := l.holds.remove(string(id), remove, func() error { return nil })
 	return removed
 }
-
-// AwaitVolume holds a volume after any removal of it that is under way. After it,
-// a volume whose record is there stays until release.
-func (l *Ledger) AwaitVolume(ctx context.Context, id cay.VolumeID) (release func(), err error) {
-	release, err = l.holds.await(ctx, volumeKey(id))
-	if err != nil {
-		return nil, cay.Wrap(cay.Unavailable, err, "volume %s is being deleted", id)
-	}
-	return release, nil
-}
-
-// RemoveVolume has remove take a volume away that no work in progress holds, and
-// reports whether it was called.
-func (l *Ledger) RemoveVolume(id cay.VolumeID, remove func() error) (asked bool, err error) {
-	return l.holds.remove(volumeKey(id), func() bool { return true }, remove)
-}
-
-func volumeKey(id cay.VolumeID) string { return "volume " + string(id) }

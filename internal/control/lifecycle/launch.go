@@ -34,7 +34,7 @@ func (c *Controller) launch(ctx context.Context, who cay.Caller, l launch) (_ ca
 	s := l.sandbox
 	s.Node = c.nodeID
 	s.Key = who.Key
-	letGo, err := c.holdVolumes(ctx, s.Team, s.Volumes)
+	letGo, err := c.ledger.HoldVolumes(ctx, s.Team, s.Volumes)
 	if err != nil {
 		return cay.Sandbox{}, err
 	}

@@ -237,7 +237,7 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 			return cay.Sandbox{}, err
 		}
 	}
-	letGo, err := c.holdVolumes(ctx, s.Team, mounts)
+	letGo, err := c.ledger.HoldVolumes(ctx, s.Team, mounts)
 	if err != nil {
 		return cay.Sandbox{}, err
 	}

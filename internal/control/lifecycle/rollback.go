@@ -110,7 +110,7 @@ func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay
 	switch s.State {
 	case cay.Paused:
 	case cay.Running:
-		letGo, err := c.holdVolumes(ctx, s.Team, s.Volumes)
+		letGo, err := c.ledger.HoldVolumes(ctx, s.Team, s.Volumes)
 		if err != nil {
 			return before, err
 		}

@@ -30,19 +30,9 @@ func (c *Controller) mountsOf(ctx context.Context, who cay.Caller, asked []cay.M
 				return cay.Errorf(cay.Invalid, ".path: the snapshot mounts %s at %.100q already", has.Name, m.Path)
 			}
 		}
-		needed := cay.WriteVolumes
-		if m.ReadOnly {
-			needed = cay.ReadVolumes
-		}
-		if err := who.May(needed); err != nil {
-			return err
-		}
-		v, err := c.store.Volume(ctx, who.Team, m.Volume)
-		if cay.KindOf(err) == cay.NotFound {
-			return cay.Errorf(cay.Invalid, ".name: there is no volume %.140q", m.Volume)
-		}
+		one, err := c.ledger.FindMount(ctx, who, m)
 		if err == nil {
-			found = append(found, cay.VolumeMount{Volume: v.ID, Name: v.Name, Path: m.Path, SubPath: m.SubPath, ReadOnly: m.ReadOnly})
+			found = append(found, one)
 		}
 		return err
 	})
@@ -61,28 +51,14 @@ func (c *Controller) inherited(ctx context.Context, who cay.Caller, t cay.Templa
 	if err := who.May(cay.WriteVolumes); err != nil {
 		return nil, err
 	}
-	return saved.Volumes, c.haveVolumes(ctx, who.Team, saved.Volumes)
-}
-
-// haveVolumes refuses to start what mounts a volume that is gone.
-func (c *Controller) haveVolumes(ctx context.Context, team cay.TeamID, mounts []cay.VolumeMount) error {
-	for _, m := range mounts {
-		_, err := c.store.Volume(ctx, team, string(m.Volume))
-		if cay.KindOf(err) == cay.NotFound {
-			return cay.Errorf(cay.Conflict, "the volume %s (%s), which it mounts at %s, was deleted", m.Name, m.Volume, m.Path).WithCode(cay.CodeVolumeGone)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return saved.Volumes, c.ledger.HaveVolumes(ctx, who.Team, saved.Volumes)
 }
 
 // present are the mounts whose volumes are there.
 func (c *Controller) present(ctx context.Context, s cay.Sandbox) ([]cay.VolumeMount, error) {
 	var out []cay.VolumeMount
 	for _, m := range s.Volumes {
-		err := c.haveVolumes(ctx, s.Team, []cay.VolumeMount{m})
+		err := c.ledger.HaveVolumes(ctx, s.Team, []cay.VolumeMount{m})
 		if err != nil && cay.KindOf(err) != cay.Conflict {
 			return nil, err
 		}
@@ -91,31 +67,6 @@ func (c *Controller) present(ctx context.Context, s cay.Sandbox) ([]cay.VolumeMo
 		}
 	}
 	return out, nil
-}
-
-// holdVolumes keeps the volumes of a sandbox from being deleted until release,
-// which comes after the record that names the sandbox, and refuses to start what
-// mounts one that is gone.
-func (c *Controller) holdVolumes(ctx context.Context, team cay.TeamID, mounts []cay.VolumeMount) (release func(), err error) {
-	var held []func()
-	release = func() {
-		for _, one := range held {
-			one()
-		}
-	}
-	for _, m := range mounts {
-		one, err := c.ledger.AwaitVolume(ctx, m.Volume)
-		if err != nil {
-			release()
-			return nil, err
-		}
-		held = append(held, one)
-	}
-	if err := c.haveVolumes(ctx, team, mounts); err != nil {
-		release()
-		return nil, err
-	}
-	return release, nil
 }
 
 // lostVolumes says in a sentence which mounts a boot left out; empty for none.

@@ -113,7 +113,7 @@ func (v *Volumes) Restore(ctx context.Context, who cay.Caller, ref, name string)
 	ctx = context.WithoutCancel(ctx)
 	err = whenFree(ctx, func() error { return v.storage.Replace(ctx, s.ID, of.ID) })
 	if cay.KindOf(err) == cay.Conflict {
-		return of, inUse(of, err)
+		return of, v.inUse(of, err)
 	}
 	if err == nil && sizeMB > s.SizeMB {
 		err = v.storage.Resize(ctx, of.ID, sizeMB)

@@ -273,7 +273,7 @@ func (v *Volumes) Delete(ctx context.Context, who cay.Caller, ref string) error 
 	defer v.making.Unlock()
 	asked, err := v.ledger.RemoveVolume(one.ID, func() error { return v.delete(ctx, who, one) })
 	if !asked {
-		return inUse(one, nil)
+		return v.inUse(one, nil)
 	}
 	return err
 }
@@ -294,7 +294,7 @@ func (v *Volumes) delete(ctx context.Context, who cay.Caller, one cay.Volume) er
 	// The files first: the storage knows who reads or writes them just now.
 	err = whenFree(ctx, func() error { return v.storage.Delete(ctx, one.ID) })
 	if cay.KindOf(err) == cay.Conflict {
-		return inUse(one, err)
+		return v.inUse(one, err)
 	}
 	if err == nil {
 		err = v.store.RemoveVolume(context.WithoutCancel(ctx), one.Team, one.ID, event(who, cay.VolumeDeleted, one))
@@ -331,28 +331,49 @@ func (v *Volumes) RemoveAll(ctx context.Context, who cay.Caller) error {
 	return nil
 }
 
-func inUse(one cay.Volume, err error) error {
+func (v *Volumes) inUse(one cay.Volume, err error) error {
+	if err := v.unbuilt(one); err != nil {
+		return err
+	}
 	return cay.Wrap(cay.Conflict, err, "volume %s is in use", one.Name).WithCode(cay.CodeVolumeInUse).
 		WithHint("a sandbox that mounts it begins or ends, or work is under way with it: try again")
 }
 
-// unused refuses a volume that sandboxes mount, running or paused.
+// unused refuses a volume that sandboxes, running or paused, or builds mount.
 func (v *Volumes) unused(ctx context.Context, one cay.Volume) error {
 	boxes, err := v.store.SandboxesWith(ctx, one.ID)
-	if err != nil || len(boxes) == 0 {
+	if err != nil {
 		return err
+	}
+	if len(boxes) == 0 {
+		return v.unbuilt(one)
 	}
 	var ids []string
 	for _, b := range boxes {
 		ids = append(ids, string(b.ID))
 	}
+	return cay.Errorf(cay.Conflict, "volume %s is mounted by %s", one.Name, someOf(ids)).WithCode(cay.CodeVolumeInUse).
+		WithHint("end them first; paused ones count too")
+}
+
+// unbuilt refuses a volume that builds mount.
+func (v *Volumes) unbuilt(one cay.Volume) error {
+	ids := v.ledger.BuildsWith(one.ID)
+	if len(ids) == 0 {
+		return nil
+	}
+	return cay.Errorf(cay.Conflict, "volume %s is mounted by builds under way: %s", one.Name, someOf(ids)).WithCode(cay.CodeVolumeInUse).
+		WithHint("wait until they are done")
+}
+
+// someOf lists ids, and counts those beyond what an error can hold.
+func someOf(ids []string) string {
 	const shown = 20
 	text := strings.Join(ids[:min(len(ids), shown)], ", ")
 	if len(ids) > shown {
 		text += " and " + strconv.Itoa(len(ids)-shown) + " more"
 	}
-	return cay.Errorf(cay.Conflict, "volume %s is mounted by %s", one.Name, text).WithCode(cay.CodeVolumeInUse).
-		WithHint("end them first; paused ones count too")
+	return text
 }
 
 // discard removes files whose record is gone. What stays is removed by Sweep.

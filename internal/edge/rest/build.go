@@ -72,6 +72,7 @@ func (s *server) StartBuild(ctx context.Context, r e2b.StartBuildRequestObject) 
 		})
 	}
 	start.Secrets = value(r.Body.CaySecrets, nil)
+	start.Mounts = mountSpecs(value(r.Body.VolumeMounts, nil))
 	err := s.builds.StartBuild(ctx, callerOf(ctx), r.TemplateID, cay.BuildID(r.BuildID), start)
 	return e2b.StartBuild202Response{}, err
 }

@@ -21,9 +21,7 @@ func createSpec(body *e2b.NewSandbox, secure bool, timeout int64) (cay.CreateSpe
 		Secure:     secure,
 		Metadata:   value(body.Metadata, nil), Env: value(body.EnvVars, nil),
 	}
-	for _, m := range value(body.VolumeMounts, nil) {
-		spec.Volumes = append(spec.Volumes, cay.MountSpec{Volume: m.Name, Path: m.Path, SubPath: value(m.SubPath, ""), ReadOnly: value(m.ReadOnly, false)})
-	}
+	spec.Volumes = mountSpecs(value(body.VolumeMounts, nil))
 	if auto := body.AutoCheckpoints; auto != nil {
 		spec.Auto = autoCheckpoint(auto.EverySeconds, auto.BeforeCommands, auto.Keep, auto.Kind)
 	}

@@ -131,6 +131,14 @@ func wireInfo(v volumes.Info) cayv1.Volume {
 	return out
 }
 
+func mountSpecs(list []e2b.VolumeMount) []cay.MountSpec {
+	var out []cay.MountSpec
+	for _, m := range list {
+		out = append(out, cay.MountSpec{Volume: m.Name, Path: m.Path, SubPath: value(m.SubPath, ""), ReadOnly: value(m.ReadOnly, false)})
+	}
+	return out
+}
+
 func wireMounts(list []cay.VolumeMount) *[]e2b.VolumeMount {
 	if len(list) == 0 {
 		return nil

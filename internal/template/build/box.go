@@ -29,6 +29,7 @@ const (
 // box is a borrowed instance that a build works in.
 type box struct {
 	lease *node.Lease
+	mixed bool // it has volumes
 	http  *http.Client
 	url   string
 	rpc   processconnect.ProcessClient
@@ -37,10 +38,10 @@ type box struct {
 // enter boots an instance from a root image and returns when its agent has its
 // settings and all ports that the setup names are up. Nothing is left of it
 // after an error.
-func (r *run) enter(ctx context.Context, image, name string, setup cay.Setup, limits cay.Limits) (*box, error) {
+func (r *run) enter(ctx context.Context, image, name string, setup cay.Setup, limits cay.Limits, volumes []cay.VolumeMount) (*box, error) {
 	lease, err := r.cfg.Node.Borrow(ctx, node.BootSpec{
 		Root: image, Digest: name, Args: setup.Args, Boot: setup.Boot(),
-		Team: r.spec.Team, Limits: limits, Network: cay.DefaultNetwork(),
+		Team: r.spec.Team, Limits: limits, Network: cay.DefaultNetwork(), Volumes: volumes,
 	})
 	if err != nil {
 		return nil, err
@@ -51,7 +52,7 @@ func (r *run) enter(ctx context.Context, image, name string, setup cay.Setup, li
 			return nil, err
 		}
 	}
-	x := &box{lease: lease, http: &http.Client{Transport: &http.Transport{
+	x := &box{lease: lease, mixed: len(volumes) > 0, http: &http.Client{Transport: &http.Transport{
 		DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, DisableCompression: true,
 	}}}
 	x.url = "http://" + net.JoinHostPort(lease.Addr().String(), strconv.Itoa(guest.AgentPort))

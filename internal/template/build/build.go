@@ -151,6 +151,7 @@ type run struct {
 	below string // digest of the layer that the base has over it; empty for none
 	from  string // what the base is called, for people
 	keys  []string
+	fresh int // the first step that runs whatever is known, and all after it
 	state state
 	box   *box         // booted at the first step that runs
 	base  string       // digest of the layer that box was booted from
@@ -254,6 +255,7 @@ func (r *run) begin(ctx context.Context) error {
 		key = stepKey(key, s)
 		r.keys = append(r.keys, key)
 	}
+	r.fresh = r.firstWithVolumes()
 	return nil
 }
 
@@ -310,8 +312,8 @@ func standsIn(ref string) bool {
 // known finds the deepest step whose layer is there, and returns how many
 // need not run.
 func (r *run) known() int {
-	first := len(r.spec.Steps)
-	for i, s := range r.spec.Steps {
+	first := r.fresh
+	for i, s := range r.spec.Steps[:first] {
 		if s.Force || r.spec.Force {
 			first = i
 			break
@@ -370,15 +372,16 @@ func describe(s cay.BuildStep) string {
 
 // step runs one step and keeps what it changed.
 func (r *run) step(ctx context.Context, i int, s cay.BuildStep) error {
+	r.leaveUnfit(s)
 	done, err := r.onHost(ctx, s)
 	if done && err == nil {
-		err = r.layers.Remember(r.keys[i], r.state)
+		err = r.remember(i)
 	}
 	if done || err != nil {
 		return err
 	}
 	if r.box == nil {
-		if err := r.boot(ctx); err != nil {
+		if err := r.boot(ctx, r.volumesOf(s)); err != nil {
 			return err
 		}
 	}
@@ -390,7 +393,7 @@ func (r *run) step(ctx context.Context, i int, s cay.BuildStep) error {
 		err = r.keep(ctx, strconv.Itoa(i+1))
 	}
 	if err == nil {
-		return r.layers.Remember(r.keys[i], r.state)
+		return r.remember(i)
 	}
 	if late := overtime(ctx, err); late != nil {
 		return late
@@ -411,7 +414,7 @@ func overtime(ctx context.Context, err error) error {
 }
 
 // boot starts the sandbox that steps run in, from the base and what is known.
-func (r *run) boot(ctx context.Context) error {
+func (r *run) boot(ctx context.Context, volumes []cay.VolumeMount) error {
 	image, err := r.cfg.Snapshots.Image(r.root)
 	if err != nil {
 		return err
@@ -429,7 +432,7 @@ func (r *run) boot(ctx context.Context) error {
 	limits.CPUs, limits.MemoryMB = max(limits.CPUs, 2), max(limits.MemoryMB, 1024)
 	setup := r.spec.Setup
 	setup.Ports, setup.Args = nil, setup.Args[:min(1, len(setup.Args))] // the agent alone
-	r.box, err = r.enter(ctx, image, name, setup, limits)
+	r.box, err = r.enter(ctx, image, name, setup, limits, volumes)
 	return err
 }
 

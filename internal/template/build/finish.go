@@ -229,7 +229,7 @@ func keepTmp(tree *erofs.Tree) error {
 func (r *run) snapshot(ctx context.Context, root rootImage, setup cay.Setup) (s cay.Snapshot, err error) {
 	defer func() { err = errors.Join(err, root.kept()) }() // nothing of this build goes on after it
 	r.say(finalizeStep, "[finalize] booting")
-	x, err := r.enter(ctx, root.file, root.digest, setup, r.spec.Limits)
+	x, err := r.enter(ctx, root.file, root.digest, setup, r.spec.Limits, nil)
 	if err != nil {
 		return s, err
 	}

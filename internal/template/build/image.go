@@ -100,7 +100,7 @@ func (r *run) provision(ctx context.Context, images *oci.Store, img oci.Image, f
 	name := digest("raw 1", img.Digest, image.FilesDigest(files))
 	inside := setup
 	inside.User, inside.Dir = "root", "/" // there is no other yet
-	x, err := r.enter(ctx, raw, name, inside, cay.Limits{CPUs: 2, MemoryMB: 1024, DiskMB: r.spec.Limits.DiskMB})
+	x, err := r.enter(ctx, raw, name, inside, cay.Limits{CPUs: 2, MemoryMB: 1024, DiskMB: r.spec.Limits.DiskMB}, nil)
 	if err != nil {
 		return "", err
 	}

@@ -60,8 +60,9 @@ func (r *run) trust(ctx context.Context) error {
 
 func (r *run) runTrust(ctx context.Context) error {
 	r.say(finalizeStep, "[finalize] trusting the certificates that steps added")
+	r.leaveUnfit(cay.BuildStep{}) // a volume may lie over what it writes
 	if r.box == nil {
-		if err := r.boot(ctx); err != nil {
+		if err := r.boot(ctx, nil); err != nil {
 			return err
 		}
 	}
