@@ -20,6 +20,16 @@ type files struct {
 	mu   sync.Mutex
 	size map[cay.VolumeID]int
 	full error // of what is made
+
+	// made and resized, where they are not nil, are called with what was done.
+	made, resized func(id cay.VolumeID) error
+}
+
+func told(f func(cay.VolumeID) error, id cay.VolumeID) error {
+	if f == nil {
+		return nil
+	}
+	return f(id)
 }
 
 func (f *files) has(id cay.VolumeID) error {
@@ -39,19 +49,28 @@ func (f *files) Create(_ context.Context, id cay.VolumeID, sizeMB int) error {
 }
 
 func (f *files) Clone(ctx context.Context, from, id cay.VolumeID) error {
-	return f.Create(ctx, id, f.size[from])
+	f.mu.Lock()
+	size := f.size[from]
+	f.mu.Unlock()
+	if err := f.Create(ctx, id, size); err != nil {
+		return err
+	}
+	return told(f.made, id)
 }
 
 func (f *files) Replace(context.Context, cay.VolumeID, cay.VolumeID) error { return nil }
 
 func (f *files) Resize(_ context.Context, id cay.VolumeID, sizeMB int) error {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := f.has(id); err != nil {
+	err := f.has(id)
+	if err == nil {
+		f.size[id] = sizeMB
+	}
+	f.mu.Unlock()
+	if err != nil {
 		return err
 	}
-	f.size[id] = sizeMB
-	return nil
+	return told(f.resized, id)
 }
 
 func (f *files) Delete(_ context.Context, id cay.VolumeID) error {
@@ -486,6 +505,111 @@ func TestVolumesAreLimited(t *testing.T) {
 	for _, bad := range []string{"", "a/b", "..", "ü", strings.Repeat("x", 129), string(cay.NewVolumeID()), "a", "x y"} {
 		if _, err := w.c.Vols.Create(t.Context(), w.who(), bad, 16); cay.StatusOf(err) != 400 {
 			t.Errorf("the name %q: %v", bad, err)
+		}
+	}
+}
+
+// What a volume is about to grow by counts before its record says so, and one
+// volume changes in one way at a time: callers at once get no more than a team may
+// have.
+func TestVolumesThatGrowAtOnce(t *testing.T) {
+	w := withVolumes(t)
+	w.limit(cay.LimitVolumeMB, 300)
+	a, b := w.volume("a"), w.volume("b")
+	resize := func(v cay.Volume, sizeMB int) error {
+		_, err := w.c.Vols.Resize(t.Context(), w.who(), string(v.ID), sizeMB)
+		return err
+	}
+	grows, goOn := make(chan struct{}), make(chan error)
+	w.files.resized = func(cay.VolumeID) error {
+		close(grows)
+		return <-goOn
+	}
+	for _, failed := range []error{cay.Errorf(cay.NoSpace, "the disk is full"), nil} {
+		grows = make(chan struct{})
+		ended := make(chan error, 1)
+		go func() { ended <- resize(a, 200) }()
+		<-grows
+		if err := resize(b, 101); cay.CodeOf(err) != cay.CodeTeamLimit {
+			t.Errorf("another grows: %v", err)
+		}
+		if _, err := w.c.Vols.Create(t.Context(), w.who(), "c", 16); cay.CodeOf(err) != cay.CodeTeamLimit {
+			t.Errorf("another is made: %v", err)
+		}
+		if _, err := w.c.Vols.Snapshot(t.Context(), w.who(), "b", ""); cay.CodeOf(err) != cay.CodeTeamLimit {
+			t.Errorf("a snapshot: %v", err)
+		}
+		if err := resize(a, 150); cay.CodeOf(err) != cay.CodeVolumeInUse {
+			t.Errorf("the same grows: %v", err)
+		}
+		goOn <- failed
+		if err := <-ended; cay.KindOf(err) != cay.KindOf(failed) {
+			t.Errorf("it ended with %v, and not with %v", err, failed)
+		}
+	}
+	w.files.resized = nil
+	if err := resize(b, 101); cay.CodeOf(err) != cay.CodeTeamLimit {
+		t.Errorf("beyond what is recorded: %v", err)
+	}
+	if err := w.c.Vols.Delete(t.Context(), w.who(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := resize(b, 300); err != nil {
+		t.Errorf("with the room of what is deleted: %v", err)
+	}
+}
+
+// A copy that takes long holds up no other team, nor its own; what it is made of
+// stays, and so do its files, which have no record yet.
+func TestSlowCopiesHoldNothingUp(t *testing.T) {
+	w := withVolumes(t)
+	other := cay.Team{ID: cay.NewTeamID(), Name: "other", CreatedAt: time.Now()}
+	if err := w.store.AddTeam(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	from := w.volume("from")
+	w.volume("spare")
+	for _, copying := range []func(name string) error{
+		func(name string) error {
+			_, err := w.c.Vols.Clone(t.Context(), w.who(), "from", "", name)
+			return err
+		},
+		func(name string) error {
+			_, err := w.c.Vols.Snapshot(t.Context(), w.who(), "from", name)
+			return err
+		},
+	} {
+		copies, goOn, ended := make(chan cay.VolumeID, 1), make(chan struct{}), make(chan error, 1)
+		w.files.made = func(id cay.VolumeID) error {
+			copies <- id
+			<-goOn
+			return nil
+		}
+		go func() { ended <- copying("copy") }()
+		id := <-copies
+		if err := w.c.Vols.Delete(t.Context(), w.who(), "from"); cay.CodeOf(err) != cay.CodeVolumeInUse {
+			t.Errorf("its source is deleted: %v", err)
+		}
+		left, err := w.c.Vols.Sweep(t.Context(), false)
+		if err != nil || len(left) != 0 {
+			t.Errorf("swept: %+v, %v", left, err)
+		}
+		for _, team := range []cay.TeamID{other.ID, from.Team} {
+			who := cay.ForTeam(team)
+			_, err := w.c.Vols.Create(t.Context(), who, "meanwhile", 16)
+			if err == nil {
+				err = w.c.Vols.Delete(t.Context(), who, "meanwhile")
+			}
+			if err != nil {
+				t.Errorf("meanwhile: %v", err)
+			}
+		}
+		close(goOn)
+		if err := <-ended; err != nil {
+			t.Errorf("it ended with %v", err)
+		}
+		if _, err := w.files.Usage(t.Context(), id); err != nil {
+			t.Errorf("its files: %v", err)
 		}
 	}
 }

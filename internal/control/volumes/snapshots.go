@@ -35,6 +35,11 @@ func (v *Volumes) Snapshot(ctx context.Context, who cay.Caller, ref, name string
 	if err := v.admit(ctx, v.store, who.Team, 1, s.SizeMB); err != nil {
 		return s, err
 	}
+	release, err := v.hold(ctx, from)
+	if err != nil {
+		return s, err
+	}
+	defer release()
 	files := func() error { return v.storage.Clone(ctx, from.ID, s.ID) }
 	return s, v.recorded(ctx, who.Team, s.ID, files, func(tx store.Store) error {
 		if err := v.admit(ctx, tx, who.Team, 1, s.SizeMB); err != nil {
@@ -97,7 +102,12 @@ func (v *Volumes) Restore(ctx context.Context, who cay.Caller, ref, name string)
 	if err := v.may(who, cay.WriteVolumes); err != nil {
 		return cay.Volume{}, err
 	}
-	of, s, err := v.snapshot(ctx, who, ref, name)
+	of, done, err := v.change(ctx, who, ref)
+	if err != nil {
+		return of, err
+	}
+	defer done()
+	s, err := v.store.VolumeSnapshot(ctx, who.Team, of.ID, name)
 	if err != nil {
 		return of, err
 	}
@@ -105,9 +115,11 @@ func (v *Volumes) Restore(ctx context.Context, who cay.Caller, ref, name string)
 		return of, err
 	}
 	sizeMB := max(of.SizeMB, s.SizeMB)
-	if err := v.admit(ctx, v.store, who.Team, 0, sizeMB-of.SizeMB); err != nil {
+	grown, err := v.grow(ctx, of, sizeMB)
+	if err != nil {
 		return of, err
 	}
+	defer grown()
 	// One whose client has left is finished all the same: a volume has the size
 	// of its record.
 	ctx = context.WithoutCancel(ctx)
@@ -121,5 +133,5 @@ func (v *Volumes) Restore(ctx context.Context, who cay.Caller, ref, name string)
 	if err != nil {
 		return of, err
 	}
-	return v.sized(ctx, who, of, sizeMB, cay.VolumeRestored, "snapshot", s.Name)
+	return v.sized(ctx, who, of, sizeMB, grown, cay.VolumeRestored, "snapshot", s.Name)
 }

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -49,9 +48,9 @@ type Volumes struct {
 	storage Storage
 	log     *slog.Logger
 
-	// making is held by each that makes files before their record, so that Sweep
-	// does not take them for leftovers.
-	making sync.RWMutex
+	// work is what is under way. Nothing waits for it: it lasts as long as files
+	// are copied, and is of any team.
+	work work
 }
 
 // New returns the use cases of a server.
@@ -103,6 +102,11 @@ func (v *Volumes) Clone(ctx context.Context, who cay.Caller, ref, snapshot, name
 	if err := v.checkNew(ctx, out); err != nil {
 		return out, err
 	}
+	release, err := v.hold(ctx, from)
+	if err != nil {
+		return out, err
+	}
+	defer release()
 	return out, v.add(ctx, who, out, func() error { return v.storage.Clone(ctx, files, out.ID) }, "from", string(files))
 }
 
@@ -141,8 +145,7 @@ func (v *Volumes) add(ctx context.Context, who cay.Caller, one cay.Volume, files
 
 // recorded makes files, then records them; files without a record are removed.
 func (v *Volumes) recorded(ctx context.Context, team cay.TeamID, id cay.VolumeID, files func() error, record func(store.Store) error) error {
-	v.making.RLock()
-	defer v.making.RUnlock()
+	defer v.work.make(id)()
 	if err := files(); err != nil {
 		return err
 	}
@@ -165,7 +168,7 @@ func (v *Volumes) admit(ctx context.Context, tx store.Store, team cay.TeamID, mo
 	if err != nil {
 		return err
 	}
-	sizeMB := int64(moreMB)
+	sizeMB := int64(moreMB) + v.work.growing(team)
 	for _, one := range all {
 		sizeMB += int64(one.SizeMB)
 	}
@@ -231,28 +234,39 @@ func (v *Volumes) Resize(ctx context.Context, who cay.Caller, ref string, sizeMB
 	if err := v.may(who, cay.WriteVolumes); err != nil {
 		return cay.Volume{}, err
 	}
-	one, err := v.find(ctx, who, ref)
-	if err != nil || sizeMB == one.SizeMB {
-		return one, err
-	}
 	if err := cay.CheckVolumeSize(sizeMB); err != nil {
+		return cay.Volume{}, err
+	}
+	one, done, err := v.change(ctx, who, ref)
+	if err != nil {
 		return one, err
 	}
-	if sizeMB > one.SizeMB {
-		if err := v.admit(ctx, v.store, one.Team, 0, sizeMB-one.SizeMB); err != nil {
-			return one, err
-		}
+	defer done()
+	if sizeMB == one.SizeMB {
+		return one, nil
 	}
+	grown, err := v.grow(ctx, one, sizeMB)
+	if err != nil {
+		return one, err
+	}
+	defer grown()
 	if err := v.storage.Resize(ctx, one.ID, sizeMB); err != nil {
 		return one, err
 	}
-	return v.sized(ctx, who, one, sizeMB, cay.VolumeResized, "before", strconv.Itoa(one.SizeMB))
+	return v.sized(ctx, who, one, sizeMB, grown, cay.VolumeResized, "before", strconv.Itoa(one.SizeMB))
 }
 
 // sized records a volume's size, which it has already, with what happened.
-func (v *Volumes) sized(ctx context.Context, who cay.Caller, one cay.Volume, sizeMB int, what cay.EventType, data ...string) (cay.Volume, error) {
+func (v *Volumes) sized(ctx context.Context, who cay.Caller, one cay.Volume, sizeMB int, grown func(), what cay.EventType, data ...string) (cay.Volume, error) {
 	one.SizeMB = sizeMB
-	err := v.store.UpdateVolume(ctx, one, event(who, what, one, append([]string{"sizeMB", strconv.Itoa(sizeMB)}, data...)...))
+	told := event(who, what, one, append([]string{"sizeMB", strconv.Itoa(sizeMB)}, data...)...)
+	err := v.store.Tx(ctx, func(tx store.Store) error {
+		err := tx.UpdateVolume(ctx, one, told)
+		if err == nil {
+			grown() // the record has it, and the next transaction sees that
+		}
+		return err
+	})
 	if err == nil {
 		one.Version++
 		v.ledger.Wake(one.Team)
@@ -269,8 +283,6 @@ func (v *Volumes) Delete(ctx context.Context, who cay.Caller, ref string) error 
 	if err != nil {
 		return err
 	}
-	v.making.Lock() // no snapshot is taken of it meanwhile
-	defer v.making.Unlock()
 	asked, err := v.ledger.RemoveVolume(one.ID, func() error { return v.delete(ctx, who, one) })
 	if !asked {
 		return v.inUse(one, nil)
@@ -451,18 +463,18 @@ func (v *Volumes) Sweep(ctx context.Context, dry bool) (out []cay.Garbage, err e
 	if v.storage == nil {
 		return nil, nil
 	}
-	v.making.Lock()
-	defer v.making.Unlock()
-	owners, err := v.owners(ctx)
-	if err != nil {
-		return nil, err
-	}
+	// In this order: what is there and no longer made has its record, or none.
 	there, err := v.storage.List(ctx)
 	if err != nil {
 		return nil, err
 	}
+	making := v.work.made()
+	owners, err := v.owners(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for _, id := range there {
-		if _, known := owners[id]; known {
+		if _, known := owners[id]; known || making[id] {
 			continue
 		}
 		g := cay.Garbage{Kind: "volume", Name: string(id)}
