@@ -260,7 +260,7 @@ func requestCodes() []CodeInfo {
 			Meaning: "The team has all that it may have at once; waiting does not change that.",
 			Cure:    "End, pause or remove some, or have the limit raised."},
 		{Code: CodeVolumeInUse, Kind: Conflict,
-			Meaning: "The volume cannot be deleted: sandboxes that run or are paused mount it, or work is under way with it; the message names them.",
+			Meaning: "The volume cannot be deleted, restored or resized: sandboxes that run or are paused mount it, and the message names them, or work is under way with it.",
 			Cure:    "End those sandboxes first."},
 		{Code: CodeVolumeGone, Kind: Conflict,
 			Meaning: "A sandbox, a checkpoint or a snapshot mounts a volume that was deleted; the message names it.",

@@ -156,7 +156,8 @@ func (a *app) report(err error) int {
 	return 1
 }
 
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+// oneLine makes text from elsewhere one line that is safe to print.
+func oneLine(s string) string { return clean(strings.Join(strings.Fields(s), " ")) }
 
 // getenv looks a variable up.
 func (a *app) getenv(name string) string {

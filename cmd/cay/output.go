@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -45,7 +46,14 @@ type table struct {
 	rows   [][]string
 }
 
-func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+// add adds a row, whose texts may be from elsewhere.
+func (t *table) add(cells ...string) {
+	row := make([]string, len(cells))
+	for i, cell := range cells {
+		row[i] = clean(cell)
+	}
+	t.rows = append(t.rows, row)
+}
 
 const (
 	gap     = "  "
@@ -95,10 +103,11 @@ func fit(s string, n int) string {
 	return s + strings.Repeat(" ", n-have)
 }
 
-// clean makes text from elsewhere safe to print: no control characters.
+// clean makes text from elsewhere safe to print: it has no control characters,
+// ends no line, and has nothing beside it read in another order.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+		if unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp) {
 			return '?'
 		}
 		return r

@@ -1,14 +1,22 @@
 package oidc_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth/oidc"
@@ -68,6 +76,116 @@ func TestVerify(t *testing.T) {
 		if err == nil && claims.Subject != "somebody" {
 			t.Errorf("%s: %+v", name, claims)
 		}
+	}
+}
+
+// Nothing in a token's header says which key it is checked with, but the name of
+// one that the provider has published.
+func TestKeysThatTokensName(t *testing.T) {
+	idp := oidctest.New(t)
+	var asked atomic.Int32
+	evil := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	t.Cleanup(evil.Close)
+	p := oidc.New(idp.URL, nil)
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sign := func(kid string, options *jose.SignerOptions) string {
+		t.Helper()
+		key := jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: private, KeyID: kid}}
+		signer, err := jose.NewSigner(key, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, err := jwt.Signed(signer).Claims(idp.Claims("cay", nil)).Serialize()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	with := func(name jose.HeaderKey, value any) *jose.SignerOptions {
+		return (&jose.SignerOptions{}).WithHeader(name, value)
+	}
+	for name, token := range map[string]string{
+		"a key that is not published":     sign("new", nil),
+		"a key with the name of another":  sign(idp.KeyID(), nil),
+		"no name":                         sign("", nil),
+		"a path":                          sign("../../../../dev/null", nil),
+		"a query":                         sign("x' OR 1=1 --", nil),
+		"a zero byte":                     sign("\x00", nil),
+		"the token's own key":             sign("own", &jose.SignerOptions{EmbedJWK: true}),
+		"keys elsewhere":                  sign(idp.KeyID(), with("jku", evil.URL+"/keys")),
+		"a certificate elsewhere":         sign(idp.KeyID(), with("x5u", evil.URL+"/cert")),
+		"a critical header, not known":    sign(idp.KeyID(), with("crit", []string{"cay"})),
+		"keys elsewhere, of another name": sign("other", with("jku", evil.URL+"/keys")),
+	} {
+		if _, err := p.Verify(t.Context(), token, "cay"); code(t, err) != cay.CodeTokenSignature {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("an address of a token was asked %d times", n)
+	}
+	if _, err := p.Verify(t.Context(), idp.Sign(idp.Claims("cay", nil)), "cay"); err != nil {
+		t.Errorf("a good one: %v", err)
+	}
+}
+
+// The names of issuers and audiences are compared as they are written.
+func TestNamesAreExact(t *testing.T) {
+	idp := oidctest.New(t)
+	p := oidc.New(idp.URL, nil)
+	for name, claims := range map[string]map[string]any{
+		"a slash behind":    {"iss": idp.URL + "/"},
+		"capitals":          {"iss": strings.ToUpper(idp.URL)},
+		"a list of issuers": {"iss": []string{idp.URL}},
+		"none":              {"iss": ""},
+		"of another scheme": {"iss": strings.Replace(idp.URL, "http:", "https:", 1)},
+	} {
+		if _, err := p.Verify(t.Context(), idp.Sign(idp.Claims("cay", claims)), "cay"); code(t, err) != cay.CodeTokenSignature {
+			t.Errorf("issuer, %s: %v", name, err)
+		}
+	}
+	for name, audience := range map[string]any{
+		"none": []string{}, "others": []string{"a", "b"}, "a part": "ca", "capitals": "CAY", "a space": "cay ", "a pattern": "*", "empty": "",
+		"all in one": "x cay", "a list in a text": `["cay"]`,
+	} {
+		if _, err := p.Verify(t.Context(), idp.Sign(idp.Claims("", map[string]any{"aud": audience})), "cay"); code(t, err) != cay.CodeTokenAudience {
+			t.Errorf("audience, %s: %v", name, err)
+		}
+	}
+	if _, err := p.Verify(t.Context(), idp.Sign(idp.Claims("", map[string]any{"aud": "cay"})), ""); code(t, err) != cay.CodeTokenAudience {
+		t.Errorf("for no audience: %v", err)
+	}
+}
+
+// A provider that answers without end is away.
+func TestEndlessAnswers(t *testing.T) {
+	var srv *httptest.Server
+	var sent atomic.Int64
+	srv = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/keys" {
+			_ = json.NewEncoder(w).Encode(map[string]any{
+				"issuer": srv.URL, "authorization_endpoint": srv.URL, "token_endpoint": srv.URL, "jwks_uri": srv.URL + "/keys",
+				"id_token_signing_alg_values_supported": []string{"ES256"},
+			})
+			return
+		}
+		_, _ = io.WriteString(w, `{"keys": [`)
+		for block := strings.Repeat(" ", 64<<10); ; {
+			n, err := io.WriteString(w, block)
+			if sent.Add(int64(n)); err != nil {
+				return
+			}
+		}
+	}))
+	t.Cleanup(srv.Close)
+	idp := oidctest.New(t)
+	p := oidc.New(srv.URL, nil)
+	_, err := p.Verify(t.Context(), idp.Sign(idp.Claims("cay", map[string]any{"iss": srv.URL})), "cay")
+	if code(t, err) != cay.CodeProviderDown {
+		t.Errorf("after %d bytes: %v", sent.Load(), err)
 	}
 }
 
