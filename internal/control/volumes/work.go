@@ -83,15 +83,11 @@ func (w *work) grow(team cay.TeamID, byMB int64) (done func()) {
 
 // hold keeps a volume, which was found, from being deleted until release is called.
 func (v *Volumes) hold(ctx context.Context, one cay.Volume) (release func(), err error) {
-	release, err = v.ledger.AwaitVolume(ctx, one.ID)
-	if err != nil {
-		return nil, err
+	release, err = v.ledger.HoldVolumes(ctx, one.Team, []cay.VolumeMount{{Volume: one.ID, Name: one.Name}})
+	if cay.CodeOf(err) == cay.CodeVolumeGone { // it mounts nothing
+		_, err = v.store.Volume(ctx, one.Team, string(one.ID))
 	}
-	if _, err := v.store.Volume(ctx, one.Team, string(one.ID)); err != nil {
-		release()
-		return nil, err
-	}
-	return release, nil
+	return release, err
 }
 
 // change finds a volume, and has it change in no other way until done is called:
@@ -102,7 +98,7 @@ func (v *Volumes) change(ctx context.Context, who cay.Caller, ref string) (one c
 		return one, nil, err
 	}
 	if done = v.work.change(one.ID); done == nil {
-		return one, nil, inUse(one, nil)
+		return one, nil, v.inUse(one, nil)
 	}
 	if one, err = v.find(ctx, who, string(one.ID)); err != nil {
 		done()
