@@ -234,9 +234,6 @@ func (v *Volumes) Resize(ctx context.Context, who cay.Caller, ref string, sizeMB
 	if err := v.may(who, cay.WriteVolumes); err != nil {
 		return cay.Volume{}, err
 	}
-	if err := cay.CheckVolumeSize(sizeMB); err != nil {
-		return cay.Volume{}, err
-	}
 	one, done, err := v.change(ctx, who, ref)
 	if err != nil {
 		return one, err
@@ -244,6 +241,9 @@ func (v *Volumes) Resize(ctx context.Context, who cay.Caller, ref string, sizeMB
 	defer done()
 	if sizeMB == one.SizeMB {
 		return one, nil
+	}
+	if err := cay.CheckVolumeSize(sizeMB); err != nil {
+		return one, err
 	}
 	grown, err := v.grow(ctx, one, sizeMB)
 	if err != nil {
