@@ -7,8 +7,8 @@ import (
 	"unicode"
 )
 
-// What others have named cannot move the cursor of a terminal, begin a line of
-// its own, or have what stands beside it read in another order.
+// A name that another has chosen cannot move the cursor of a terminal, begin a
+// line of its own, or have what stands beside it read in another order.
 func TestHostileNames(t *testing.T) {
 	const hostile = "a\x1b[2J\x1b]0;owned\x07\r\nb\u202eterces\u2066\u200f\u2028c\u009b31md\xff"
 	quoted, err := json.Marshal(hostile)

@@ -509,9 +509,8 @@ func TestVolumesAreLimited(t *testing.T) {
 	}
 }
 
-// What a volume is about to grow by counts before its record says so, and one
-// volume changes in one way at a time: callers at once get no more than a team may
-// have.
+// A size counts before the record of the volume that grows has it, and one volume
+// changes in one way at a time: callers at once get no more than a team may have.
 func TestVolumesThatGrowAtOnce(t *testing.T) {
 	w := withVolumes(t)
 	w.limit(cay.LimitVolumeMB, 300)
