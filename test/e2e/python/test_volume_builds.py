@@ -50,7 +50,7 @@ def test_what_lies_on_a_volume_is_no_part_of_the_template(server, name, volume, 
     mounts = ["--volume", f"{volume.name}:/mnt/data", "--volume", f"{volume.name}/sub:/new/dir", "--volume", f"{volume.name}:/srv/fixed:ro"]
     for turn in "first", "second":
         volume.write_file("/in", turn)
-        done = server.cay("template", "build", str(tmp_path), "-t", name, *mounts)
+        done = server.cay("template", "build", str(tmp_path), "-t", name, *mounts, timeout=600)
         assert not [line for line in done.stderr.splitlines() if "CACHED" in line and "RUN" in line], done.stderr
         assert turn == "first" or "COPY" in "".join(line for line in done.stderr.splitlines() if "CACHED" in line), done.stderr
         box = e2b.Sandbox.create(name, timeout=300)
