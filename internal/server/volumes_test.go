@@ -3,6 +3,7 @@ package server_test
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -105,6 +106,63 @@ func TestVolumesFilledAndExported(t *testing.T) {
 	}
 	if _, err := api.ExportVolume(ctx, "data", "/none"); cay.KindOf(err) != cay.NotFound {
 		t.Errorf("what is not there: %v", err)
+	}
+}
+
+// Archives that one team sends without end take its own turns, and each comes
+// back.
+func TestEndlessArchivesForVolumes(t *testing.T) {
+	w := servertest.Start(t)
+	api := w.Client()
+	v, err := api.CreateVolume(t.Context(), client.NewVolume{Name: "data", SizeMB: 64})
+	noError(t, err)
+	const most = 16
+	ended := make(chan error, most)
+	var bodies []*io.PipeWriter
+	for n := range most {
+		r, body := io.Pipe()
+		bodies = append(bodies, body)
+		t.Cleanup(func() { body.Close() })
+		go func() {
+			_, err := api.FillVolume(t.Context(), "data", fmt.Sprint("/", n), r, client.FillOptions{})
+			ended <- err
+		}()
+		text, err := io.ReadAll(tarred(t, plain("f", "text"), plain("g", "text")))
+		noError(t, err)
+		_, err = body.Write(text[:1536]) // all of f, and the header of g
+		noError(t, err)
+	}
+	files := filepath.Join(w.Config.Data, "volumes", v.ID, "root")
+	for n, until := 0, time.Now().Add(time.Minute); n < most; {
+		if _, err := os.Stat(filepath.Join(files, fmt.Sprint(n), "f")); err == nil {
+			n++
+		} else if time.Now().After(until) {
+			t.Fatalf("archive %d does not come: %v", n, err)
+		} else {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	for _, method := range []string{"PUT", "GET"} {
+		if status, text := call(t, w, w.Key, method, "/cay/v1/volumes/data/tree?path=/", ""); status != 429 {
+			t.Errorf("%s beyond them: %d %s", method, status, text)
+		}
+	}
+	for _, body := range bodies {
+		body.CloseWithError(io.ErrUnexpectedEOF)
+	}
+	for range bodies {
+		if err := <-ended; err == nil {
+			t.Error("a part of an archive is taken for the whole")
+		}
+	}
+	for until := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) { // the server sees the end a moment later
+		status, text := call(t, w, w.Key, "GET", "/cay/v1/volumes/data/tree?path=/", "")
+		if status == 200 {
+			break
+		}
+		if time.Now().After(until) {
+			t.Fatalf("afterwards: %d %s", status, text)
+		}
 	}
 }
 

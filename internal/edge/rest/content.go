@@ -28,6 +28,16 @@ const (
 	maxContent     = 256
 	maxContentTeam = 64
 
+	// maxLists and maxListsTeam bound how many of them list directories, which is
+	// done in memory.
+	maxLists     = 32
+	maxListsTeam = 8
+
+	// maxTrees and maxTreesTeam bound how many archives fill volumes and come of
+	// them at once.
+	maxTrees     = 64
+	maxTreesTeam = 16
+
 	maxMeta = 64 << 10 // bytes of a body that is no content
 
 	// maxIgnored is how much is read of content that is refused: a client that is
@@ -65,8 +75,12 @@ type contentCall func(files VolumeFiles, w http.ResponseWriter, r *http.Request)
 
 // mountContent adds the routes.
 func (s *server) mountContent(root chi.Router, content Content) {
-	turns := &turns{teams: map[cay.TeamID]int{}}
+	all, lists := newTurns(maxContent, maxContentTeam), newTurns(maxLists, maxListsTeam)
 	route := func(method, path string, call contentCall) {
+		turns := []*turns{all}
+		if method == http.MethodGet && path == "/dir" {
+			turns = append(turns, lists)
+		}
 		open := func(w http.ResponseWriter, r *http.Request) {
 			allowOrigins(w)
 			err := s.contentOf(content, turns, call, w, r)
@@ -106,7 +120,7 @@ func allowOrigins(w http.ResponseWriter) {
 }
 
 // contentOf checks the token, takes a turn, and calls.
-func (s *server) contentOf(content Content, turns *turns, call contentCall, w http.ResponseWriter, r *http.Request) error {
+func (s *server) contentOf(content Content, turns []*turns, call contentCall, w http.ResponseWriter, r *http.Request) error {
 	id := cay.VolumeID(strings.ToLower(chi.URLParam(r, "volumeID")))
 	token := ""
 	if scheme, text, _ := strings.Cut(r.Header.Get("Authorization"), " "); strings.EqualFold(scheme, "bearer") {
@@ -123,10 +137,12 @@ func (s *server) contentOf(content Content, turns *turns, call contentCall, w ht
 	if err := s.paceContent(w, r, team); err != nil {
 		return err
 	}
-	if !turns.take(team) {
-		return cay.Errorf(cay.Exhausted, "too many requests are about files of volumes just now").WithCode(cay.CodeRateLimit)
+	for _, one := range turns {
+		if err := one.take(team); err != nil {
+			return err
+		}
+		defer one.give(team)
 	}
-	defer turns.give(team)
 	files, err := content.Files(r.Context(), team, id)
 	if err != nil {
 		return err
@@ -150,20 +166,27 @@ func (s *server) paceContent(w http.ResponseWriter, r *http.Request, team cay.Te
 
 // turns bounds how many requests are under way.
 type turns struct {
+	most, mostTeam int
+
 	mu    sync.Mutex
 	all   int
 	teams map[cay.TeamID]int
 }
 
-func (t *turns) take(team cay.TeamID) bool {
+func newTurns(most, mostTeam int) *turns {
+	return &turns{most: most, mostTeam: mostTeam, teams: map[cay.TeamID]int{}}
+}
+
+// take takes a turn, which is given back.
+func (t *turns) take(team cay.TeamID) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.all >= maxContent || t.teams[team] >= maxContentTeam {
-		return false
+	if t.all >= t.most || t.teams[team] >= t.mostTeam {
+		return cay.Errorf(cay.Exhausted, "too many requests are about files of volumes just now").WithCode(cay.CodeRateLimit)
 	}
 	t.all++
 	t.teams[team]++
-	return true
+	return nil
 }
 
 func (t *turns) give(team cay.TeamID) {

@@ -32,16 +32,16 @@ func FuzzContentQuery(f *testing.F) {
 
 // One team leaves turns to the others, and every turn comes back.
 func TestTurns(t *testing.T) {
-	turns := &turns{teams: map[cay.TeamID]int{}}
+	turns := newTurns(maxContent, maxContentTeam)
 	for range maxContentTeam {
-		if !turns.take("a") {
+		if err := turns.take("a"); err != nil {
 			t.Fatal("a team gets too few turns")
 		}
 	}
-	if turns.take("a") {
+	if err := turns.take("a"); cay.CodeOf(err) != cay.CodeRateLimit {
 		t.Error("a team gets too many turns")
 	}
-	if !turns.take("b") {
+	if err := turns.take("b"); err != nil {
 		t.Error("another team gets none")
 	}
 	turns.give("b")

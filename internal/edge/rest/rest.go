@@ -118,6 +118,7 @@ type server struct {
 	rates     *rates.Limiter // nil for none
 	log       *slog.Logger
 	streams   atomic.Int32 // of events, that are open
+	trees     *turns       // of archives of volumes
 
 	volumeTokens VolumeTokens
 
@@ -134,6 +135,7 @@ func New(cfg Config) http.Handler {
 	s.logins, s.url = cfg.Logins, cfg.URL
 	s.machine = cfg.Machine
 	s.volumes, s.volumeTokens = cfg.Volumes, cfg.VolumeTokens
+	s.trees = newTurns(maxTrees, maxTreesTeam)
 	s.defaults, s.webhooks, s.audit = cfg.Defaults, cfg.Webhooks, cfg.Audit
 	if cfg.Limits != nil {
 		s.rates = rates.New(cfg.Limits)

@@ -61,7 +61,12 @@ func wireVolumeSnapshot(s cay.VolumeSnapshot) cayv1.VolumeSnapshot {
 
 // FillVolume unpacks a tar into a volume.
 func (o own) FillVolume(ctx context.Context, r cayv1.FillVolumeRequestObject) (cayv1.FillVolumeResponseObject, error) {
-	done, err := o.volumes.Fill(ctx, callerOf(ctx), r.VolumeID, value(r.Params.Path, "/"), value(r.Params.Owners, false), r.Body)
+	who := callerOf(ctx)
+	if err := o.trees.take(who.Team); err != nil {
+		return nil, err
+	}
+	defer o.trees.give(who.Team)
+	done, err := o.volumes.Fill(ctx, who, r.VolumeID, value(r.Params.Path, "/"), value(r.Params.Owners, false), r.Body)
 	if err != nil {
 		return nil, err
 	}
@@ -70,22 +75,29 @@ func (o own) FillVolume(ctx context.Context, r cayv1.FillVolumeRequestObject) (c
 
 // ExportVolume sends a tar of what is in a volume.
 func (o own) ExportVolume(ctx context.Context, r cayv1.ExportVolumeRequestObject) (cayv1.ExportVolumeResponseObject, error) {
-	tree, err := o.volumes.Open(ctx, callerOf(ctx), r.VolumeID, value(r.Params.Path, "/"))
-	if err != nil {
+	who := callerOf(ctx)
+	if err := o.trees.take(who.Team); err != nil {
 		return nil, err
 	}
-	return &volumeTar{server: o.server, ctx: ctx, tree: tree}, nil
+	tree, err := o.volumes.Open(ctx, who, r.VolumeID, value(r.Params.Path, "/"))
+	if err != nil {
+		o.trees.give(who.Team)
+		return nil, err
+	}
+	return &volumeTar{server: o.server, ctx: ctx, team: who.Team, tree: tree}, nil
 }
 
 type volumeTar struct {
 	*server
 	ctx  context.Context // of the request: generated code gives a visitor none
+	team cay.TeamID
 	tree *volumes.Tree
 }
 
 // VisitExportVolumeResponse sends it. After an error the connection breaks, so
 // that no client takes a part for the whole.
 func (t *volumeTar) VisitExportVolumeResponse(w http.ResponseWriter) error {
+	defer t.trees.give(t.team)
 	defer t.tree.Close()
 	w.Header().Set("Content-Type", "application/x-tar")
 	if err := t.tree.Pack(t.ctx, w); err != nil {

@@ -28,8 +28,7 @@ func (t *Tree) names(ctx context.Context, place *os.File, listed int) ([]string,
 		some, err := dir.Readdirnames(nameBatch)
 		out = append(out, some...)
 		if listed+len(out) > t.most {
-			return nil, cay.Errorf(cay.Invalid, "the listing has more than %d entries", t.most).
-				WithHint("list directories further down, with a smaller depth, or look from inside a sandbox")
+			return nil, tooLong("the listing has more than %d entries", t.most)
 		}
 		if len(some) == 0 {
 			slices.Sort(out)
@@ -39,6 +38,12 @@ func (t *Tree) names(ctx context.Context, place *os.File, listed int) ([]string,
 			return nil, err
 		}
 	}
+}
+
+// tooLong refuses a listing.
+func tooLong(format string, most int) error {
+	return cay.Errorf(cay.Invalid, format, most).
+		WithHint("list directories further down, with a smaller depth, or look from inside a sandbox")
 }
 
 func end(err error) error {

@@ -31,6 +31,9 @@ const (
 	// MaxDepth bounds how deep a listing goes, and MaxEntries how long it is.
 	MaxDepth   = 100
 	MaxEntries = 100_000
+	// maxText bounds a listing's names, paths and targets, in bytes: each entry
+	// has its whole path.
+	maxText = 32 << 20
 
 	// lookAgain is how often a path is resolved that changes meanwhile.
 	lookAgain = 64
@@ -43,6 +46,7 @@ const (
 type Tree struct {
 	root *os.File
 	most int // entries of a listing
+	text int // bytes of their texts
 }
 
 // Open opens a directory.
@@ -51,7 +55,7 @@ func Open(dir string) (*Tree, error) {
 	if err != nil {
 		return nil, cay.Wrap(cay.Internal, err, "open a volume")
 	}
-	return &Tree{root: os.NewFile(uintptr(fd), dir), most: MaxEntries}, nil
+	return &Tree{root: os.NewFile(uintptr(fd), dir), most: MaxEntries, text: maxText}, nil
 }
 
 // Close closes the directory.
@@ -393,15 +397,21 @@ func (t *Tree) List(ctx context.Context, name string, depth int) ([]Entry, error
 		return nil, failed(err, parts)
 	}
 	defer place.Close()
-	out := []Entry{}
+	out := listing{entries: []Entry{}}
 	if err := t.list(ctx, place, parts, depth, &out); err != nil {
 		return nil, failed(err, parts)
 	}
-	return out, nil
+	return out.entries, nil
 }
 
-func (t *Tree) list(ctx context.Context, place *os.File, parts []string, depth int, out *[]Entry) error {
-	names, err := t.names(ctx, place, len(*out))
+// listing is what is listed so far.
+type listing struct {
+	entries []Entry
+	text    int // bytes
+}
+
+func (t *Tree) list(ctx context.Context, place *os.File, parts []string, depth int, out *listing) error {
+	names, err := t.names(ctx, place, len(out.entries))
 	if err != nil {
 		return err
 	}
@@ -417,7 +427,10 @@ func (t *Tree) list(ctx context.Context, place *os.File, parts []string, depth i
 		if err != nil {
 			return err
 		}
-		*out = append(*out, e)
+		if out.text += len(e.Path) + len(e.Target); out.text > t.text {
+			return tooLong("the listing's paths have more than %d bytes", t.text)
+		}
+		out.entries = append(out.entries, e)
 		if e.Type != Directory || depth == 1 {
 			continue
 		}

@@ -323,6 +323,28 @@ func TestMuchIsBounded(t *testing.T) {
 	must(t, tree.Remove(t.Context(), "many"))
 }
 
+// Paths and targets bound a listing, not the number of entries alone: each may
+// have thousands of bytes.
+func TestLongPathsAreBounded(t *testing.T) {
+	tree, dir := opened(t)
+	long := filepath.Join(dir, strings.Repeat("d", 200), strings.Repeat("e", 200))
+	must(t, os.MkdirAll(long, 0o755))
+	for n := range 100 {
+		must(t, os.WriteFile(filepath.Join(long, fmt.Sprint(n)), nil, 0o600))
+	}
+	tree.text = 50_000
+	if all, err := tree.List(t.Context(), "/", 3); err != nil || len(all) != 102 {
+		t.Errorf("%d entries: %v", len(all), err)
+	}
+	must(t, os.Symlink(strings.Repeat("t", 4000), filepath.Join(long, "a")))
+	must(t, os.Symlink(strings.Repeat("t", 4000), filepath.Join(long, "b")))
+	must(t, os.Symlink(strings.Repeat("t", 4000), filepath.Join(long, "c")))
+	want(t, cay.Invalid, errOf(tree.List(t.Context(), "/", 3)))
+	if all, err := tree.List(t.Context(), "/", 2); err != nil || len(all) != 2 {
+		t.Errorf("%d entries: %v", len(all), err)
+	}
+}
+
 // A tree deeper than a removal goes is refused, and nothing hangs.
 func TestTooDeep(t *testing.T) {
 	tree, dir := opened(t)
