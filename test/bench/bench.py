@@ -2,7 +2,7 @@
 
     make bench            prints raw samples, medians and a table; build/bench.json
     BENCH_N=50 make bench more samples; agent.py and life.py have their own settings
-    BENCH_PARTS=life      only some: use, agent, interp, life, growth, edge, builds; packages only if named
+    BENCH_PARTS=life      only some: use, agent, interp, life, growth, edge, volumes, builds; packages only if named
 
 Machines are shared and noisy: samples of a figure and of its counterpart are
 taken in turns, and ratios of medians are what counts. A bar that is missed is
@@ -26,6 +26,7 @@ import growth
 import interp
 import life
 import packages
+import volumes
 import world
 from figure import Figure, ms
 
@@ -130,7 +131,7 @@ def machine():
 
 
 def figures(server):
-    parts = os.environ.get("BENCH_PARTS", "use agent interp life growth edge builds").split()
+    parts = os.environ.get("BENCH_PARTS", "use agent interp life growth edge volumes builds").split()
     if "use" in parts:
         for measure in (create_to_first_result, command, memory, recovery):
             yield measure(server)
@@ -145,6 +146,8 @@ def figures(server):
         yield from growth.measure(server)
     if "edge" in parts:
         yield from edge.measure(server)
+    if "volumes" in parts:
+        yield from volumes.measure(server)
     if "packages" in parts:
         yield from packages.measure(server)
     if "builds" in parts:

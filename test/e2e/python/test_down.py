@@ -82,7 +82,14 @@ def branched():
     return box
 
 
-def of_every_kind(server, secret):
+@pytest.fixture
+def volume(server):
+    made = e2b.Volume.create(f"down-{uuid.uuid4().hex[:8]}")
+    made.write_file("/note", "in the volume")
+    yield made
+
+
+def of_every_kind(server, secret, volume):
     """Sandboxes that run, then those that are saved, by what they have."""
     header = {"rules": {"api.test": [{"transform": {"headers": {"Authorization": "Bearer x"}}}]}}
     kept = {"rules": {"api.test": [{"transform": {"headers": {"Authorization": e2b.Secret.fill(secret)}}}]}}
@@ -95,6 +102,7 @@ def of_every_kind(server, secret):
         "a secret in a header": e2b.Sandbox.create(timeout=300, network=kept),
         "a SOCKS proxy": raw(server, network={"egressProxy": socks}),
         "metadata": e2b.Sandbox.create(timeout=300, metadata={"a": "b"}),
+        "a volume": e2b.Sandbox.create(timeout=300, volume_mounts={"/mnt/v": volume}),
         "no internet": e2b.Sandbox.create(timeout=300, allow_internet_access=False),
         "a private network": e2b.Sandbox.connect(
             server.cay("sandbox", "create", "--network", f"n{uuid.uuid4().hex[:8]}", "--name", "db", "--timeout", "10m").stdout.strip()),
@@ -110,6 +118,8 @@ def of_every_kind(server, secret):
         "an environment": paused(envs={"A": "b"}),
         "a secret in a header": paused(network=kept),
         "no memory": paused(mode="filesystem", envs={"A": "b"}),
+        "a volume": paused(volume_mounts={"/mnt/v": volume}),
+        "a volume, and no memory": paused(mode="filesystem", volume_mounts={"/mnt/v": volume}),
         "an end that wakes it": paused(lifecycle={"on_timeout": "pause", "auto_resume": True}),
     }
     return running, saved
@@ -119,9 +129,9 @@ def pooled(server):
     return list((server.data / "instances").glob("*/pooled"))
 
 
-def test_whatever_runs(server, secret, eventually):
+def test_whatever_runs(server, secret, volume, eventually):
     """Sandboxes with every option, a warm pool and a build: all end, say why, or come back."""
-    running, saved = of_every_kind(server, secret)
+    running, saved = of_every_kind(server, secret, volume)
     name = f"down-{uuid.uuid4().hex[:8]}"
     build = e2b.Template.build_in_background(e2b.Template().from_template("base").run_cmd("sleep 600"), name)
     eventually(lambda: any("sleep 600" in line.message for line in e2b.Template.get_build_status(build).log_entries))
@@ -136,6 +146,8 @@ def test_whatever_runs(server, secret, eventually):
     for what, box in saved.items():
         assert box.connect(timeout=60).files.read("/home/user/note") == "kept", what
     assert saved["an environment"].commands.run("echo $A").stdout == "b\n"
+    for what in ("a volume", "a volume, and no memory"):
+        assert saved[what].files.read("/mnt/v/note") == "in the volume", what
     assert e2b.Template.get_build_status(build).status != "building"
     for box in saved.values():
         box.kill()

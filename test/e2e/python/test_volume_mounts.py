@@ -1,0 +1,174 @@
+"""Volumes inside of sandboxes: each way that a sandbox begins or goes back, and what several see of one."""
+
+import json
+import urllib.error
+import urllib.request
+import uuid
+
+import e2b
+import pytest
+
+import cayv1
+
+PATH = "/mnt/data"
+
+
+@pytest.fixture
+def volume():
+    made = e2b.Volume.create(f"mounts-{uuid.uuid4().hex[:8]}")
+    yield made
+    e2b.Volume.destroy(made.volume_id)
+
+
+@pytest.fixture
+def mounted(volume, create):
+    """Creates sandboxes with the volume; they end before it."""
+
+    def make(**kw):
+        return create(volume_mounts={PATH: volume}, **kw)
+
+    return make
+
+
+def create_with(mounts):
+    """A sandbox with what only the REST API takes of mounts."""
+    config = e2b.ConnectionConfig()
+    request = urllib.request.Request(
+        config.api_url + "/sandboxes", data=json.dumps({"templateID": "base", "timeout": 300, "volumeMounts": mounts}).encode(),
+        headers={"X-API-Key": config.api_key, "Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return e2b.Sandbox.connect(json.load(reply)["sandboxID"], timeout=300)
+
+
+def run(box, command, **kw):
+    return box.commands.run(command, timeout=120, **kw).stdout
+
+
+def fails(box, command, **kw):
+    with pytest.raises(e2b.CommandExitException) as failed:
+        box.commands.run(command, timeout=120, **kw)
+    return failed.value.stderr
+
+
+def test_forks_share_it(mounted):
+    box = mounted()
+    run(box, f"echo one > {PATH}/one")
+    forks = box.fork(count=2, timeout=300)
+    try:
+        for i, fork in enumerate(forks):
+            assert run(fork, f"cat {PATH}/one") == "one\n"
+            run(fork, f"echo {i} > {PATH}/fork{i}")
+        assert run(box, f"cat {PATH}/fork0 {PATH}/fork1") == "0\n1\n"
+        run(box, f"rm {PATH}/one")
+        for fork in forks:
+            assert "No such file" in fails(fork, f"cat {PATH}/one")
+    finally:
+        for fork in forks:
+            fork.kill()
+
+
+def test_a_rollback_keeps_what_is_in_it(mounted):
+    box = mounted()
+    run(box, f"echo then | tee {PATH}/f ~/f")
+    first = cayv1.checkpoint(box)
+    run(box, f"echo now | tee {PATH}/f ~/f; echo new > {PATH}/new")
+    cayv1.rollback(box, first)
+    assert run(box, "cat ~/f") == "then\n"
+    assert run(box, f"cat {PATH}/f {PATH}/new") == "now\nnew\n"
+    run(box, f"echo after > {PATH}/f && sync {PATH}/f")
+
+
+def test_a_boot_from_files_mounts_it(mounted):
+    box = mounted()
+    run(box, f"echo kept > {PATH}/f")
+    box.pause(mode="filesystem")
+    box = e2b.Sandbox.connect(box.sandbox_id, timeout=300)
+    assert run(box, f"cat {PATH}/f && mountpoint -q {PATH} && echo mounted") == "kept\nmounted\n"
+    box.pause()
+    box = e2b.Sandbox.connect(box.sandbox_id, timeout=300, on_resume="reboot")
+    assert run(box, f"cat {PATH}/f") == "kept\n"
+
+
+def test_files_that_went_while_it_was_paused(volume, mounted):
+    """A program with open files of the volume goes on, whatever became of them."""
+    box = mounted()
+    run(box, f"cd {PATH} && echo a > gone && echo b > kept && mkdir dir && echo c > dir/c")
+    holder = box.commands.run(
+        f"cd {PATH}/dir && exec 3<../gone 4<../kept && sleep 100000", background=True, timeout=0)
+    run(box, f"until [ -e /proc/{holder.pid}/fd/4 ]; do sleep 0.05; done")
+    box.pause()
+    for name in ("/gone", "/dir"):
+        volume.remove(name)
+    volume.write_file("/gone", "another")
+    box = e2b.Sandbox.connect(box.sandbox_id, timeout=300)
+    assert holder.pid in [p.pid for p in box.commands.list()]
+    assert run(box, f"cat {PATH}/gone; ls {PATH}; cat /proc/{holder.pid}/fd/4") == "anothergone\nkept\nb\n"
+
+
+def test_what_one_claims_another_does_not_get(mounted):
+    boxes = [mounted(), mounted()]
+    claim = f"n=0; for i in $(seq 200); do (set -C; : > {PATH}/claim$i) 2>/dev/null && n=$((n+1)); done; echo $n"
+    running = [box.commands.run(claim, background=True, timeout=120) for box in boxes]
+    assert sum(int(command.wait().stdout) for command in running) == 200
+
+
+def test_read_only_and_a_directory_of_it(volume, create):
+    volume.write_file("/f", "top")
+    boxes = []
+    try:
+        boxes.append(create_with([{"name": volume.name, "path": "/ro", "readOnly": True},
+                                  {"name": volume.name, "path": "/sub", "subPath": "a/b"}]))
+        box = boxes[0]
+        assert run(box, "cat /ro/f") == "top"
+        for refused in ("touch /ro/g", "rm /ro/f", "chmod 777 /ro/f", "mount -o remount,rw /ro && touch /ro/g"):
+            assert fails(box, refused, user="root")
+        run(box, "echo below > /sub/g")
+        assert volume.read_file("/a/b/g") == "below\n"
+        assert run(box, "cat /ro/a/b/g; ls -a /sub/.. | grep -c '^f$' || true") == "below\n0\n"
+        box.pause()
+        box = e2b.Sandbox.connect(box.sandbox_id, timeout=300)
+        assert fails(box, "touch /ro/g", user="root") and run(box, "cat /sub/g") == "below\n"
+    finally:
+        for box in boxes:
+            box.kill()
+
+
+def test_links_lead_nowhere_outside(volume, mounted):
+    """A sub-path that is a link of a guest's is refused, and no sandbox begins."""
+    box = mounted()
+    run(box, f"ln -s / {PATH}/root; ln -s ../../.. {PATH}/up; ln -s /etc {PATH}/etc; touch {PATH}/file")
+    for path in ("root", "up", "etc", "file", "root/tmp"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            create_with([{"name": volume.name, "path": "/x", "subPath": path}])
+        assert refused.value.code == 400 and b"volumeMounts[0]" in refused.value.read()
+
+
+def test_a_path_that_is_a_file(volume):
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        create_with([{"name": volume.name, "path": "/etc/passwd"}])
+    assert refused.value.code == 400 and b"/etc/passwd" in refused.value.read()
+
+
+def test_a_volume_that_is_gone(create):
+    made = e2b.Volume.create(f"gone-{uuid.uuid4().hex[:8]}")
+    source = create(volume_mounts={PATH: made})
+    run(source, "echo kept > ~/note")
+    saved = source.create_snapshot()
+    try:
+        source.kill()
+        assert e2b.Volume.destroy(made.volume_id)
+        with pytest.raises(e2b.SandboxException, match=made.name):
+            create(saved.snapshot_id)
+    finally:
+        e2b.Sandbox.delete_snapshot(saved.snapshot_id)
+
+
+def test_a_full_one_inside(create):
+    made = cayv1.call("POST", "/volumes", {"name": f"full-{uuid.uuid4().hex[:8]}", "sizeMB": 64})
+    try:
+        box = create(volume_mounts={PATH: made["name"]})
+        assert "No space left" in fails(box, f"head -c 100M /dev/zero > {PATH}/big")
+        run(box, f"rm {PATH}/big && echo goes on > {PATH}/f && sync {PATH}/f")
+        box.kill()
+    finally:
+        cayv1.call("DELETE", f"/volumes/{made['name']}")
