@@ -9,6 +9,8 @@ import uuid
 import e2b
 import pytest
 
+import cayv1
+
 
 @pytest.fixture(scope="module")
 def volume():
@@ -145,6 +147,23 @@ def test_a_wrong_token_opens_nothing(volume, root):
         with pytest.raises(e2b.AuthenticationException):
             call()
     assert volume.read_file(f"{root}/a") == "x"
+
+
+def test_a_full_volume_keeps_what_it_has():
+    made = cayv1.call("POST", "/volumes", {"name": f"full-{uuid.uuid4().hex[:8]}", "sizeMB": 64})
+    try:
+        small = e2b.Volume.connect(made["volumeID"])
+        small.write_file("/kept", "before")
+        much = bytes(100 << 20)
+        for content in (much, io.BytesIO(much)):  # of a known size, and of none
+            with pytest.raises(e2b.VolumeException, match="507.*full"):
+                small.write_file("/kept", content)
+        assert small.read_file("/kept") == "before"
+        assert [e.name for e in small.list("/")] == ["kept"]
+        small.write_file("/kept", bytes(20 << 20))
+        assert small.get_info("/kept").size == 20 << 20
+    finally:
+        e2b.Volume.destroy(made["volumeID"])
 
 
 def test_async(volume, root):
