@@ -87,6 +87,16 @@ def volume():
         e2b.Volume.destroy(made.volume_id)
 
 
+@contextlib.contextmanager
+def sandbox_with(**options):
+    """A sandbox that is gone at the end, before the volumes that it mounts."""
+    made = e2b.Sandbox.create(timeout=3600, **options)
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
 def sequential_and_small(server):
     """1 GB written and read in blocks of 1 MiB, and many small files."""
     wanted = {"write": "1 GB written", "read": "1 GB read", "synced": "1 GB written and synced",
@@ -102,13 +112,12 @@ def sequential_and_small(server):
         script = pathlib.Path(outside) / "work.py"
         script.write_text(WORK)
         for turn in range(ROUNDS + 1):
-            sandbox = e2b.Sandbox.create(volume_mounts={PATH: made}, timeout=900)
-            sandbox.files.write("/tmp/work.py", WORK)
             took = {}
-            for where in (PATH, "/home/user"):
-                took[where] = json.loads(sandbox.commands.run(f"python3 /tmp/work.py {where} {FILES}", timeout=600).stdout)
-            sandbox.commands.run(f"rm -rf {PATH}/small", timeout=300)
-            sandbox.kill()
+            with sandbox_with(volume_mounts={PATH: made}) as sandbox:
+                sandbox.files.write("/tmp/work.py", WORK)
+                for where in (PATH, "/home/user"):
+                    took[where] = json.loads(sandbox.commands.run(f"python3 /tmp/work.py {where} {FILES}", timeout=600).stdout)
+                sandbox.commands.run(f"rm -rf {PATH}/small", timeout=300)
             alone = json.loads(subprocess.run([sys.executable, str(script), outside, str(FILES)], check=True, capture_output=True, text=True).stdout)
             shutil.rmtree(pathlib.Path(outside) / "small")
             if not turn:
@@ -133,7 +142,8 @@ def prepare(directory):
         subprocess.run([*git, *args], check=True)
     app.mkdir()
     (app / "package.json").write_text('{"name":"app","version":"1.0.0","private":true}')
-    cache = ["--cache", str(directory / "npm"), "--no-audit", "--no-fund", "--loglevel=error"]
+    # With addresses, npm ci takes files from the cache by their sums and asks for nothing else.
+    cache = ["--cache", str(directory / "npm"), "--no-audit", "--no-fund", "--loglevel=error", "--omit-lockfile-registry-resolved=false"]
     subprocess.run(["npm", "install", *cache, "express", "vite", "typescript", "eslint"], cwd=app, check=True, capture_output=True)
     shutil.rmtree(app / "node_modules")
     subprocess.run([sys.executable, "-m", "pip", "download", "-q", "-d", str(wheels), "--python-version", "3.11",
@@ -145,8 +155,7 @@ def prepare(directory):
 
 def tools(server):
     figures = {name: Figure(f"{name} on a volume", "ms", lambda raw: 1.5 * raw, "1.5 × on the sandbox's root") for name in TOOLS}
-    with volume() as made, tempfile.TemporaryDirectory(dir=server.data.parent) as outside:
-        sandbox = e2b.Sandbox.create(volume_mounts={PATH: made}, timeout=3600)
+    with volume() as made, sandbox_with(volume_mounts={PATH: made}) as sandbox, tempfile.TemporaryDirectory(dir=server.data.parent) as outside:
         with open(prepare(pathlib.Path(outside)), "rb") as archive:
             sandbox.files.write("/tmp/all.tar", archive, request_timeout=300)
         sandbox.commands.run("tar -C /home/user -xf /tmp/all.tar && rm /tmp/all.tar && mkdir /home/user/here", timeout=300)
@@ -157,7 +166,6 @@ def tools(server):
                     if turn:
                         into.append(took)
             sandbox.commands.run(f"rm -rf {PATH}/* /home/user/here/*", timeout=600)
-        sandbox.kill()
     return figures.values()
 
 
@@ -216,10 +224,9 @@ def from_outside(server):
     def drained(stream):
         assert sum(len(piece) for piece in stream) == 1 << 30
 
-    with volume() as made, tempfile.TemporaryFile(dir=server.data.parent) as whole:
+    with volume() as made, sandbox_with() as sandbox, tempfile.TemporaryFile(dir=server.data.parent) as whole:
         for piece in content():
             whole.write(piece)
-        sandbox = e2b.Sandbox.create(timeout=1800)
         for turn in range(ROUNDS + 1):
             taken = []
             for name, put, get in (("/big", made.write_file, made.read_file), ("/home/user/big", sandbox.files.write, sandbox.files.read)):
@@ -231,7 +238,6 @@ def from_outside(server):
                 down.ours.append(taken[0][1])
                 up.raw.append(taken[1][0])
                 down.raw.append(taken[1][1])
-        sandbox.kill()
     return [up, down]
 
 
