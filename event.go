@@ -177,6 +177,7 @@ func Reasons() []ReasonInfo {
 		{string(CauseEngine), "The sandbox's kernel crashed."},
 		{string(CauseHostLost), "The machine lost the sandbox, by a reboot or a crash."},
 		{string(CauseFailedStart), "It could not be started."},
+		{string(CauseMemoryLost), "The snapshot that it was started from could not be read any more, and with it a part of its memory."},
 	}
 }
 

@@ -36,7 +36,7 @@ func TestEventsAreListed(t *testing.T) {
 			t.Errorf("neither Events nor Reasons has %s", name)
 		}
 	}
-	for _, cause := range []cay.Cause{cay.CauseAsked, cay.CauseTimeout, cay.CauseOutOfMemory, cay.CauseEngine, cay.CauseHostLost, cay.CauseFailedStart, cay.CauseBudget} {
+	for _, cause := range []cay.Cause{cay.CauseAsked, cay.CauseTimeout, cay.CauseOutOfMemory, cay.CauseEngine, cay.CauseHostLost, cay.CauseFailedStart, cay.CauseBudget, cay.CauseMemoryLost} {
 		if !reasons[string(cause)] {
 			t.Errorf("Reasons lacks the cause %q", cause)
 		}

@@ -35,6 +35,7 @@ const (
 	CauseHostLost    Cause = "host_lost"
 	CauseFailedStart Cause = "failed_start"
 	CauseBudget      Cause = "budget"
+	CauseMemoryLost  Cause = "memory_lost" // its snapshot could not be read any more
 )
 
 // Limits bound what a sandbox may use. They come from its template.
@@ -247,8 +248,11 @@ type Usage struct {
 	CPUTime    time.Duration // since it started
 	MemoryUsed int64         // bytes
 	MemoryMax  int64         // bytes
-	DiskUsed   int64         // bytes, of what it wrote
-	DiskMax    int64         // bytes
-	Tasks      int
-	Sent       int64 // bytes that its network interface sent since some moment; 0 where it has none
+	// MemoryPending is how many bytes of its snapshot it has not loaded yet: it
+	// may take them at any moment, besides MemoryUsed. 0 once it has everything.
+	MemoryPending int64
+	DiskUsed      int64 // bytes, of what it wrote
+	DiskMax       int64 // bytes
+	Tasks         int
+	Sent          int64 // bytes that its network interface sent since some moment; 0 where it has none
 }

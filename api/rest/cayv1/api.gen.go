@@ -285,7 +285,7 @@ type End struct {
 	Evidence *string            `json:"evidence,omitempty"`
 	Metadata *map[string]string `json:"metadata,omitempty"`
 
-	// Reason asked, timeout, out_of_memory, engine_crash, host_lost or failed_start; more may come.
+	// Reason asked, timeout, out_of_memory, engine_crash, host_lost, failed_start or memory_lost; more may come.
 	Reason    string `json:"reason"`
 	SandboxID string `json:"sandboxID"`
 

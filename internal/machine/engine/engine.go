@@ -87,8 +87,20 @@ type Engine interface {
 	// Adopt takes an instance over that an earlier process started. NotFound
 	// when it is not alive and whole.
 	Adopt(ctx context.Context, id cay.InstanceID) error
-	// Usage reads what an instance uses. It costs microseconds.
+	// Usage reads what an instance uses, also of one that is held or frozen. It
+	// costs microseconds.
 	Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error)
+	// LoadAll waits until an instance has all of its snapshot's memory, and has
+	// what is missing loaded at once; it reads nothing of the snapshot from then
+	// on. Unavailable when ctx ends before; the loading goes on then. An instance
+	// that has everything, or was booted, gives no error.
+	LoadAll(ctx context.Context, id cay.InstanceID) error
+	// RecordWorkingSet writes which parts of its snapshot an instance restored
+	// by demand has loaded so far, for RestoreSpec.WorkingSet of others of the
+	// same snapshot: at most MaxWorkingSet bytes in the engine's own form.
+	// Conflict when the instance was not restored by demand, or has loaded
+	// everything because that was asked for: then it is not known what it used.
+	RecordWorkingSet(ctx context.Context, id cay.InstanceID, w io.Writer) error
 	// Changes streams a tar of the files that differ from the root image.
 	// Removed files appear as OCI whiteouts (".wh.<name>").
 	Changes(ctx context.Context, id cay.InstanceID) (io.ReadCloser, error)
@@ -143,7 +155,38 @@ type RestoreSpec struct {
 	// Background has it restored after everything else that the host does, and
 	// run so until Thaw.
 	Background bool
+	// Loading says when the snapshot's memory is read. An engine, or the build
+	// that took the snapshot, may know Eager only: then that is what it does.
+	Loading Loading
+	// Share, with Demand, has memory that the guest only reads mapped from the
+	// snapshot's own file, so that all instances of the snapshot have one copy
+	// of it on the host. Its time of access tells one guest what another has
+	// used, so they must be allowed to know that of each other.
+	Share bool
+	// WorkingSet, with Demand, is the path of what RecordWorkingSet wrote for
+	// this snapshot: loaded first, without being asked for. It is a hint: one
+	// that is missing, damaged or another snapshot's makes a start slower and
+	// nothing else.
+	WorkingSet string
 }
+
+// Loading is when a restored instance gets the memory of its snapshot.
+type Loading int
+
+const (
+	// Eager reads all of it before Restore returns. The snapshot's files may
+	// change or go from then on.
+	Eager Loading = iota
+	// Demand reads what the guest touches when it touches it. The files may be
+	// removed, since the engine has them open, but their bytes must not change
+	// and their space stays taken until the instance ends or LoadAll has
+	// returned. An instance whose memory cannot be read ends, with
+	// cay.CauseMemoryLost.
+	Demand
+)
+
+// MaxWorkingSet bounds what RecordWorkingSet writes, in bytes.
+const MaxWorkingSet = 64 << 10
 
 // A snapshot's directory has, in any engine, the bundle that the instance was
 // booted with, and below FilesDir what it had changed of its root's files.

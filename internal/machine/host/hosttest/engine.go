@@ -239,6 +239,19 @@ func (m *Machine) Usage(_ context.Context, id cay.InstanceID) (cay.Usage, error)
 	}, nil
 }
 
+// LoadAll has nothing to do: a restore reads everything.
+func (m *Machine) LoadAll(_ context.Context, id cay.InstanceID) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, err := m.living(id)
+	return err
+}
+
+// RecordWorkingSet says that nothing is loaded by demand.
+func (m *Machine) RecordWorkingSet(_ context.Context, id cay.InstanceID, _ io.Writer) error {
+	return cay.Errorf(cay.Conflict, "instance %s was not restored by demand", id)
+}
+
 // Changes says that no file differs from the root image.
 func (m *Machine) Changes(context.Context, cay.InstanceID) (io.ReadCloser, error) {
 	var out bytes.Buffer
