@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // The languages that have a kernel here, by the names that clients give them.
@@ -167,13 +169,16 @@ func (b bash) quietly(k *lines, code string) error {
 	return b.send(k, "{ "+code+":; } >/dev/null 2>&1 || :")
 }
 
-// interrupt leaves a shell alone that is about to start itself again: it has
-// stopped the code, and the new shell has no trap yet that would save it and
-// its variables.
+// interrupt leaves a shell alone that starts itself again: it has stopped the
+// code, and the new shell has no trap yet that would save it and its variables.
+// That shell has the FIFO's byte, and waits for it while an interrupt has it.
 func (bash) interrupt(k *lines) {
-	if state, err := os.Stat(filepath.Join(k.dir, "state")); err != nil || state.Size() == 0 {
-		k.signalled()
+	turn := make([]byte, 1)
+	if n, err := unix.Read(k.turn, turn); n != 1 || err != nil {
+		return
 	}
+	k.signalled()
+	_, _ = unix.Write(k.turn, turn) // an empty pipe takes a byte
 }
 
 func shellQuote(s string) string {

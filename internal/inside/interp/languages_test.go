@@ -12,6 +12,9 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // in executes code of a language in its default context.
@@ -313,9 +316,10 @@ func TestLinesInterrupt(t *testing.T) {
 	}
 }
 
-// TestBashIsLeftAloneWhileItStarts sees that no interrupt hits a shell that says
-// that it is about to start again, and that it does not say so for longer.
-func TestBashIsLeftAloneWhileItStarts(t *testing.T) {
+// TestInterruptsOfAShellThatStarts sees that no interrupt hits a shell that
+// starts itself again: one that is under way is over before the shell does, and
+// one that comes later waits for the next code.
+func TestInterruptsOfAShellThatStarts(t *testing.T) {
 	w := openWorld(t, Config{})
 	w.out(t, "bash", "kept=1")
 	sess, err := w.defaultSession(langBash)
@@ -327,35 +331,50 @@ func TestBashIsLeftAloneWhileItStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := got.(*lines)
-	state := filepath.Join(k.dir, "state")
-	x := w.in(t, "bash", "exit 3")
-	if text, err := os.ReadFile(state); x.err.text("value") != "3" || err != nil || len(text) > 0 {
-		t.Fatalf("after a start the file says %q, %v", text, err)
+
+	// An interrupt that has looked and not yet sent its signal.
+	turn := make([]byte, 1)
+	if n, err := unix.Read(k.turn, turn); n != 1 || err != nil {
+		t.Fatalf("a shell that waits for code has no turn: %d, %v", n, err)
 	}
-	for _, c := range []struct{ says, want string }{{"leaving", "whole\n"}, {"", ""}} {
-		if err := os.WriteFile(state, []byte(c.says), 0o600); err != nil {
-			t.Fatal(err)
+	state := filepath.Join(k.dir, "state")
+	resp := w.begun(t.Context(), t, map[string]any{"language": "bash", "code": "echo running; exit 3"})
+	late := time.Now().Add(time.Minute)
+	for text := []byte(nil); !bytes.Contains(text, []byte("\numask ")); time.Sleep(time.Millisecond) {
+		if time.Now().After(late) {
+			t.Fatal("the shell does not leave")
 		}
-		flag := filepath.Join(t.TempDir(), "flag")
-		resp := w.begun(t.Context(), t, map[string]any{"language": "bash",
-			"code": "echo running; until [[ -e " + flag + " ]]; do sleep 0.01; done; echo whole"})
-		bash{}.interrupt(k)
-		if c.says != "" {
-			if err := os.WriteFile(flag, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		rest, err := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if err != nil || bytes.Contains(rest, []byte("whole")) != (c.want != "") {
-			t.Errorf("with %q: %v: %s", c.says, err, rest)
-		}
-		if err := os.WriteFile(state, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		text, _ = os.ReadFile(state)
+	}
+	bash{}.interrupt(k) // finds the shell's turn taken, and sends nothing
+	for range 100 {
+		k.signalled()
+	}
+	if _, err := unix.Write(k.turn, turn); err != nil {
+		t.Fatal(err)
+	}
+	rest, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if err != nil || !bytes.Contains(rest, []byte(`"value":"3"`)) {
+		t.Errorf("%v: %s", err, rest)
 	}
 	if got := w.out(t, "bash", "echo $kept"); got != "1\n" {
 		t.Errorf("the variable is %q", got)
+	}
+
+	// Interrupts at any moment of a shell that leaves again and again.
+	for range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			for ctx.Err() == nil {
+				bash{}.interrupt(k)
+			}
+		}()
+		w.in(t, "bash", "exit 3")
+		cancel()
+	}
+	if got := w.out(t, "bash", "echo $kept"); got != "1\n" {
+		t.Errorf("after interrupts at any moment the variable is %q", got)
 	}
 }
 

@@ -44,6 +44,7 @@ type lines struct {
 	dialect  dialect
 	requests *os.File
 	events   int         // descriptors of ours, read without blocking
+	turn     int         // the same, of a FIFO that holds a byte while a bash may be interrupted
 	outputs  [2]*output  // standard output and error
 	gone     [2]*os.File // a pipe whose end of file is the process's end
 	count    int         // executions
@@ -80,7 +81,7 @@ func startLines(ctx context.Context, s spec, d dialect) (kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &lines{process: p, dialect: d, events: -1}
+	k := &lines{process: p, dialect: d, events: -1, turn: -1}
 	ready, err := k.launch(s)
 	if err != nil {
 		k.cleanup()
@@ -109,7 +110,7 @@ func startLines(ctx context.Context, s spec, d dialect) (kernel, error) {
 
 // launch starts the process and the reading of what it says.
 func (k *lines) launch(s spec) (ready *listener, err error) {
-	for _, name := range []string{"requests", "events"} {
+	for _, name := range []string{"requests", "events", "turn"} {
 		path := filepath.Join(k.dir, name)
 		if err := unix.Mkfifo(path, 0o600); err != nil {
 			return nil, err
@@ -124,6 +125,10 @@ func (k *lines) launch(s spec) (ready *listener, err error) {
 		return nil, err
 	}
 	k.events, err = unix.Open(filepath.Join(k.dir, "events"), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	k.turn, err = unix.Open(filepath.Join(k.dir, "turn"), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -158,8 +163,10 @@ func (k *lines) cleanup() {
 			_ = f.Close()
 		}
 	}
-	if k.events >= 0 {
-		_ = unix.Close(k.events)
+	for _, fd := range []int{k.events, k.turn} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
 	}
 	for _, o := range k.outputs {
 		if o != nil {

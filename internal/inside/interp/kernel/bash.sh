@@ -2,10 +2,10 @@
 #
 #	bash -c 'START' bash LIB DIR [ID STATUS]
 #
-# where START sources this and loops (see bash.go). Each line of DIR/requests
-# is a number and asks for the code in DIR/code to be evaluated; a JSON line in
-# DIR/events says that it was, with its status. The files are opened each time, so that what the code starts
-# inherits nothing of ours.
+# where START sources this and loops (see languages.go). Each line of
+# DIR/requests is a number and asks for the code in DIR/code to be evaluated; a
+# JSON line in DIR/events says that it was, with its status. The files are opened
+# each time, so that what the code starts inherits nothing of ours.
 #
 # Code that ends the shell (exit, set -e, an interrupt) does not end the
 # context: the shell writes its state down and starts itself again.
@@ -50,10 +50,12 @@ __cay_leave() {
 		builtin printf 'cd -- %q\n' "$PWD"
 		builtin umask -p
 	} >|"$__cay_dir/state" 2>/dev/null
+	# An interrupt under way is over before the byte is there, and is trapped.
+	until builtin read -r -N 1 <"$__cay_dir/turn"; do builtin :; done
 	builtin exec "$BASH" -c "$BASH_EXECUTION_STRING" bash "$__cay_lib" "$__cay_dir" "$__cay_id" "$__cay_status"
 }
 builtin trap __cay_leave EXIT
 builtin trap '[[ $__cay_id ]] && { builtin trap : INT; builtin exit 130; }' INT
 # Until now an interrupt would have ended this shell with all its variables. The
-# agent sends none while the file says something.
-: >|"$__cay_dir/state"
+# agent sends none while the FIFO is empty.
+builtin printf 1 >"$__cay_dir/turn"
