@@ -1,12 +1,8 @@
 package main
 
 import (
-	"cmp"
-	"fmt"
-	"io"
-	"strings"
-
 	"github.com/cay-run/cay/client"
+	"github.com/cay-run/cay/internal/cli/changes"
 )
 
 type diffCmd struct {
@@ -48,83 +44,6 @@ func (c *diffCmd) Run(a *app) error {
 	case a.json:
 		return a.printJSON(out)
 	}
-	text := func(s string) string { return s }
-	if isTerminal(a.out) { // a sandbox's text must not steer it
-		text = cleanLines
-	}
-	printComparison(a.out, out, !c.Stat, text)
+	changes.Print(a.out, out, !c.Stat, isTerminal(a.out))
 	return nil
-}
-
-// marks are how a change is drawn.
-var marks = map[string]string{"added": "+", "changed": "~", "removed": "-"}
-
-func printComparison(w io.Writer, c client.Comparison, diffs bool, text func(string) string) {
-	for _, x := range c.Changes {
-		fmt.Fprintf(w, "%s %s%s\n", marks[x.Change], clean(x.Path), explain(x))
-	}
-	if left := c.Added + c.Changed + c.Removed - int64(len(c.Changes)); left > 0 {
-		fmt.Fprintf(w, "… and %d more\n", left)
-	}
-	if !diffs {
-		return
-	}
-	for _, x := range c.Changes {
-		if x.Diff != "" {
-			fmt.Fprintf(w, "\n%s", text(x.Diff))
-		}
-	}
-}
-
-// explain says in brackets what else is to know of a change.
-func explain(x client.FileChange) string {
-	var parts []string
-	say := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
-	was, is := x.Before, x.After
-	if was != nil && is != nil {
-		if was.Type != is.Type {
-			say("%s → %s", clean(was.Type), clean(is.Type))
-		}
-		if was.Mode != is.Mode {
-			say("mode %s → %s", clean(was.Mode), clean(is.Mode))
-		}
-		if was.UID != is.UID || was.GID != is.GID {
-			say("owner %d:%d → %d:%d", was.UID, was.GID, is.UID, is.GID)
-		}
-		if was.Target != is.Target && was.Type == is.Type {
-			say("%s → %s", clean(was.Target), clean(is.Target))
-		}
-		if was.Size != is.Size {
-			say("%s → %s", volume(was.Size), volume(is.Size))
-		}
-	} else if s := cmp.Or(was, is); s != nil {
-		switch s.Type {
-		case "file":
-			say("%s", volume(s.Size))
-		case "symlink":
-			say("→ %s", clean(s.Target))
-		default:
-			say("%s", clean(s.Type))
-		}
-	}
-	if x.NoDiff != "" {
-		say("%s", clean(x.NoDiff))
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return "  (" + strings.Join(parts, ", ") + ")"
-}
-
-// cleanLines is clean for text of several lines.
-func cleanLines(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, line := range lines {
-		cells := strings.Split(line, "\t")
-		for j, cell := range cells {
-			cells[j] = clean(cell)
-		}
-		lines[i] = strings.Join(cells, "\t")
-	}
-	return strings.Join(lines, "\n")
 }

@@ -248,22 +248,6 @@ func TestProgressOutsideATerminal(t *testing.T) {
 	}
 }
 
-func TestPlace(t *testing.T) {
-	for in, want := range map[string][2]string{
-		"i123:/a":   {"i123", "/a"},
-		"i123:":     {"i123", ""},
-		"./a:b":     {"", "./a:b"},
-		"/tmp/x":    {"", "/tmp/x"},
-		"-":         {"", "-"},
-		"i123:a:b":  {"i123", "a:b"},
-		"C-x:whole": {"", "C-x:whole"},
-	} {
-		if id, path := place(in); id != want[0] || path != want[1] {
-			t.Errorf("place(%q) = %q, %q", in, id, path)
-		}
-	}
-}
-
 func TestLocalURL(t *testing.T) {
 	for in, want := range map[string]string{
 		"127.0.0.1:7070": "http://localhost:7070",

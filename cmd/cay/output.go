@@ -8,10 +8,11 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/cay-run/cay/internal/cli/text"
 )
 
 // printJSON prints a value as a program wants it. Empty lists are lists.
@@ -103,16 +104,11 @@ func fit(s string, n int) string {
 	return s + strings.Repeat(" ", n-have)
 }
 
-// clean makes text from elsewhere safe to print: it has no control characters,
-// ends no line, and has nothing beside it read in another order.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp) {
-			return '?'
-		}
-		return r
-	}, s)
-}
+// clean and volume stand at nearly every print: their names are short.
+var (
+	clean  = text.Clean
+	volume = text.Bytes
+)
 
 // ago says how long ago a time was, or how far ahead it is, in one unit.
 func ago(t, now time.Time) string {
@@ -140,20 +136,6 @@ func size(mb int) string {
 		return fmt.Sprintf("%d GB", mb/1024)
 	}
 	return fmt.Sprintf("%d MB", mb)
-}
-
-// volume says how much data that is.
-func volume(n int64) string {
-	const units = "kMGTPE"
-	if n < 1000 {
-		return fmt.Sprintf("%d B", n)
-	}
-	value, unit := float64(n)/1000, 0
-	for value >= 999.95 {
-		value /= 1000
-		unit++
-	}
-	return fmt.Sprintf("%.1f %cB", value, units[unit])
 }
 
 // wait shows that work goes on, on a terminal.

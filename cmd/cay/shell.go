@@ -8,10 +8,9 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/term"
-
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
+	"github.com/cay-run/cay/internal/cli/tty"
 )
 
 type connectCmd struct {
@@ -55,7 +54,7 @@ func (a *app) shell(ctx context.Context, box *client.Sandbox, user string) error
 	signal.Notify(resized, syscall.SIGWINCH)
 	defer signal.Stop(resized)
 
-	now, err := terminalSize(a.in)
+	now, err := tty.Size(a.in)
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "the terminal's size cannot be read")
 	}
@@ -72,27 +71,27 @@ func (a *app) shell(ctx context.Context, box *client.Sandbox, user string) error
 	}
 	// From here on keys are the sandbox's, interrupts too. The terminal gets
 	// its old ways back however this function is left.
-	raw, err := makeRaw(a.in)
+	raw, err := tty.MakeRaw(a.in)
 	if err != nil {
 		endShell(ctx, p)
 		return err
 	}
-	defer raw.restore()
-	raw.background(func() { pass(ctx, a.in, p) })
-	raw.background(func() {
+	defer raw.Restore()
+	raw.Background(func() { pass(ctx, a.in, p) })
+	raw.Background(func() {
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-resized:
-				if size, err := terminalSize(a.in); err == nil {
+				if size, err := tty.Size(a.in); err == nil {
 					_ = p.Resize(ctx, size)
 				}
 			}
 		}
 	})
 	exit, err := p.Wait()
-	raw.restore() // what follows may take its time
+	raw.Restore() // what follows may take its time
 	if ctx.Err() != nil || err != nil {
 		endShell(ctx, p)
 		// A half-drawn screen must not swallow the message.
@@ -116,11 +115,6 @@ func endShell(ctx context.Context, p *client.Process) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	_ = p.Kill(ctx) // it may be gone
-}
-
-func terminalSize(f *os.File) (client.Size, error) {
-	columns, rows, err := term.GetSize(int(f.Fd()))
-	return client.Size{Columns: uint32(columns), Rows: uint32(rows)}, err
 }
 
 // keepAlive puts a sandbox's end off while a user is in it.

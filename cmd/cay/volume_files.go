@@ -16,6 +16,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
+	"github.com/cay-run/cay/internal/cli/cp"
 )
 
 // inVolume splits "VOLUME:path". A text that cannot be a volume is a path of
@@ -190,7 +191,7 @@ func (c *volumeCpCmd) place(a *app, files *client.VolumeFiles, to, asked, from, 
 	case err == nil && dir && !there.Dir():
 		return "", cay.Errorf(cay.Invalid, "%s is there already and no directory", clean(to))
 	case err == nil:
-		return under(to, there.Dir(), from, name), nil
+		return cp.Under(to, there.Dir(), from, name), nil
 	case cay.KindOf(err) != cay.NotFound:
 		return "", err
 	case strings.HasSuffix(asked, "/") && !dir:
@@ -260,7 +261,7 @@ func (c *volumeCpCmd) download(a *app, api *client.Client, ref, from, to string)
 	if err == nil && source.Dir() && !st.IsDir() {
 		return client.Copied{}, cay.Errorf(cay.Invalid, "%s is there already and no directory", to)
 	}
-	to = under(to, err == nil && st.IsDir(), c.From, path.Base(from))
+	to = cp.Under(to, err == nil && st.IsDir(), c.From, path.Base(from))
 	if source.Dir() {
 		in, err := api.ExportVolume(a.ctx, ref, from)
 		if err != nil {

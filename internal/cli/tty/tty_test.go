@@ -1,4 +1,4 @@
-package main
+package tty
 
 import (
 	"fmt"
@@ -47,14 +47,14 @@ func terminalModes(t *testing.T, f *os.File) unix.Termios {
 // itself again, since a panic is a program's end.
 func TestTerminalAfterPanic(t *testing.T) {
 	if os.Getenv("CAY_TEST_PANIC") != "" {
-		raw, err := makeRaw(os.Stdin)
+		raw, err := MakeRaw(os.Stdin)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if terminalModes(t, os.Stdin).Lflag&unix.ICANON != 0 {
 			t.Fatal("the terminal is not raw")
 		}
-		raw.background(func() { panic("broken on purpose") })
+		raw.Background(func() { panic("broken on purpose") })
 		time.Sleep(time.Minute)
 		return
 	}
