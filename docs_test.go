@@ -120,29 +120,51 @@ func TestDecisionsAreListed(t *testing.T) {
 	}
 }
 
-// TestWords holds Go comments and documents to the rule of CONTRIBUTING: the
+// pronouns stand for an unknown party.
+const pronouns = `\b(?i:nobody|somebody|anybody|everybody|someone|anyone|everyone|whoever|whomever)\b`
+
+// TestWords holds comments and documents to the rule of CONTRIBUTING: the
 // subject of a sentence is a noun of the domain, never a pronoun for an unknown
-// party.
+// party. The engine's comments are left: its bytes are its id.
 func TestWords(t *testing.T) {
-	const pronouns = `(?i:nobody|somebody|anybody|everybody|someone|anyone|everyone|whoever|whomever)`
-	comment := regexp.MustCompile(`//.*\b` + pronouns + `\b|// (Who|What|Whom|Whose|Whatever) [a-z]+ `)
-	prose := regexp.MustCompile(`\b` + pronouns + `\b|(^|[.:;] )(Who|Whatever) [a-z]+ [^?]*$`)
-	for _, file := range tracked(t, ".go", ".md") {
-		if strings.HasPrefix(file, "docs/benchmarks/") || file == "docs_test.go" || strings.HasPrefix(file, "cmd/cay-runsc/") {
+	prose := regexp.MustCompile(pronouns + `|(^|[.:;] )(Who|Whatever) [a-z]+ [^?]*$`)
+	for _, file := range tracked(t, ".go", ".py", ".mjs", ".cjs", ".sh", ".R", ".md") {
+		if strings.HasPrefix(file, "docs/benchmarks/") || strings.HasPrefix(file, "cmd/cay-runsc/") || strings.Contains(file, "/testdata/") {
 			continue
-		}
-		bad := prose
-		if filepath.Ext(file) == ".go" {
-			bad = comment
 		}
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
+		if filepath.Ext(file) != ".md" {
+			if !generated.Match(text) {
+				checkComments(t, file, string(text))
+			}
+			continue
+		}
 		for i, line := range strings.Split(string(text), "\n") {
-			if m := bad.FindString(line); m != "" {
+			if m := prose.FindString(line); m != "" {
 				t.Errorf("%s:%d: %s", file, i+1, m)
 			}
+		}
+	}
+}
+
+// checkComments reads comments as a whole, because sentences go on over lines.
+func checkComments(t *testing.T, file, text string) {
+	comment := regexp.MustCompile(`^\s*(?://|#|""")\s?|^\s*$`)
+	bad := regexp.MustCompile(pronouns + `|(?:^|[.] )(?:Who|What|Whom|Whose|Whatever)\b[^.?]*(?:[.]|$)`)
+	var block string
+	for i, line := range strings.Split(text, "\n") {
+		mark := comment.FindString(line)
+		if strings.TrimSpace(mark) == "" {
+			block = ""
+			continue
+		}
+		block = strings.TrimSpace(block + " " + strings.TrimSpace(strings.TrimPrefix(line, mark)))
+		if m := bad.FindString(block); m != "" {
+			t.Errorf("%s:%d: %s", file, i+1, m)
+			block = ""
 		}
 	}
 }

@@ -34,7 +34,7 @@ type Snapshot struct {
 	Agent       int          `json:"agent"` // protocol that the agent inside speaks
 	Limits      Limits       `json:"limits"`
 	Files       []SnapFile   `json:"files"`
-	// Volumes are mounted in it. Whatever is made of it mounts them again: they
+	// Volumes are mounted in it. Sandboxes made of it mount them again: they
 	// are in the memory that it holds.
 	Volumes   []VolumeMount `json:"volumes,omitempty"`
 	Boot      Boot          `json:"boot,omitzero"` // for a start from its files alone

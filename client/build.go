@@ -42,7 +42,7 @@ type BuildStart struct {
 	// Secrets are what steps may see and no layer keeps, by name.
 	Secrets map[string][]byte `json:"caySecrets,omitempty"`
 
-	// Volumes are seen by RUN steps. What lies on them is no part of the template.
+	// Volumes are seen by RUN steps. Files on them are no part of the template.
 	Volumes []VolumeMount `json:"volumeMounts,omitempty"`
 }
 

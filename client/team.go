@@ -89,7 +89,7 @@ type APIKey struct {
 	Metadata  map[string]string `json:"metadata,omitempty"`
 }
 
-// NewAPIKey says what a key is to be. What is left out is as the maker has it.
+// NewAPIKey says what a key is to be. A field that is left out is as the maker has it.
 type NewAPIKey struct {
 	Name      string            `json:"name"`
 	Scopes    []string          `json:"scopes,omitempty"` // names of scopes and roles

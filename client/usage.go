@@ -18,7 +18,7 @@ type Usage struct {
 	Total    UsageRow   `json:"total"`
 }
 
-// UsageRow is a sum. What it was not grouped by is empty.
+// UsageRow is a sum. Fields that it was not grouped by are empty.
 type UsageRow struct {
 	Team     string             `json:"teamID,omitempty"`
 	At       *time.Time         `json:"at,omitempty"` // the beginning of the hour or day

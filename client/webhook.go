@@ -24,8 +24,8 @@ type Webhook struct {
 	FailingSince   time.Time `json:"failingSince,omitzero"`
 }
 
-// WebhookOptions are what a webhook is made with, or what of it is changed. What
-// is nil stays as it is.
+// WebhookOptions are the settings that a webhook is made with, or those that
+// change. A nil field stays as it is.
 type WebhookOptions struct {
 	Name    *string  `json:"name,omitempty"`
 	URL     *string  `json:"url,omitempty"`

@@ -43,7 +43,7 @@ RUN echo "made by cay" > /etc/motd
 # Files of this directory; .dockerignore says what stays out.
 # COPY . /home/user/app
 
-# What runs in every sandbox from the start, and what tells that it is up:
+# Runs in every sandbox from the start; the check tells that it is up:
 # CMD ["python3", "-m", "http.server", "8000"]
 # HEALTHCHECK CMD curl -sf localhost:8000
 `

@@ -20,7 +20,7 @@ def cay(method, path, body=None):
         return json.loads(reply.read() or "null")
 
 
-# What every branch would have to repeat is done once, in the parent.
+# The parent does once what every branch would have to repeat.
 PREPARE = """
 import numpy as np
 random = np.random.default_rng(7)

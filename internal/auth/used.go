@@ -73,8 +73,8 @@ func (a *Auth) Run(ctx context.Context) {
 	}
 }
 
-// flush records all uses that are noted. What a failure loses is noted again by
-// the next use.
+// flush records all uses that are noted. A use that a failure loses is noted
+// again by the next one.
 func (a *Auth) flush(ctx context.Context) {
 	for {
 		some := a.used.take(usedBatch)

@@ -58,7 +58,7 @@ type Config struct {
 	Extras   []string
 	Volumes  volumes.Storage   // nil keeps none
 	Networks webhooks.Networks // where webhooks may be; nil for no webhooks
-	// Backlog is what of Reserved is still being built; nil for nothing.
+	// Backlog has the templates of Reserved that are still being built; nil for none.
 	Backlog ledger.Backlog
 }
 

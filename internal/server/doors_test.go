@@ -107,7 +107,7 @@ func knock(t *testing.T, w *servertest.World, path string, set func(*http.Reques
 }
 
 // SSH lets a key in, as the password, that may go inside, and no other: the
-// answer to all others is one. What it let in ends with the team's use of it.
+// answer to all others is one. A connection ends with the team's use of it.
 func TestSSHOpensToKeysThatMayGoInside(t *testing.T) {
 	w := servertest.New(t)
 	w.Config.SSHListen = "127.0.0.1:0"

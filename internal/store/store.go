@@ -286,7 +286,7 @@ type Usage interface {
 type Budgets interface {
 	// UsageLabels lists the keys of metadata that a team has metered, by name.
 	UsageLabels(ctx context.Context, team cay.TeamID) ([]string, error)
-	// SetUsageLabels replaces them. What is counted already stays as it is.
+	// SetUsageLabels replaces them. Counts so far stay as they are.
 	SetUsageLabels(ctx context.Context, team cay.TeamID, labels []string) error
 	// AddBudget records a budget, with events.
 	AddBudget(ctx context.Context, b cay.Budget, events ...cay.Event) error

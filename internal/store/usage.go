@@ -630,8 +630,8 @@ func (s *SQLite) pricesNow(ctx context.Context, q querier) (cay.Prices, error) {
 	return p, nil
 }
 
-// SetPrices replaces all prices. What is counted already keeps its cost, so a
-// currency cannot be changed once something has one.
+// SetPrices replaces all prices. Counts so far keep their cost, so a currency
+// cannot be changed once something has one.
 func (s *SQLite) SetPrices(ctx context.Context, p cay.Prices) error {
 	if s.joined != nil { // the prices are remembered when they count
 		return cay.Errorf(cay.Internal, "prices are not set together with other changes")

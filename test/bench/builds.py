@@ -108,7 +108,7 @@ def known(b):
         assert any("CACHED [finalize]" in line for _, line in logs[1]), logs
         last = b.new()
         change.ours.append(ms(lambda: logs.append(b.ours("bench-known", last))))
-        # What the Dockerfile ends with, E2B's user and directory, is looked up anew and runs nothing.
+        # The end of the Dockerfile, E2B's user and directory, is looked up anew and runs nothing.
         assert sum("RUN" in line or "COPY" in line for line in steps_run(logs[2])) == 1, logs
     return [again, same, change]
 
@@ -141,7 +141,7 @@ def copy(b):
 
 
 def used(directory):
-    """What is taken of the disk below a directory; blocks that files share are counted once where the
+    """The bytes of the disk taken below a directory; blocks that files share are counted once where the
     file system can share, by what it has left."""
     if subprocess.run(["stat", "-f", "-c", "%T", str(directory)], capture_output=True, text=True).stdout.strip() in ("xfs", "btrfs"):
         st = os.statvfs(directory)
@@ -149,7 +149,7 @@ def used(directory):
     return int(subprocess.run(["du", "-s", "-B1", str(directory)], check=True, capture_output=True, text=True).stdout.split()[0])
 
 
-# What `pip install` of a package leaves, without an index to ask.
+# The files that `pip install` of a package leaves, without an index to ask.
 PACKAGE = """FROM e2bdev/base
 USER root
 RUN mkdir -p /usr/local/lib/python3.11/dist-packages/pkg && cd /usr/local/lib/python3.11/dist-packages/pkg && \

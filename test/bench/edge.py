@@ -127,7 +127,7 @@ DOMAINS = {"allowOut": [f"host-{n}.example-{n % 50}.com" for n in range(500)], "
 
 
 def policies(server):
-    """What 500 domains add to a create from the pool, and what putting them in
+    """The time that 500 domains add to a create from the pool, and what putting them in
     force takes; beside the same without them."""
     rest = life.Rest(server)
     created = Figure("create with a policy of 500 domains", "ms", lambda raw: raw + 1, "the same with none + 1", digits=2)

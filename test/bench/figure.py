@@ -1,4 +1,4 @@
-"""What a measurement is."""
+"""A measurement."""
 
 import math
 import statistics

@@ -33,7 +33,7 @@ CALM = 1.5  # seconds in which all is done that a create and a kill begin
 
 
 def raw(server, work, memory=BASE, **options):
-    """What the engine alone takes."""
+    """The time that the engine alone takes."""
     flags = [text for name, value in options.items() for text in (f"-{name}", str(value))]
     out = subprocess.run(
         [str(world.ROOT / "build" / "bench-raw"), "-data", str(server.data), "-run", "/run/cay-bench-raw",

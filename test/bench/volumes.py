@@ -131,7 +131,7 @@ def sequential_and_small(server):
 
 
 def prepare(directory):
-    """What git, npm and pip need: a repository, an application with a filled cache, wheels."""
+    """The things that git, npm and pip need: a repository, an application with a filled cache, wheels."""
     repo, app, wheels = directory / "repo", directory / "app", directory / "wheels"
     repo.mkdir()
     for i in range(2000):
@@ -170,7 +170,7 @@ def tools(server):
 
 
 def mounts(server):
-    """What a mount adds, of a volume that other sandboxes mount already and of one that nothing had open."""
+    """The time that a mount adds, of a volume that other sandboxes mount already and of one that nothing had open."""
     create = Figure("warm create with a mount, REST part", "ms", lambda raw: raw + 3, "3 ms more than without")
     first = Figure("the same, of a volume made just now", "ms", None, "–")
     resume = Figure("resume with a mount", "ms", lambda raw: raw + 10, "10 ms more than without")

@@ -1,5 +1,5 @@
 // Stands in for node:test in the end-to-end tests when they run with an SDK of
-// another age. What that SDK does not have, a test cannot use: it is skipped,
+// another age. A test of a method which that SDK does not have is skipped,
 // and the reason says what is missing. Every test's outcome and the methods
 // that it called are written to CAY_COMPAT_OUT when the file's tests are over.
 import fs from 'node:fs'

@@ -123,7 +123,7 @@ for cls in (e2b.Sandbox, e2b_code_interpreter.Sandbox):
 
 
 def not_there_yet(error, path):
-    """What an error says that the SDK lacks; None for other errors."""
+    """The part that the SDK lacks, by an error; None for other errors."""
     if isinstance(error, TypeError) and (found := re.search(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", str(error))):
         return f"{found[1].removeprefix('Noted.')} takes no {found[2]}"
     obj = getattr(error, "obj", None)

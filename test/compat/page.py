@@ -18,7 +18,7 @@ that the SDKs have, sync and async in one row; the results are those of the test
 
 
 def cell(result, method, notes):
-    """What a release's results say of a method."""
+    """A release's results for a method."""
     if method not in result["methods"]:
         return "–"
     tests = [one for one in result["tests"].values() if method in one["called"]]

@@ -38,7 +38,7 @@ def tiny(busybox):
     """Two layers of a system with a layout of its own: busybox and nothing else."""
     names = """sh ls cat cp mv rm mkdir chmod chown id awk sed grep find ln echo env sleep test [ true false
         touch stat tr cut head sort uniq wc date readlink dirname basename whoami""".split()
-    # What Docker would let every program here bind low ports by.
+    # The setting by which Docker would let every program here bind low ports.
     capability = {"SCHILY.xattr.security.capability": "\1\0\0\2\0\4\0\0" + 12 * "\0"}
     one = layer(
         *[(d,) for d in "bin sbin etc usr usr/bin usr/local root home tmp var old".split()],
@@ -65,7 +65,7 @@ def config_of(layers, **config):
 
 
 def saved(name, layers, **config):
-    """What docker save writes of an image."""
+    """The archive that docker save writes of an image."""
     manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": [f"{i}.tar" for i in range(len(layers))]}]
     return layer(
         ("manifest.json", json.dumps(manifest).encode(), 0o644),

@@ -63,7 +63,7 @@ def node_of_both_ages(env):
 
 
 def first_steps(server):
-    """What a change breaks first, in minutes."""
+    """The tests that a change breaks first, in minutes."""
     env = {**server.env, **server.sdk_env(server.new_key()), "PYTHONPATH": str(HERE), "NO_COLOR": "1"}
     yield "Python SDKs", lambda: pytest(env, "test_quickstart.py", "test_sandbox.py", "test_life.py", "-n", "2")
 

@@ -100,7 +100,7 @@ class Server:
         return found.group()
 
     def sdk_env(self, key):
-        """What points an official SDK here."""
+        """The environment that points an official SDK here."""
         return {"E2B_API_KEY": key, "E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.url, "E2B_VOLUME_API_URL": self.url}
 
     def tail(self, lines=40):

@@ -194,7 +194,7 @@ class Client(threading.Thread):
 
 
 def leftovers(server):
-    """What is on this host after every sandbox was killed."""
+    """The leftovers on this host after every sandbox was killed."""
     found = [f"instance {p.name}" for p in (server.data / "instances").iterdir()]
     run = server.env["CAY_RUN_DIR"].encode()
     for process in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
@@ -212,7 +212,7 @@ def leftovers(server):
 
 
 def leftovers_of_down(server):
-    """What is on this host when the server is not any more."""
+    """The leftovers on this host after the server's end."""
     run, name = server.env["CAY_RUN_DIR"], server.env["CAY_NETWORK_NAME"]
     found = [f"mount {line.split()[1]}" for line in open("/proc/mounts") if line.split()[1].startswith((run + "/", str(server.data)))]
     return found + [f"namespace {p.name}" for p in pathlib.Path("/run/netns").glob(f"{name}-*")]

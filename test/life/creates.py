@@ -49,7 +49,7 @@ def life():
 
 
 def logs(sandbox):
-    """What the server keeps of the sandbox's log."""
+    """The lines that the server keeps of the sandbox's log."""
     request = urllib.request.Request(
         f"{os.environ['E2B_API_URL']}/v2/sandboxes/{sandbox}/logs", headers={"X-API-Key": os.environ["E2B_API_KEY"]})
     try:

@@ -21,7 +21,7 @@ class Killer:
         self.kills = {}
 
     def processes(self):
-        """What runs, as (pid, what, instance)."""
+        """The processes that run, as (pid, what, instance)."""
         run = self.server.env["CAY_RUN_DIR"].encode() + b"/"
         for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -36,7 +36,7 @@ class Killer:
 
     def owner(self, instance):
         """The sandbox of an instance; none while its journal is half written,
-        and nobody knows of that one."""
+        and no record knows of that one."""
         try:
             journal = self.server.data / "instances" / instance / "spec.json"
             return json.loads(journal.read_text())["spec"]["sandbox"]
@@ -53,7 +53,7 @@ class Killer:
             return
         pid, what, instance = self.random.choice(choice)
         sandbox = self.owner(instance)
-        with self.lock:  # before it dies: somebody may find it dead at once
+        with self.lock:  # before it dies: a client may find it dead at once
             self.victims.add(sandbox)
             self.kills[what] = self.kills.get(what, 0) + 1
         try:

@@ -55,7 +55,7 @@ for p in /proc/[0-9]*; do echo $p; ls -l $p/fd 2>/dev/null | awk '{print $9,$10,
 
 
 def answer(sandbox, cycle):
-    """What the process says; nothing, with what went on inside meanwhile, when
+    """The output of the process; nothing, with what went on inside meanwhile, when
     it says nothing within a minute, which counts as different."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(lambda: sandbox.commands.run(ASK).stdout)

@@ -31,7 +31,7 @@ SEED = int(os.environ.get("CHAOS_SEED", str(int(time.time()))))
 WRITERS = 4
 VOLUME = "chaos"
 
-# Runs inside: writes records, syncs each, and tells of it. What it told is on
+# Runs inside: writes records, syncs each, and tells of it. A record that it told is on
 # the disk. A claim is told only by the one that made the file, and with its
 # directory synced.
 WRITE = """
@@ -130,7 +130,7 @@ def check(server, writers, lost):
 
 
 def leftovers(server, ids):
-    """What is on this host when the server is not any more."""
+    """The leftovers on this host after the server's end."""
     data, run = str(server.data), server.env["CAY_RUN_DIR"]
     mounts = [line.split()[4] for line in open("/proc/self/mountinfo")]
     found = [f"mount {m}" for m in mounts if m.startswith((run + "/", data + "/"))]

@@ -450,7 +450,7 @@ type LimitUse struct {
 	// Own It is set for the team; else it is the server's default.
 	Own bool `json:"own"`
 
-	// Used What is used now. A rate has none.
+	// Used The amount in use now. A rate has none.
 	Used *int64 `json:"used,omitempty"`
 }
 
@@ -637,13 +637,13 @@ type Team struct {
 	Disabled   bool       `json:"disabled"`
 	DisabledAt *time.Time `json:"disabledAt,omitempty"`
 
-	// Has What it has; of one team only.
+	// Has The amount that it has; of one team only.
 	Has    *TeamHas `json:"has,omitempty"`
 	Name   string   `json:"name"`
 	TeamID string   `json:"teamID"`
 }
 
-// TeamHas What it has; of one team only.
+// TeamHas The amount that it has; of one team only.
 type TeamHas struct {
 	Keys int `json:"keys"`
 
@@ -728,7 +728,7 @@ type Volume struct {
 	// Sandboxes That mount it, running or paused. Of one volume; lists leave it out.
 	Sandboxes *[]string `json:"sandboxes,omitempty"`
 
-	// SizeMB What it may hold at most.
+	// SizeMB The most that it may hold.
 	SizeMB int64 `json:"sizeMB"`
 
 	// Usage Of one volume; lists leave it out.
@@ -736,7 +736,7 @@ type Volume struct {
 		Files     int64 `json:"files"`
 		SizeBytes int64 `json:"sizeBytes"`
 
-		// StoredBytes What it takes of the server's disk.
+		// StoredBytes The room that it takes of the server's disk.
 		StoredBytes int64 `json:"storedBytes"`
 		UsedBytes   int64 `json:"usedBytes"`
 	} `json:"usage,omitempty"`
@@ -900,7 +900,7 @@ type GetAllUsageParams struct {
 	// To The end, rounded up to an hour; now unless given.
 	To *UsageTo `form:"to,omitempty" json:"to,omitempty"`
 
-	// Group What sums are told apart by, with commas between: key, template, day, hour (at most 62 days), and label: with a key of metadata that is metered. Unless given there is the total alone.
+	// Group The fields that tell sums apart, with commas between: key, template, day, hour (at most 62 days), and label: with a key of metadata that is metered. Unless given there is the total alone.
 	Group *UsageGroup `form:"group,omitempty" json:"group,omitempty"`
 
 	// Format csv for comma-separated values, as `Accept: text/csv` is; json unless given.
@@ -1089,7 +1089,7 @@ type GetUsageParams struct {
 	// To The end, rounded up to an hour; now unless given.
 	To *UsageTo `form:"to,omitempty" json:"to,omitempty"`
 
-	// Group What sums are told apart by, with commas between: key, template, day, hour (at most 62 days), and label: with a key of metadata that is metered. Unless given there is the total alone.
+	// Group The fields that tell sums apart, with commas between: key, template, day, hour (at most 62 days), and label: with a key of metadata that is metered. Unless given there is the total alone.
 	Group *UsageGroup `form:"group,omitempty" json:"group,omitempty"`
 
 	// Format csv for comma-separated values, as `Accept: text/csv` is; json unless given.
@@ -1102,7 +1102,7 @@ type OwnCreateVolumeJSONBody struct {
 	// Name Letters, digits, '_' and '-'.
 	Name *string `json:"name,omitempty"`
 
-	// SizeMB What it may hold at most; unless given, the server's usual.
+	// SizeMB The most that it may hold; unless given, the server's usual.
 	SizeMB *int64 `json:"sizeMB,omitempty"`
 }
 

@@ -200,7 +200,7 @@ func (k *NewKey) check() error {
 	return nil
 }
 
-// KeyChange says what of a key changes; nil leaves it.
+// KeyChange has the fields of a key that change; a nil field stays.
 type KeyChange struct {
 	Name      *string
 	ExpiresAt *time.Time // zero for never

@@ -96,8 +96,8 @@ func (a *Accounts) AddMember(ctx context.Context, who cay.Caller, email, name st
 	return Membership{m, p.Email, p.Name}, err
 }
 
-// SetRole gives a member another role. What the person holds open in the team
-// ends: it is opened again with the new role.
+// SetRole gives a member another role. Connections that the person holds open in
+// the team end, and are opened again with the new role.
 func (a *Accounts) SetRole(ctx context.Context, who cay.Caller, person cay.PersonID, role cay.Role) error {
 	if err := who.May(cay.WriteKeys); err != nil {
 		return err
@@ -276,8 +276,8 @@ func (a *Accounts) AccessTokens(ctx context.Context, who cay.Caller) ([]cay.Acce
 	return a.store.AccessTokens(ctx, who.Person)
 }
 
-// RemoveAccessToken removes a token of the person who asks. What the person holds
-// open ends: it is opened again with what is left.
+// RemoveAccessToken removes a token of the person who asks. Connections that the
+// person holds open end, and are opened again with the credentials left.
 func (a *Accounts) RemoveAccessToken(ctx context.Context, who cay.Caller, id string) error {
 	if who.Person == "" {
 		return errNoPerson

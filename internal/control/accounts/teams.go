@@ -136,12 +136,12 @@ func (a *Accounts) DisableTeam(ctx context.Context, who cay.Caller, ref string, 
 }
 
 // RemoveTeam removes a team. It must have nothing unless force takes all of it
-// along: sandboxes end, templates, snapshots, images, secrets and keys go. What
-// stays is its row, under a name that is free again, for usage, audit and events
-// to refer to.
+// along: sandboxes end, templates, snapshots, images, secrets and keys go. Its
+// row stays, under a name that is free again, for usage, audit and events to
+// refer to.
 //
-// The team is gone from the one transaction on that marks it. What is left of it
-// is cleared afterwards, again and again until nothing is: also by the next
+// The team is gone from the one transaction on that marks it. Its remains
+// are cleared afterwards, again and again until there are none: also by the next
 // server, if this one is killed in between.
 func (a *Accounts) RemoveTeam(ctx context.Context, who cay.Caller, ref string, force bool) error {
 	if err := who.May(cay.Admin); err != nil {

@@ -1,7 +1,7 @@
 // Package audit keeps the log of who did what: rows in one chain, which the
 // store writes in the transaction of the action where there is one, and signed
 // heads of the chain, which show when rows were cut off or all of them written
-// anew. What clients and guests can cause at will is counted.
+// anew. Operations that clients and guests can cause at will are counted.
 package audit
 
 import (

@@ -81,7 +81,7 @@ func heads(t *testing.T, l *Log) []cay.AuditHead {
 	return out
 }
 
-// rows and only: the rows of an export, and what of it is left.
+// rows and only: the rows of an export, or those of them that are left.
 func rowAt(all []Line, seq int64) int {
 	return slices.IndexFunc(all, func(l Line) bool { return l.Row != nil && l.Row.Seq == seq })
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // A source, such as a sandbox, may have seenBurst different things of one
-// action in the log at once, and then seenEach each minute. What is beyond that
-// is one row a minute, with how many there were.
+// action in the log at once, and then seenEach each minute. All others
+// are one row a minute, with how many there were.
 const (
 	seenBurst = 120
 	seenEach  = 10
@@ -136,7 +136,8 @@ func (c *counter) take(now time.Time) []cay.AuditRow {
 	return out
 }
 
-// flush writes what was counted. What cannot be written waits for the next time.
+// flush writes what was counted. A count that cannot be written waits for the
+// next time.
 func (l *Log) flush(ctx context.Context) error {
 	l.waiting = append(l.waiting, l.count.take(time.Now())...)
 	for len(l.waiting) > 0 {

@@ -79,8 +79,8 @@ func WireRow(r cay.AuditRow) Wire {
 	}
 }
 
-// row is the row that JSON has. What is no hash or no time is zero, which no
-// hash is of.
+// row is the row that JSON has. A text that is no hash or no time is zero, which
+// no hash is of.
 func (w Wire) row() cay.AuditRow {
 	r := cay.AuditRow{
 		Seq: w.Seq, Actor: cay.Actor{Kind: cay.ActorKind(w.Actor.Kind), ID: w.Actor.ID, Name: w.Actor.Name},

@@ -214,7 +214,7 @@ func (s BuildStart) check() error {
 	return nil
 }
 
-// checkMounts refuses secrets that no step could see. What they hold is never
+// checkMounts refuses secrets that no step could see. Their values are never
 // part of an error.
 func checkMounts(s cay.BuildStep) error {
 	if len(s.Secrets) > 0 && s.Type != "RUN" {

@@ -165,8 +165,8 @@ func (q *Queue) watch(ctx context.Context) {
 	}
 }
 
-// endLost fails the builds that a server has left. What they have done is used
-// again by the next one of the same steps.
+// endLost fails the builds that a server has left. The next build of the same
+// steps uses again what they have done.
 func (q *Queue) endLost(ctx context.Context, lost func(store.QueuedBuild) bool) error {
 	all, err := q.store.QueuedBuilds(ctx)
 	for _, one := range all {
@@ -357,8 +357,8 @@ func savedSetup(template cay.Setup, b cay.Boot) cay.Setup {
 	return out
 }
 
-// finishBuild records a build that is ready; sandboxes start from it now. What
-// only the builds before it needed is removed. Release gives up the hold on the
+// finishBuild records a build that is ready; sandboxes start from it now. Snapshots
+// that only the builds before it needed are removed. Release gives up the hold on the
 // snapshot, which the record keeps then.
 func (q *Queue) finishBuild(ctx context.Context, b cay.Build, r cay.BuildResult, release func(), took time.Duration) error {
 	before := q.ledger.TagSnapshots(ctx, b.Template, b.Tags)

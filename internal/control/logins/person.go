@@ -148,8 +148,8 @@ func (l *Logins) wanted(ctx context.Context, email string, groups []string) (map
 	return out, nil
 }
 
-// align has a person be what rules want in teams. What was given by hand stays
-// as it is. It returns the teams in which something changed.
+// align has a person be what rules want in teams. Roles that were given by hand
+// stay as they are. It returns the teams in which something changed.
 func align(ctx context.Context, tx store.Store, who cay.Caller, email string, wanted map[cay.TeamID]cay.Role) ([]cay.TeamID, error) {
 	before, err := tx.LoginTeams(ctx, who.Person)
 	if err != nil {

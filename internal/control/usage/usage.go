@@ -261,8 +261,8 @@ type Report struct {
 // mostHours and mostDays bound a list by hour or day.
 const mostHours = 62 * 24
 
-// Usage sums up what a team used. What runs is counted first, so that the sums
-// are of this moment.
+// Usage sums up what a team used. Running sandboxes are counted first, so that
+// the sums are of this moment.
 func (m *Meter) Usage(ctx context.Context, who cay.Caller, q Query) (Report, error) {
 	if err := who.May(cay.ReadBilling); err != nil {
 		return Report{}, err
@@ -390,8 +390,8 @@ func (m *Meter) Labels(ctx context.Context, who cay.Caller) ([]string, error) {
 	return m.store.UsageLabels(ctx, who.Team)
 }
 
-// SetLabels replaces the keys of metadata that a team has metered. What is
-// counted already stays as it is; the keys that budgets name stay metered.
+// SetLabels replaces the keys of metadata that a team has metered. Counts
+// so far stay as they are; the keys that budgets name stay metered.
 func (m *Meter) SetLabels(ctx context.Context, who cay.Caller, labels []string) ([]string, error) {
 	if err := who.May(cay.WriteBilling); err != nil {
 		return nil, err
@@ -437,8 +437,8 @@ func (m *Meter) Prices(ctx context.Context, who cay.Caller) (cay.Prices, error) 
 	return m.store.Prices(ctx)
 }
 
-// SetPrices replaces the prices of this installation. What is counted already
-// keeps its cost.
+// SetPrices replaces the prices of this installation. Counts so far keep their
+// cost.
 func (m *Meter) SetPrices(ctx context.Context, who cay.Caller, p cay.Prices) error {
 	if err := who.May(cay.Admin | cay.WriteBilling); err != nil {
 		return err

@@ -388,7 +388,7 @@ func someOf(ids []string) string {
 	return text
 }
 
-// discard removes files whose record is gone. What stays is removed by Sweep.
+// discard removes files whose record is gone. Sweep removes those that stay.
 func (v *Volumes) discard(ctx context.Context, id cay.VolumeID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 	defer cancel()

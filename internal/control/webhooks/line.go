@@ -65,8 +65,8 @@ func (l *line) poke() {
 	}
 }
 
-// run sends until the webhook is gone or turned off, or ctx ends. What is
-// under way then is waited for, and ends soon: attempts have the context work.
+// run sends until the webhook is gone or turned off, or ctx ends. It
+// waits for the attempts under way, which end soon: they have the context work.
 func (l *line) run(ctx, work context.Context) {
 	var attempts sync.WaitGroup
 	defer attempts.Wait()

@@ -94,8 +94,8 @@ type Execution struct {
 	TimeMS    int64  `json:"execution_time"`
 }
 
-// lifecycleEvent puts an event into E2B's form. What the records have forgotten
-// is left out.
+// lifecycleEvent puts an event into E2B's form. It leaves out what the records
+// have forgotten.
 func (h *Hooks) lifecycleEvent(ctx context.Context, e cay.Event, kind string) (LifecycleEvent, error) {
 	s, err := h.sandboxOf(ctx, e)
 	if err != nil {

@@ -83,7 +83,7 @@ func New(cfg Config) *Hooks {
 	return h
 }
 
-// WebhookChange is what a client asks of a webhook. What is nil stays as it is,
+// WebhookChange is what a client asks of a webhook. A nil field stays as it is,
 // or is as usual.
 type WebhookChange struct {
 	Name, URL *string

@@ -175,8 +175,8 @@ func (s *server) record(next e2b.StrictHandlerFunc, operation string) e2b.Strict
 }
 
 // recorded records an operation that was carried out or refused, and returns
-// what its client is told. What failed or was refused is counted: a client may
-// try without end.
+// what its client is told. Failures and refusals are counted: a client may try
+// without end.
 func (s *server) recorded(ctx context.Context, r *http.Request, operation string, out any, err error) error {
 	operation = strings.ToLower(operation[:1]) + operation[1:]
 	action, changes := actions[operation]

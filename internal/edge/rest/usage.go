@@ -99,8 +99,8 @@ func wireUsage(r usage.Report, q usage.Query) cayv1.UsageJSONResponse {
 	return out
 }
 
-// wireAmounts is a row with amounts alone. What is counted is exact; the number
-// on the wire is the nearest one that JSON's readers know.
+// wireAmounts is a row with amounts alone. The count is exact; the number on
+// the wire is the nearest one that JSON's readers know.
 func wireAmounts(a cay.Amounts, currency string) cayv1.UsageRow {
 	row := cayv1.UsageRow{Amounts: map[string]float64{}}
 	for _, m := range cay.Meters() {

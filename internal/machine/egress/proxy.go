@@ -139,8 +139,8 @@ func New(cfg Config) *Proxy {
 	return p
 }
 
-// Close cuts every connection and waits for the work to end. What arrives on the
-// listeners afterwards, which their owner closes, is refused.
+// Close cuts every connection and waits for the work to end. Later arrivals on
+// the listeners, which their owner closes, are refused.
 func (p *Proxy) Close() {
 	p.cancel()
 	p.mu.Lock()

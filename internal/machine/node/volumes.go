@@ -156,8 +156,8 @@ func (n *Node) bindVolume(dir string, v cay.VolumeMount, name, reserved string) 
 	return nil
 }
 
-// makeReserved makes a directory below that of all reserved directories. What the
-// guest sees of it is read-only, so it is made beneath the instance's mount.
+// makeReserved makes a directory below that of all reserved directories. The
+// guest's view of it is read-only, so it is made beneath the instance's mount.
 func (n *Node) makeReserved(name string) error {
 	beneath, err := unix.OpenTree(unix.AT_FDCWD, n.cfg.Reserved, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {

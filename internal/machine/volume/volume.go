@@ -31,7 +31,7 @@ type Storage interface {
 	// that is not there is no error.
 	Delete(ctx context.Context, id cay.VolumeID) error
 	// Attach returns the directory of this machine that is the root of the volume,
-	// until Detach was called as often as Attach. Whatever is below it is a
+	// until Detach was called as often as Attach. The files below it are a
 	// guest's: no caller may follow a link in it.
 	Attach(ctx context.Context, id cay.VolumeID) (dir string, err error)
 	Detach(id cay.VolumeID)

@@ -1,4 +1,4 @@
-// What a server says besides its results; both ages of the SDK read it.
+// The words of a server besides its results; both ages of the SDK read it.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { test } from 'node:test'

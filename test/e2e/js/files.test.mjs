@@ -280,7 +280,7 @@ test('git', async () => {
 })
 
 test('every method was called', () => {
-  // What TypeScript calls private is there all the same.
+  // Methods that TypeScript calls private are there all the same.
   const inner = ['Git.getRemoteUrl', 'Git.resolveRemoteName', 'Git.withRemoteCredentials']
   assert.deepEqual(uncalled(...classes).filter((name) => !inner.includes(name)), [])
 })

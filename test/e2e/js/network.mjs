@@ -1,4 +1,4 @@
-// What a sandbox may reach, and a secret that it uses, from JavaScript.
+// The addresses that a sandbox may reach, and a secret that it uses, from JavaScript.
 // test_injection.py makes the internet and runs this.
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'

@@ -48,12 +48,12 @@ def promote(box, branch):
 
 
 def diff(a, b):
-    """What differs between two checkpoints, by path."""
+    """The differences of two checkpoints, by path."""
     return by_path(call("GET", f"/checkpoints/{a['checkpointID']}/diff?to={b['checkpointID']}"))
 
 
 def changes(box, since=None):
-    """What differs in a sandbox since a checkpoint, by path."""
+    """The differences of a sandbox since a checkpoint, by path."""
     query = "?from=" + since["checkpointID"] if since else ""
     return by_path(call("GET", f"/sandboxes/{box.sandbox_id}/diff{query}"))
 

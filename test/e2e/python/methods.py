@@ -32,6 +32,6 @@ def noted(cls, name, method):
 
 
 def uncalled(*classes):
-    """What of these classes nobody called."""
+    """The methods of these classes that no test called."""
     return sorted(f"{cls.__module__}.{cls.__name__}.{name}"
                   for cls in classes for name in public(cls) if (cls, name) not in called)

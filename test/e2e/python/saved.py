@@ -1,4 +1,4 @@
-"""What is kept of a sandbox, and how to tell one boot from another."""
+"""The files kept of a sandbox, and how to tell one boot from another."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ def saved_as(box):
 
 
 def text(path):
-    """What is in a file; nothing when it goes this moment, as others' snapshots do."""
+    """The content of a file; nothing when it goes this moment, as others' snapshots do."""
     try:
         return path.read_text()
     except FileNotFoundError:

@@ -106,7 +106,7 @@ def test_build_and_build_again(build, context, create):
     assert listing == "./a.txt f user \n./link l user a.txt\n./sub d user \n./sub/b.txt f user \n"
     assert run("stat -c '%U %a' /opt/main.py; cat /opt/glob/sub/b.txt; readlink /opt/glob/link") == "root 750\nba.txt\n"
     assert run("pgrep -c sleep") == "1\n"
-    # What the steps made is in the read-only root: a fresh sandbox has written nothing of it.
+    # Files that the steps made are in the read-only root: a fresh sandbox has written none of them.
     assert int(run("df --output=used -k / | tail -1")) < 1024
     info = sbx.get_info()
     assert (info.cpu_count, info.memory_mb) == (1, 512)
@@ -216,7 +216,7 @@ def test_added_certificates_are_trusted(build, create, authority):
 
 
 def test_child_of_a_sandbox(build, name, create):
-    """What was saved of a sandbox is a template like any other: its files are there, and steps see them."""
+    """A snapshot of a sandbox is a template like any other: its files are there, and steps see them."""
     parent, _ = build(Template().from_template("base").set_envs({"A": "1"}).run_cmd("echo p > ~/p"))
     sbx = create(parent)
     sbx.commands.run("echo s > ~/s; rm ~/p; ln ~/s ~/t; sudo rm /usr/bin/file; head -c 3000000 /dev/urandom > ~/big; md5sum ~/big > ~/sum")
@@ -303,7 +303,7 @@ def test_archives_that_are_wrong(name, eventually):
         assert call("POST", f"/v2/templates/{template}/builds/{build_id}", {"fromTemplate": "base", "steps": [step]})[0] == 202
         state = eventually(lambda: (s := call("GET", f"/templates/{template}/builds/{build_id}/status")[1])["status"] != "building" and s, 300)
         assert state["status"] == "error" and state["reason"]["step"] == "1", (what, state)
-        # What is damaged is not taken for the archive again.
+        # A damaged one is not taken for the archive again.
         assert call("GET", f"/templates/{template}/files/{digest}")[1]["present"] is (what == "outside"), what
         assert call("DELETE", f"/templates/{template}")[0] == 204
 

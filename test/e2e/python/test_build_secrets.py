@@ -56,7 +56,7 @@ def test_secrets_leave_no_trace(build, create, tmp_path):
     first = build(text, *secrets)
     assert first.returncode == 0, first.stderr
     assert create(build.name).commands.run("cat /seen").stdout.split()[0] == seen
-    # What a secret holds is no part of the key: with another it is the same build, as Docker has it.
+    # A secret's value is no part of the key: with another it is the same build, as Docker has it.
     build.token = uuid.uuid4().hex
     again = build(text, *secrets)
     assert "CACHED [finalize]" in again.stderr, again.stderr

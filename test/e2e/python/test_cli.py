@@ -35,7 +35,7 @@ def test_life_of_a_sandbox(server, made):
 
 
 def tree(top):
-    """What is below a directory: kinds, modes and contents by name."""
+    """The entries below a directory: kinds, modes and contents by name."""
     found = {}
     for path in sorted(top.rglob("*")):
         name = str(path.relative_to(top))

@@ -277,7 +277,7 @@ class Display(pyte.Screen):
 
 
 class Screen:
-    """What a person sees of a terminal."""
+    """The view that a person has of a terminal."""
 
     def __init__(self, sbx, rows, cols):
         self.pty, self.screen = sbx.pty, Display(cols, rows)

@@ -1,4 +1,4 @@
-"""What a server says besides its results: whether to try again, how a sandbox
+"""The words of a server besides its results: whether to try again, how a sandbox
 was paused, tags and default templates. The SDK's own clients read all of it."""
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What changed between checkpoints, and what a guest can make of that."""
+"""The changes between checkpoints, and the harm that a guest can try with them."""
 
 import e2b
 import pytest

@@ -1,4 +1,4 @@
-"""What our engine does that gVisor's own does not, and what the agent makes of gVisor's ways."""
+"""The ways of our engine that gVisor's own lacks, and the agent's answers to gVisor's."""
 
 import time
 

@@ -96,7 +96,7 @@ async def test_timeouts(sbx, kind):
         await settled(box.commands.run("sleep 1000", timeout=1))
     assert not isinstance(late.value, (e2b.SandboxNotRunningException, e2b.SandboxUnreachableException))
     await settled(box.commands.run("test -p /tmp/pipe || mkfifo /tmp/pipe"))
-    with pytest.raises(e2b.TimeoutException):  # nobody writes to the pipe, so there is no answer
+    with pytest.raises(e2b.TimeoutException):  # no process writes to the pipe, so there is no answer
         await settled(box.commands.run("read < /tmp/pipe", timeout=1))
     assert await settled(box.is_running())
 

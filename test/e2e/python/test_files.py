@@ -400,7 +400,7 @@ def remote(sbx):
         "git daemon --reuseaddr --base-path=/home/user/srv --export-all"
         " --enable=receive-pack --listen=127.0.0.1 --port=9418",
         background=True, timeout=0)
-    # ls-remote of nothing fails once somebody answers; until then, connect.
+    # ls-remote of nothing fails once a server answers; until then, connect.
     sbx.commands.run("until (exec 3<>/dev/tcp/127.0.0.1/9418) 2>/dev/null; do sleep 0.1; done", timeout=60)
     yield "git://127.0.0.1"
     daemon.kill()
@@ -499,7 +499,7 @@ async def test_git_async(asbx, at, remote):
 
 
 def test_git_needs_credentials(sbx, at):
-    """A server that lets nobody in."""
+    """A server that lets no client in."""
     sbx.files.write(f"{at}/deny.py", """
 import http.server
 class Deny(http.server.BaseHTTPRequestHandler):

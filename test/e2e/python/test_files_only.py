@@ -32,7 +32,7 @@ tail -c 4 /srv/hole; stat -c %s /srv/hole
 
 
 def status(box, port, path):
-    """Asks a port of a sandbox as anybody could, and returns the status."""
+    """Asks a port of a sandbox as any stranger could, and returns the status."""
     url = box.connection_config.get_sandbox_url(box.sandbox_id, box.sandbox_domain)
     request = urllib.request.Request(url + path, headers={
         "E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": str(port)})

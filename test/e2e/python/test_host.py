@@ -1,4 +1,4 @@
-"""What befalls the whole host: no other test can run meanwhile."""
+"""Faults of the whole host: no other test can run meanwhile."""
 
 import contextlib
 import json
@@ -136,7 +136,7 @@ def test_restores_that_do_not_end(create):
 
 
 def test_collecting_removes_what_it_said(eventually):
-    """Nobody makes or leaves anything meanwhile."""
+    """No other test makes or leaves anything meanwhile."""
     server = world.Server()
     # A build that an earlier test ended may still be at work for a moment.
     would = eventually(lambda: (done := server.cay("gc", "--dry-run", "--json", check=False)).returncode == 0 and done.stdout)

@@ -64,7 +64,7 @@ def test_fork_bomb(victim, eventually, bomb):
 
 
 def outcome(sandbox):
-    """What became of a bomb; nothing as long as it is not known."""
+    """The end of a bomb; nothing as long as it is not known."""
     try:
         run = sandbox.commands.run("pgrep -c -f [b]omb.py || true", user="root", timeout=20, request_timeout=20)
     except Exception:
@@ -137,7 +137,7 @@ def unpack(sandbox, directory, files):
 
 
 def test_flood_of_output(victim, eventually):
-    """64 MB arrive whole; a flood nobody reads does not hurt either."""
+    """64 MB arrive whole; a flood that no client reads does not hurt either."""
     total = 0
 
     def count(chunk):

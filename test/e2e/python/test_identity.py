@@ -1,4 +1,4 @@
-"""What clones share and what they must not."""
+"""The state that clones share, and that which they must not."""
 
 import concurrent.futures
 import json
@@ -8,7 +8,7 @@ import e2b_code_interpreter
 
 import cayv1
 
-# What a kernel drew from before it was cloned; its siblings must not repeat it.
+# A kernel drew from it before it was cloned; its siblings must not repeat it.
 DRAW = """
 import json, os, random, secrets, ssl, time, uuid
 import numpy

@@ -140,7 +140,7 @@ def test_domains_by_the_name_server(server, create):
 
 
 def identity(server, sandbox):
-    """What the upstream was told by the sandbox's token, checked as any service does that knows the issuer's name."""
+    """The claims of the sandbox's token as the upstream got it, checked as any service does that knows the issuer's name."""
     _, got = post(sandbox, f"https://{API}/")
     scheme, token = got["backwards"][::-1].split(" ")
     assert scheme == "Bearer" and got["key"] == "Bearer " + "*" * len(token)

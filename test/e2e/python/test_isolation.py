@@ -1,4 +1,4 @@
-"""What code inside a sandbox cannot reach, tried from inside.
+"""The things that code inside a sandbox cannot reach, tried from inside.
 
 The probe is one Python program: for every address it says whether a TCP
 connection was made, and the table says which may be.

@@ -26,7 +26,7 @@ def refused(call):
 
 
 def get(box, port, path, **headers):
-    """Asks a port of a sandbox as anybody could, and returns the status."""
+    """Asks a port of a sandbox as any stranger could, and returns the status."""
     by_name = "E2B_SANDBOX_URL" not in os.environ  # then a host's label says which port is meant
     url = "https://" + box.get_host(port) if by_name else os.environ["E2B_SANDBOX_URL"]
     request = urllib.request.Request(url + path, headers={
@@ -103,7 +103,7 @@ def test_timeout_pauses(create, eventually):
     box.files.write("/home/user/note", "kept")
     box.set_timeout(0)
     eventually(lambda: e2b.Sandbox.get_info(box.sandbox_id).state == e2b.SandboxState.PAUSED)
-    assert not box.is_running()  # nobody wakes it
+    assert not box.is_running()  # no request wakes it
     box = e2b.Sandbox.connect(box.sandbox_id, timeout=300)
     assert box.files.read("/home/user/note") == "kept"
 
@@ -126,7 +126,7 @@ def test_traffic_wakes(create):
 SITE = """
 import http.server
 class Site(http.server.ThreadingHTTPServer):
-    request_queue_size = 200  # of connections that nobody has taken; Python's own 5 lose the others
+    request_queue_size = 200  # of connections that no program has accepted; Python's own 5 lose the others
 Site(("", 3000), http.server.SimpleHTTPRequestHandler).serve_forever()
 """
 

@@ -41,7 +41,7 @@ class Team:
         return e2b.Sandbox.create(timeout=60, api_key=self.key, **kw)
 
     def javascript(self):
-        """What a create of the JavaScript SDK raises; empty for nothing."""
+        """The error that a create of the JavaScript SDK raises; empty for nothing."""
         env = {**os.environ, **self.server.sdk_env(self.key)}
         run = subprocess.run(["node", "--input-type=module", "-e", CREATE], cwd=JS, env=env, text=True, capture_output=True, timeout=60)
         assert run.returncode == 0, run.stderr

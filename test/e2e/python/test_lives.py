@@ -35,7 +35,7 @@ def said(*command):
 
 
 def held():
-    """What a server holds of this machine, counted."""
+    """The things of this machine that a server holds, counted."""
     server = world.Server()
     name = server.env["CAY_NETWORK_NAME"]
     pid = (server.data / "lock").read_text().split()[0]
@@ -62,7 +62,7 @@ def test_nothing_is_left(eventually):
     lives(AT_ONCE)  # fills what is kept for the next ones: slots, the pool, connections
     before = held()
     lives(LIVES)
-    # The pool comes and goes by a sandbox or two, each of a dozen files. What lives leave would be one each.
+    # The pool comes and goes by a sandbox or two, each of a dozen files. Each life would leave one at least.
     slack = {"run": 40}
 
     def whole():

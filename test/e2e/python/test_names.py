@@ -29,7 +29,7 @@ def server():
 
 @pytest.fixture(scope="module")
 def env(server):
-    """What `cay env` says, and nothing else of where the server is."""
+    """The words of `cay env`, and nothing else of where the server is."""
     said = json.loads(server.cay("--json", "env").stdout)
     assert said["E2B_DOMAIN"] == f"cay.localhost:{server.port}"
     assert "E2B_API_URL" not in said and "E2B_SANDBOX_URL" not in said

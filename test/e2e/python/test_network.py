@@ -1,4 +1,4 @@
-"""What sandboxes may reach, with the SDK, changed while they run."""
+"""The addresses that sandboxes may reach, with the SDK, changed while they run."""
 
 import json
 import os
@@ -95,7 +95,7 @@ def test_domains_answer_only_what_is_allowed(create, internet):
     sandbox = create(network={"allow_out": ["allowed.example"], "deny_out": [ALL_TRAFFIC]})
     answer = get(sandbox, first, "other.example")
     assert answer.endswith("403") and ALL_TRAFFIC in answer
-    # Nobody has told that the name is at this address.
+    # No name server has said that the name is at this address.
     answer = get(sandbox, first, "allowed.example")
     assert answer.endswith("403") and "not the name's" in answer
     run = sandbox.commands.run("getent ahosts other.example || echo unknown", timeout=60)

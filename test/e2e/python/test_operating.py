@@ -1,4 +1,4 @@
-"""What an operator sees of the server: metrics, its log, the ids of requests."""
+"""An operator's view of the server: metrics, its log, the ids of requests."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def server():
 
 
 def lines(server):
-    """What the server logged since it told everything; a line that is no JSON fails."""
+    """The lines that the server logged since it told everything; a line that is no JSON fails."""
     with open(server.log) as log:
         log.seek(server.begins)
         return [json.loads(line) for line in log if line.endswith("\n")]

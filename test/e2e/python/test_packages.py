@@ -48,7 +48,7 @@ def wheel(says):
 
 
 def tarball(says):
-    """What npm packs of a package of one file."""
+    """The archive that npm packs of a package of one file."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
         for name, text in {

@@ -21,7 +21,7 @@ def run(language, text, cwd):
     command = {"python": [sys.executable, "-c", text], "sh": ["bash", "-ec", text]}[language]
     env = {**os.environ, "PATH": f"{world.CAY.parent}:{os.environ['PATH']}"}
     ended = subprocess.run(command, cwd=cwd, env=env, text=True, capture_output=True, timeout=300)
-    # What a traceback ends with comes first: the tests of older SDKs know it by that.
+    # The end of a traceback comes first: the tests of older SDKs know it by that.
     assert ended.returncode == 0, "\n".join([*ended.stderr.splitlines()[-1:], ended.stderr])
     return ended.stdout
 

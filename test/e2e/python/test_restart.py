@@ -207,7 +207,7 @@ def test_leftovers_of_a_crash_are_gone(server, eventually):
 
 
 def test_a_crash_leaves_nothing_of_a_pool(server, eventually):
-    """What waits in the pool waits on, or is gone; what was handed over lives."""
+    """Sandboxes in the pool wait on, or are gone; those that were handed over live."""
     def waiting():
         return {m.parent.name for m in (server.data / "instances").glob("*/pooled")}
 

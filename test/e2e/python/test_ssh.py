@@ -143,7 +143,7 @@ while True:
 
 
 def test_sockets_over_ssh(host, sbx, eventually, tmp_path):
-    """What editors' remote modes use where they can, in place of a port."""
+    """Editors' remote modes use these where they can, in place of a port."""
     config, name = host
     sbx.files.write("socket_service.py", SOCKET)
     sbx.commands.run("python3 socket_service.py", background=True)

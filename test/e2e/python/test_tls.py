@@ -69,7 +69,7 @@ def resolver(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def env():
-    """What `cay env` says, and nothing else of where the server is."""
+    """The words of `cay env`, and nothing else of where the server is."""
     said = json.loads(world.Server().cay("--json", "env").stdout)
     assert said["E2B_DOMAIN"] == world.Server().env["CAY_DOMAIN"]
     assert "E2B_API_URL" not in said

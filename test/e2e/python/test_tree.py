@@ -65,7 +65,7 @@ def test_back_with_memory_and_files(create, eventually):
     terminal.wait(on_pty=said.append)
     assert b"works" in b"".join(said)
 
-    # Twice to the same place, and on from there. What must never repeat does
+    # Twice to the same place, and on from there. State that must never repeat does
     # not, and it is still the same machine.
     fresh = "print(ssl.RAND_bytes(16).hex(), os.getrandom(16).hex())"
     drawn = box.run_code(fresh).logs.stdout[0].split()

@@ -1,4 +1,4 @@
-"""What sandboxes use is counted, also by a server that is killed, and budgets stop them with their memory."""
+"""The use of sandboxes is counted, also by a server that is killed, and budgets stop them with their memory."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Sandboxes out of the pool: made before anybody asked, and nobody can tell."""
+"""Sandboxes out of the pool: made before a client asked, and no client can tell."""
 
 import json
 import urllib.error

@@ -92,7 +92,7 @@ def hook(receiver):
 
 
 def node(secret, headers, body):
-    """What the library for JavaScript makes of a request."""
+    """The event that the library for JavaScript reads from a request."""
     run = subprocess.run(
         ["node", "--input-type=module", "-e", VERIFY], cwd=JS, text=True, capture_output=True, timeout=60,
         input=json.dumps({"secret": secret, "body": body.decode(), "headers": headers}))

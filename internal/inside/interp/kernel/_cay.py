@@ -1,4 +1,4 @@
-"""What Cay adds to an IPython kernel.
+"""The parts that Cay adds to an IPython kernel.
 
 install() teaches the shell our result types. prepare(), restore_env() and
 warm() are called by the interpreter server in silent executions. Nothing here
@@ -165,7 +165,7 @@ def _keep_no_output(shell):
 
 
 def _leave():
-    """What exit() and quit() do: end the code, as sys.exit() does, but not
+    """exit() and quit(): they end the code, as sys.exit() does, but not
     the kernel with all its variables."""
     raise SystemExit
 
@@ -200,7 +200,7 @@ def json_value(value):
 
 
 def _plain(value, lenient=False, depth=0, budget=None):
-    """value as JSON knows it. What JSON cannot say is an error, or with
+    """value as JSON knows it. A value that JSON cannot say is an error, or with
     lenient its text."""
     if budget is not None:
         budget[0] -= 1

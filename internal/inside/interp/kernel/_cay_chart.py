@@ -64,7 +64,7 @@ def _kind(ax, artists):
 
 
 def _scale(axis):
-    """What the values along an axis are."""
+    """The kind of the values along an axis."""
     # Ticks that were set by hand leave the converter as the only witness.
     converter = axis.get_converter() if hasattr(axis, "get_converter") else axis.converter
     witnesses = type(axis.get_major_locator()).__name__, type(converter).__name__

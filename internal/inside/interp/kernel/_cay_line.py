@@ -93,7 +93,7 @@ class Line:
 
     def drain(self):
         """Sends what waits. A handler of a signal may raise after any step here;
-        whoever comes next goes on where it ended."""
+        the next sender goes on where it ended."""
         with self.lock:
             self._sender = threading.get_ident()
             try:
@@ -122,7 +122,7 @@ class Line:
 
 
 def _head(size, flags):
-    """What comes before a frame of this size."""
+    """The bytes before a frame of this size."""
     return struct.pack(">BQ", flags | LONG, size) if size > 255 else bytes((flags, size))
 
 

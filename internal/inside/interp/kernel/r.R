@@ -1,8 +1,8 @@
 # The R kernel of one context: R --no-echo --no-restore --file=r.R --args DIR
 #
 # Each line of DIR/requests is a number and what to do with the content of
-# DIR/code; JSON lines in DIR/events say what came of it. What code prints goes
-# to the standard outputs as it is printed, which is why this is not IRkernel:
+# DIR/code; JSON lines in DIR/events say what came of it. Output of code goes to
+# the standard outputs as it is printed, which is why this is not IRkernel:
 # that one holds the output of an expression back until the expression is done.
 #
 # All names live in an environment of their own: the user's is globalenv().
@@ -10,8 +10,8 @@ local({
   dir <- commandArgs(trailingOnly = TRUE)[[1]]
   file_in <- function(name) file.path(dir, name)
 
-  # What JSON needs, and what shows values as HTML and the like. Loaded only
-  # when something is to be shown. What is JSON already passes as it is.
+  # The packages for JSON, and those that show values as HTML and the like, are
+  # loaded only when something is to be shown. JSON already passes as it is.
   json <- function(value, unbox = TRUE) {
     jsonlite::toJSON(exact(value, unbox), auto_unbox = unbox, null = "null", na = "null", dataframe = "columns",
       digits = NA, json_verbatim = TRUE)

@@ -3,7 +3,7 @@
 //
 // Every path is resolved by the kernel with the volume as its root (openat2,
 // RESOLVE_IN_ROOT): a link, absolute or with "..", leads to another place of the
-// volume or nowhere. What a path has led to is kept as a file descriptor, and
+// volume or nowhere. The end of a path is kept as a file descriptor, and
 // nothing is done by path after that. Neither a FIFO nor a device is opened.
 package tree
 
