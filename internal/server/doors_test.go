@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -18,15 +19,29 @@ import (
 	"github.com/cay-run/cay/internal/server/servertest"
 )
 
-// The ports of a sandbox open to its own tokens alone, by host and by headers: no
-// key does, of whatever team and scopes, nor do another sandbox's tokens.
+// The ports of a sandbox open to its own tokens alone, by host, by headers and by
+// path: no key does, of whatever team, age and scopes, nor do another sandbox's
+// tokens and the links that they sign.
 func TestPortsOpenToTheirTokensAlone(t *testing.T) {
-	w := servertest.Start(t)
+	w := servertest.New(t)
+	w.Config.Paths = "on"
+	w.Start()
 	ctx := t.Context()
-	if _, err := w.Admin("").CreateTeam(ctx, "stranger"); err != nil {
+	team, err := w.Admin("").CreateTeam(ctx, "stranger")
+	if err != nil {
 		t.Fatal(err)
 	}
+	w.Stop()
+	expired := w.AddKey(cay.APIKey{Team: cay.TeamID(team.ID), Name: "old", ExpiresAt: time.Now().Add(-time.Minute)})
+	w.Start()
 	stranger, err := w.Admin("stranger").CreateAPIKey(ctx, client.NewAPIKey{Name: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	removed, err := w.Client().CreateAPIKey(ctx, client.NewAPIKey{Name: "k"})
+	if err == nil {
+		err = w.Client().RemoveAPIKey(ctx, removed.ID)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,11 +52,17 @@ func TestPortsOpenToTheirTokensAlone(t *testing.T) {
 		if port == guest.AgentPort {
 			path = "/envs"
 		}
+		signed := guest.Signature{Path: path}
 		for form, set := range map[string]func(*http.Request){
 			"host": func(r *http.Request) { r.Host = fmt.Sprintf("%d-%s.localhost", port, ours.ID) },
 			"headers": func(r *http.Request) {
 				r.Header.Set("E2b-Sandbox-Id", ours.ID)
 				r.Header.Set("E2b-Sandbox-Port", fmt.Sprint(port))
+			},
+			"path": func(r *http.Request) { r.URL.Path = fmt.Sprintf("/s/%s/%d%s", ours.ID, port, path) },
+			"path and a link": func(r *http.Request) {
+				r.URL.Path = fmt.Sprintf("/s/%s/%d%s", ours.ID, port, path)
+				r.URL.RawQuery = url.Values{"path": {path}, "signature": {signed.Sign("read", theirs.Access)}}.Encode()
 			},
 		} {
 			for what, header := range map[string]map[string]string{
@@ -49,6 +70,8 @@ func TestPortsOpenToTheirTokensAlone(t *testing.T) {
 				"the team's key":                {"X-API-Key": w.Key},
 				"a viewer's key":                {"X-API-Key": viewer},
 				"another team's key":            {"X-API-Key": stranger.Key, "Authorization": "Bearer " + stranger.Key},
+				"an expired key":                {"X-API-Key": expired, "Authorization": "Bearer " + expired},
+				"a removed key":                 {"X-API-Key": removed.Key, "Authorization": "Bearer " + removed.Key},
 				"another team's tokens":         {"X-Access-Token": theirs.Access, "E2b-Traffic-Access-Token": theirs.Traffic},
 				"the tokens, one for the other": {"X-Access-Token": ours.Traffic, "E2b-Traffic-Access-Token": ours.Access},
 			} {

@@ -262,9 +262,17 @@ func (q *Queue) Uploaded(ctx context.Context, who cay.Caller, template, hash str
 }
 
 // Upload takes the archive of a COPY, of so many bytes, or -1 where that is not
-// known. The caller has checked that it may.
+// known. The caller comes by a link that names the team, which may have been
+// disabled or removed since.
 func (q *Queue) Upload(ctx context.Context, who cay.Caller, hash string, archive io.Reader, size int64) error {
 	if err := who.May(cay.WriteTemplates); err != nil {
+		return err
+	}
+	team, err := q.store.Team(ctx, who.Team)
+	if err == nil {
+		err = team.Open()
+	}
+	if err != nil {
 		return err
 	}
 	if q.builder == nil || !filesHash.MatchString(hash) {

@@ -7,10 +7,6 @@ import (
 	"github.com/cay-run/cay/api/rest/e2b"
 )
 
-// later lists the routes of E2B's surface that this version answers with 501,
-// so that a client can tell them from a wrong address.
-var later []struct{ method, pattern, what string }
-
 // errOldBuild answers for the oldest way to build a template. It needs a push
 // to a registry that E2B's service alone has, and E2B has removed it as well.
 func errOldBuild() error {

@@ -130,6 +130,12 @@ var _ e2b.StrictServerInterface = (*server)(nil)
 
 // New returns the handler of the whole REST surface.
 func New(cfg Config) http.Handler {
+	s, root := route(cfg)
+	return s.guard(root)
+}
+
+// route makes the server and all of its routes.
+func route(cfg Config) (*server, chi.Router) {
 	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, usage: cfg.Usage, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
 	s.logins, s.url = cfg.Logins, cfg.URL
@@ -176,12 +182,7 @@ func New(cfg Config) http.Handler {
 	if s.links != nil {
 		root.Put(uploadRoute, s.upload)
 	}
-	for _, route := range later {
-		guarded.MethodFunc(route.method, route.pattern, func(w http.ResponseWriter, r *http.Request) {
-			s.fail(w, r, cay.Errorf(cay.Unsupported, "%s is not in this version of Cay", route.what))
-		})
-	}
-	return s.guard(root)
+	return s, root
 }
 
 // guard goes around everything: it bounds bodies, has the router see escaped
