@@ -61,6 +61,7 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 		{"volumes", (*suite).volumes},
 		{"volumes by the agent", (*suite).byAgent},
 		{"stale files", (*suite).stale},
+		{"files of others", (*suite).others},
 		{"first to go", (*suite).firstToGo},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(s, t) })

@@ -302,3 +302,79 @@ func (s *suite) stale(t *testing.T) {
 		t.Error("what it writes does not arrive")
 	}
 }
+
+// others has one instance see what another does to a volume while the first
+// looks again and again, so that its engine knows all the directories: a file at
+// the next call, a directory on the way to it within a moment.
+func (s *suite) others(t *testing.T) {
+	a, b, dir := s.slots[0], s.slots[1], t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(dir, "one", "two"), 0o755))
+	for _, at := range []*slot{a, b} {
+		s.withVolume(t, dir, at)
+		at.expect(t, "", "/bind", "source", volumeInside, "path", "/srv")
+		name := "/srv/of-" + at.guest.String()
+		at.expect(t, "", "/mkdir", "path", name)
+		at.expect(t, "", "/opens", "path", name)
+	}
+	const file = "/srv/one/two/file"
+	for range 10 {
+		a.refused(t, "no such file", "/read", "path", file)
+		b.expect(t, "", "/alone", "path", file)
+		a.refused(t, "file exists", "/alone", "path", file)
+		a.expect(t, "-rw-r--r-- 0", "/stat", "path", file)
+		a.expect(t, "", "/keep", "path", file)
+		b.expect(t, "", "/write", "path", file, "text", "longer")
+		a.expect(t, "longer, by a", "/kept", "path", file, "text", ", by a")
+		b.expect(t, "", "/chmod", "path", file, "mode", "600")
+		a.expect(t, "-rw------- 12", "/stat", "path", file)
+		b.expect(t, "longer, by a", "/read", "path", file)
+		b.expect(t, "", "/write", "path", "/srv/one/two/new", "text", "another")
+		b.expect(t, "", "/rename", "path", "/srv/one/two/new", "to", file)
+		a.expect(t, "another", "/read", "path", file)
+		a.expect(t, "longer, by a", "/kept", "path", file)
+		b.expect(t, "", "/remove", "path", file)
+		a.refused(t, "no such file", "/stat", "path", file)
+	}
+	a.expect(t, "", "/alone", "path", file)
+	for i := range 3 { // a directory goes, another comes in its place
+		text := fmt.Sprint("new ", i)
+		a.expect(t, "", "/read", "path", file)
+		b.expect(t, "", "/rename", "path", "/srv/one", "to", "/srv/old")
+		b.expect(t, "", "/mkdir", "path", "/srv/one")
+		b.expect(t, "", "/mkdir", "path", "/srv/one/two")
+		b.expect(t, "", "/write", "path", file, "text", "")
+		b.expect(t, "", "/write", "path", "/srv/one/two/note", "text", text)
+		a.soon(t, text, "/read", "path", "/srv/one/two/note")
+		b.expect(t, "", "/remove", "path", "/srv/old")
+		a.refused(t, "no such file", "/stat", "path", "/srv/old")
+	}
+	b.expect(t, "", "/remove", "path", "/srv/one")
+	a.soonRefused(t, "no such file", "/read", "path", file)
+}
+
+// soon asks until the answer is this one: what another instance did is seen after
+// a moment. soonRefused waits for an error with a text in it.
+func (s *slot) soon(t *testing.T, want, path string, args ...string) {
+	t.Helper()
+	s.until(t, path, args, func(text string, status int) bool { return status == http.StatusOK && text == want })
+}
+
+func (s *slot) soonRefused(t *testing.T, want, path string, args ...string) {
+	t.Helper()
+	s.until(t, path, args, func(text string, status int) bool {
+		return status == http.StatusConflict && strings.Contains(text, want)
+	})
+}
+
+func (s *slot) until(t *testing.T, path string, args []string, good func(string, int) bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; {
+		text, status := s.ask(t, path, args...)
+		if good(text, status) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("guest goes on answering %s %q with %d %.200q", path, args, status, text)
+		}
+	}
+}

@@ -107,3 +107,84 @@ func alone(r *http.Request) (string, error) {
 	}
 	return "", f.Close()
 }
+
+// modeAndSize is what a path is: its mode and size.
+func modeAndSize(r *http.Request) (string, error) {
+	info, err := os.Stat(r.FormValue("path"))
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprint(info.Mode(), " ", info.Size()), nil
+}
+
+// move renames; chmod changes a mode, given in octal.
+func move(r *http.Request) (string, error) {
+	return "", os.Rename(r.FormValue("path"), r.FormValue("to"))
+}
+
+func chmod(r *http.Request) (string, error) {
+	mode, err := strconv.ParseUint(r.FormValue("mode"), 8, 9)
+	if err != nil {
+		return "", err
+	}
+	return "", os.Chmod(r.FormValue("path"), os.FileMode(mode))
+}
+
+// opens tries in a directory what O_CREAT does to each kind of file that is
+// there, and that what a sandbox changes itself is so at once. It says what went
+// wrong.
+func opens(r *http.Request) (string, error) {
+	dir := r.FormValue("path") + "/"
+	open := func(name string, flags int, want error) error {
+		f, err := os.OpenFile(dir+name, flags, 0o644)
+		if err == nil {
+			f.Close()
+		}
+		if !errors.Is(err, want) {
+			return fmt.Errorf("%s opened with %#x: %v, want %v", name, flags, err, want)
+		}
+		return nil
+	}
+	holds := func(name, text string) error {
+		got, err := os.ReadFile(dir + name)
+		if err == nil && string(got) != text {
+			err = fmt.Errorf("%s holds %q, want %q", name, got, text)
+		}
+		return err
+	}
+	put := func(name string) error { return os.WriteFile(dir+name, []byte(name), 0o644) }
+	const create, writing = os.O_CREATE, os.O_CREATE | os.O_WRONLY
+	for i, step := range []func() error{
+		func() error {
+			return errors.Join(os.Mkdir(dir+"d", 0o755), put("there"), os.Symlink("there", dir+"link"))
+		},
+		func() error { return errors.Join(os.Symlink("later", dir+"dangles"), os.Symlink("d", dir+"dir-link")) },
+		func() error { return errors.Join(open("there", create, nil), holds("there", "there")) },
+		func() error { return errors.Join(open("link", writing, nil), holds("there", "there")) },
+		func() error { return open("there", writing|os.O_EXCL, unix.EEXIST) },
+		func() error { return open("link", writing|os.O_EXCL, unix.EEXIST) },
+		func() error { return open("dangles", writing|os.O_EXCL, unix.EEXIST) },
+		func() error { return errors.Join(open("dangles", writing, nil), holds("later", "")) },
+		func() error { return open("d", writing, unix.EISDIR) },
+		func() error { return open("dir-link", writing, unix.EISDIR) },
+		func() error { return open(".", writing, unix.EISDIR) },
+		func() error { return open("there/x", writing, unix.ENOTDIR) },
+		func() error { return open("nowhere/x", writing, unix.ENOENT) },
+		func() error { return errors.Join(open("there", writing|os.O_TRUNC, nil), holds("there", "")) },
+		// Directories that this sandbox itself moves, removes and makes anew.
+		func() error { return errors.Join(put("d/one"), os.Rename(dir+"d", dir+"e"), holds("e/one", "d/one")) },
+		func() error {
+			return errors.Join(open("d/one", os.O_RDONLY, unix.ENOENT), open("d/two", writing, unix.ENOENT))
+		},
+		func() error {
+			return errors.Join(os.Mkdir(dir+"d", 0o700), put("d/two"), open("d/one", os.O_RDONLY, unix.ENOENT))
+		},
+		func() error { return errors.Join(os.RemoveAll(dir+"d"), open("d/two", writing, unix.ENOENT)) },
+		func() error { return errors.Join(os.Symlink("e", dir+"d"), holds("d/one", "d/one")) },
+	} {
+		if err := step(); err != nil {
+			return "", fmt.Errorf("step %d: %w", i, err)
+		}
+	}
+	return "", nil
+}
