@@ -85,7 +85,7 @@ func (m *Manager) recycle(index int) error {
 		err = m.shape(index, cay.Bandwidth{})
 	}
 	if err == nil {
-		m.forgetFlows(m.addr(index))
+		forgetFlows(m.addr(index))
 		err = m.arm(index)
 	}
 	if err != nil {

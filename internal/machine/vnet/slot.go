@@ -302,30 +302,6 @@ func (m *Manager) find() error {
 	return nil
 }
 
-// forgetFlows makes the host forget the connections of an address, so that
-// late packets of one instance do not reach the next one. A kernel that cannot
-// is no reason to fail: the next instance's network stack resets them.
-func (m *Manager) forgetFlows(addr netip.Addr) {
-	filter := &flowsOf{addr: addr}
-	_ = untorn(func() error {
-		_, err := m.links.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, filter)
-		return err
-	})
-}
-
-// flowsOf selects the connections that begin or end at an address.
-type flowsOf struct{ addr netip.Addr }
-
-// MatchConntrackFlow implements netlink.CustomConntrackFilter.
-func (f *flowsOf) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	for _, ip := range []net.IP{flow.Forward.SrcIP, flow.Forward.DstIP} {
-		if a, ok := netip.AddrFromSlice(ip); ok && a.Unmap() == f.addr {
-			return true
-		}
-	}
-	return false
-}
-
 // host is the prefix of an address alone.
 func host(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
