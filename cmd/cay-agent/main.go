@@ -87,7 +87,9 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 
 	g, ctx := errgroup.WithContext(ctx)
 	if first {
-		g.Go(func() error { a.Guard(ctx); return nil })
+		watched := os.Getenv(guest.WatchedVariable) != ""
+		_ = os.Unsetenv(guest.WatchedVariable) // before the interpreter passes its environment on
+		g.Go(func() error { a.Guard(ctx, watched); return nil })
 	}
 	if o.interp {
 		if err := interpreter(ctx, g, o, a, reaper, log); err != nil {

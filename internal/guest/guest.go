@@ -42,6 +42,11 @@ const (
 	// Volumes is the directory of ReservedMount that has a sandbox's volumes, each
 	// under its number among them, from 0.
 	Volumes = "volumes"
+	// WatchedVariable is in the environment of PID 1, and of no other process,
+	// where the engine watches the guest's memory: it sends SIGWINCH before the
+	// memory gets short (cmd/cay-runsc/sentry). Without it the agent looks by
+	// itself, twice a second at least.
+	WatchedVariable = "CAY_MEMORY_WATCHED"
 	// RunDir holds the files that tell a program where it runs.
 	RunDir = "/run/e2b"
 

@@ -46,8 +46,9 @@ func promise(args []string) uint64 {
 
 func main() {
 	const internal = "internal use only"
-	b := &brake{promised: promise(os.Args)}
-	b.install()
+	promised := promise(os.Args)
+	(&brake{promised: promised}).install()
+	(&watch{promised: promised}).install()
 	cli.Run(&gvisorbinaries.GvisorSentry, map[util.SubCommand]string{
 		new(sentrycmd.Boot):   internal,
 		new(sentrycmd.Umount): internal,

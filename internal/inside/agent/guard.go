@@ -25,9 +25,14 @@ const (
 	guardPerTask   = 320 << 10
 	guardFreeTasks = 64
 	// guardCalm is the longest pause between looks, guardBusy the shortest.
-	// Every look of every idle sandbox costs its host a hundred microseconds.
+	// Every look of an idle sandbox costs its host more than a millisecond.
 	guardCalm = 500 * time.Millisecond
 	guardBusy = 25 * time.Millisecond
+	// guardAwake is how long the guard goes on so after the engine has woken it,
+	// and guardAsleep the pause between looks then, as a fuse: an engine that
+	// watches the memory itself (cmd/cay-runsc/sentry) wakes the guard in time.
+	guardAwake  = 2 * time.Second
+	guardAsleep = 10 * time.Second
 	// guardFill is faster than a guest can fill memory, in bytes a second.
 	guardFill = 2 << 30
 	// guardForesight is how far ahead the guard thinks when there are guardStorm
@@ -75,6 +80,9 @@ type guard struct {
 	kills []time.Time // the latest, oldest first
 	last  spare       // as the latest look saw it
 	slots int         // how many processes there can be
+
+	watched bool      // the engine wakes the guard
+	woken   time.Time // when it did
 }
 
 // sample is what sysinfo(2) says. Unlike /proc/meminfo, whose figures gVisor
@@ -93,9 +101,9 @@ func takeSample() (sample, error) {
 	return sample{uint64(info.Totalram) * unit, uint64(info.Freeram) * unit, int(info.Procs)}, nil
 }
 
-// Guard watches the memory until ctx ends. Only PID 1 may call it: it kills
-// whatever is biggest.
-func (a *Agent) Guard(ctx context.Context) {
+// Guard watches the memory until ctx ends, and sleeps while there is plenty if the
+// engine is watching too. Only PID 1 may call it: it kills whatever is biggest.
+func (a *Agent) Guard(ctx context.Context, watched bool) {
 	g := &guard{
 		proc: a.procRoot(),
 		self: os.Getpid(),
@@ -104,10 +112,11 @@ func (a *Agent) Guard(ctx context.Context) {
 			defer a.mu.RUnlock()
 			return a.limits.memory
 		},
-		sample: takeSample,
-		freeze: freezer("/proc"),
-		slots:  processLimit(),
-		kill:   func(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) },
+		sample:  takeSample,
+		freeze:  freezer("/proc"),
+		slots:   processLimit(),
+		watched: watched,
+		kill:    func(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) },
 		blame: func(pids []int, reason string) {
 			a.cfg.Log.Warn("guard", "reason", reason)
 			a.procs.Blame(pids, reason)
@@ -118,10 +127,13 @@ func (a *Agent) Guard(ctx context.Context) {
 				"pid", strconv.Itoa(pid), "name", comm, "memoryMB", strconv.FormatUint(used/mib, 10))
 		},
 	}
-	// The engine says so when it refuses a fork (cmd/cay-runsc/sentry).
-	refused := make(chan os.Signal, 1)
+	// The engine says so when it refuses a fork, and when the memory may get
+	// short (cmd/cay-runsc/sentry).
+	refused, woken := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(refused, syscall.SIGUSR1)
 	defer signal.Stop(refused)
+	signal.Notify(woken, syscall.SIGWINCH)
+	defer signal.Stop(woken)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -129,9 +141,14 @@ func (a *Agent) Guard(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-refused:
+			g.woken = time.Now()
 			g.act(ctx, true)
+			timer.Reset(guardBusy)
+		case <-woken:
+			g.woken = time.Now()
+			timer.Reset(min(g.look(ctx), guardBusy)) // two looks show how fast it goes
 		case <-timer.C:
-			timer.Reset(g.look(ctx))
+			timer.Reset(g.rest(g.look(ctx)))
 		}
 	}
 }
@@ -245,6 +262,15 @@ func (g *guard) look(ctx context.Context) time.Duration {
 		g.act(ctx, true)
 	}
 	return pause(before, now)
+}
+
+// rest is the pause before the next look. An engine that does not watch, and one
+// that has just woken the guard, leave it to the guard.
+func (g *guard) rest(pause time.Duration) time.Duration {
+	if !g.watched || time.Since(g.woken) < guardAwake {
+		return pause
+	}
+	return guardAsleep
 }
 
 // full reports whether the process table is nearly full: a program that ends the

@@ -343,3 +343,25 @@ func TestGuardLooksInTime(t *testing.T) {
 		}
 	}
 }
+
+// A guard that the engine wakes sleeps while nothing happens; one under an
+// engine that does not wake it looks twice a second at least.
+func TestGuardRests(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		watched bool
+		woken   time.Duration // ago
+		pause   time.Duration
+		want    time.Duration
+	}{
+		{"an engine that does not watch", false, time.Hour, guardCalm, guardCalm},
+		{"calm", true, time.Hour, guardCalm, guardAsleep},
+		{"little memory that nothing changes", true, time.Hour, guardBusy, guardAsleep},
+		{"woken just now", true, 0, guardBusy, guardBusy},
+	} {
+		g := &guard{watched: c.watched, woken: time.Now().Add(-c.woken)}
+		if got := g.rest(c.pause); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}

@@ -63,6 +63,10 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 		{"stale files", (*suite).stale},
 		{"files of others", (*suite).others},
 		{"first to go", (*suite).firstToGo},
+		{"contents of memory", (*suite).contents},
+		{"memory watched", (*suite).watched},
+		{"many names", (*suite).manyNames},
+		{"filtered", (*suite).filtered},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(s, t) })
 	}

@@ -68,6 +68,7 @@ func newDocument(args []string, diskMB int, p place) document {
 			"env": []string{
 				"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 				"HOME=/root",
+				guest.WatchedVariable + "=1",
 			},
 			"rlimits": rlimits,
 			"capabilities": map[string]any{

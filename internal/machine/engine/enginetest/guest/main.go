@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -33,6 +34,7 @@ func main() {
 		return
 	}
 	signal.Ignore(syscall.SIGTERM, syscall.SIGHUP)
+	countWakes()
 	answers := map[string]func(*http.Request) (string, error){
 		"/health":  func(*http.Request) (string, error) { return "ok", nil },
 		"/count":   func(*http.Request) (string, error) { return strconv.FormatInt(count.Add(1), 10), nil },
@@ -64,6 +66,10 @@ func main() {
 		"/begin":   begin,
 		"/tell":    tell,
 		"/room":    room,
+		"/sum":     sum,
+		"/churn":   churn,
+		"/left":    left,
+		"/woken":   func(*http.Request) (string, error) { return strconv.FormatInt(woken.Load(), 10), nil },
 		"/boot-id": func(*http.Request) (string, error) { return read("/proc/sys/kernel/random/boot_id") },
 	}
 	for path, answer := range answers {
@@ -113,7 +119,7 @@ func eat(r *http.Request) (string, error) {
 	for range number(r, "mb") {
 		block := make([]byte, 1<<20)
 		for i := 0; i < len(block); i += 4096 {
-			block[i] = 1
+			binary.LittleEndian.PutUint64(block[i:], uint64(len(ballast)<<20+i+1))
 		}
 		ballast = append(ballast, block)
 	}

@@ -1,0 +1,117 @@
+package enginetest
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// contents restores memory that takes many reads: every page is as it was, also
+// in a snapshot of what was restored.
+func (s *suite) contents(t *testing.T) {
+	at := s.slots[0]
+	id := s.start(t, at)
+	at.expect(t, "", "/eat", "mb", "60")
+	want, _ := at.ask(t, "/sum")
+	snap, dir := s.snapshot(t, id, false)
+	for range 2 {
+		again := s.resume(t, snap, dir, at)
+		at.expect(t, want, "/sum")
+		snap, dir = s.snapshot(t, again, false)
+	}
+}
+
+// watched fills the guest's memory in parts: PID 1 is told before it is gone, in
+// what was booted, in what goes on after a snapshot, and in what was restored.
+func (s *suite) watched(t *testing.T) {
+	at := s.slots[0]
+	id := s.start(t, at)
+	wakes := func() int {
+		text, _ := at.ask(t, "/woken")
+		n, err := strconv.Atoi(text)
+		must(t, err)
+		return n
+	}
+	told := func(before int) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); wakes() <= before; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("PID 1 was told %d times, as before", before)
+			}
+		}
+	}
+	at.expect(t, "", "/eat", "mb", "85") // of 128
+	told(0)
+	kept, dir := s.snapshot(t, id, true)
+	before := wakes()
+	at.expect(t, "", "/eat", "mb", "8")
+	told(before)
+	must(t, s.Kill(t.Context(), id))
+	s.resume(t, kept, dir, at)
+	before = wakes()
+	at.expect(t, "", "/eat", "mb", "8")
+	told(before)
+}
+
+// manyNames has more files made, looked up, renamed and removed than an engine
+// may keep in mind: nothing of them is stale, also after a snapshot, and what is
+// removed gives its space back.
+func (s *suite) manyNames(t *testing.T) {
+	a, b := s.slots[0], s.slots[1]
+	id := s.start(t, a)
+	a.expect(t, "", "/churn", "path", "/tmp/first")
+	a.expect(t, "", "/fill", "path", "/tmp/big", "mb", "16")
+	a.expect(t, "", "/left", "path", "/tmp/first")
+	snap, dir := s.snapshot(t, id, true)
+	s.resume(t, snap, dir, b)
+	for _, at := range []*slot{a, b} {
+		free := func() int {
+			text, _ := at.ask(t, "/room", "path", "/")
+			n, err := strconv.Atoi(text)
+			must(t, err)
+			return n
+		}
+		before := free()
+		at.expect(t, "", "/left", "path", "/tmp/first")
+		at.expect(t, "", "/remove", "path", "/tmp/big")
+		if got := free(); got < before+16<<20 {
+			t.Errorf("%d bytes are free after 16 MB were removed, %d before", got, before)
+		}
+		at.expect(t, "", "/churn", "path", "/tmp/second")
+		at.expect(t, "", "/remove", "path", "/tmp/first")
+		at.expect(t, "", "/left", "path", "/tmp/second")
+	}
+}
+
+// filtered looks whether the host's kernel filters the system calls of all
+// processes of an instance, be it booted or restored.
+func (s *suite) filtered(t *testing.T) {
+	at := s.slots[0]
+	id := s.start(t, at)
+	look := func(id cay.InstanceID) {
+		pids := beside(id, 0)
+		if len(pids) == 0 {
+			t.Fatal("it has no process")
+		}
+		for _, pid := range pids {
+			text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+			if os.IsNotExist(err) {
+				continue // it has ended since
+			}
+			must(t, err)
+			if !bytes.Contains(text, []byte("\nSeccomp:\t2\n")) {
+				t.Errorf("process %d runs without a filter:\n%s", pid, text)
+			}
+		}
+	}
+	look(id)
+	snap, dir := s.snapshot(t, id, false)
+	again := s.resume(t, snap, dir, at)
+	at.expect(t, "ok", "/health")
+	look(again)
+}
