@@ -2,7 +2,7 @@
 
     make bench            prints raw samples, medians and a table; build/bench.json
     BENCH_N=50 make bench more samples; agent.py and life.py have their own settings
-    BENCH_PARTS=life      only some: use, agent, interp, life, growth, edge, volumes, builds; packages only if named
+    BENCH_PARTS=life      only some: use, agent, interp, life, light, growth, edge, volumes, builds; packages only if named
 
 Machines are shared and noisy: samples of a figure and of its counterpart are
 taken in turns, and ratios of medians are what counts. A bar that is missed is
@@ -25,6 +25,7 @@ import edge
 import growth
 import interp
 import life
+import light
 import packages
 import volumes
 import world
@@ -131,7 +132,7 @@ def machine():
 
 
 def figures(server):
-    parts = os.environ.get("BENCH_PARTS", "use agent interp life growth edge volumes builds").split()
+    parts = os.environ.get("BENCH_PARTS", "use agent interp life light growth edge volumes builds").split()
     if "use" in parts:
         for measure in (create_to_first_result, command, memory, recovery):
             yield measure(server)
@@ -142,6 +143,8 @@ def figures(server):
             yield measure(server)
     if "life" in parts:
         yield from life.measure(server)
+    if "light" in parts:
+        yield from light.measure(server)
     if "growth" in parts:
         yield from growth.measure(server)
     if "edge" in parts:

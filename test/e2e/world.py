@@ -47,6 +47,7 @@ class Server:
             "CAY_WEBHOOK_OPEN": "127.0.0.0/8",  # receivers of the tests
         }
         self.process = None
+        self.binary = CAY
 
     @property
     def url(self):
@@ -55,7 +56,7 @@ class Server:
     def cay(self, *args, check=True, timeout=120, **kw):
         """Runs the command line tool against this server."""
         return subprocess.run(
-            [str(CAY), *args], env=self.env, check=check, timeout=timeout,
+            [str(self.binary), *args], env=self.env, check=check, timeout=timeout,
             text=True, stdin=subprocess.DEVNULL, capture_output=True, **kw)
 
     def start(self, timeout=1200):
@@ -64,7 +65,7 @@ class Server:
         self.data.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [str(CAY), "server"], env=self.env, stdin=subprocess.DEVNULL,
+                [str(self.binary), "server"], env=self.env, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True)
         deadline = time.monotonic() + timeout
         while not self.healthy():
