@@ -1,4 +1,4 @@
-"""What a sandbox costs its host, and what files cost inside.
+"""The cost of a sandbox to its host, and of files inside.
 
 With BENCH_BESIDE another `cay`, say one with an engine of before, is measured
 by turns in the same run, on a server of its own: its figures stand as raw.
@@ -24,8 +24,8 @@ IDLE = int(os.environ.get("BENCH_IDLE", "20"))
 LIVES = 5  # in one sample
 CLOCK = os.sysconf("SC_CLK_TCK")
 
-# What is timed inside, by Python, in milliseconds. Each tree is made before, so
-# nothing of it is known only from its making after the first round.
+# The program that times commands inside, in milliseconds. Each tree is made
+# before, and the first round warms up.
 INSIDE = """
 import json, os, subprocess, time
 out = {}
@@ -172,7 +172,7 @@ def memory_of(directory):
 
 
 def idle(sides):
-    """A sandbox that nobody uses."""
+    """A sandbox without a client."""
     rows = []
     for name, kind, bars in (("base", e2b.Sandbox, (30, 24, 0.5)), ("Jupyter", e2b_code_interpreter.Sandbox, (30, None, None))):
         tasks = Figure(f"idle {name}, host tasks", "", lambda _, bar=bars[0]: bar, str(bars[0]), digits=0)

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the netlink library lacks of linux/netfilter/nfnetlink_conntrack.h: a
-// dump's filter, and which parts of a tuple it compares (the header leaves the
-// bits to net/netfilter/nf_conntrack_netlink.c).
+// A dump's filter, and the parts of a tuple that it compares: the netlink library
+// lacks these of linux/netfilter/nfnetlink_conntrack.h, which leaves the bits to
+// net/netfilter/nf_conntrack_netlink.c.
 const (
 	ctaFilter          = 25
 	ctaFilterOrigFlags = 1
