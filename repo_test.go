@@ -76,7 +76,7 @@ var groups = map[string][]string{
 	"internal/store":    {"", "internal/keys"},
 	"internal/auth":     {"", "internal/keys"},
 	"internal/control":  {"", "internal/auth", "internal/guest", "internal/store", "internal/trail"},
-	"internal/edge":     {"", "api", "internal/guest", "internal/keys", "internal/conns", "internal/auth", "internal/control", "internal/trail"},
+	"internal/edge":     {"", "api", "client", "internal/guest", "internal/keys", "internal/conns", "internal/auth", "internal/control", "internal/trail"},
 	"internal/cli":      {"", "client", "internal/machine/disk", "internal/template/dockerfile"},
 	"internal/operator": everything,
 	"internal/server":   everything,
@@ -177,6 +177,8 @@ func TestOneImporter(t *testing.T) {
 		"github.com/caddyserver/certmagic":       "internal/edge/certs",
 		"github.com/moby/buildkit":               "internal/template/dockerfile",
 		"github.com/minio/minio-go/v7":           "internal/cli/cargo",
+
+		"github.com/modelcontextprotocol/go-sdk": "internal/edge/mcp",
 	}
 	for _, p := range packages(t) {
 		from := strings.TrimPrefix(p.ImportPath, module+"/")

@@ -103,6 +103,25 @@ func New(cfg Config) (*Client, error) {
 // URL is where the server answers.
 func (c *Client) URL() string { return c.cfg.APIURL }
 
+// HTTP returns a client whose requests carry the credential, for what this package
+// has no calls for. They go to the server alone.
+func (c *Client) HTTP() *http.Client { return &http.Client{Transport: presenting{c}} }
+
+type presenting struct{ *Client }
+
+func (p presenting) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !strings.HasPrefix(r.URL.String(), p.cfg.APIURL+"/") {
+		return nil, cay.Errorf(cay.Denied, "%s is not below %s: it gets no credential", r.URL.Redacted(), p.cfg.APIURL)
+	}
+	r = r.Clone(r.Context())
+	p.present(r.Header)
+	transport := p.cfg.HTTP.Transport
+	if transport == nil {
+		transport = http.DefaultTransport
+	}
+	return transport.RoundTrip(r)
+}
+
 // call makes a REST request. A nil in or out stands for no body.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) (http.Header, error) {
 	return c.callWith(ctx, nil, method, path, in, out)

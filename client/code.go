@@ -20,6 +20,8 @@ type Code struct {
 	Text     string
 	Language string // e.g. "python" or "js"; empty means Python
 	Env      map[string]string
+	// Context is where the code runs, instead of its language's default one.
+	Context string
 	// Stdout and Stderr get the output while it comes; nil discards it.
 	Stdout, Stderr io.Writer
 	// Result gets what the code shows, in order; nil discards it. Its error
@@ -48,15 +50,27 @@ type CodeError struct {
 	Traceback string `json:"traceback"`
 }
 
-// RunCode runs code in the language's default context, where what earlier code
-// defined is still there. Its template needs a code interpreter. When ctx ends
-// the code is interrupted.
-func (s *Sandbox) RunCode(ctx context.Context, code Code) (*CodeError, error) {
-	body, err := json.Marshal(map[string]any{"code": code.Text, "language": code.Language, "env_vars": code.Env})
+// NewContext makes a context: a kernel whose variables no other one sees.
+func (s *Sandbox) NewContext(ctx context.Context, language string) (id string, err error) {
+	resp, err := s.interp(ctx, "/contexts", map[string]string{"language": language})
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	var out struct{ ID string }
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&out); err != nil {
+		return "", s.gone(cay.Wrap(cay.Unavailable, err, "the connection broke"))
+	}
+	return out.ID, nil
+}
+
+// interp sends a request to the sandbox's code interpreter.
+func (s *Sandbox) interp(ctx context.Context, route string, in any) (*http.Response, error) {
+	body, err := json.Marshal(in)
 	if err != nil {
 		return nil, cay.Wrap(cay.Invalid, err, "the request cannot be encoded")
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.client.cfg.SandboxURL+"/execute", bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.client.cfg.SandboxURL+route, bytes.NewReader(body))
 	if err != nil {
 		return nil, cay.Wrap(cay.Invalid, err, "the request cannot be made")
 	}
@@ -67,10 +81,24 @@ func (s *Sandbox) RunCode(ctx context.Context, code Code) (*CodeError, error) {
 	if err != nil {
 		return nil, s.client.unreachable(ctx, err)
 	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
+	if resp.StatusCode >= 300 {
+		defer resp.Body.Close()
 		return nil, s.gone(failure(resp))
 	}
+	return resp, nil
+}
+
+// RunCode runs code in the language's default context, where what earlier code
+// defined is still there. Its template needs a code interpreter. When ctx ends
+// the code is interrupted.
+func (s *Sandbox) RunCode(ctx context.Context, code Code) (*CodeError, error) {
+	resp, err := s.interp(ctx, "/execute", map[string]any{
+		"code": code.Text, "language": code.Language, "context_id": code.Context, "env_vars": code.Env,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
 	return s.follow(ctx, code, json.NewDecoder(resp.Body))
 }
 

@@ -9,20 +9,9 @@ import (
 	"os"
 	"syscall"
 
-	"connectrpc.com/connect"
-
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/api/proto/filesystem"
-	"github.com/cay-run/cay/api/proto/filesystem/filesystemconnect"
 	"github.com/cay-run/cay/internal/guest/archive"
 )
-
-// Entry is something in the sandbox's file system.
-type Entry struct {
-	Name string
-	Path string // absolute
-	Dir  bool   // a link to a directory is one too
-}
 
 // Copied counts what a copy of a tree wrote.
 type Copied struct {
@@ -35,19 +24,6 @@ type CopyOptions struct {
 	User string // the owner of the files inside; empty means the usual one
 	// Progress is called with the bytes that have moved so far.
 	Progress func(bytes int64)
-}
-
-// Stat describes what is at a path of the sandbox. NotFound when there is
-// nothing.
-func (s *Sandbox) Stat(ctx context.Context, path, user string) (Entry, error) {
-	files := filesystemconnect.NewFilesystemClient(s.client.cfg.HTTP, s.client.cfg.SandboxURL,
-		s.as(user))
-	reply, err := files.Stat(ctx, connect.NewRequest(&filesystem.StatRequest{Path: path}))
-	if err != nil {
-		return Entry{}, s.rpcError(ctx, err)
-	}
-	e := reply.Msg.GetEntry()
-	return Entry{Name: e.GetName(), Path: e.GetPath(), Dir: e.GetType() == filesystem.FileType_FILE_TYPE_DIRECTORY}, nil
 }
 
 // ReadTar opens a tar of a directory of the sandbox, names relative to it.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"net/http"
 	"path/filepath"
+	"strings"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/keys/seal"
@@ -34,6 +36,15 @@ type Presented struct {
 	Bearer string // an API key, or a token of a person
 	Admin  string // the operator's token
 	Team   string // the team that an operator or a person means, by id or name
+}
+
+// PresentedIn reads what the headers of a request bring.
+func PresentedIn(h http.Header) Presented {
+	p := Presented{Key: h.Get("X-API-Key"), Admin: h.Get("X-Admin-Token"), Team: h.Get("X-Team-ID")}
+	if scheme, token, _ := strings.Cut(h.Get("Authorization"), " "); strings.EqualFold(scheme, "bearer") {
+		p.Bearer = strings.TrimSpace(token)
+	}
+	return p
 }
 
 // errAdmin is the one answer to every wrong token of an operator.

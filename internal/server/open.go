@@ -8,11 +8,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/conns/outside"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/control/logbook"
+	"github.com/cay-run/cay/internal/edge/mcp"
 	"github.com/cay-run/cay/internal/edge/proxy"
+	"github.com/cay-run/cay/internal/edge/rates"
 	"github.com/cay-run/cay/internal/edge/rest"
 	"github.com/cay-run/cay/internal/keys/seal"
 	"github.com/cay-run/cay/internal/machine/host"
@@ -248,16 +251,22 @@ func (s *Server) openFaces(context.Context) error {
 	if err := s.openSSH(s.auth); err != nil {
 		return err
 	}
+	limiter := rates.New(s.control.LimitsOf)
 	face := rest.New(rest.Config{
 		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Usage: s.control.Meter, Builds: s.control.Queue, Accounts: s.control.Accounts, Machine: s.has, Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Content: content{s}, Log: s.log,
 		Webhooks: s.control.Hooks,
 		Volumes:  s.control.Vols, VolumeTokens: s.tokensOf,
 		Logins: s.logins, URL: s.cfg.URL(),
 		Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
-		Defaults: builtin.Descriptions(), Identity: s.identity, Audit: s.audit, Limits: s.control.LimitsOf,
+		Defaults: builtin.Descriptions(), Identity: s.identity, Audit: s.audit, Rates: limiter,
+	})
+	models := mcp.New(mcp.Config{
+		Auth: s.auth, Fleet: s.control.Catalogue, Rates: limiter, Audit: s.audit, Log: s.log,
+		URL: s.cfg.URL(), Domain: s.cfg.ClientDomain(), Template: builtin.CodeInterpreter, Version: cay.Version,
+		Serve: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.http.Handler.ServeHTTP(w, r) }),
 	})
 	s.http = &http.Server{
-		Handler:           trail.Follow(trail.REST, s.proxy.Wrap(s.requests.count(face))),
+		Handler:           trail.Follow(trail.REST, s.proxy.Wrap(models.Wrap(s.requests.count(face)))),
 		ReadHeaderTimeout: time.Minute,
 		IdleTimeout:       idleTime,
 		Protocols:         new(http.Protocols),

@@ -27,12 +27,12 @@ func (w *world) limited() cay.TeamLimits {
 	limits := cay.TeamLimits{}
 	w.direct = rest.New(rest.Config{
 		Fleet: w.control.Catalogue, Sandboxes: w.control.Controller, Builds: w.control.Queue, Auth: auth.New(w.store),
-		Limits: func(team cay.TeamID) cay.TeamLimits {
+		Rates: rates.New(func(team cay.TeamID) cay.TeamLimits {
 			if team == w.team.ID {
 				return limits
 			}
 			return nil
-		},
+		}),
 	})
 	return limits
 }
@@ -189,7 +189,7 @@ func BenchmarkRead(b *testing.B) {
 			w := newWorld(b, "")
 			handler := rest.New(rest.Config{
 				Fleet: w.control.Catalogue, Sandboxes: w.control.Controller, Builds: w.control.Queue, Auth: auth.New(w.store),
-				Limits: func(cay.TeamID) cay.TeamLimits { return cay.TeamLimits{cay.LimitReads: limit} },
+				Rates: rates.New(func(cay.TeamID) cay.TeamLimits { return cay.TeamLimits{cay.LimitReads: limit} }),
 			})
 			for b.Loop() {
 				r := httptest.NewRequest("GET", "/sandboxes/inone", nil)

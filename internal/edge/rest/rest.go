@@ -73,9 +73,8 @@ type Config struct {
 	// Explain is given every error before it is told, and may know a better
 	// one; nil knows none.
 	Explain func(error) error
-	// Limits tells what a team may do at most; nil bounds no requests.
-	Limits func(cay.TeamID) cay.TeamLimits
-	Log    *slog.Logger
+	Rates   *rates.Limiter // nil bounds no requests
+	Log     *slog.Logger
 }
 
 // Shells is the SSH server.
@@ -142,10 +141,7 @@ func route(cfg Config) (*server, chi.Router) {
 	s.machine = cfg.Machine
 	s.volumes, s.volumeTokens = cfg.Volumes, cfg.VolumeTokens
 	s.trees = newTurns(maxTrees, maxTreesTeam)
-	s.defaults, s.webhooks, s.audit = cfg.Defaults, cfg.Webhooks, cfg.Audit
-	if cfg.Limits != nil {
-		s.rates = rates.New(cfg.Limits)
-	}
+	s.defaults, s.webhooks, s.audit, s.rates = cfg.Defaults, cfg.Webhooks, cfg.Audit, cfg.Rates
 	if s.explain == nil {
 		s.explain = func(err error) error { return err }
 	}
@@ -265,12 +261,7 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 
 // presented is what a request brings to say on whose behalf it is.
 func presented(r *http.Request) auth.Presented {
-	p := auth.Presented{
-		Key: r.Header.Get("X-API-Key"), Admin: r.Header.Get("X-Admin-Token"), Team: r.Header.Get("X-Team-ID"),
-	}
-	if scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " "); strings.EqualFold(scheme, "bearer") {
-		p.Bearer = strings.TrimSpace(token)
-	}
+	p := auth.PresentedIn(r.Header)
 	if p.Team == "" && !ofNoTeam(r.URL.Path) { // the path may name it, as /teams/{teamID}/metrics does
 		p.Team = chi.URLParam(r, "teamID")
 	}

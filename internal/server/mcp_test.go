@@ -1,0 +1,455 @@
+package server_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/client"
+	"github.com/cay-run/cay/internal/edge/mcp"
+	"github.com/cay-run/cay/internal/server/servertest"
+)
+
+// bearer puts headers on every request.
+type headers map[string]string
+
+func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	for name, value := range h {
+		r.Header.Set(name, value)
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// tools connects a client of the protocol, as a program with that name, with a key.
+func tools(t *testing.T, w *servertest.World, key, name string) *sdk.ClientSession {
+	t.Helper()
+	return toolsWith(t, w, headers{"Authorization": "Bearer " + key}, name)
+}
+
+func toolsWith(t *testing.T, w *servertest.World, h headers, name string) *sdk.ClientSession {
+	t.Helper()
+	c := sdk.NewClient(&sdk.Implementation{Name: name, Version: "1"}, nil)
+	s, err := c.Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: w.URL() + mcp.Path, HTTPClient: &http.Client{Transport: h}, MaxRetries: -1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// use calls a tool and returns its text, its structured content and whether it
+// failed.
+func use(t *testing.T, s *sdk.ClientSession, name string, args map[string]any) (text string, out map[string]any, failed bool) {
+	t.Helper()
+	result, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: name, Arguments: args})
+	if err != nil {
+		return err.Error(), nil, true
+	}
+	for _, c := range result.Content {
+		if c, ok := c.(*sdk.TextContent); ok {
+			text += c.Text
+		}
+	}
+	out, _ = result.StructuredContent.(map[string]any)
+	return text, out, result.IsError
+}
+
+// toolRow is what a tool needs: the scopes that each of which it lacks is told, and
+// arguments that name what the first team has. inside marks those that need a
+// program inside, which no machine in memory has.
+type toolRow struct {
+	scopes cay.Scopes
+	args   map[string]any
+	inside bool
+	action string // that the audit log has of what it changes
+}
+
+const (
+	opens  = cay.ReadSandboxes | cay.WriteSandboxes | cay.ExecSandboxes
+	reads  = cay.ReadSandboxes
+	writes = cay.WriteSandboxes
+)
+
+// toolRows are all tools. {sandboxID} and {checkpointID} stand for the first
+// team's.
+func toolRows(own map[string]string) map[string]toolRow {
+	box, point := own["sandboxID"], own["checkpointID"]
+	in := func(more ...string) map[string]any {
+		args := map[string]any{"sandbox_id": box}
+		for i := 0; i < len(more); i += 2 {
+			args[more[i]] = more[i+1]
+		}
+		return args
+	}
+	port := in()
+	port["port"] = 8000
+	const exec = cay.WriteSandboxes | cay.ExecSandboxes
+	return map[string]toolRow{
+		"create_sandbox":  {writes, map[string]any{"template": "ours-too"}, false, "sandbox.created"},
+		"list_sandboxes":  {reads, map[string]any{}, false, ""},
+		"destroy_sandbox": {writes, in(), false, "sandbox.killed"},
+		"why":             {reads, in(), false, ""},
+		"run_code":        {exec, in("code", "1"), true, ""},
+		"execute_command": {exec, in("command", "true"), true, ""},
+		"process_output":  {exec, in("process_id", "aaaaaaaaaa-7"), true, ""},
+		"process_input":   {exec, in("process_id", "aaaaaaaaaa-7"), true, ""},
+		"process_signal":  {exec, in("process_id", "aaaaaaaaaa-7"), true, ""},
+		"upload_file":     {exec, in("path", "a", "content", "a"), true, ""},
+		"download_file":   {exec, in("path", "a"), true, ""},
+		"list_files":      {exec, in(), true, ""},
+		"move_file":       {exec, in("source", "a", "destination", "b"), true, ""},
+		"delete_file":     {exec, in("path", "a"), true, ""},
+		"create_folder":   {exec, in("path", "a"), true, ""},
+		"get_file_info":   {exec, in("path", "a"), true, ""},
+		"preview_link":    {exec, port, false, ""},
+		"checkpoint":      {exec, in(), false, "sandbox.checkpointed"},
+		"rollback":        {writes, in("checkpoint_id", point), false, "sandbox.rolled_back"},
+		"fork":            {writes, map[string]any{"checkpoint_id": point}, false, "sandbox.created"},
+		"diff":            {reads, in("from_checkpoint_id", point), true, ""},
+		"screenshot":      {exec, in(), true, ""},
+	}
+}
+
+// Each tool asks for the scopes of what it does over REST, finds nothing of another
+// team's, and is in the audit log; there is no tool without a row.
+func TestTools(t *testing.T) {
+	w := servertest.Start(t)
+	own := belongings(t, w)
+	rows := toolRows(own)
+	if _, err := w.Admin("").CreateTeam(t.Context(), "stranger"); err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := w.Admin("stranger").CreateAPIKey(t.Context(), client.NewAPIKey{Name: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed, err := tools(t, w, w.Key, "walk").ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, tool := range listed.Tools {
+		names = append(names, tool.Name)
+		if _, ok := rows[tool.Name]; !ok {
+			t.Errorf("the tool %s has no row here", tool.Name)
+		}
+		if tool.Description == "" || tool.Annotations == nil || tool.Annotations.ReadOnlyHint && tool.Annotations.DestructiveHint != nil && *tool.Annotations.DestructiveHint {
+			t.Errorf("%s is not described: %+v", tool.Name, tool)
+		}
+	}
+	keys := &keyring{t, w, own["teamID"], map[cay.Scopes]string{}}
+	other := tools(t, w, stranger.Key, "walk")
+	before := possessions(t, w)
+	for _, name := range names {
+		row := rows[name]
+		for _, scope := range row.scopes.Names() {
+			one, _ := cay.ScopesOf([]string{scope})
+			text, _, failed := use(t, tools(t, w, keys.with(cay.TeamScopes&^one), "walk"), name, row.args)
+			if !failed || !strings.Contains(text, scope) || !strings.Contains(text, cay.CodeScope) {
+				t.Errorf("%s without %s: %v %.300s", name, scope, failed, text)
+			}
+		}
+		text, out, failed := use(t, other, name, row.args)
+		mine := name == "list_sandboxes" || name == "create_sandbox" // they name nothing
+		if !failed && !mine || mine && tells(fmt.Sprint(text, out), own) {
+			t.Errorf("%s of another team's: %v %.300s", name, failed, text)
+		}
+		if named := row.args["sandbox_id"] != nil || row.args["checkpoint_id"] != nil; named && !strings.Contains(text, "not found") {
+			t.Errorf("%s of another team's does not say that it is not found: %.300s", name, text)
+		}
+	}
+	if after := possessions(t, w); ofTeam(after) != ofTeam(before) {
+		t.Errorf("a caller that may not changed something:\nbefore %s\nafter  %s", before, after)
+	}
+	// A caller that may does all of it, the end of the sandbox last.
+	slices.SortFunc(names, func(a, b string) int {
+		last := func(name string) int { return slices.Index([]string{"destroy_sandbox"}, name) }
+		return cmp.Or(cmp.Compare(last(a), last(b)), cmp.Compare(a, b))
+	})
+	for _, name := range names {
+		row := rows[name]
+		s := toolsWith(t, w, headers{"X-API-Key": w.Key, "X-Request-Id": "req-" + name, "User-Agent": "modelled/1"}, "walk")
+		text, _, failed := use(t, s, name, row.args)
+		if failed && (!row.inside || strings.Contains(text, cay.CodeScope)) {
+			t.Errorf("%s: %.300s", name, text)
+		}
+	}
+	w.Stop()
+	audited := auditRows(t, w)
+	for _, name := range names {
+		called, changed := 0, 0
+		for _, r := range audited {
+			if r.Action == "tool.called" && r.Target == name && r.Actor.Name == "first" {
+				called++
+			}
+			if r.Request == "req-"+name && r.Action == rows[name].action {
+				if changed++; r.Address == "" || r.Agent != "modelled/1" || r.Actor.Kind != cay.ActorKey || r.Outcome != cay.OutcomeOK {
+					t.Errorf("%s: %+v", name, r)
+				}
+			}
+		}
+		if called == 0 {
+			t.Errorf("no row says that %s was called", name)
+		}
+		if rows[name].action != "" && changed != 1 {
+			t.Errorf("%s has %d rows of %s", name, changed, rows[name].action)
+		}
+	}
+	text, err := json.Marshal(audited)
+	if err != nil || strings.Contains(string(text), w.Key) {
+		t.Errorf("a row has the key: %v", err)
+	}
+}
+
+// A caller that is not known gets nothing, and the answer asks for a key.
+func TestModelsNeedAKey(t *testing.T) {
+	w := servertest.Start(t)
+	own := belongings(t, w)
+	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"destroy_sandbox","arguments":{"sandbox_id":"` + own["sandboxID"] + `"}}}`
+	for what, v := range voids(t, w, "default") {
+		code, text := post(t, w, headers{"Authorization": "Bearer " + v.key}, body)
+		if code != v.status || !strings.Contains(text, v.code) {
+			t.Errorf("%s: %d %s", what, code, text)
+		}
+	}
+	for what, h := range map[string]headers{"no key": {}, "a wrong key": {"X-API-Key": "e2b_" + strings.Repeat("0", 40)}, "no bearer": {"Authorization": "Basic " + w.Key}} {
+		if code, text := post(t, w, h, body); code != http.StatusUnauthorized {
+			t.Errorf("%s: %d %s", what, code, text)
+		}
+	}
+	if _, err := w.Client().Info(t.Context(), own["sandboxID"]); err != nil {
+		t.Errorf("the sandbox: %v", err)
+	}
+}
+
+// post sends one message.
+func post(t *testing.T, w *servertest.World, h headers, body string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), "POST", w.URL()+mcp.Path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	if host, ok := h["Host"]; ok {
+		r.Host = host
+	}
+	resp, err := h.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var text strings.Builder
+	buf := make([]byte, 4096)
+	for {
+		n, err := resp.Body.Read(buf)
+		text.Write(buf[:n])
+		if err != nil {
+			return resp.StatusCode, text.String()
+		}
+	}
+}
+
+// Pages of browsers may use the face under the server's own names alone: a page
+// elsewhere that has its name lead here is refused.
+func TestPagesOfOthersAreRefused(t *testing.T) {
+	w := servertest.New(t)
+	w.Config.Domain = "cay.example"
+	w.Start()
+	const list = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
+	key := "Bearer " + w.Key
+	for _, one := range []struct {
+		host, origin, site string
+		code               int
+	}{
+		{"", "", "", 200}, {"proxied.example", "", "", 200},
+		{"localhost:7070", "http://localhost:7070", "same-origin", 200},
+		{"127.0.0.1:7070", "http://127.0.0.1:7070", "", 200}, {"[::1]:7070", "http://[::1]:7070", "", 200},
+		{"api.cay.example", "https://api.cay.example", "", 200}, {"CAY.example", "https://cay.EXAMPLE", "", 200},
+		{"evil.example:7070", "http://evil.example:7070", "same-origin", 403},
+		{"localhost:7070", "http://evil.example", "cross-site", 403}, {"localhost:7070", "null", "", 403},
+		{"localhost:7070", "http://localhost:3000", "", 403}, {"localhost:7070", "", "cross-site", 403},
+		{"8080-iabc.cay.example", "https://8080-iabc.cay.example", "", 400}, // a sandbox's own page: its id is none
+		{"api.cay.example.evil.example", "https://api.cay.example.evil.example", "", 403},
+	} {
+		h := headers{"Authorization": key}
+		for name, value := range map[string]string{"Host": one.host, "Origin": one.origin, "Sec-Fetch-Site": one.site} {
+			if value != "" {
+				h[name] = value
+			}
+		}
+		code, text := post(t, w, h, list)
+		if one.code == 400 && code != 200 {
+			continue
+		}
+		if code != one.code {
+			t.Errorf("%+v: %d %.200s", one, code, text)
+		}
+	}
+}
+
+// Clients of each revision list and call, by one handler.
+func TestRevisionsOfTheProtocol(t *testing.T) {
+	w := servertest.Start(t)
+	key := "Bearer " + w.Key
+	for _, version := range []string{"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"} {
+		code, text := post(t, w, headers{"Authorization": key}, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"`+version+`","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`)
+		if code != 200 || !strings.Contains(text, `"protocolVersion":"`+version+`"`) || !strings.Contains(text, "instructions") {
+			t.Errorf("%s: initialize: %d %.300s", version, code, text)
+		}
+		h := headers{"Authorization": key, "Mcp-Protocol-Version": version}
+		if version == "2024-11-05" {
+			delete(h, "Mcp-Protocol-Version")
+		}
+		if code, text := post(t, w, h, `{"jsonrpc":"2.0","method":"notifications/initialized"}`); code != http.StatusAccepted {
+			t.Errorf("%s: initialized: %d %s", version, code, text)
+		}
+		if code, text := post(t, w, h, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"list_sandboxes","arguments":{}}}`); code != 200 || !strings.Contains(text, "no sandboxes") {
+			t.Errorf("%s: call: %d %.300s", version, code, text)
+		}
+	}
+	h := headers{"Authorization": key, "Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "list_sandboxes"}
+	code, text := post(t, w, h, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"list_sandboxes","arguments":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"new","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`)
+	if code != 200 || !strings.Contains(text, "no sandboxes") {
+		t.Errorf("2026-07-28: %d %.300s", code, text)
+	}
+}
+
+// Nonsense is answered with what would be sense.
+func TestToolsSayWhatIsWrong(t *testing.T) {
+	w := servertest.Start(t)
+	s := tools(t, w, w.Key, "nonsense")
+	for _, one := range []struct {
+		name string
+		args map[string]any
+		says string
+	}{
+		{"runcode", nil, "did you mean run_code?"},
+		{"RUN_CODE", nil, "did you mean run_code?"},
+		{"process", nil, "process_output or process_input or process_signal"},
+		{"zzz", nil, "there are create_sandbox, list_sandboxes"},
+		{"run_code", map[string]any{}, "code"},
+		{"run_code", map[string]any{"code": 7}, "code"},
+		{"run_code", map[string]any{"code": "1", "lang": "python"}, "lang"},
+		{"run_code", map[string]any{"code": "1", "timeout": -1}, "timeout"},
+		{"run_code", map[string]any{"code": "1", "timeout": 1e9}, "timeout"},
+		{"why", map[string]any{"sandbox_id": "../../teams"}, "has not the form of an id"},
+		{"why", map[string]any{"sandbox_id": "inone"}, "not found"},
+		{"process_output", map[string]any{"process_id": "../etc-1"}, "process_id"},
+		{"process_signal", map[string]any{"process_id": "aaaaaaaaaa-1", "signal": "TERM; rm -rf /"}, "signal"},
+		{"upload_file", map[string]any{"path": "a", "content": "&", "encoding": "base64"}, "base64"},
+		{"list_files", map[string]any{"depth": 99}, "depth"},
+		{"preview_link", map[string]any{"port": 0}, "port"},
+		{"destroy_sandbox", map[string]any{}, "no default sandbox"},
+		{"create_sandbox", map[string]any{"template": "nothing-such"}, "nothing-such"},
+	} {
+		text, _, failed := use(t, s, one.name, one.args)
+		if !failed || !strings.Contains(text, one.says) {
+			t.Errorf("%s %v: %v %.300s", one.name, one.args, failed, text)
+		}
+	}
+	if list, err := w.Client().List(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("nonsense made sandboxes: %v %v", list, err)
+	}
+}
+
+// A default sandbox is of one caller and one client: found again, made once by
+// calls at the same time, and no other's, also where another claims its mark.
+func TestDefaultSandboxes(t *testing.T) {
+	w := servertest.Start(t)
+	second, err := w.Admin("default").CreateAPIKey(t.Context(), client.NewAPIKey{Name: "second"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(s *sdk.ClientSession) string {
+		_, out, failed := use(t, s, "preview_link", map[string]any{"port": 80})
+		id, _ := out["sandbox_id"].(string)
+		if failed || id == "" {
+			t.Fatalf("no default sandbox: %v", out)
+		}
+		return id
+	}
+	first := tools(t, w, w.Key, "claude")
+	ids := make([]string, 5)
+	var all sync.WaitGroup
+	for i := range ids {
+		all.Go(func() { ids[i] = of(first) })
+	}
+	all.Wait()
+	slices.Sort(ids)
+	if len(slices.Compact(ids)) != 1 {
+		t.Fatalf("five callers at once have %v", ids)
+	}
+	own := ids[0]
+	info, err := w.Client().Info(t.Context(), own)
+	if err != nil || info.Alias != "code-interpreter-v1" {
+		t.Fatalf("%+v %v", info, err)
+	}
+	if again := of(tools(t, w, w.Key, "claude")); again != own {
+		t.Errorf("another connection has %s, not %s", again, own)
+	}
+	if named := of(toolsWith(t, w, headers{"X-API-Key": w.Key, mcp.NameHeader: "claude"}, "anything")); named != own {
+		t.Errorf("the name of a header has %s, not %s", named, own)
+	}
+	for what, other := range map[string]*sdk.ClientSession{"another client": tools(t, w, w.Key, "cursor"), "another key": tools(t, w, second.Key, "claude")} {
+		if id := of(other); id == own {
+			t.Errorf("%s has the sandbox of the first", what)
+		}
+	}
+	if _, _, failed := use(t, first, "destroy_sandbox", nil); failed {
+		t.Error("it cannot be destroyed")
+	}
+	// A key of the team copies the mark: its sandbox is not found.
+	if _, err := w.ClientOf(second.Key).Create(t.Context(), client.CreateOptions{Metadata: info.Metadata, Timeout: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	planted, err := w.ClientOf(second.Key).List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, box := range planted {
+		if box.ID == of(first) {
+			t.Errorf("another key's sandbox %s is the default one", box.ID)
+		}
+	}
+	// Paused, it wakes.
+	own = of(first)
+	if err := w.Client().Pause(t.Context(), own); err != nil {
+		t.Fatal(err)
+	}
+	if id := of(first); id != own {
+		t.Errorf("when paused it is %s, not %s", id, own)
+	}
+	if info, err := w.Client().Info(t.Context(), own); err != nil || info.State != "running" {
+		t.Errorf("it did not wake: %+v %v", info, err)
+	}
+	w.Stop()
+	w.Start()
+	if id := of(tools(t, w, w.Key, "claude")); id != own {
+		t.Errorf("after a restart it is %s, not %s", id, own)
+	}
+}
+
+// Messages take from the rate of the team, and say when to come again.
+func TestModelsHaveARate(t *testing.T) {
+	w := servertest.Start(t)
+	limited(t, w, map[string]*int64{string(cay.LimitReads): new(int64(1)), string(cay.LimitReadBurst): new(int64(2))})
+	codes := map[int]int{}
+	for range 6 {
+		code, _ := post(t, w, headers{"X-API-Key": w.Key}, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+		codes[code]++
+	}
+	if codes[http.StatusTooManyRequests] == 0 || codes[200] == 0 {
+		t.Errorf("%v", codes)
+	}
+}
