@@ -49,6 +49,41 @@ def test_full_disk(create):
     assert box.files.read("/home/user/note") == "kept"
 
 
+@contextlib.contextmanager
+def layers_of(names):
+    """Has the layers of builds on a disk of their own with room for so many names more."""
+    layers = pathlib.Path(os.environ["CAY_DATA_DIR"], "layers")
+    rooms = ["tmp", "packs", "keys"]
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size=1m,nr_inodes={1 + len(rooms) + names}", "full", layers], check=True)
+    try:
+        for room in rooms:
+            (layers / room).mkdir()
+        yield layers
+    finally:
+        subprocess.run(["umount", "-l", layers], check=True)
+
+
+def test_a_build_on_a_full_disk(create):
+    """The build says which disk is full, at each thing that it cannot write; with room it goes on."""
+    name = "f" + uuid.uuid4().hex[:12]
+    building = pathlib.Path(os.environ["CAY_DATA_DIR"], "building")
+    said = []
+    for names in range(12):
+        with layers_of(names) as layers:
+            try:
+                e2b.Template.build(e2b.Template().from_template("base").run_cmd("echo made > /home/user/made"), name, cpu_count=1, memory_mb=512)
+                break
+            except e2b.BuildException as failure:
+                said.append(str(failure))
+            assert f"the disk at {layers} is full" in said[-1], said[-1]
+            assert list((layers / "tmp").iterdir()) == list(building.iterdir()) == []  # nothing half made
+    else:
+        pytest.fail(f"no room was enough: {said}")
+    assert any("write a key: " in text for text in said), said
+    assert create(name).files.read("/home/user/made") == "made\n"
+    world.Server().cay("template", "delete", name)
+
+
 def test_a_disk_at_its_reserve(create, eventually):
     """New work is refused and says why; time, saves and ends go on."""
     box, other = create(timeout=60), create()
