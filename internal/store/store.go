@@ -33,6 +33,7 @@ type Store interface {
 	Usage
 	Budgets
 	Templates
+	Tags
 	Builds
 	Sandboxes
 	Volumes
@@ -209,7 +210,7 @@ type Secrets interface {
 	RemoveSecret(ctx context.Context, team cay.TeamID, id cay.SecretID) error
 }
 
-// Templates are the starting points of sandboxes, and their tags.
+// Templates are the starting points of sandboxes.
 type Templates interface {
 	// AddTemplate records a template with its names; they must be new to the
 	// team. PutBuild records the fields that a template has of its builds.
@@ -231,6 +232,10 @@ type Templates interface {
 	// RemoveTemplate removes a team's own template with its names, tags, builds
 	// and their logs.
 	RemoveTemplate(ctx context.Context, team cay.TeamID, id cay.TemplateID) error
+}
+
+// Tags are names of a template's builds.
+type Tags interface {
 	// PutTags points tags to a build, away from others of its template. With
 	// the default tag the template starts from it.
 	PutTags(ctx context.Context, b cay.Build, tags []string, at time.Time) error
