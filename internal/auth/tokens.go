@@ -57,6 +57,12 @@ func (t *Tokens) Volume(team cay.TeamID, id cay.VolumeID) string {
 	return string(team) + "." + t.derive("volume", cay.SandboxID(string(team)+"/"+string(id)))
 }
 
+// IsVolumeToken reports whether a text has the form of a volume's token.
+func IsVolumeToken(s string) bool {
+	team, mac, _ := strings.Cut(s, ".")
+	return cay.ValidUUID(team) && hasForm(mac, "", sha256.Size)
+}
+
 // Owner returns the team whose volume a token opens. It compares in constant
 // time.
 func (t *Tokens) Owner(id cay.VolumeID, token string) (team cay.TeamID, ok bool) {

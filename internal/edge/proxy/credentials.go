@@ -15,8 +15,9 @@ import (
 // open the API, and other sandboxes.
 
 // withoutCredentials takes Cay's own credentials out of a request's headers:
-// those of the API, which mean nothing in any sandbox, and the sandbox's own tokens but
-// for the ports of the agent and the interpreter, which ask for them.
+// those of the API and of volumes' files, which mean nothing in any sandbox, and
+// the sandbox's own tokens but for the ports of the agent and the interpreter,
+// which ask for them.
 func (t *trip) withoutCredentials(h http.Header) {
 	delete(h, "X-Api-Key")
 	delete(h, "X-Admin-Token")
@@ -54,7 +55,7 @@ func (t *trip) isCredential(value string) bool {
 }
 
 func (t *trip) isSecret(s string) bool {
-	if auth.IsKey(s) || auth.IsAccessToken(s) || auth.IsSession(s) {
+	if auth.IsKey(s) || auth.IsAccessToken(s) || auth.IsSession(s) || auth.IsVolumeToken(s) {
 		return true
 	}
 	if s == "" || t.port == guest.AgentPort || t.port == guest.InterpPort {

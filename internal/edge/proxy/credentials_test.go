@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cay-run/cay"
 )
 
 func TestCredentialsDoNotReachGuests(t *testing.T) {
@@ -15,6 +17,7 @@ func TestCredentialsDoNotReachGuests(t *testing.T) {
 	w.sandbox(t, "i1", func(tg *Target) { tg.AccessToken, tg.TrafficToken = "access", "traffic" },
 		map[int]http.Handler{3000: h, 49983: h, 49999: h})
 	key := "e2b_" + strings.Repeat("0f", 20)
+	volume := string(cay.NewTeamID()) + "." + strings.Repeat("0f", 32)
 	basic := func(pair string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(pair)) }
 	all, own, none := []string{"3000", "49983", "49999"}, []string{"49983", "49999"}, []string{}
 	for _, c := range []struct {
@@ -26,6 +29,11 @@ func TestCredentialsDoNotReachGuests(t *testing.T) {
 		{"X-Admin-Token", "any", none},
 		{"Authorization", "Bearer sk_" + key, none},
 		{"X-Access-Token", key, none},
+		{"Authorization", "Bearer cay_session_" + strings.Repeat("0f", 32), none},
+		{"Authorization", "Bearer " + volume, none},
+		{"X-Access-Token", volume, none},
+		{"Authorization", basic("user:" + volume), none},
+		{"Authorization", "Bearer " + strings.TrimSuffix(volume, "f"), all},
 		{"X-Access-Token", "access", own},
 		{"X-Access-Token", "traffic", own},
 		{"X-Access-Token", "another app's", all},
