@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes soak egress fuzz soak-agent density fmt clean soak-interp soak-creates test-desktop release release-test
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates test-desktop release release-test
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -46,6 +46,9 @@ chaos-volumes: ## the same CHAOS_KILLS (200) times while four sandboxes write to
 
 soak: ## pause and resume SOAK_CYCLES (1000) times; nothing differs
 	@scripts/long life/soak.py
+
+soak-usage: ## USAGE_SECONDS (600) of sandboxes whose use is counted, the server killed every 20 s: within 1 % of the clock
+	@scripts/long life/usage.py
 
 soak-creates: ## SOAK_CREATES (5000) lives of create, run_code, command, kill, two at a time; none fails
 	@scripts/long life/creates.py

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -323,6 +324,36 @@ func TestContentWithoutRoom(t *testing.T) {
 	if err != nil || !strings.HasPrefix(line, "HTTP/1.1 507") {
 		t.Errorf("it says %q: %v", line, err)
 	}
+}
+
+// A file of 100 GB, which holes make possible in any volume, is told of, read in
+// ranges and replaced.
+func TestAFileOf100GB(t *testing.T) {
+	s := shelve(t, servertest.Start(t))
+	const size = int64(100) << 30
+	file := filepath.Join(s.dir, "huge")
+	if err := errors.Join(os.WriteFile(file, nil, 0o644), os.Truncate(file, size)); err != nil {
+		t.Fatal(err)
+	}
+	if e := s.stat(200, "GET", "path", "", "path", "/huge"); e.Size != size {
+		t.Errorf("it is told of as %+v", e)
+	}
+	if text := s.do(200, "GET", "dir", "", "path", "/"); !strings.Contains(text, fmt.Sprint(size)) {
+		t.Errorf("it is listed as %s", text)
+	}
+	req, err := http.NewRequest("GET", s.url("file", "path", "/huge"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Range", fmt.Sprintf("bytes=%d-", size-4))
+	if resp, text := s.send(req); resp.StatusCode != http.StatusPartialContent || text != "\x00\x00\x00\x00" {
+		t.Errorf("its end is %d %q", resp.StatusCode, text)
+	}
+	s.do(201, "PUT", "file", "small", "path", "/huge")
+	if e := s.stat(200, "GET", "path", "", "path", "/huge"); e.Size != 5 {
+		t.Errorf("after it was replaced: %+v", e)
+	}
+	s.do(204, "DELETE", "path", "", "path", "/huge")
 }
 
 // A client that goes away while it sends leaves what was there.

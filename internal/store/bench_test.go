@@ -80,16 +80,17 @@ func BenchmarkUsageOfAYear(b *testing.B) {
 	must(b, openAt(b, path).Close())
 	db, err := sql.Open("sqlite", path)
 	must(b, err)
+	const columns = `(span, team, at, account, vcpu, memory, cpu, storage, sent, creates, build, money)`
 	for _, text := range []string{
 		`INSERT INTO usage_accounts WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)
 		SELECT i, 'team', 'key' || (i % 10), 'template' || (i % 5), '{"user":"' || i || '"}' FROM n`,
-		`INSERT INTO usage_rows WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 366 * 24 - 1),
+		`INSERT INTO usage_rows ` + columns + ` WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 366 * 24 - 1),
 		a(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM a WHERE id < 200)
 		SELECT 'h', 'team', 1767225600000 + i * 3600000, id, 7200000, 3600000000, 1000000, 0, 1000, 1, 0, 1000 FROM n, a`,
-		`INSERT INTO usage_rows WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 365),
+		`INSERT INTO usage_rows ` + columns + ` WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 365),
 		a(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM a WHERE id < 1000)
 		SELECT 'd', 'team', 1767225600000 + i * 86400000, id, 172800000, 86400000000, 24000000, 0, 24000, 24, 0, 24000 FROM n, a`,
-		`INSERT INTO usage_rows SELECT 'm', team, unixepoch(strftime('%Y-%m-01', at / 1000, 'unixepoch')) * 1000 AS month, account,
+		`INSERT INTO usage_rows ` + columns + ` SELECT 'm', team, unixepoch(strftime('%Y-%m-01', at / 1000, 'unixepoch')) * 1000 AS month, account,
 		SUM(vcpu), SUM(memory), SUM(cpu), SUM(storage), SUM(sent), SUM(creates), SUM(build), SUM(money) FROM usage_rows WHERE span = 'd' GROUP BY month, account`,
 	} {
 		_, err := db.ExecContext(b.Context(), text)
@@ -109,6 +110,10 @@ func BenchmarkUsageOfAYear(b *testing.B) {
 		}
 		q.Team = "team"
 		b.Run(name, func(b *testing.B) {
+			before := processorTime(b)
+			defer func() {
+				b.ReportMetric(float64((processorTime(b)-before).Milliseconds())/float64(b.N), "cpu-ms/op")
+			}()
 			for b.Loop() {
 				rows, err := s.Usage(b.Context(), q)
 				must(b, err)

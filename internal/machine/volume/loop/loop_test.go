@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -124,6 +125,27 @@ func mounts(t *testing.T, dir string) int {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	must(t, err)
 	return strings.Count(string(text), " "+dir+"/")
+}
+
+// A file beyond those that a volume has room for is refused as one beyond its
+// bytes is; what is there stays, and a removal makes room again.
+func TestFilesAreBounded(t *testing.T) {
+	s, id := one(t, 24)
+	dir := attached(t, s, id)
+	name := func(i int) string { return filepath.Join(dir, strconv.Itoa(i)) }
+	made, err := 0, error(nil)
+	for ; err == nil; made++ {
+		err = os.WriteFile(name(made), nil, 0o644)
+	}
+	made--
+	if !errors.Is(err, unix.ENOSPC) || made < 1000 || made > 24<<20/4096 {
+		t.Fatalf("after %d files: %v", made, err)
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) < made {
+		t.Errorf("%d of %d files: %v", len(files), made, err)
+	}
+	must(t, os.Remove(name(0)))
+	must(t, os.WriteFile(name(0), nil, 0o644))
 }
 
 func TestItIsMountedWithoutDevicesAndRights(t *testing.T) {
