@@ -14,11 +14,20 @@ const (
 	SessionMost = 7 * 24 * time.Hour
 )
 
-// Session is the record of a person's login. Its token is told once and never
-// stored; Hash is SHA-256 of it.
+// SessionOwner is the party that a session stands for; one field is set.
+type SessionOwner struct {
+	Person PersonID
+	Key    KeyID
+	// Operator marks the operator's, by the token that opened it: another token
+	// ends it.
+	Operator string
+}
+
+// Session is the record of a login. Its token is told once and never stored;
+// Hash is SHA-256 of it.
 type Session struct {
-	ID        SessionID
-	Person    PersonID
+	ID SessionID
+	SessionOwner
 	Hash      [32]byte
 	Agent     string // User-Agent of the login, shortened
 	Address   string // from where

@@ -112,3 +112,18 @@ func (c *Client) LogOut(ctx context.Context) error {
 	_, err := c.call(ctx, http.MethodPost, "/cay/v1/logout", nil, nil)
 	return err
 }
+
+// ConsoleLink is a link that opens the console once.
+type ConsoleLink struct {
+	URL       string    `json:"url"`
+	Code      string    `json:"code"`
+	ExpiresAt time.Time `json:"expiresAt"`
+}
+
+// ConsoleLink makes a link that opens the console as this client's credential,
+// once and within two minutes.
+func (c *Client) ConsoleLink(ctx context.Context) (ConsoleLink, error) {
+	var out ConsoleLink
+	_, err := c.call(ctx, http.MethodPost, "/cay/v1/console-links", nil, &out)
+	return out, err
+}

@@ -31,6 +31,7 @@ type commands struct {
 	Up      upCmd      `cmd:"" help:"Set this machine up and serve."`
 	Server  serverCmd  `cmd:"" help:"Serve."`
 	Down    downCmd    `cmd:"" help:"End this machine's server and its sandboxes; data stays."`
+	Console consoleCmd `cmd:"" help:"Print a link that opens the console in a browser."`
 	Env     envCmd     `cmd:"" help:"Print the lines that point an SDK here."`
 	Cert    certCmd    `cmd:"" help:"Print how to trust this server's own certificates."`
 	Doctor  doctorCmd  `cmd:"" help:"Say what this machine can do, and what to change."`

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/client"
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/machine/loopfs"
@@ -109,6 +110,7 @@ func (a *app) serveWith(cfg config.Config, log *slog.Logger) error {
 		case <-s.Ready():
 			a.welcome(cfg, s.FirstKey())
 			a.tellBuilding(cfg, s.Building())
+			a.tellConsole(cfg)
 		case <-a.ctx.Done():
 		}
 	}()
@@ -185,6 +187,27 @@ func (a *app) welcome(cfg config.Config, key string) {
 		fmt.Fprintln(a.err, "# "+note)
 	}
 	report.printExports(append([][2]string{{"E2B_API_KEY", key}}, lines...))
+}
+
+// tellConsole prints a link to the console. It is shown to people only: a log
+// would keep it.
+func (a *app) tellConsole(cfg config.Config) {
+	if a.logsJSON(cfg) {
+		return
+	}
+	if !isTerminal(a.err) {
+		fmt.Fprintln(a.err, "A link to the console: cay console")
+		return
+	}
+	api, err := a.admin("")
+	if err == nil {
+		var link client.ConsoleLink
+		if link, err = api.ConsoleLink(a.ctx); err == nil {
+			fmt.Fprintf(a.err, "The console (once, within two minutes; cay console prints another): %s\n", clean(link.URL))
+			return
+		}
+	}
+	a.logger(cfg).Warn("cannot print a link to the console", "err", err)
 }
 
 // tellBuilding says which templates are still being built.

@@ -61,8 +61,8 @@ func (a *Auth) still(ctx context.Context, who cay.Caller) (until time.Time, ok b
 			return until, false
 		}
 		// A stream does not use the session, and may last as long as it can.
-		if until = x.CreatedAt.Add(cay.SessionMost); err != nil {
-			until = time.Time{}
+		if most := x.CreatedAt.Add(cay.SessionMost); err == nil && (until.IsZero() || most.Before(until)) {
+			until = most
 		}
 	}
 	if who.Person != "" {

@@ -36,7 +36,7 @@ func IsSession(s string) bool { return hasForm(s, sessionPrefix, sessionBytes) }
 var errSession = cay.Errorf(cay.Unauthenticated, "the session is over").WithCode(cay.CodeSessionEnded).
 	WithHint("log in again: cay login")
 
-// sessionCaller is the person of a session, in a team.
+// sessionCaller is the owner of a session, in a team.
 func (a *Auth) sessionCaller(ctx context.Context, token, team string) (cay.Caller, error) {
 	hash := sha256.Sum256([]byte(token))
 	x, err := a.store.SessionByHash(ctx, hash)
@@ -49,7 +49,7 @@ func (a *Auth) sessionCaller(ctx context.Context, token, team string) (cay.Calle
 	case subtle.ConstantTimeCompare(x.Hash[:], hash[:]) != 1, !now.Before(x.Ends()):
 		return cay.Caller{}, errSession
 	}
-	who, err := a.PersonCaller(ctx, x.Person, team)
+	who, err := a.ownerCaller(ctx, x.SessionOwner, team)
 	if err != nil {
 		return who, err
 	}
@@ -59,4 +59,70 @@ func (a *Auth) sessionCaller(ctx context.Context, token, team string) (cay.Calle
 	}
 	who.Session = x.ID
 	return who, nil
+}
+
+// ownerCaller is the party of a session, in a team. A key that is gone and a token
+// of an operator that is no longer theirs end their sessions.
+func (a *Auth) ownerCaller(ctx context.Context, of cay.SessionOwner, team string) (cay.Caller, error) {
+	switch {
+	case of.Person != "":
+		return a.PersonCaller(ctx, of.Person, team)
+	case of.Key != "":
+		return a.keyCaller(ctx, of.Key, team)
+	case of.Operator == "" || subtle.ConstantTimeCompare([]byte(of.Operator), []byte(a.operator())) != 1:
+		return cay.Caller{}, errSession
+	}
+	return a.inTeam(ctx, cay.Caller{Scopes: cay.AllScopes}, team)
+}
+
+// keyCaller is a key, known already, as Verify and Caller have it.
+func (a *Auth) keyCaller(ctx context.Context, id cay.KeyID, team string) (cay.Caller, error) {
+	record, err := a.store.Key(ctx, "", id)
+	if cay.KindOf(err) == cay.NotFound || err == nil && record.Expired(time.Now()) {
+		return cay.Caller{}, errSession
+	}
+	if err != nil {
+		return cay.Caller{}, err
+	}
+	of, err := a.store.Team(ctx, record.Team)
+	if err == nil {
+		err = of.Open()
+	}
+	if err == nil {
+		err = a.personOpen(ctx, record)
+	}
+	if err != nil {
+		return cay.Caller{}, err
+	}
+	a.used.note(record, time.Now())
+	who := record.Caller()
+	if who.Scopes&cay.Admin != 0 {
+		return a.inTeam(ctx, who, team)
+	}
+	return who, nil
+}
+
+// operator marks sessions of the operator: the hash of the token's hash.
+func (a *Auth) operator() string {
+	sum := sha256.Sum256(a.admin[:])
+	return hex.EncodeToString(sum[:])
+}
+
+// Owner is the party whose sessions a caller has.
+func (a *Auth) Owner(who cay.Caller) cay.SessionOwner {
+	switch {
+	case who.Person != "":
+		return cay.SessionOwner{Person: who.Person}
+	case who.Key != "":
+		return cay.SessionOwner{Key: who.Key}
+	case who.Scopes&cay.Admin != 0:
+		return cay.SessionOwner{Operator: a.operator()}
+	}
+	return cay.SessionOwner{}
+}
+
+// Still reports whether what a caller came with opens anything yet.
+func (a *Auth) Still(ctx context.Context, who cay.Caller) bool {
+	_, ok := a.still(ctx, who)
+	return ok
 }

@@ -38,6 +38,9 @@ type Config struct {
 	// SSHListen is the address of the SSH server; empty leaves it to be reached
 	// through the one port alone.
 	SSHListen string `yaml:"sshListen"`
+	// ConsoleListen is where the console alone answers, for machines that are
+	// reached by a bare address; empty for nowhere.
+	ConsoleListen string `yaml:"consoleListen"`
 	// Resolvers answer questions for names, in the host's stead.
 	Resolvers []netip.AddrPort `yaml:"resolvers"`
 	// Network is where sandboxes get their addresses from.
@@ -134,6 +137,8 @@ var Variables = slices.Concat([]Variable{
 		func(c *Config, v string) error { c.MetricsListen = v; return nil }},
 	{"CAY_SSH_LISTEN", "sshListen", "address of the SSH server [off: through the one port only]",
 		func(c *Config, v string) error { c.SSHListen = v; return nil }},
+	{"CAY_CONSOLE_LISTEN", "consoleListen", "address of the console alone, where browsers reach the server by a bare address [off: console.localhost and console.<domain>]",
+		func(c *Config, v string) error { c.ConsoleListen = v; return nil }},
 	{"CAY_RESOLVERS", "resolvers", "name servers, e.g. 192.168.1.1:53,…, in place of those of /etc/resolv.conf",
 		func(c *Config, v string) error { return c.resolvers(v) }},
 	{"CAY_NETWORK", "network", "where sandboxes get addresses from [10.201.0.0/16]",

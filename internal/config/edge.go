@@ -157,6 +157,30 @@ func (c Config) URL() string {
 	return scheme + net.JoinHostPort(host, port)
 }
 
+// ConsoleURL is the address of the console for people who are told one, without a
+// slash at its end: below the domain, else where it alone listens, else on this
+// machine.
+func (c Config) ConsoleURL() string {
+	if c.Domain != "" {
+		return "https://console." + c.Domain
+	}
+	if host, port, err := net.SplitHostPort(c.ConsoleListen); err == nil {
+		scheme := "http://"
+		if mode := c.TLSMode(); mode != TLSOff && mode != TLSLocal {
+			scheme = "https://"
+		}
+		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+			host = "localhost"
+			if at, err := url.Parse(c.PublicURL); err == nil && at.Hostname() != "" {
+				host = at.Hostname()
+			}
+		}
+		return scheme + net.JoinHostPort(host, port)
+	}
+	_, port, _ := net.SplitHostPort(c.Listen)
+	return "http://" + net.JoinHostPort("console.localhost", port)
+}
+
 // urlProblem says what is wrong with the address of the API.
 func (c Config) urlProblem() error {
 	at, err := url.Parse(c.PublicURL)

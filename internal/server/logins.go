@@ -64,5 +64,8 @@ func (s *Server) consolePages() []string {
 	if _, port, err := net.SplitHostPort(s.cfg.Listen); err == nil {
 		out = append(out, "http://console.localhost:"+port)
 	}
+	if s.cfg.ConsoleListen != "" {
+		out = append(out, s.cfg.ConsoleURL())
+	}
 	return out
 }

@@ -256,7 +256,7 @@ func (s *Server) openFaces(context.Context) error {
 		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Usage: s.control.Meter, Builds: s.control.Queue, Accounts: s.control.Accounts, Machine: s.has, Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Content: content{s}, Log: s.log,
 		Webhooks: s.control.Hooks,
 		Volumes:  s.control.Vols, VolumeTokens: s.tokensOf,
-		Logins: s.logins, URL: s.cfg.URL(),
+		Logins: s.logins, URL: s.cfg.URL(), Console: s.ConsoleURL,
 		Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
 		Defaults: builtin.Descriptions(), Identity: s.identity, Audit: s.audit, Rates: limiter,
 	})
@@ -265,8 +265,10 @@ func (s *Server) openFaces(context.Context) error {
 		URL: s.cfg.URL(), Domain: s.cfg.ClientDomain(), Template: builtin.CodeInterpreter, Version: cay.Version,
 		Serve: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.http.Handler.ServeHTTP(w, r) }),
 	})
+	counted := s.requests.count(face)
+	page := s.openConsole(counted)
 	s.http = &http.Server{
-		Handler:           trail.Follow(trail.REST, s.proxy.Wrap(models.Wrap(s.requests.count(face)))),
+		Handler:           trail.Follow(trail.REST, page.Wrap(s.proxy.Wrap(models.Wrap(page.Elsewhere(counted))))),
 		ReadHeaderTimeout: time.Minute,
 		IdleTimeout:       idleTime,
 		Protocols:         new(http.Protocols),

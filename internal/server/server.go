@@ -110,6 +110,7 @@ type Server struct {
 	listener  net.Listener // from Run on
 	metricsAt net.Addr     // of the metrics page, from Run on; nil for none
 	sshAt     net.Addr     // of the SSH server, likewise
+	consoleAt net.Addr     // where the console alone listens, likewise
 
 	ready   chan struct{}
 	down    sync.Once // that the data directory's file system is
@@ -153,7 +154,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.listener = faces[0]
 	work, stop := context.WithCancel(trail.Watch(context.WithoutCancel(ctx), s.telemetry))
 	defer stop()
-	failed := make(chan error, len(faces)+1)
+	failed := make(chan error, len(faces)+2)
 	if s.cfg.MetricsListen != "" {
 		l, err := listen(ctx, s.cfg.MetricsListen)
 		if err != nil {
@@ -172,6 +173,15 @@ func (s *Server) Run(ctx context.Context) error {
 		s.sshAt = l.Addr()
 		defer l.Close()
 		go s.ssh.Serve(l)
+	}
+	if s.cfg.ConsoleListen != "" {
+		l, err := listen(ctx, s.cfg.ConsoleListen)
+		if err != nil {
+			return err
+		}
+		s.consoleAt = l.Addr()
+		faces = append(faces, l)
+		defer l.Close()
 	}
 	operators, err := s.desk.Listen(ctx)
 	if err != nil {
@@ -232,6 +242,10 @@ func (s *Server) MetricsAddr() net.Addr { return s.metricsAt }
 // SSHAddr is where the SSH server listens. It is known once Ready is closed, and
 // nil where there is none.
 func (s *Server) SSHAddr() net.Addr { return s.sshAt }
+
+// ConsoleAddr is where the console alone listens. It is known once Ready is
+// closed, and nil where there is no such place.
+func (s *Server) ConsoleAddr() net.Addr { return s.consoleAt }
 
 // FirstKey is the API key that the very first start of a data directory made;
 // it is shown now or never. Empty on later starts.

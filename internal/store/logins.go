@@ -24,12 +24,16 @@ func (s *SQLite) UseToken(ctx context.Context, digest [32]byte, now, until time.
 	return err
 }
 
-const sessionColumns = `id, person, hash, agent, address, created_at, used_at`
+const sessionColumns = `id, person, api_key, operator, hash, agent, address, created_at, used_at`
+
+// ofOwner holds for the sessions of one owner, whose three names are the first
+// parameters.
+const ofOwner = `COALESCE(person, '') = $1 AND api_key = $2 AND operator = $3`
 
 // AddSession records a session.
 func (s *SQLite) AddSession(ctx context.Context, x cay.Session) error {
-	_, err := s.w.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
-		x.ID, x.Person, hex.EncodeToString(x.Hash[:]), x.Agent, x.Address, millis(x.CreatedAt), millis(x.UsedAt))
+	_, err := s.w.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+		x.ID, sql.NullString{String: string(x.Person), Valid: x.Person != ""}, x.Key, x.Operator, hex.EncodeToString(x.Hash[:]), x.Agent, x.Address, millis(x.CreatedAt), millis(x.UsedAt))
 	return dbError(err)
 }
 
@@ -45,9 +49,9 @@ func (s *SQLite) Session(ctx context.Context, id cay.SessionID) (cay.Session, er
 	return one(row, scanSession, "session", id)
 }
 
-// Sessions lists a person's sessions, the newest first.
-func (s *SQLite) Sessions(ctx context.Context, person cay.PersonID) ([]cay.Session, error) {
-	rows, err := s.r.QueryContext(ctx, `SELECT `+sessionColumns+` FROM sessions WHERE person = $1 ORDER BY created_at DESC, id`, person)
+// Sessions lists the sessions of an owner, the newest first.
+func (s *SQLite) Sessions(ctx context.Context, of cay.SessionOwner) ([]cay.Session, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT `+sessionColumns+` FROM sessions WHERE `+ofOwner+` ORDER BY created_at DESC, id`, of.Person, of.Key, of.Operator)
 	return collect(rows, err, scanSession)
 }
 
@@ -57,9 +61,9 @@ func (s *SQLite) UseSession(ctx context.Context, id cay.SessionID, now time.Time
 	return dbError(err)
 }
 
-// RemoveSession ends a person's session.
-func (s *SQLite) RemoveSession(ctx context.Context, person cay.PersonID, id cay.SessionID) error {
-	res, err := s.w.ExecContext(ctx, `DELETE FROM sessions WHERE person = $1 AND id = $2`, person, id)
+// RemoveSession ends a session of an owner.
+func (s *SQLite) RemoveSession(ctx context.Context, of cay.SessionOwner, id cay.SessionID) error {
+	res, err := s.w.ExecContext(ctx, `DELETE FROM sessions WHERE `+ofOwner+` AND id = $4`, of.Person, of.Key, of.Operator, id)
 	return changed("session", id, res, err)
 }
 
@@ -106,10 +110,12 @@ func (s *SQLite) SetLoginTeams(ctx context.Context, person cay.PersonID, teams [
 func scanSession(row scanner) (cay.Session, error) {
 	var x cay.Session
 	var hash string
+	var person sql.NullString
 	var created, used int64
-	if err := row.Scan(&x.ID, &x.Person, &hash, &x.Agent, &x.Address, &created, &used); err != nil {
+	if err := row.Scan(&x.ID, &person, &x.Key, &x.Operator, &hash, &x.Agent, &x.Address, &created, &used); err != nil {
 		return x, err
 	}
+	x.Person = cay.PersonID(person.String)
 	x.CreatedAt, x.UsedAt = fromMillis(created), fromMillis(used)
 	b, err := hex.DecodeString(hash)
 	if err != nil || len(b) != len(x.Hash) {

@@ -157,17 +157,18 @@ type Logins interface {
 	SetLoginTeams(ctx context.Context, person cay.PersonID, teams []cay.TeamID) error
 }
 
-// Sessions are logins of people. Those that are over may still be found.
+// Sessions are logins of people, keys and the operator. Those that are over may
+// still be found.
 type Sessions interface {
 	// AddSession records a session; its id and its hash must be new.
 	AddSession(ctx context.Context, x cay.Session) error
 	SessionByHash(ctx context.Context, hash [32]byte) (cay.Session, error)
 	Session(ctx context.Context, id cay.SessionID) (cay.Session, error)
-	// Sessions lists a person's sessions, the newest first.
-	Sessions(ctx context.Context, person cay.PersonID) ([]cay.Session, error)
+	// Sessions lists the sessions of an owner, the newest first.
+	Sessions(ctx context.Context, of cay.SessionOwner) ([]cay.Session, error)
 	// UseSession notes that a session was used. One that is gone is no error.
 	UseSession(ctx context.Context, id cay.SessionID, now time.Time) error
-	RemoveSession(ctx context.Context, person cay.PersonID, id cay.SessionID) error
+	RemoveSession(ctx context.Context, of cay.SessionOwner, id cay.SessionID) error
 	// PruneSessions forgets the sessions that are over.
 	PruneSessions(ctx context.Context, now time.Time) error
 }

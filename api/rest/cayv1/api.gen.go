@@ -17,6 +17,27 @@ import (
 	"github.com/oapi-codegen/runtime"
 )
 
+// Defines values for CallerKind.
+const (
+	CallerKindKey      CallerKind = "key"
+	CallerKindOperator CallerKind = "operator"
+	CallerKindPerson   CallerKind = "person"
+)
+
+// Valid indicates whether the value is a known member of the CallerKind enum.
+func (e CallerKind) Valid() bool {
+	switch e {
+	case CallerKindKey:
+		return true
+	case CallerKindOperator:
+		return true
+	case CallerKindPerson:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ImageRegistryType.
 const (
 	Aws      ImageRegistryType = "aws"
@@ -189,6 +210,25 @@ type BudgetChange struct {
 	Limit  *string `json:"limit,omitempty"`
 	Name   *string `json:"name,omitempty"`
 }
+
+// Caller defines model for Caller.
+type Caller struct {
+	// ID Of the key or the person.
+	ID   *string    `json:"id,omitempty"`
+	Kind CallerKind `json:"kind"`
+
+	// Name Of the key; the address of the person.
+	Name   *string  `json:"name,omitempty"`
+	Scopes []string `json:"scopes"`
+
+	// Session The id of the session, where the request carries one.
+	Session  *string `json:"session,omitempty"`
+	TeamID   *string `json:"teamID,omitempty"`
+	TeamName *string `json:"teamName,omitempty"`
+}
+
+// CallerKind defines model for Caller.Kind.
+type CallerKind string
 
 // Checkpoint defines model for Checkpoint.
 type Checkpoint struct {
@@ -971,6 +1011,12 @@ type ForkCheckpointJSONBody struct {
 	Timeout *int64 `json:"timeout,omitempty"`
 }
 
+// OpenConsoleSessionJSONBody defines parameters for OpenConsoleSession.
+type OpenConsoleSessionJSONBody struct {
+	Code *string `json:"code,omitempty"`
+	Key  *string `json:"key,omitempty"`
+}
+
 // ListEventsParams defines parameters for ListEvents.
 type ListEventsParams struct {
 	// After Only events with a greater seq; 0 unless given. A stream takes -1 for those that are yet to come.
@@ -1180,6 +1226,9 @@ type LabelCheckpointJSONRequestBody LabelCheckpointJSONBody
 // ForkCheckpointJSONRequestBody defines body for ForkCheckpoint for application/json ContentType.
 type ForkCheckpointJSONRequestBody ForkCheckpointJSONBody
 
+// OpenConsoleSessionJSONRequestBody defines body for OpenConsoleSession for application/json ContentType.
+type OpenConsoleSessionJSONRequestBody OpenConsoleSessionJSONBody
+
 // PullImageJSONRequestBody defines body for PullImage for application/json ContentType.
 type PullImageJSONRequestBody = ImagePull
 
@@ -1327,6 +1376,9 @@ type ServerInterface interface {
 	// (PATCH /cay/v1/budgets/{budgetID})
 	UpdateBudget(w http.ResponseWriter, r *http.Request, budgetID string)
 
+	// (GET /cay/v1/caller)
+	GetCaller(w http.ResponseWriter, r *http.Request)
+
 	// (DELETE /cay/v1/checkpoints/{checkpointID})
 	DeleteCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID)
 
@@ -1338,6 +1390,12 @@ type ServerInterface interface {
 
 	// (POST /cay/v1/checkpoints/{checkpointID}/fork)
 	ForkCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID)
+
+	// (POST /cay/v1/console-links)
+	CreateConsoleLink(w http.ResponseWriter, r *http.Request)
+
+	// (POST /cay/v1/console-sessions)
+	OpenConsoleSession(w http.ResponseWriter, r *http.Request)
 
 	// (GET /cay/v1/disk-use)
 	GetDiskUse(w http.ResponseWriter, r *http.Request)
@@ -1395,6 +1453,9 @@ type ServerInterface interface {
 
 	// (GET /cay/v1/prices)
 	GetPrices(w http.ResponseWriter, r *http.Request)
+
+	// (POST /cay/v1/sandboxes/{sandboxID}/access)
+	AccessSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
 	GetAutoCheckpoints(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
@@ -1675,6 +1736,11 @@ func (_ Unimplemented) UpdateBudget(w http.ResponseWriter, r *http.Request, budg
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (GET /cay/v1/caller)
+func (_ Unimplemented) GetCaller(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (DELETE /cay/v1/checkpoints/{checkpointID})
 func (_ Unimplemented) DeleteCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -1692,6 +1758,16 @@ func (_ Unimplemented) CompareCheckpoints(w http.ResponseWriter, r *http.Request
 
 // (POST /cay/v1/checkpoints/{checkpointID}/fork)
 func (_ Unimplemented) ForkCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/console-links)
+func (_ Unimplemented) CreateConsoleLink(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/console-sessions)
+func (_ Unimplemented) OpenConsoleSession(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1787,6 +1863,11 @@ func (_ Unimplemented) ListNetworks(w http.ResponseWriter, r *http.Request) {
 
 // (GET /cay/v1/prices)
 func (_ Unimplemented) GetPrices(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/sandboxes/{sandboxID}/access)
+func (_ Unimplemented) AccessSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2967,6 +3048,20 @@ func (siw *ServerInterfaceWrapper) UpdateBudget(w http.ResponseWriter, r *http.R
 	handler.ServeHTTP(w, r)
 }
 
+// GetCaller operation middleware
+func (siw *ServerInterfaceWrapper) GetCaller(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetCaller(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // DeleteCheckpoint operation middleware
 func (siw *ServerInterfaceWrapper) DeleteCheckpoint(w http.ResponseWriter, r *http.Request) {
 
@@ -3078,6 +3173,34 @@ func (siw *ServerInterfaceWrapper) ForkCheckpoint(w http.ResponseWriter, r *http
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ForkCheckpoint(w, r, checkpointID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateConsoleLink operation middleware
+func (siw *ServerInterfaceWrapper) CreateConsoleLink(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateConsoleLink(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// OpenConsoleSession operation middleware
+func (siw *ServerInterfaceWrapper) OpenConsoleSession(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.OpenConsoleSession(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3520,6 +3643,32 @@ func (siw *ServerInterfaceWrapper) GetPrices(w http.ResponseWriter, r *http.Requ
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetPrices(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AccessSandbox operation middleware
+func (siw *ServerInterfaceWrapper) AccessSandbox(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AccessSandbox(w, r, sandboxID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -4998,6 +5147,18 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Post(options.BaseURL+"/cay/v1/logins/{loginID}/session", wrapper.RedeemLogin)
 	})
 	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/console-links", wrapper.CreateConsoleLink)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/console-sessions", wrapper.OpenConsoleSession)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/caller", wrapper.GetCaller)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/access", wrapper.AccessSandbox)
+	})
+	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/cay/v1/logout", wrapper.LogOut)
 	})
 	r.Group(func(r chi.Router) {
@@ -5896,6 +6057,27 @@ func (response UpdateBudget200JSONResponse) VisitUpdateBudgetResponse(w http.Res
 	return err
 }
 
+type GetCallerRequestObject struct {
+}
+
+type GetCallerResponseObject interface {
+	VisitGetCallerResponse(w http.ResponseWriter) error
+}
+
+type GetCaller200JSONResponse Caller
+
+func (response GetCaller200JSONResponse) VisitGetCallerResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type DeleteCheckpointRequestObject struct {
 	CheckpointID CheckpointID `json:"checkpointID"`
 }
@@ -5970,6 +6152,57 @@ type ForkCheckpointResponseObject interface {
 type ForkCheckpoint201JSONResponse []ForkOfCheckpoint
 
 func (response ForkCheckpoint201JSONResponse) VisitForkCheckpointResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateConsoleLinkRequestObject struct {
+}
+
+type CreateConsoleLinkResponseObject interface {
+	VisitCreateConsoleLinkResponse(w http.ResponseWriter) error
+}
+
+type CreateConsoleLink201JSONResponse struct {
+	// Code What openConsoleSession takes.
+	Code      string    `json:"code"`
+	ExpiresAt time.Time `json:"expiresAt"`
+	URL       string    `json:"url"`
+}
+
+func (response CreateConsoleLink201JSONResponse) VisitCreateConsoleLinkResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenConsoleSessionRequestObject struct {
+	Body *OpenConsoleSessionJSONRequestBody
+}
+
+type OpenConsoleSessionResponseObject interface {
+	VisitOpenConsoleSessionResponse(w http.ResponseWriter) error
+}
+
+type OpenConsoleSession201JSONResponse struct {
+	Session Session `json:"session"`
+	Token   string  `json:"token"`
+}
+
+func (response OpenConsoleSession201JSONResponse) VisitOpenConsoleSessionResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -6473,6 +6706,34 @@ type GetPricesResponseObject interface {
 type GetPrices200JSONResponse Prices
 
 func (response GetPrices200JSONResponse) VisitGetPricesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AccessSandboxRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+}
+
+type AccessSandboxResponseObject interface {
+	VisitAccessSandboxResponse(w http.ResponseWriter) error
+}
+
+type AccessSandbox200JSONResponse struct {
+	EnvdAccessToken *string `json:"envdAccessToken,omitempty"`
+
+	// State running or paused.
+	State              string  `json:"state"`
+	TrafficAccessToken *string `json:"trafficAccessToken,omitempty"`
+}
+
+func (response AccessSandbox200JSONResponse) VisitAccessSandboxResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -7555,6 +7816,9 @@ type StrictServerInterface interface {
 	// (PATCH /cay/v1/budgets/{budgetID})
 	UpdateBudget(ctx context.Context, request UpdateBudgetRequestObject) (UpdateBudgetResponseObject, error)
 
+	// (GET /cay/v1/caller)
+	GetCaller(ctx context.Context, request GetCallerRequestObject) (GetCallerResponseObject, error)
+
 	// (DELETE /cay/v1/checkpoints/{checkpointID})
 	DeleteCheckpoint(ctx context.Context, request DeleteCheckpointRequestObject) (DeleteCheckpointResponseObject, error)
 
@@ -7566,6 +7830,12 @@ type StrictServerInterface interface {
 
 	// (POST /cay/v1/checkpoints/{checkpointID}/fork)
 	ForkCheckpoint(ctx context.Context, request ForkCheckpointRequestObject) (ForkCheckpointResponseObject, error)
+
+	// (POST /cay/v1/console-links)
+	CreateConsoleLink(ctx context.Context, request CreateConsoleLinkRequestObject) (CreateConsoleLinkResponseObject, error)
+
+	// (POST /cay/v1/console-sessions)
+	OpenConsoleSession(ctx context.Context, request OpenConsoleSessionRequestObject) (OpenConsoleSessionResponseObject, error)
 
 	// (GET /cay/v1/disk-use)
 	GetDiskUse(ctx context.Context, request GetDiskUseRequestObject) (GetDiskUseResponseObject, error)
@@ -7623,6 +7893,9 @@ type StrictServerInterface interface {
 
 	// (GET /cay/v1/prices)
 	GetPrices(ctx context.Context, request GetPricesRequestObject) (GetPricesResponseObject, error)
+
+	// (POST /cay/v1/sandboxes/{sandboxID}/access)
+	AccessSandbox(ctx context.Context, request AccessSandboxRequestObject) (AccessSandboxResponseObject, error)
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/auto-checkpoints)
 	GetAutoCheckpoints(ctx context.Context, request GetAutoCheckpointsRequestObject) (GetAutoCheckpointsResponseObject, error)
@@ -8610,6 +8883,30 @@ func (sh *strictHandler) UpdateBudget(w http.ResponseWriter, r *http.Request, bu
 	}
 }
 
+// GetCaller operation middleware
+func (sh *strictHandler) GetCaller(w http.ResponseWriter, r *http.Request) {
+	var request GetCallerRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetCaller(ctx, request.(GetCallerRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetCaller")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetCallerResponseObject); ok {
+		if err := validResponse.VisitGetCallerResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // DeleteCheckpoint operation middleware
 func (sh *strictHandler) DeleteCheckpoint(w http.ResponseWriter, r *http.Request, checkpointID CheckpointID) {
 	var request DeleteCheckpointRequestObject
@@ -8725,6 +9022,61 @@ func (sh *strictHandler) ForkCheckpoint(w http.ResponseWriter, r *http.Request, 
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ForkCheckpointResponseObject); ok {
 		if err := validResponse.VisitForkCheckpointResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateConsoleLink operation middleware
+func (sh *strictHandler) CreateConsoleLink(w http.ResponseWriter, r *http.Request) {
+	var request CreateConsoleLinkRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateConsoleLink(ctx, request.(CreateConsoleLinkRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateConsoleLink")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateConsoleLinkResponseObject); ok {
+		if err := validResponse.VisitCreateConsoleLinkResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// OpenConsoleSession operation middleware
+func (sh *strictHandler) OpenConsoleSession(w http.ResponseWriter, r *http.Request) {
+	var request OpenConsoleSessionRequestObject
+
+	var body OpenConsoleSessionJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.OpenConsoleSession(ctx, request.(OpenConsoleSessionRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "OpenConsoleSession")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(OpenConsoleSessionResponseObject); ok {
+		if err := validResponse.VisitOpenConsoleSessionResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -9234,6 +9586,32 @@ func (sh *strictHandler) GetPrices(w http.ResponseWriter, r *http.Request) {
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetPricesResponseObject); ok {
 		if err := validResponse.VisitGetPricesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AccessSandbox operation middleware
+func (sh *strictHandler) AccessSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request AccessSandboxRequestObject
+
+	request.SandboxID = sandboxID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AccessSandbox(ctx, request.(AccessSandboxRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AccessSandbox")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AccessSandboxResponseObject); ok {
+		if err := validResponse.VisitAccessSandboxResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

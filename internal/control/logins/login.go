@@ -292,7 +292,7 @@ func (l *Logins) Redeem(ctx context.Context, id, verifier, ticket string) (*Rede
 	if err := l.take(at, ticket); err != nil {
 		return nil, err
 	}
-	out := &Redeemed{Session: cay.Session{Person: at.person.ID}}
+	out := &Redeemed{Session: cay.Session{SessionOwner: cay.SessionOwner{Person: at.person.ID}}}
 	if at.from != nil {
 		out.Session.Agent, out.Session.Address = at.from.Agent, at.from.Address
 	}

@@ -43,11 +43,12 @@ type Logins struct {
 	flow    *oidc.Flow
 	issuers map[string]*oidc.Provider // of exchanges, by name
 	under   attempts
+	links   links
 }
 
 // New returns the logins of a server.
 func New(cfg Config) *Logins {
-	l := &Logins{cfg: cfg, flow: cfg.Flow, issuers: map[string]*oidc.Provider{}, under: attempts{all: map[string]*attempt{}}}
+	l := &Logins{cfg: cfg, flow: cfg.Flow, issuers: map[string]*oidc.Provider{}, under: attempts{all: map[string]*attempt{}}, links: links{all: map[[32]byte]link{}}}
 	for _, r := range cfg.Exchanges {
 		if l.issuers[r.Issuer] == nil {
 			l.issuers[r.Issuer] = oidc.New(r.Issuer, nil)

@@ -49,44 +49,44 @@ func (l *Logins) about(ctx context.Context, id cay.PersonID) (out Me, err error)
 	return out, nil
 }
 
-// whose is the person whose sessions a caller means: their own, or for an admin
+// whose is the owner whose sessions a caller means: their own, or for an admin
 // those of any person.
-func whose(who cay.Caller, person cay.PersonID) (cay.PersonID, error) {
+func (l *Logins) whose(who cay.Caller, person cay.PersonID) (cay.SessionOwner, error) {
 	switch {
 	case person != "" && person != who.Person:
-		return person, who.May(cay.Admin)
-	case who.Person == "":
-		return "", errNoPerson
+		return cay.SessionOwner{Person: person}, who.May(cay.Admin)
+	case who.Person == "" && who.Session == "":
+		return cay.SessionOwner{}, errNoPerson
 	}
-	return who.Person, nil
+	return l.cfg.Auth.Owner(who), nil
 }
 
-// Sessions lists a person's sessions that are not over, the newest first: the
-// caller's own for an empty person.
+// Sessions lists sessions that are not over, the newest first: a person's, or
+// those of the caller's owner for an empty person.
 func (l *Logins) Sessions(ctx context.Context, who cay.Caller, person cay.PersonID) ([]cay.Session, error) {
-	id, err := whose(who, person)
+	of, err := l.whose(who, person)
 	if err != nil {
 		return nil, err
 	}
-	list, err := l.cfg.Store.Sessions(ctx, id)
+	list, err := l.cfg.Store.Sessions(ctx, of)
 	now := time.Now()
 	return slices.DeleteFunc(list, func(x cay.Session) bool { return !now.Before(x.Ends()) }), err
 }
 
-// EndSession ends a session of a person, and what it holds open.
+// EndSession ends one of those sessions, and what it holds open.
 func (l *Logins) EndSession(ctx context.Context, who cay.Caller, person cay.PersonID, id cay.SessionID) error {
-	owner, err := whose(who, person)
+	of, err := l.whose(who, person)
 	if err != nil {
 		return err
 	}
-	if err := l.cfg.Store.RemoveSession(ctx, owner, id); err != nil {
+	if err := l.cfg.Store.RemoveSession(ctx, of, id); err != nil {
 		return err
 	}
 	l.cfg.Auth.EndSession(id)
 	return nil
 }
 
-// EndSessions ends all sessions of a person, but for the one that asks.
+// EndSessions ends all of those sessions, but for the one that asks.
 func (l *Logins) EndSessions(ctx context.Context, who cay.Caller, person cay.PersonID) error {
 	list, err := l.Sessions(ctx, who, person)
 	if err != nil {
@@ -105,13 +105,13 @@ func (l *Logins) EndSessions(ctx context.Context, who cay.Caller, person cay.Per
 
 // Logout ends the session that the request carries.
 func (l *Logins) Logout(ctx context.Context, who cay.Caller) error {
+	if who.Session != "" {
+		return l.EndSession(ctx, who, "", who.Session)
+	}
 	if who.Person == "" {
 		return errNoPerson
 	}
-	if who.Session == "" {
-		return cay.Errorf(cay.Invalid, "the request carries no session").WithHint("API keys and access tokens are removed, not logged out")
-	}
-	return l.EndSession(ctx, who, "", who.Session)
+	return cay.Errorf(cay.Invalid, "the request carries no session").WithHint("API keys and access tokens are removed, not logged out")
 }
 
 // pruneEvery is how often sessions that are over are forgotten.

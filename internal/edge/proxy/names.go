@@ -3,6 +3,8 @@ package proxy
 import (
 	"net/http"
 	"strings"
+
+	"github.com/cay-run/cay/internal/guest"
 )
 
 // IsPort reports whether a host is the name of a sandbox's port below a domain,
@@ -24,5 +26,18 @@ func (p *Proxy) Hosts(domain string) http.Handler {
 			return
 		}
 		p.serve(w, r, place{route: rt, verdict: ours, way: byHost})
+	})
+}
+
+// Agents serves requests to the agents of sandboxes, named by headers, and nothing
+// else.
+func (p *Proxy) Agents() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at := place{way: byHeaders}
+		if at.route, at.verdict = parseHeaders(r.Header); at.verdict != ours || at.port != guest.AgentPort {
+			badRoute(w, r, at)
+			return
+		}
+		p.serve(w, r, at)
 	})
 }

@@ -103,6 +103,7 @@ var actions = map[string]string{
 	"forkCheckpoint":         string(cay.SandboxForked),
 	"exportTemplate":         "template.exported",
 	"getUploadLink":          "upload.allowed",
+	"createConsoleLink":      "console.link_made",
 	"logOut":                 sessionEnded,
 	"endSession":             sessionEnded,
 	"endSessions":            sessionEnded,
@@ -110,6 +111,7 @@ var actions = map[string]string{
 	"adminEndSessions":       sessionEnded,
 	"connectSandbox":         connected,
 	"connectSandboxV2":       connected,
+	"accessSandbox":          connected,
 }
 
 // Actions returns the action that the audit log has of each operation that
@@ -150,13 +152,15 @@ func told(from *cay.Origin, action string) bool {
 // unaudited are the operations that are not recorded though their method says
 // that they change something, with the reason.
 var unaudited = map[string]string{
-	"refreshSandbox":    "an end that moves on by a minute and more gives an event, which is recorded",
-	"exchangeToken":     "the key that it makes is recorded",
-	"beginLogin":        "nothing is known of its caller; the login is recorded",
-	"redeemLogin":       "the login is recorded when the person has come",
-	"buildTemplateV1":   "gone",
-	"startBuildV1":      "gone",
-	"rebuildTemplateV1": "gone",
+	"refreshSandbox": "an end that moves on by a minute and more gives an event, which is recorded",
+	"exchangeToken":  "the key that it makes is recorded",
+	"beginLogin":     "nothing is known of its caller; the login is recorded",
+	"redeemLogin":    "the login is recorded when the person has come",
+
+	"openConsoleSession": "the session is recorded, and a refusal is",
+	"buildTemplateV1":    "gone",
+	"startBuildV1":       "gone",
+	"rebuildTemplateV1":  "gone",
 }
 
 // recordOwn and record have every operation recorded, each for one contract.

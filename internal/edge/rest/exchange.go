@@ -17,11 +17,13 @@ func isOpen(r *http.Request) bool {
 		return false
 	}
 	path := r.URL.Path
-	return path == "/cay/v1/token-exchange" || path == "/cay/v1/logins" || strings.HasPrefix(path, "/cay/v1/logins/")
+	return path == "/cay/v1/token-exchange" || path == "/cay/v1/console-sessions" || path == "/cay/v1/logins" || strings.HasPrefix(path, "/cay/v1/logins/")
 }
 
-// ofPeople are the routes that are about the person who asks.
-var ofPeople = map[string]bool{"/cay/v1/me": true, "/cay/v1/logout": true, "/cay/v1/sessions": true}
+// ofPeople are the routes that are about the party that asks.
+var ofPeople = map[string]bool{
+	"/cay/v1/me": true, "/cay/v1/logout": true, "/cay/v1/sessions": true, "/cay/v1/caller": true, "/cay/v1/console-links": true,
+}
 
 // maxExchanges is how many exchanges an address may ask for in a minute.
 const maxExchanges = 60

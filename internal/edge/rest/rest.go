@@ -49,6 +49,8 @@ type Config struct {
 	// Logins are those of people, whose browsers find this server at URL.
 	Logins *logins.Logins
 	URL    string
+	// Console tells the origin of the console, for its links; nil has none.
+	Console func() string
 	// Machine tells what the server's machine has; nil knows nothing.
 	Machine  func() (Machine, error)
 	Webhooks *webhooks.Hooks
@@ -103,6 +105,7 @@ type server struct {
 	accounts  *accounts.Accounts
 	logins    *logins.Logins
 	url       string
+	console   func() string
 	pace      pace
 	machine   func() (Machine, error)
 	webhooks  *webhooks.Hooks
@@ -137,7 +140,7 @@ func New(cfg Config) http.Handler {
 func route(cfg Config) (*server, chi.Router) {
 	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, usage: cfg.Usage, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
-	s.logins, s.url = cfg.Logins, cfg.URL
+	s.logins, s.url, s.console = cfg.Logins, cfg.URL, cfg.Console
 	s.machine = cfg.Machine
 	s.volumes, s.volumeTokens = cfg.Volumes, cfg.VolumeTokens
 	s.trees = newTurns(maxTrees, maxTreesTeam)

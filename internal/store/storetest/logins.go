@@ -25,7 +25,7 @@ func testSessions(t *testing.T, s store.Store) {
 	other := cay.Person{ID: cay.NewPersonID(), Email: "b@example.com", CreatedAt: at(1)}
 	noError(t, s.AddPerson(t.Context(), p))
 	noError(t, s.AddPerson(t.Context(), other))
-	x := cay.Session{ID: cay.NewSessionID(), Person: p.ID, Hash: [32]byte{1}, Agent: "cay/1", Address: "192.0.2.1", CreatedAt: at(1), UsedAt: at(1)}
+	x := cay.Session{ID: cay.NewSessionID(), SessionOwner: cay.SessionOwner{Person: p.ID}, Hash: [32]byte{1}, Agent: "cay/1", Address: "192.0.2.1", CreatedAt: at(1), UsedAt: at(1)}
 	noError(t, s.AddSession(t.Context(), x))
 	twice := x
 	twice.ID = cay.NewSessionID()
@@ -44,13 +44,25 @@ func testSessions(t *testing.T, s store.Store) {
 			t.Errorf("%v, %s", err, diff)
 		}
 	}
-	list, err := s.Sessions(t.Context(), p.ID)
+	list, err := s.Sessions(t.Context(), x.SessionOwner)
 	if diff := cmp.Diff([]cay.Session{twice, x}, list); diff != "" || err != nil {
 		t.Errorf("%v, %s", err, diff)
 	}
-	wantKind(t, s.RemoveSession(t.Context(), other.ID, x.ID), cay.NotFound)
-	noError(t, s.RemoveSession(t.Context(), p.ID, twice.ID))
-	wantKind(t, s.RemoveSession(t.Context(), p.ID, twice.ID), cay.NotFound)
+	wantKind(t, s.RemoveSession(t.Context(), cay.SessionOwner{Person: other.ID}, x.ID), cay.NotFound)
+	noError(t, s.RemoveSession(t.Context(), x.SessionOwner, twice.ID))
+	wantKind(t, s.RemoveSession(t.Context(), x.SessionOwner, twice.ID), cay.NotFound)
+	// Those of a key and of the operator are each their owner's alone.
+	for i, of := range []cay.SessionOwner{{Key: "k"}, {Operator: "o"}} {
+		y := cay.Session{ID: cay.NewSessionID(), SessionOwner: of, Hash: [32]byte{byte(10 + i)}, CreatedAt: at(1), UsedAt: at(1)}
+		noError(t, s.AddSession(t.Context(), y))
+		list, err := s.Sessions(t.Context(), of)
+		if diff := cmp.Diff([]cay.Session{y}, list); diff != "" || err != nil {
+			t.Errorf("%+v: %v, %s", of, err, diff)
+		}
+		wantKind(t, s.RemoveSession(t.Context(), of, x.ID), cay.NotFound)
+		wantKind(t, s.RemoveSession(t.Context(), x.SessionOwner, y.ID), cay.NotFound)
+		noError(t, s.RemoveSession(t.Context(), of, y.ID))
+	}
 	noError(t, s.PruneSessions(t.Context(), at(5).Add(cay.SessionIdle-time.Second)))
 	if _, err := s.Session(t.Context(), x.ID); err != nil {
 		t.Errorf("it is not over: %v", err)

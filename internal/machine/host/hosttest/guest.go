@@ -37,13 +37,22 @@ type Guest struct {
 	serving sync.WaitGroup
 }
 
-func newGuest(addr netip.Addr, memory Memory) (*Guest, error) {
+func newGuest(addr netip.Addr, memory Memory, more http.Handler) (*Guest, error) {
 	g := &Guest{memory: memory}
 	agent := http.NewServeMux()
 	agent.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	agent.HandleFunc("POST /init", g.init)
 	agent.HandleFunc("GET "+guest.DiaryPath, g.diary)
 	agent.HandleFunc("GET /envs", g.envs)
+	if more != nil {
+		agent.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+			if !g.opens(r) {
+				http.Error(w, "the token is not this agent's", http.StatusUnauthorized)
+				return
+			}
+			more.ServeHTTP(w, r)
+		})
+	}
 	interp := http.NewServeMux()
 	interp.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	for port, h := range map[int]http.Handler{

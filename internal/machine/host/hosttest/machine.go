@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -32,6 +33,11 @@ const EngineHash = "hosttest"
 
 // Machine is a machine in memory. Its methods are safe for concurrent use.
 type Machine struct {
+	// Agent answers what the agents of all guests have no answer of their own for,
+	// such as a real agent on the test's machine. It is set before a server opens
+	// the machine; nil answers with 404.
+	Agent http.Handler
+
 	t    testing.TB
 	base [3]byte // of its loopback addresses
 	gate net.Listener

@@ -1,0 +1,212 @@
+// Package console serves the console, the web page by which people use Cay, on
+// an origin of its own.
+//
+// Pages of guests lie at other origins of the same server, and are hostile. So
+// nothing but the console answers on its origin, no answer of a guest is a
+// document there, and no cookie opens anything (ADR 73).
+package console
+
+import (
+	"embed"
+	"html/template"
+	"io/fs"
+	"net"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+)
+
+//go:embed all:dist
+var dist embed.FS
+
+// Page is the page that this program was built with; without an index.html it was
+// built without one.
+func Page() fs.FS {
+	sub, err := fs.Sub(dist, "dist")
+	if err != nil { // the name is a constant
+		panic(err)
+	}
+	return sub
+}
+
+// Config is what the console needs.
+type Config struct {
+	Page fs.FS
+	// API answers the page's calls below /api; Agents those below /agent, which
+	// name a sandbox in headers.
+	API, Agents http.Handler
+	// Domain is the one below which the console has its name; empty for none.
+	Domain string
+	// Here reports whether an address is one where the console alone listens.
+	Here func(net.Addr) bool
+	// Ways are the addresses of the console, which other pages are told.
+	Ways func() []string
+	// Ports is how the console reaches the ports of sandboxes when it is asked
+	// at a host: with {port} and {sandbox} in it.
+	Ports func(r *http.Request, own bool) string
+}
+
+// Console is the origin of the console. Its methods are safe for concurrent use.
+type Console struct {
+	cfg   Config
+	names []string
+	mux   http.Handler
+}
+
+// LocalName is the console's name on the machine itself, which needs no DNS in
+// Chromium and Firefox.
+const LocalName = "console.localhost"
+
+// New returns the console of a server.
+func New(cfg Config) *Console {
+	c := &Console{cfg: cfg, names: []string{LocalName}}
+	if cfg.Domain != "" {
+		c.names = append(c.names, "console."+hostname(cfg.Domain))
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/api/", inert(http.StripPrefix("/api", cfg.API)))
+	mux.Handle("/agent/", inert(http.StripPrefix("/agent", guarded(cfg.Agents))))
+	mux.HandleFunc("/settings.json", c.settings)
+	mux.HandleFunc("/", c.page)
+	c.mux = http.NewCrossOriginProtection().Handler(mux)
+	return c
+}
+
+// Wrap returns a handler that serves the console at its own names and addresses,
+// and leaves all other requests to next.
+func (c *Console) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !c.own(r) && !slices.Contains(c.names, hostname(r.Host)) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		guard(w.Header())
+		c.mux.ServeHTTP(w, r)
+	})
+}
+
+// own reports whether a request came in where the console alone listens.
+func (c *Console) own(r *http.Request) bool {
+	at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return ok && c.cfg.Here != nil && c.cfg.Here(at)
+}
+
+// hostname takes the port off a host.
+func hostname(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// policy is what the page may do. xterm.js inserts style elements and takes no
+// nonce for them.
+const policy = "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data: blob:; font-src 'self'; " +
+	"style-src 'self' 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; " +
+	"require-trusted-types-for 'script'; trusted-types svelte-trusted-html"
+
+// guard is what every answer at the console's origin has.
+func guard(h http.Header) {
+	h.Set("Content-Security-Policy", policy)
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), payment=(), usb=()")
+}
+
+// page serves the page and its parts. What names no part is a place in the page.
+func (c *Console) page(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		http.Error(w, "The console's calls are below /api", http.StatusMethodNotAllowed)
+		return
+	}
+	name := strings.TrimPrefix(path.Clean(r.URL.Path), "/")
+	if !strings.HasPrefix(name, "assets/") {
+		c.serve(w, r, "index.html", "no-cache")
+		return
+	}
+	c.serve(w, r, name, "public, max-age=31536000, immutable") // its name has its hash
+}
+
+func (c *Console) serve(w http.ResponseWriter, r *http.Request, name, cache string) {
+	text, err := fs.ReadFile(c.cfg.Page, name)
+	switch {
+	case err != nil && name == "index.html":
+		w.Header().Set("Cache-Control", "no-store")
+		tell(w, http.StatusNotImplemented, missing, nil)
+		return
+	case err != nil || strings.HasSuffix(name, ".gz"):
+		http.Error(w, "The console has no such part: load the page anew", http.StatusNotFound)
+		return
+	}
+	h := w.Header()
+	h.Set("Cache-Control", cache)
+	h.Set("Content-Type", kinds[path.Ext(name)])
+	h.Set("Vary", "Accept-Encoding")
+	if packed, err := fs.ReadFile(c.cfg.Page, name+".gz"); err == nil && takesGzip(r) {
+		h.Set("Content-Encoding", "gzip")
+		text = packed
+	}
+	_, _ = w.Write(text) // the browser may be gone
+}
+
+// kinds are those of the page's parts.
+var kinds = map[string]string{
+	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
+	".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8",
+}
+
+func takesGzip(r *http.Request) bool {
+	for part := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		if name, _, _ := strings.Cut(strings.TrimSpace(part), ";"); name == "gzip" {
+			return true
+		}
+	}
+	return false
+}
+
+// settings tells the page, logged in or not, how the ports of sandboxes are
+// reached from where it is.
+func (c *Console) settings(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	writeJSON(w, map[string]string{"ports": c.cfg.Ports(r, c.own(r))})
+}
+
+// Elsewhere returns a handler that answers browsers which ask a server's other
+// names for a page with where the console is. It is a 404: by the path form, the
+// page may be one of a sandbox's app.
+func (c *Console) Elsewhere(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/" || r.Method != http.MethodGet || !strings.Contains(r.Header.Get("Accept"), "text/html") {
+			next.ServeHTTP(w, r)
+			return
+		}
+		guard(w.Header())
+		w.Header().Set("Cache-Control", "no-store")
+		tell(w, http.StatusNotFound, elsewhere, c.cfg.Ways())
+	})
+}
+
+func tell(w http.ResponseWriter, status int, page *template.Template, data any) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_ = page.Execute(w, data) // the browser may be gone
+}
+
+const head = `<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Cay</title>
+<style>:root{color-scheme:light dark}body{font:1rem/1.6 system-ui,sans-serif;max-width:38rem;margin:15vh auto;padding:0 1rem}code{font:.9em ui-monospace,monospace}</style>`
+
+var (
+	missing = template.Must(template.New("missing").Parse(head + `<h1>Cay</h1>
+<p>This <code>cay</code> was built without its console. <code>make console build</code> builds it with it, and needs Node 20 and npm.</p>`))
+	elsewhere = template.Must(template.New("elsewhere").Parse(head + `<h1>Cay</h1>
+<p>This address is the API's, and pages of sandboxes may lie here. The console is at an origin of its own:</p>
+<ul>{{range .}}<li><code>{{.}}</code></li>{{end}}</ul>
+<p><code>cay console</code> prints a link that logs you in. From another machine: <code>ssh -L 7070:localhost:7070 HOST</code>, with the
+server's port. Safari wants a line <code>127.0.0.1 console.localhost</code> in <code>/etc/hosts</code>.</p>`))
+)
