@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates test-desktop release release-test
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates test-desktop release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -28,6 +28,14 @@ e2e: ## the official SDKs against a real server
 
 build: ## bin/cay with the engine and the agent inside
 	@scripts/build
+
+console: ## the page of the console, from npm; the next make build embeds it
+	@scripts/build-console
+
+test-console: ## the console in a real browser, on a server over a machine in memory; screenshots in build/console
+	@scripts/setup test-tools
+	@scripts/build-console
+	CAY_CONSOLE_RUN=all CAY_CONSOLE_MAXFAIL=99 CAY_CONSOLE_SHOTS=$(CURDIR)/build/console/shots go test -timeout 15m -count=1 -v ./test/console
 
 setup: ## Debian packages, SDKs and Python environments
 	@scripts/setup all

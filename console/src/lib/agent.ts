@@ -1,0 +1,157 @@
+// The agent of a sandbox: its processes and files. It is reached below /agent of
+// the console's own origin, with the sandbox's token and never with the session.
+import { Failure, failureOf, post } from './api'
+
+const port = '49983'
+export const user = 'user'
+
+interface Access {
+  state: string
+  envdAccessToken?: string
+}
+
+const known = new Map<string, Promise<Access>>()
+
+// access asks for the token of a sandbox, which neither wakes nor extends it.
+function access(id: string): Promise<Access> {
+  let a = known.get(id)
+  if (!a) {
+    a = post<Access>(`/cay/v1/sandboxes/${id}/access`)
+    known.set(id, a)
+    a.catch(() => known.delete(id))
+  }
+  return a
+}
+
+async function call(id: string, path: string, init: RequestInit & { as?: string } = {}, again = true): Promise<Response> {
+  const a = await access(id)
+  const h = new Headers(init.headers)
+  h.set('E2b-Sandbox-Id', id)
+  h.set('E2b-Sandbox-Port', port)
+  h.set('Authorization', 'Basic ' + btoa((init.as ?? user) + ':'))
+  if (a.envdAccessToken) h.set('X-Access-Token', a.envdAccessToken)
+  let answer: Response
+  try {
+    answer = await fetch('/agent' + path, { ...init, headers: h, redirect: 'error', credentials: 'omit', cache: 'no-store' })
+  } catch (e) {
+    if (init.signal?.aborted) throw e
+    throw new Failure(0, 'The connection to the sandbox broke.')
+  }
+  if (answer.status === 401 && again) {
+    known.delete(id) // a rollback or a fork may have changed it
+    return call(id, path, init, false)
+  }
+  if (!answer.ok) {
+    const fail = await failureOf(answer)
+    throw fail
+  }
+  return answer
+}
+
+// unary makes a call of the Connect protocol, in JSON.
+export async function unary<T = any>(id: string, method: string, body: unknown, as?: string): Promise<T> {
+  const answer = await call(id, '/' + method, {
+    method: 'POST',
+    headers: { 'Content-Type': 'application/json', 'Connect-Protocol-Version': '1' },
+    body: JSON.stringify(body),
+    as,
+  })
+  return answer.json()
+}
+
+// stream makes a call whose answer goes on: each message has a byte of flags and
+// four of its length before it.
+export async function* stream(id: string, method: string, body: unknown, signal: AbortSignal, as?: string): AsyncGenerator<any> {
+  const text = new TextEncoder().encode(JSON.stringify(body))
+  const frame = new Uint8Array(5 + text.length)
+  new DataView(frame.buffer).setUint32(1, text.length)
+  frame.set(text, 5)
+  const answer = await call(id, '/' + method, {
+    method: 'POST',
+    headers: { 'Content-Type': 'application/connect+json', 'Connect-Protocol-Version': '1' },
+    body: frame,
+    signal,
+    as,
+  })
+  const from = answer.body!.getReader()
+  let have = new Uint8Array(0)
+  const decoder = new TextDecoder()
+  try {
+    for (;;) {
+      const { value, done } = await from.read().catch((e) => {
+        if (signal.aborted) throw e
+        throw new Failure(0, 'The connection to the sandbox broke.')
+      })
+      if (done) throw new Failure(0, 'The connection to the sandbox broke.')
+      const more = new Uint8Array(have.length + value.length)
+      more.set(have)
+      more.set(value, have.length)
+      have = more
+      while (have.length >= 5) {
+        const size = new DataView(have.buffer, have.byteOffset).getUint32(1)
+        if (size > 64 << 20) throw new Failure(0, 'The sandbox sent what is no message.')
+        if (have.length < 5 + size) break
+        const message = JSON.parse(decoder.decode(have.subarray(5, 5 + size)) || '{}')
+        const last = have[0] & 2
+        have = have.slice(5 + size)
+        if (!last) {
+          yield message
+          continue
+        }
+        if (message.error) throw new Failure(500, message.error.message ?? message.error.code, message.error.code)
+        return
+      }
+    }
+  } finally {
+    from.cancel().catch(() => {})
+  }
+}
+
+export interface Entry {
+  name: string
+  type: string
+  path: string
+  size?: string | number
+  permissions?: string
+  owner?: string
+  group?: string
+  modifiedTime?: string
+  symlinkTarget?: string
+  isSymlink?: boolean
+}
+
+export const isDir = (e: Entry) => e.type === 'FILE_TYPE_DIRECTORY'
+
+export const files = {
+  list: async (id: string, path: string, as?: string): Promise<Entry[]> => (await unary(id, 'filesystem.Filesystem/ListDir', { path, depth: 1 }, as)).entries ?? [],
+  stat: async (id: string, path: string, as?: string): Promise<Entry> => (await unary(id, 'filesystem.Filesystem/Stat', { path }, as)).entry,
+  mkdir: (id: string, path: string, as?: string) => unary(id, 'filesystem.Filesystem/MakeDir', { path }, as),
+  move: (id: string, source: string, destination: string, as?: string) => unary(id, 'filesystem.Filesystem/Move', { source, destination }, as),
+  remove: (id: string, path: string, as?: string) => unary(id, 'filesystem.Filesystem/Remove', { path }, as),
+  read: (id: string, path: string, as?: string, signal?: AbortSignal) => call(id, '/files?' + new URLSearchParams({ path, username: as ?? user }), { signal, as }),
+  tar: (id: string, path: string, as?: string, signal?: AbortSignal) => call(id, '/files/tar?' + new URLSearchParams({ path, username: as ?? user }), { signal, as }),
+  write: (id: string, path: string, body: Blob | string, as?: string, signal?: AbortSignal) =>
+    call(id, '/files?' + new URLSearchParams({ path, username: as ?? user }), { method: 'POST', headers: { 'Content-Type': 'application/octet-stream' }, body, signal, as }),
+}
+
+export function encode(bytes: Uint8Array): string {
+  let s = ''
+  for (let i = 0; i < bytes.length; i += 0x8000) s += String.fromCharCode(...bytes.subarray(i, i + 0x8000))
+  return btoa(s)
+}
+
+export function decode(text: string): Uint8Array {
+  const s = atob(text)
+  const out = new Uint8Array(s.length)
+  for (let i = 0; i < s.length; i++) out[i] = s.charCodeAt(i)
+  return out
+}
+
+// save hands bytes to the person as a file.
+export function save(blob: Blob, name: string) {
+  const a = document.createElement('a')
+  a.href = URL.createObjectURL(blob)
+  a.download = name.replace(/[\u0000-\u001f\u202a-\u202e\u2066-\u2069/\\]/g, '_')
+  a.click()
+  setTimeout(() => URL.revokeObjectURL(a.href), 60000)
+}

@@ -1,0 +1,107 @@
+// Package console drives the console in a real browser: Chromium, by Playwright,
+// on a whole server over a machine in memory. What needs programs inside a sandbox
+// is in test/e2e.
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/client"
+	"github.com/cay-run/cay/internal/edge/console"
+	"github.com/cay-run/cay/internal/server/servertest"
+)
+
+// hostile is text that would do something if the page took it for more than text.
+const hostile = "<img src=x onerror=alert(1)>\u202egnp.exe\x1b[31m\u200b{{7*7}}${7*7}</script>"
+
+// TestConsole runs flows.py, a part of it unless CAY_CONSOLE_RUN says all or
+// another, and says so where it cannot.
+func TestConsole(t *testing.T) {
+	python := filepath.Join("..", "..", "build", "sdk", "python", "bin", "python")
+	if _, err := fs.Stat(console.Page(), "index.html"); err != nil {
+		t.Skip("NOT TESTED HERE: the console's page is not built (make console)")
+	}
+	if os.Getuid() != 0 {
+		t.Skip("NOT TESTED HERE: the browser's network namespace wants root")
+	}
+	for _, need := range []string{python, "/usr/bin/chromium"} {
+		if _, err := os.Stat(need); err != nil {
+			t.Skip("NOT TESTED HERE: " + need + " is missing (make setup)")
+		}
+	}
+	w := servertest.New(t)
+	home := t.TempDir()
+	w.Machine.Agent = realAgent(t, home)
+	w.Start()
+	seed(t, w)
+	restarts := http.NewServeMux()
+	restarts.HandleFunc("POST /stop", func(http.ResponseWriter, *http.Request) { w.Stop() })
+	restarts.HandleFunc("POST /start", func(http.ResponseWriter, *http.Request) { w.Start() })
+	// The browser's relay leads to one port: the server comes back on it.
+	w.Stop()
+	w.Config.Listen = fmt.Sprintf("127.0.0.1:%d", free(t))
+	w.Start()
+	stop := serve(t, restarts)
+	admin, err := w.Operator().AdminToken(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	defer cancel()
+	args := []string{"-m", "pytest", "-q", "--tb=short", "--maxfail=" + cmp.Or(os.Getenv("CAY_CONSOLE_MAXFAIL"), "1"), "-p", "no:cacheprovider", "--durations=5"}
+	// The pages in both themes and widths take minutes: make test-console has them.
+	run := cmp.Or(os.Getenv("CAY_CONSOLE_RUN"), "link_logs_in or list_is_live or hostile or stranger or terminal or restarts")
+	if run != "all" {
+		args = append(args, "-k", run)
+	}
+	cmd := exec.CommandContext(ctx, python, append(args, "flows.py")...)
+	cmd.Env = append(os.Environ(),
+		"CONSOLE_API="+w.URL(), "CONSOLE_KEY="+w.Key, "CONSOLE_ADMIN="+admin, "CONSOLE_CONTROL="+stop, "CONSOLE_HOSTILE="+hostile, "CONSOLE_HOME="+home,
+		"PYTHONPATH="+filepath.Join("..", "e2e", "python"), "PYTHONDONTWRITEBYTECODE=1")
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// seed gives the team one of everything, with names that are hostile where the
+// server takes them.
+func seed(t *testing.T, w *servertest.World) {
+	t.Helper()
+	c, ctx := w.Client(), t.Context()
+	for i := range 6 {
+		meta := map[string]string{"user": fmt.Sprintf("user-%d", i)}
+		if i == 0 {
+			meta["note"] = hostile
+		}
+		box, err := c.Create(ctx, client.CreateOptions{Timeout: time.Hour, Metadata: meta})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 1 {
+			if err := c.Pause(ctx, box.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if i == 2 {
+			if err := box.Kill(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := c.CreateAPIKey(ctx, client.NewAPIKey{Name: strings.ReplaceAll(hostile, "\x1b", ""), Scopes: cay.Viewer.Scopes().Names()}); err != nil {
+		t.Log("a key of a hostile name is refused: ", err)
+	}
+}

@@ -1,0 +1,516 @@
+"""Flows through the console, in Chromium, on a server over a machine in memory.
+
+A violation of the content security policy, an error in the browser's console and
+a script's exception fail each test.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import re
+import socket
+import tarfile
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import chromium
+import pytest
+from playwright.sync_api import expect
+
+API = os.environ["CONSOLE_API"]
+PORT = urllib.parse.urlparse(API).port
+
+
+def relay(server, port):
+    """As chromium.relay, and goes on while the server is away."""
+    with contextlib.suppress(OSError):
+        while True:
+            inner, _ = server.accept()
+            try:
+                outer = socket.create_connection(("127.0.0.1", port))
+            except OSError:
+                inner.close()
+                continue
+            for pair in ((inner, outer), (outer, inner)):
+                threading.Thread(target=chromium.pour, args=pair, daemon=True).start()
+
+
+chromium.relay = relay
+
+HERE = f"http://console.localhost:{PORT}"
+KEY = os.environ["CONSOLE_KEY"]
+HOSTILE = os.environ["CONSOLE_HOSTILE"]
+SHOTS = os.environ.get("CAY_CONSOLE_SHOTS")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+AXE = ROOT / "console" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def call(method, path, body=None, **headers):
+    """A request to the API, beside the browser."""
+    headers = headers or {"X-API-Key": KEY}
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+    request = urllib.request.Request(API + path, method=method, headers=headers, data=None if body is None else json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        text = answer.read()
+        return json.loads(text) if text else None
+
+
+def control(what):
+    urllib.request.urlopen(urllib.request.Request(os.environ["CONSOLE_CONTROL"] + what, method="POST"), timeout=60).read()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    with chromium.launched(PORT) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session")
+def token():
+    """A session of the operator, in the first team."""
+    link = call("POST", "/cay/v1/console-links", **{"X-Admin-Token": os.environ["CONSOLE_ADMIN"]})
+    return call("POST", "/cay/v1/console-sessions", {"code": link["code"]}, **{"User-Agent": "flows"})["token"]
+
+
+def watched(context, allow=()):
+    """A page whose errors are collected; those that match are expected."""
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    page.errors = []
+
+    def note(text):
+        if not any(re.search(pattern, text) for pattern in [*allow, *page.allow]):
+            page.errors.append(text)
+
+    page.allow = []
+    page.on("console", lambda message: note(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: note(str(error)))
+    return page
+
+
+@pytest.fixture
+def new_context(browser):
+    made = []
+
+    def make(**options):
+        context = browser.new_context(**options)
+        made.append(context)
+        return context
+
+    yield make
+    for context in made:
+        context.close()
+
+
+@pytest.fixture
+def page(new_context, token):
+    """A page that is logged in as the operator."""
+    context = new_context(viewport={"width": 1280, "height": 800})
+    context.add_init_script(f"sessionStorage.setItem('cay.session', {json.dumps(token)})")
+    page = watched(context)
+    yield page
+    assert page.errors == []
+
+
+def visit(page, path):
+    page.goto(HERE + path)
+    expect(page.locator("h1").first).to_be_visible()
+
+
+def shot(page, name):
+    if SHOTS:
+        pathlib.Path(SHOTS).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=f"{SHOTS}/{name}.png")
+
+
+def running():
+    return [box for box in call("GET", "/v2/sandboxes?limit=100") if box["state"] == "running"]
+
+
+# Logging in.
+
+
+def test_a_link_logs_in_once(new_context):
+    link = call("POST", "/cay/v1/console-links")["url"]
+    assert link.startswith(HERE + "/login#")
+    page = watched(new_context())
+    page.goto(link)
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    assert "#" not in page.url and link.split("#")[1] not in page.url
+    assert page.context.cookies() == []
+    assert page.errors == []
+    # A second browser with the same link, and one with an old one.
+    for again in (link, HERE + "/login#ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
+        other = watched(new_context(), allow=["404"])
+        other.goto(again)
+        expect(other.get_by_role("alert")).to_contain_text("used, or is older")
+        assert other.errors == []
+    # A new tab of the first browser is not logged in: the session is the tab's.
+    tab = watched(page.context)
+    tab.goto(HERE + "/")
+    expect(tab.get_by_role("heading", name="With an API key")).to_be_visible()
+
+
+def test_a_key_logs_in(new_context):
+    page = watched(new_context(), allow=["401"])
+    page.goto(HERE + "/sandboxes?state=paused")
+    shot(page, "login")
+    page.get_by_label("API key").fill("e2b_" + "0" * 40)
+    page.get_by_role("button", name="Log in", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("missing or wrong")
+    page.get_by_label("API key").fill(KEY)
+    page.get_by_label("Stay logged in").check()
+    page.get_by_role("button", name="Log in", exact=True).click()
+    expect(page.get_by_role("heading", name="Sandboxes")).to_be_visible()
+    assert "state=paused" in page.url
+    kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}])")
+    assert KEY not in kept and "cay_session_" in kept
+    tab = watched(page.context)
+    tab.goto(HERE + "/")
+    expect(tab.get_by_role("heading", name="Overview")).to_be_visible()
+    tab.get_by_role("button", name="Log out", exact=True).click()
+    expect(tab.get_by_role("heading", name="With an API key")).to_be_visible()
+    # The session is over for the other tab, which says so at its next step.
+    page.goto(HERE + "/")
+    expect(page.get_by_role("heading", name="With an API key")).to_be_visible()
+    assert page.errors == [] and tab.errors == []
+
+
+def test_a_session_that_is_ended_while_in_use(new_context):
+    key = call("POST", "/cay/v1/api-keys", {"name": "short", "scopes": ["viewer"]})
+    page = watched(new_context(), allow=["401"])
+    page.goto(HERE + "/")
+    page.get_by_label("API key").fill(key["key"])
+    page.get_by_role("button", name="Log in", exact=True).click()
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    # A viewer sees no action that it may not do.
+    page.get_by_role("link", name="Sandboxes").first.click()
+    expect(page.get_by_role("button", name="New sandbox", exact=True)).to_be_disabled()
+    expect(page.get_by_role("link", name="API keys")).to_have_count(0)
+    call("DELETE", "/cay/v1/api-keys/" + key["id"])
+    expect(page.get_by_text("session is over")).to_be_visible()
+    assert page.errors == []
+
+
+# Sandboxes.
+
+
+def test_the_list_is_live(page):
+    visit(page, "/sandboxes")
+    made = call("POST", "/sandboxes", {"templateID": "base", "timeout": 600, "metadata": {"who": "live"}})["sandboxID"]
+    row = page.get_by_role("row").filter(has_text=made)
+    expect(row).to_contain_text("running")
+    expect(row).to_contain_text("who=live")
+    call("POST", f"/sandboxes/{made}/pause", {})
+    expect(row).to_contain_text("paused")
+    page.get_by_label("Filter by id").fill("who=live")
+    expect(page.get_by_role("row")).to_have_count(2)
+    assert "q=who%3Dlive" in page.url
+    page.reload()
+    expect(page.get_by_role("row").filter(has_text=made)).to_be_visible()
+    row.get_by_role("checkbox").check()
+    page.get_by_role("button", name="Kill", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text("Kill 1 sandbox?")
+    page.get_by_role("dialog").get_by_role("button", name="Kill", exact=True).click()
+    expect(page.get_by_text("No sandbox is like that")).to_be_visible()
+    page.get_by_label("Filter by id").fill("")
+    page.get_by_role("link", name=re.compile("^Ended")).click()
+    expect(page.get_by_role("row").filter(has_text=made)).to_contain_text("asked for")
+
+
+def test_create_with_options(page):
+    visit(page, "/sandboxes/new")
+    page.get_by_label("Template or snapshot").fill("nothing-of-that-name")
+    page.allow.append("404|400")
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.get_by_role("alert").first).to_contain_text("nothing-of-that-name")
+    shot(page, "new-sandbox-wrong")
+    page.get_by_label("Template or snapshot").fill("base")
+    page.get_by_label("Minutes").fill("20")
+    page.get_by_label("When its time is up").select_option("pause")
+    page.get_by_role("button", name="Add").first.click()
+    page.get_by_label("Metadata: name 1").fill("made")
+    page.get_by_label("Metadata: value 1").fill("here")
+    page.get_by_label("Allowed out").fill("example.com")
+    page.get_by_label("Denied out").fill("0.0.0.0/0")
+    page.get_by_label("Its ports are public").uncheck()
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.get_by_role("heading", name=re.compile("^i"))).to_be_visible()
+    box = call("GET", "/sandboxes/" + page.url.rsplit("/", 1)[1])
+    assert box["metadata"] == {"made": "here"} and box["network"]["allowOut"] == ["example.com"]
+    assert box["network"]["allowPublicTraffic"] is False and box["lifecycle"]["onTimeout"] == "pause"
+    page.get_by_role("link", name="Network", exact=True).click()
+    expect(page.get_by_text("want a token")).to_be_visible()
+
+
+def test_a_sandbox_from_pause_to_its_end(page):
+    made = call("POST", "/sandboxes", {"templateID": "base", "timeout": 600})["sandboxID"]
+    visit(page, "/sandboxes/" + made)
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.get_by_role("button", name="Resume", exact=True)).to_be_visible()
+    shot(page, "sandbox-paused")
+    page.get_by_role("button", name="Resume", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Resume", exact=True).click()
+    expect(page.get_by_role("button", name="Extend", exact=True)).to_be_visible()
+    page.get_by_role("link", name="Checkpoints").click()
+    expect(page.get_by_text("No checkpoint yet")).to_be_visible()
+    for label in ("first", "second"):
+        page.get_by_role("button", name="Checkpoint", exact=True).click()
+        page.get_by_role("dialog").get_by_label("Label").fill(label)
+        page.get_by_role("dialog").get_by_role("button", name="Take", exact=True).click()
+        expect(page.get_by_role("button", name=re.compile(label))).to_be_visible()
+    page.get_by_role("button", name=re.compile("^first")).click()
+    page.get_by_role("button", name="Fork from it").click()
+    page.get_by_label("How many").fill("2")
+    page.get_by_role("dialog").get_by_role("button", name="Fork", exact=True).click()
+    expect(page.locator("li .tag", has_text="fork")).to_have_count(2)
+    shot(page, "sandbox-checkpoints")
+    page.get_by_role("button", name="Roll back to it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Roll back", exact=True).click()
+    expect(page.get_by_text("It is back there")).to_be_visible()
+    page.allow.append("404")  # it is over: the page asks why instead
+    page.get_by_role("button", name="Kill", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Kill", exact=True).click()
+    page.get_by_role("link", name="Overview").last.click()
+    expect(page.get_by_text("Why it is over")).to_be_visible()
+    page.get_by_role("link", name="Events").click()
+    expect(page.get_by_role("cell", name="sandbox.killed")).to_be_visible()
+
+
+# What runs inside, by a real agent on this machine.
+
+HOME = pathlib.Path(os.environ["CONSOLE_HOME"])
+
+
+def screen(page):
+    return page.locator(".one:not([hidden]) .xterm-rows")
+
+
+def test_a_terminal_that_a_reload_comes_back_to(page):
+    box = running()[0]["sandboxID"]
+    visit(page, f"/sandboxes/{box}/terminal")
+    expect(screen(page)).to_contain_text("$" if os.getuid() else "#")
+    page.keyboard.type("echo $((6*7))-ünïcødé; export MARK=kept; stty size\n")
+    expect(screen(page)).to_contain_text("42-ünïcødé")
+    page.keyboard.type("printf '\\033]0;stolen title\\007\\033]52;c;c3RvbGVu\\007done\\n'\n")
+    expect(screen(page)).to_contain_text("done")
+    assert "stolen" not in page.title()
+    shot(page, "sandbox-terminal")
+    page.reload()
+    expect(screen(page)).to_contain_text("42-ünïcødé")
+    page.locator(".one:not([hidden]) .xterm-helper-textarea").focus()
+    page.keyboard.type("echo again-$MARK\n")
+    expect(screen(page)).to_contain_text("again-kept")
+    # A second viewer sees what is printed from now on, in the same shell.
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(other.get_by_role("tab")).to_have_count(1)
+    expect(other.locator(".one:not([hidden]) .xterm-helper-textarea")).to_be_attached()
+    other.wait_for_timeout(500)
+    page.keyboard.type("echo for-two\n")
+    expect(screen(other)).to_contain_text("for-two")
+    other.close()
+    # 100 KB pasted arrive whole and in order.
+    page.keyboard.type("stty -echo; cat > pasted; stty echo; sha256sum pasted\n")
+    page.wait_for_timeout(300)
+    text = "".join(f"line {i:05} of the paste\n" for i in range(4500))
+    page.locator(".one:not([hidden]) .xterm-helper-textarea").evaluate(
+        "(area, text) => { const data = new DataTransfer(); data.setData('text/plain', text); area.dispatchEvent(new ClipboardEvent('paste', {clipboardData: data, bubbles: true})) }", text)
+    page.keyboard.press("Control+d")
+    expect(screen(page)).to_contain_text(hashlib.sha256(text.encode()).hexdigest()[:40], timeout=60_000)
+    page.keyboard.type("exit 3\n")
+    expect(page.get_by_text("The shell is over, with status 3")).to_be_visible()
+    page.get_by_role("button", name="New shell").click()
+    expect(screen(page)).to_contain_text("$" if os.getuid() else "#")
+    page.get_by_role("button", name="End shell").click()
+
+
+def test_files_from_upload_to_a_conflict(page):
+    box = running()[0]["sandboxID"]
+    hostile = HOSTILE.replace("/", "_")
+    (HOME / hostile).write_text("x")
+    (HOME / "link").symlink_to("nowhere")
+    (HOME / "many").mkdir()
+    for i in range(3000):
+        (HOME / "many" / f"file-{i:05}").touch()
+    visit(page, f"/sandboxes/{box}/files?dir={HOME}")
+    expect(page.get_by_role("link", name=re.compile("onerror=alert"))).to_be_visible()
+    assert page.locator("img[src='x']").count() == 0
+    page.locator("input[type=file]").first.set_input_files([
+        {"name": f"up-{i}.txt", "mimeType": "text/plain", "buffer": f"number {i}\n".encode()} for i in range(3)])
+    expect(page.get_by_text("3 files are there")).to_be_visible()
+    assert (HOME / "up-2.txt").read_text() == "number 2\n"
+    shot(page, "sandbox-files")
+    page.get_by_role("link", name="up-1.txt").click()
+    text = page.get_by_role("textbox", name="Text of the file")
+    expect(text).to_contain_text("number 1")
+    shot(page, "sandbox-editor")
+    text.focus()
+    page.keyboard.press("Control+End")
+    page.keyboard.type("edited")
+    page.keyboard.press("Control+s")
+    expect(page.get_by_text("Saved.")).to_be_visible()
+    assert (HOME / "up-1.txt").read_text() == "number 1\nedited"
+    # Changed underneath: the person is asked, and nothing is lost meanwhile.
+    (HOME / "up-1.txt").write_text("of another")
+    text.focus()
+    page.keyboard.type(" more")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text("has changed meanwhile")
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert (HOME / "up-1.txt").read_text() == "of another"
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Overwrite it").click()
+    expect(page.get_by_text("changed", exact=True)).to_have_count(0)
+    assert (HOME / "up-1.txt").read_text() == "number 1\nedited more"
+    page.get_by_role("button", name="Back").click()
+    page.get_by_role("button", name="Actions on up-0.txt").click()
+    page.get_by_role("menuitem", name="Rename").click()
+    page.get_by_label("New path").fill(str(HOME / "renamed.txt"))
+    page.get_by_role("button", name="Move", exact=True).click()
+    expect(page.get_by_role("link", name="renamed.txt")).to_be_visible()
+    page.get_by_role("button", name="Actions on many").click()
+    with page.expect_download() as download:
+        page.get_by_role("menuitem", name="Download as tar").click()
+    with tarfile.open(download.value.path()) as tar:
+        assert len([m for m in tar.getmembers() if m.isfile()]) == 3000
+    page.get_by_role("link", name="many").click()
+    expect(page.get_by_text("500 of 3,000 entries")).to_be_visible()
+    page.get_by_label("Filter by name").fill("file-02999")
+    expect(page.get_by_role("row")).to_have_count(3)
+    page.get_by_role("button", name="Actions on file-02999").click()
+    page.get_by_role("menuitem", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("No name is like that")).to_be_visible()
+    assert not (HOME / "many" / "file-02999").exists()
+
+
+# What guests and other people say.
+
+
+def test_hostile_text_is_text(page):
+    asked = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    for path in ("/sandboxes", "/", "/keys", "/audit"):
+        visit(page, path)
+        page.wait_for_timeout(300)
+        assert page.locator("img[src='x']").count() == 0
+    box = next(box for box in running() if "note" in (box.get("metadata") or {}))
+    visit(page, "/sandboxes/" + box["sandboxID"])
+    text = page.get_by_text("onerror=alert(1)").first
+    expect(text).to_be_visible()
+    assert "⟨202E⟩" in text.inner_text() and "⟨001B⟩" in text.inner_text() and "\u202e" not in page.content()
+    assert asked == []
+    shot(page, "sandbox-hostile")
+
+
+def test_the_console_in_a_frame_of_a_stranger(new_context):
+    """A page of the server's other names frames, opens, fetches and posts to the
+    console: nothing happens."""
+    context = new_context()
+    page = context.new_page()
+    other = f"http://8000-ix.localhost:{PORT}"
+    page.route(other + "/*", lambda route: route.fulfill(content_type="text/html", body=f"<h1>guest</h1><iframe src='{HERE}/'></iframe>"))
+    page.goto(other + "/")
+    page.wait_for_timeout(500)
+    assert "Log in" not in page.frames[1].content()
+    got = page.evaluate("""async (console) => {
+        const out = {}
+        const ask = async (name, path, init) => {
+          try { const r = await fetch(console + path, init); out[name] = r.type + ' ' + r.status } catch (e) { out[name] = 'refused' }
+        }
+        await ask('read', '/api/cay/v1/caller', {headers: {Authorization: 'Bearer x'}})
+        await ask('page', '/')
+        await ask('opaque', '/api/cay/v1/caller', {mode: 'no-cors'})
+        await ask('login', '/api/cay/v1/console-sessions', {method: 'POST', mode: 'no-cors', body: '{"key":"x"}'})
+        await ask('agent', '/agent/files?path=/etc/passwd', {headers: {'E2b-Sandbox-Id': 'ix', 'E2b-Sandbox-Port': '49983'}})
+        const w = open(console + '/')
+        await new Promise((r) => setTimeout(r, 800))
+        try { out.opened = String(w.document) } catch (e) { out.opened = 'refused' }
+        try { await navigator.serviceWorker.register(console + '/assets/x.js'); out.worker = 'registered' } catch (e) { out.worker = 'refused' }
+        return out
+    }""", HERE)
+    assert got["read"] == got["page"] == got["agent"] == got["worker"] == "refused", got
+    assert got["opaque"].startswith("opaque") or got["opaque"] == "refused", got
+    assert got["login"].startswith("opaque") or got["login"] == "refused", got
+    assert got["opened"] in ("refused", "null"), got
+
+
+# The server goes and comes back.
+
+
+def test_a_server_that_restarts(page):
+    page.allow.append("ERR_|Failed to load|502|503")
+    visit(page, "/sandboxes")
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    count = page.get_by_role("row").count()
+    control("/stop")
+    expect(page.get_by_text("The server does not answer").first).to_be_visible()
+    shot(page, "server-away")
+    assert page.get_by_role("row").count() == count
+    control("/start")
+    expect(page.get_by_text("Live", exact=True)).to_be_visible(timeout=60_000)
+    made = call("POST", "/sandboxes", {"templateID": "base", "timeout": 600})["sandboxID"]
+    expect(page.get_by_role("row").filter(has_text=made)).to_have_count(1)
+    call("DELETE", "/sandboxes/" + made)
+
+
+# Pages.
+
+PAGES = {
+    "overview": "/", "sandboxes": "/sandboxes", "new-sandbox": "/sandboxes/new", "ended": "/sandboxes?state=ended",
+    "templates": "/templates", "snapshots": "/snapshots", "volumes": "/volumes", "secrets": "/secrets", "keys": "/keys", "members": "/members",
+    "usage": "/usage", "webhooks": "/webhooks", "audit": "/audit", "machine": "/machine", "sessions": "/sessions", "no-such-page": "/nothing",
+}
+
+
+def findings(page):
+    """What axe-core finds. It is run in the page's own world, past its policy."""
+    page.evaluate(AXE.read_text() + "; 0")
+    got = page.evaluate("axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})")
+    return [(v["id"], [n["html"][:160] + " " + n["failureSummary"][:240] for n in v["nodes"][:3]]) for v in got["violations"]]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_are_accessible(page, theme):
+    page.emulate_media(color_scheme=theme)
+    box = running()[0]["sandboxID"]
+    paths = {**PAGES, **{"box-" + (part or "about"): f"/sandboxes/{box}/{part}".rstrip("/") for part in ("", "checkpoints", "events", "logs", "metrics", "network")}}
+    found = {}
+    for name, path in paths.items():
+        page.goto(HERE + path)
+        page.wait_for_selector("h1, h2")
+        page.wait_for_timeout(250)
+        shot(page, f"{name}-{theme}")
+        if wrong := findings(page):
+            found[name] = wrong
+        if theme == "light":
+            page.set_viewport_size({"width": 360, "height": 740})
+            page.wait_for_timeout(100)
+            shot(page, f"{name}-360")
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            if wide > 360:
+                found[name + " at 360"] = wide
+            page.set_viewport_size({"width": 1280, "height": 800})
+    assert found == {}
+
+
+def test_keyboard_alone(page):
+    visit(page, "/")
+    page.keyboard.press("Control+k")
+    box = running()[0]["sandboxID"]
+    page.keyboard.type(box)
+    expect(page.get_by_role("option").first).to_contain_text(box)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=box)).to_be_visible()
+    page.get_by_role("button", name="Kill", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("button", name="Kill", exact=True)).to_be_visible()
