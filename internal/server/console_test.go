@@ -209,7 +209,7 @@ func TestSessionsOfKeys(t *testing.T) {
 			t.Errorf("%s: %d %s", name, status, text)
 		}
 	}
-	// What it holds open ends with the key.
+	// A stream that the session holds open ends with the key.
 	req, _ := http.NewRequestWithContext(t.Context(), "GET", w.URL()+"/api/cay/v1/events?after=-1", nil)
 	req.Host = "console.localhost"
 	req.Header.Set("Authorization", "Bearer "+one)

@@ -1,6 +1,5 @@
 // Package console drives the console in a real browser: Chromium, by Playwright,
-// on a whole server over a machine in memory. What needs programs inside a sandbox
-// is in test/e2e.
+// on a whole server over a machine in memory, whose guests have a real agent.
 package console
 
 import (

@@ -282,7 +282,7 @@ def test_a_sandbox_from_pause_to_its_end(page):
     expect(page.get_by_role("cell", name="sandbox.killed")).to_be_visible()
 
 
-# What runs inside, by a real agent on this machine.
+# Terminals and files, of a real agent on this machine.
 
 HOME = pathlib.Path(os.environ["CONSOLE_HOME"])
 
@@ -390,7 +390,7 @@ def test_files_from_upload_to_a_conflict(page):
     assert not (HOME / "many" / "file-02999").exists()
 
 
-# What guests and other people say.
+# Text of guests and of other people.
 
 
 def test_hostile_text_is_text(page):
@@ -470,7 +470,7 @@ PAGES = {
 
 
 def findings(page):
-    """What axe-core finds. It is run in the page's own world, past its policy."""
+    """Findings of axe-core. It is run in the page's own world, past its policy."""
     page.evaluate(AXE.read_text() + "; 0")
     got = page.evaluate("axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})")
     return [(v["id"], [n["html"][:160] + " " + n["failureSummary"][:240] for n in v["nodes"][:3]]) for v in got["violations"]]

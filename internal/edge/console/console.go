@@ -117,7 +117,8 @@ func guard(h http.Header) {
 	h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), payment=(), usb=()")
 }
 
-// page serves the page and its parts. What names no part is a place in the page.
+// page serves the page and its parts. A path that names no part is a place in the
+// page.
 func (c *Console) page(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		http.Error(w, "The console's calls are below /api", http.StatusMethodNotAllowed)

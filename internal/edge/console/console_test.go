@@ -147,7 +147,7 @@ func TestPartsOfThePage(t *testing.T) {
 	}
 }
 
-// What a guest answers is bytes for the page's scripts and nothing else.
+// An answer of a guest is bytes for the page's scripts and nothing else.
 func TestAnswersAreInert(t *testing.T) {
 	s := served(t, nil)
 	for _, path := range []string{"/api/x", "/agent/files?path=/x"} {

@@ -74,8 +74,8 @@ func (p *plain) Write(b []byte) (int, error) {
 	return p.ResponseWriter.Write(b)
 }
 
-// Unwrap is for http.ResponseController. What flushes before it writes has written
-// its head.
+// Unwrap is for http.ResponseController. A handler that flushes has written its
+// head before.
 func (p *plain) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
 func (p *plain) strip() {
