@@ -3,17 +3,17 @@ package vnet
 import (
 	"encoding/binary"
 	"errors"
+	"net"
 	"net/netip"
-	"os"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// A dump's filter, and the parts of a tuple that it compares: the netlink library
-// lacks these of linux/netfilter/nfnetlink_conntrack.h, which leaves the bits to
-// net/netfilter/nf_conntrack_netlink.c.
+// A request's filter, and the parts of a tuple that it compares: the netlink
+// library lacks these of linux/netfilter/nfnetlink_conntrack.h, which leaves the
+// bits to net/netfilter/nf_conntrack_netlink.c.
 const (
 	ctaFilter          = 25
 	ctaFilterOrigFlags = 1
@@ -25,81 +25,46 @@ const (
 // late packets of one instance do not reach the next one. A kernel that cannot
 // is no reason to fail: the next instance's network stack resets them.
 func forgetFlows(addr netip.Addr) {
-	for _, end := range []int{filterSource, filterDestination} {
-		var found [][]byte
-		_ = untorn(func() (err error) {
-			found, err = flowsOf(addr, end)
-			return err
-		})
-		for _, flow := range found {
-			_ = forgetFlow(flow)
-		}
+	if forgetFlowsAt(addr, nl.CTA_IP_V4_SRC, filterSource) == nil &&
+		forgetFlowsAt(addr, nl.CTA_IP_V4_DST, filterDestination) == nil {
+		return
 	}
+	_ = untorn(func() error {
+		_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, flowsOf(addr))
+		return err
+	})
 }
 
-// flowsOf lists the connections that begin or end at an address, as the kernel
-// writes them. The kernel walks its table and copies out those alone; one
-// before Linux 5.8 copies all, which are passed over here.
-func flowsOf(addr netip.Addr, end int) ([][]byte, error) {
-	ip := nl.CTA_IP_V4_SRC
-	if end == filterDestination {
-		ip = nl.CTA_IP_V4_DST
-	}
+// forgetFlowsAt has the kernel forget the connections of an address at one end.
+// It finds them itself: a dump locks each bucket of the table, which takes more
+// processor than all else at a slot's release. A kernel before Linux 6.11 takes
+// the tuple for a whole one and answers EINVAL.
+func forgetFlowsAt(addr netip.Addr, end int, compare uint32) error {
 	tuple := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
-	tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil).AddRtAttr(ip, addr.AsSlice())
+	tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil).AddRtAttr(end, addr.AsSlice())
 	filter := nl.NewRtAttr(unix.NLA_F_NESTED|ctaFilter, nil)
-	filter.AddRtAttr(ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, uint32(end)))
+	filter.AddRtAttr(ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, compare))
 
-	req := flowRequest(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
+	req := nl.NewNetlinkRequest(netlink.ConntrackTable<<8|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_INET, Version: nl.NFNETLINK_V0})
 	req.AddData(tuple)
 	req.AddData(filter)
-	all, err := req.Execute(unix.NETLINK_NETFILTER, 0)
-	if err != nil {
-		return nil, err
-	}
-	var found [][]byte
-	for _, flow := range all {
-		if a, ok := endOf(flow, ip); ok && a == addr {
-			found = append(found, flow)
-		}
-	}
-	return found, nil
-}
-
-// forgetFlow removes one connection, as flowsOf found it.
-func forgetFlow(flow []byte) error {
-	req := flowRequest(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
-	req.AddRawData(flow[nl.SizeofNfgenmsg:])
 	_, err := req.Execute(unix.NETLINK_NETFILTER, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+	if errors.Is(err, unix.ENOENT) {
+		return nil // there are none
 	}
 	return err
 }
 
-func flowRequest(operation, flags int) *nl.NetlinkRequest {
-	req := nl.NewNetlinkRequest(netlink.ConntrackTable<<8|operation, flags)
-	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_INET, Version: nl.NFNETLINK_V0})
-	return req
-}
+// flowsOf selects the connections that begin or end at an address.
+type flowsOf netip.Addr
 
-// endOf reads one address of the direction that began a connection.
-func endOf(flow []byte, which int) (netip.Addr, bool) {
-	if len(flow) < nl.SizeofNfgenmsg {
-		return netip.Addr{}, false
-	}
-	text := flow[nl.SizeofNfgenmsg:]
-	for _, want := range []int{nl.CTA_TUPLE_ORIG, nl.CTA_TUPLE_IP, which} {
-		attrs, err := nl.ParseRouteAttr(text)
-		if err != nil {
-			return netip.Addr{}, false
-		}
-		text = nil
-		for _, a := range attrs {
-			if int(a.Attr.Type)&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER) == want {
-				text = a.Value
-			}
+// MatchConntrackFlow implements netlink.CustomConntrackFilter.
+func (f flowsOf) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	for _, ip := range []net.IP{flow.Forward.SrcIP, flow.Forward.DstIP} {
+		if a, ok := netip.AddrFromSlice(ip); ok && a.Unmap() == netip.Addr(f) {
+			return true
 		}
 	}
-	return netip.AddrFromSlice(text)
+	return false
 }
