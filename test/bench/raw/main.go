@@ -38,6 +38,7 @@ var works = map[string]func(context.Context, *bench) (any, error){
 	"files":      files,
 	"many":       many,
 	"sustain":    sustain,
+	"cost":       cost,
 }
 
 func main() {
@@ -46,8 +47,9 @@ func main() {
 	flag.StringVar(&b.run, "run", "/run/cay-raw", "run directory of this program")
 	memory := flag.Int("memory", 2048, "memory limit of the wanted snapshot, MB")
 	wanted := flag.String("snapshot", "", "work on this snapshot instead")
-	work := flag.String("work", "execute", "execute, restore, twocalls, checkpoint, keep, files, many or sustain")
-	flag.IntVar(&b.count, "count", 1, "how many restores, for many; seconds, for sustain")
+	work := flag.String("work", "execute", "execute, restore, twocalls, checkpoint, keep, files, many, sustain or cost")
+	flag.IntVar(&b.count, "count", 1, "how many restores, for many and cost; seconds, for sustain")
+	flag.StringVar(&b.inside, "inside", "", "a file with a program of the shell to run inside, for cost")
 	flag.IntVar(&b.atOnce, "parallel", 3, "how many at once, for many and sustain")
 	flag.Parse()
 	out, err := b.measure(context.Background(), *data, cay.SnapshotID(*wanted), *memory, works[*work])
@@ -63,6 +65,7 @@ func main() {
 type bench struct {
 	run           string
 	count, atOnce int
+	inside        string
 
 	eng        *runsc.Engine
 	net        *vnet.Manager
