@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"hash"
 	"hash/crc32"
+	"math"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -14,10 +15,15 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// checkedFor is how long a file that was compared with its checksum counts as
-// whole, unless it changes. It bounds what the disk may do to it unseen while
-// it is in use, and spares those that start a hundred from one snapshot.
-const checkedFor = 10 * time.Minute
+const (
+	// checkedFor is how long a file that was compared with its checksum counts as
+	// whole, unless it changes. It bounds what the disk may do to it unseen while
+	// it is in use, and spares those that start a hundred from one snapshot.
+	checkedFor = 10 * time.Minute
+	// largeFile is the size from which CheckOnce reads a file once only: one of
+	// this size takes a millisecond.
+	largeFile = 8 << 20
+)
 
 func errDamaged(id cay.SnapshotID, name string) error {
 	return cay.Errorf(cay.Internal, "snapshot %s is damaged: the checksum of %s differs from its record", id, name).
@@ -32,11 +38,31 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // each once in ten minutes or when it has changed. The error names what is
 // damaged.
 func (d *Dir) Check(ctx context.Context, s cay.Snapshot, files []cay.SnapFile) error {
+	return d.check(ctx, s, files, func(cay.SnapFile) bool { return false })
+}
+
+// CheckOnce is Check for a start that does not read all of the files at once:
+// large ones are compared once in each run of the host's kernel, or when they
+// have changed, because to read one takes longer than such a start.
+func (d *Dir) CheckOnce(ctx context.Context, s cay.Snapshot, files []cay.SnapFile) error {
+	return d.check(ctx, s, files, func(f cay.SnapFile) bool { return f.Size >= largeFile })
+}
+
+func (d *Dir) check(ctx context.Context, s cay.Snapshot, files []cay.SnapFile, once func(cay.SnapFile) bool) error {
+	dir := d.path(s.ID)
 	for _, f := range files {
-		path := filepath.Join(d.path(s.ID), f.Name)
-		err := d.checks.once(ctx, path, func() error { return checkFile(ctx, path, s.ID, f) })
+		path := filepath.Join(dir, f.Name)
+		within := checkedFor
+		if once(f) {
+			within = forEver
+			d.checks.recall(dir, f.Name)
+		}
+		read, err := d.checks.once(ctx, path, within, func() error { return checkFile(ctx, path, s.ID, f) })
 		if err != nil {
 			return err
+		}
+		if read && f.Size >= largeFile {
+			d.checks.keep(dir, f.Name)
 		}
 	}
 	return nil
@@ -58,9 +84,9 @@ func checkFile(ctx context.Context, path string, id cay.SnapshotID, f cay.SnapFi
 
 // stamp tells whether a file was changed.
 type stamp struct {
-	inode        uint64
-	size         int64
-	mtime, ctime syscall.Timespec
+	Inode        uint64
+	Size         int64
+	Mtime, Ctime syscall.Timespec
 }
 
 func stampOf(path string) (stamp, error) {
@@ -70,13 +96,15 @@ func stampOf(path string) (stamp, error) {
 	}
 	// The time of its inode changes with its name too, which Commit does to
 	// the directory only.
-	return stamp{inode: st.Ino, size: st.Size, mtime: st.Mtim, ctime: st.Ctim}, nil
+	return stamp{Inode: st.Ino, Size: st.Size, Mtime: st.Mtim, Ctime: st.Ctim}, nil
 }
 
 // checks remembers which files are whole. Its zero value is ready.
 type checks struct {
 	mu    sync.Mutex
 	files map[string]*checked
+
+	keeping sync.Mutex // while a list of what was checked is written
 }
 
 type checked struct {
@@ -99,38 +127,42 @@ func (c *checks) get(path string) *checked {
 	return f
 }
 
+// forEver is longer than any machine runs.
+const forEver = time.Duration(math.MaxInt64)
+
 // once checks a file, or waits for a check that is under way, or knows that the
-// file is whole.
-func (c *checks) once(ctx context.Context, path string, check func() error) error {
+// file was whole within a time. It reports whether the file was read.
+func (c *checks) once(ctx context.Context, path string, within time.Duration, check func() error) (read bool, err error) {
 	f := c.get(path)
 	select {
 	case f.busy <- struct{}{}:
 		defer func() { <-f.busy }()
 	case <-ctx.Done():
-		return cay.Wrap(cay.Unavailable, ctx.Err(), "check %s", filepath.Base(path))
+		return false, cay.Wrap(cay.Unavailable, ctx.Err(), "check %s", filepath.Base(path))
 	}
 	now, err := stampOf(path)
-	if err == nil && now == f.stamp && time.Since(f.at) < checkedFor {
-		return nil
+	if err == nil && now == f.stamp && time.Since(f.at) < within {
+		return false, nil
 	}
 	// A file that is not there is named by what reads it.
 	if err := check(); err != nil {
-		return err
+		return false, err
 	}
 	f.stamp, f.at = now, time.Now()
-	return nil
+	return true, nil
 }
 
 // passed says that the file at from, which gets another name, is whole.
-func (c *checks) passed(name, from string) {
+func (c *checks) passed(name, from string) (stamp, error) {
 	s, err := stampOf(from)
 	if err != nil {
-		return
+		return s, err
 	}
 	f := c.get(name)
 	f.busy <- struct{}{}
 	f.stamp, f.at = s, time.Now()
 	<-f.busy
+	return s, nil
 }
 
 // forget drops what is known of the files of a directory.

@@ -21,7 +21,8 @@ type share struct {
 }
 
 // Saved returns how many bytes a team has in snapshots of its sandboxes, without
-// some of them. Templates do not count.
+// some of them. Templates do not count; removed ones do as long as instances
+// still read their files.
 func (d *Dir) Saved(team cay.TeamID, but ...cay.SnapshotID) (int64, error) {
 	d.saved.mu.Lock()
 	defer d.saved.mu.Unlock()
@@ -29,6 +30,13 @@ func (d *Dir) Saved(team cay.TeamID, but ...cay.SnapshotID) (int64, error) {
 		all, err := d.List()
 		if err != nil && all == nil {
 			return 0, err
+		}
+		mapped, err := d.Mapped()
+		if err != nil {
+			return 0, err
+		}
+		for _, m := range mapped {
+			all = append(all, m.Snapshot)
 		}
 		d.saved.of, d.saved.sums = make(map[cay.SnapshotID]share), make(map[cay.TeamID]int64)
 		for _, s := range all {

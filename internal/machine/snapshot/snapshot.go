@@ -4,6 +4,8 @@
 //	<data>/snapshots/<id>/snapshot.sum    its checksum; older snapshots have none
 //	<data>/snapshots/<id>/<file>          what the engine wrote, some in a directory
 //	<data>/snapshots/<id>/attached.json   what was added later
+//	<data>/snapshots/<id>/checked.json    large files that were compared with their checksums, since which boot
+//	<data>/snapshots/.mapped-<id>         one that is removed and whose files an instance still reads
 //	<data>/images/<digest>.erofs          root images, named by their SHA-256
 //
 // Everything is immutable once it has its name. Work in progress lies under a
@@ -48,6 +50,7 @@ type Dir struct {
 
 	checks checks
 	saved  saved
+	mapped mappings
 
 	removals sync.WaitGroup // of snapshots that have no name any more
 	removing sync.Mutex     // one at a time
@@ -109,12 +112,19 @@ func (d *Dir) Commit(tmp string, s cay.Snapshot) error {
 	if _, err := os.Lstat(final); err == nil {
 		return cay.Errorf(cay.Conflict, "snapshot %s exists", s.ID)
 	}
+	whole := kept{Boot: boot(), Files: map[string]stamp{}}
 	for _, f := range s.Files {
 		path := filepath.Join(tmp, f.Name)
 		if err := syncPath(path); err != nil {
 			return diskError(err, "sync %s", f.Name)
 		}
-		d.checks.passed(filepath.Join(final, f.Name), path) // it was just measured
+		now, err := d.checks.passed(filepath.Join(final, f.Name), path) // it was just measured
+		if err == nil && f.Size >= largeFile {
+			whole.Files[f.Name] = now
+		}
+	}
+	if len(whole.Files) > 0 {
+		writeKept(tmp, whole)
 	}
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -157,7 +167,7 @@ func (d *Dir) Get(id cay.SnapshotID) (dir string, s cay.Snapshot, err error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", s, cay.Errorf(cay.NotFound, "no snapshot %q", id)
 	case err != nil:
-		return "", s, cay.Wrap(cay.Internal, err, "the record of snapshot %s is damaged", id).WithCode(cay.CodeDamaged)
+		return "", s, damagedRecord(id, err)
 	case s.ID != id:
 		return "", s, cay.Errorf(cay.Internal, "the record in %s is that of snapshot %q", dir, s.ID)
 	case s.Format > cay.SnapshotFormat || s.Format < 1:
@@ -169,7 +179,15 @@ func (d *Dir) Get(id cay.SnapshotID) (dir string, s cay.Snapshot, err error) {
 	return dir, s, nil
 }
 
-// IDs names every snapshot there is, damaged ones too.
+func damagedRecord(id cay.SnapshotID, err error) error {
+	if err == nil {
+		return nil
+	}
+	return cay.Wrap(cay.Internal, err, "the record of snapshot %s is damaged", id).WithCode(cay.CodeDamaged)
+}
+
+// IDs names every snapshot there is, damaged ones too, and those that are
+// removed and whose files instances still read.
 func (d *Dir) IDs() ([]string, error) {
 	entries, err := os.ReadDir(d.snapshots)
 	if err != nil {
@@ -177,8 +195,8 @@ func (d *Dir) IDs() ([]string, error) {
 	}
 	var out []string
 	for _, e := range entries {
-		if cay.ValidID(e.Name()) { // else it is a temporary name
-			out = append(out, e.Name())
+		if id := strings.TrimPrefix(e.Name(), mappedPrefix); cay.ValidID(id) { // else it is a temporary name
+			out = append(out, id)
 		}
 	}
 	return out, nil
@@ -209,9 +227,15 @@ func (d *Dir) List() ([]cay.Snapshot, error) {
 }
 
 // Verify reads every file of a snapshot and compares its checksum with the
-// record. It takes as long as the disk does.
+// record: also of a removed one whose files instances still read. It takes as
+// long as the disk does.
 func (d *Dir) Verify(ctx context.Context, id cay.SnapshotID) error {
 	dir, s, err := d.Get(id)
+	if cay.KindOf(err) == cay.NotFound && cay.ValidID(string(id)) {
+		if mapped, there := readRecord(d.mappedPath(id)); !errors.Is(there, fs.ErrNotExist) {
+			dir, s, err = d.mappedPath(id), mapped, damagedRecord(id, there)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -224,19 +248,31 @@ func (d *Dir) Verify(ctx context.Context, id cay.SnapshotID) error {
 }
 
 // Remove deletes a snapshot; that it is gone already is no error. The caller
-// knows that nothing uses it. After Remove no caller finds it; its space
-// follows, which takes the disk a while and keeps no caller waiting.
+// knows that nothing will use it. After Remove no caller finds it; its space
+// follows, which takes the disk a while and keeps no caller waiting. The files
+// of one that is held (Hold) stay until it is let go.
 func (d *Dir) Remove(id cay.SnapshotID) error {
 	if !cay.ValidID(string(id)) {
 		return cay.Errorf(cay.NotFound, "no snapshot %q", id)
 	}
 	d.checks.forget(d.path(id))
+	d.mapped.mu.Lock()
+	defer d.mapped.mu.Unlock()
+	if d.mapped.by[id] > 0 {
+		return d.setAside(id)
+	}
+	return d.drop(d.path(id), id)
+}
+
+// drop removes the directory of a snapshot, wherever it is, and counts it no
+// more. That it is not there is no error.
+func (d *Dir) drop(path string, id cay.SnapshotID) error {
 	// A temporary name first: a crash half way leaves no torn snapshot.
 	aside, lock, err := lockedTemp(d.snapshots)
 	if err != nil {
 		return diskError(err, "remove snapshot %s", id)
 	}
-	err = os.Rename(d.path(id), filepath.Join(aside, "gone"))
+	err = os.Rename(path, filepath.Join(aside, "gone"))
 	if err != nil {
 		defer lock.Close()
 		if errors.Is(err, fs.ErrNotExist) {
@@ -338,7 +374,7 @@ func checkFiles(dir string, s cay.Snapshot) error {
 
 // validName accepts the name of a file in a snapshot, or in a directory of it.
 func validName(name string) bool {
-	return filepath.IsLocal(name) && name == filepath.Clean(name) && name != "." && name != recordName && name != sumName && name != attachedName &&
+	return filepath.IsLocal(name) && name == filepath.Clean(name) && name != "." && !slices.Contains([]string{recordName, sumName, attachedName, keptName, keptName + ".new"}, name) &&
 		strings.Count(name, "/") <= 1 && !strings.HasPrefix(name, tempPrefix)
 }
 
@@ -354,7 +390,7 @@ func directories(s cay.Snapshot) map[string]bool {
 // checkNothingElse refuses files that no record names: nothing would ever
 // check or copy them.
 func checkNothingElse(dir string, s cay.Snapshot) error {
-	named := map[string]bool{recordName: true, sumName: true} // which a Commit that failed may have left
+	named := map[string]bool{recordName: true, sumName: true, keptName: true} // which a Commit that failed may have left
 	for _, f := range s.Files {
 		named[f.Name] = true
 	}
