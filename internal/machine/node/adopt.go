@@ -81,7 +81,9 @@ func (n *Node) adopt(ctx context.Context, r record, volumes []cay.VolumeID, pool
 	inst := newInstance(r.Spec)
 	inst.volumes = volumes
 	inst.started, inst.protocol, inst.boot, inst.notice = r.Started, r.Protocol, r.Boot, r.Notice
+	n.holdFiles(inst, r)
 	if err := n.cfg.Engine.Adopt(ctx, id); err != nil {
+		n.unmapFiles(inst)
 		n.cfg.Log.WarnContext(ctx, "a sandbox cannot be adopted", "sandbox", r.Spec.Sandbox, "instance", id, "err", err)
 		return false
 	}
@@ -103,8 +105,10 @@ func (n *Node) adopt(ctx context.Context, r record, volumes []cay.VolumeID, pool
 	}
 	if err != nil {
 		n.cfg.Log.WarnContext(ctx, "a sandbox cannot be adopted", "sandbox", r.Spec.Sandbox, "instance", id, "err", err)
+		n.unmapFiles(inst)
 		return false
 	}
+	n.lookAtLoading(ctx, id, inst)
 	inst.holds = true
 	n.mu.Lock()
 	n.instances[id] = inst
@@ -120,6 +124,14 @@ func (n *Node) adopt(ctx context.Context, r record, volumes []cay.VolumeID, pool
 	}
 	n.work.Go(func() { n.tend(inst) })
 	return true
+}
+
+// holdFiles keeps the files that an instance of an earlier node may read, as long
+// as it lives.
+func (n *Node) holdFiles(inst *instance, r record) {
+	if r.Demand {
+		n.mapFiles(inst, func() int64 { return 0 })
+	}
 }
 
 // noSlot is the slot of a leftover whose journal does not tell it.
@@ -143,6 +155,9 @@ func (n *Node) condemn(ctx context.Context, r record, volumes []cay.VolumeID, al
 	l := &leftover{inst: newInstance(r.Spec), tried: make(chan struct{}), anywhere: alive}
 	inst := l.inst
 	inst.volumes = volumes
+	if alive {
+		n.holdFiles(inst, r)
+	}
 	if alive && r.Slot != noSlot {
 		var err error
 		inst.slot, err = n.cfg.Net.Adopt(ctx, r.Slot)
@@ -229,6 +244,9 @@ func (n *Node) sweepOnce(ctx context.Context, ending []*leftover) error {
 				return errors.Join(append(errs, cay.Errorf(cay.Internal, "instance %s has not ended, and may have any free slot", l.inst.spec.Instance))...)
 			}
 		}
+	}
+	if err := n.cfg.Snapshots.Sweep(); err != nil {
+		errs = append(errs, cay.Wrap(cay.KindOf(err), err, "remove the files of removed snapshots"))
 	}
 	if err := n.cfg.Net.Reclaim(ctx); err != nil {
 		errs = append(errs, cay.Wrap(cay.KindOf(err), err, "free the network slots of an earlier start"))

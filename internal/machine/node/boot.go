@@ -58,7 +58,11 @@ func (n *Node) bootSpec(inst *instance, from source) engine.BootSpec {
 func (n *Node) check(ctx context.Context, from source) (done func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	result := make(chan error, 1)
-	go func() { result <- n.cfg.Snapshots.Check(ctx, from.record, engine.Reads(from.record, from.cold)) }()
+	compare := n.cfg.Snapshots.Check
+	if from.loading == engine.Demand {
+		compare = n.cfg.Snapshots.CheckOnce
+	}
+	go func() { result <- compare(ctx, from.record, engine.Reads(from.record, from.cold)) }()
 	return sync.OnceValue(func() error {
 		defer cancel()
 		return <-result

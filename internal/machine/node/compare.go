@@ -152,7 +152,10 @@ func (n *Node) takeFiles(ctx context.Context, id cay.SnapshotID) error {
 	if err != nil {
 		return err
 	}
-	defer admitted()
+	defer admitted.done()
+	if from.loading == engine.Demand {
+		n.mapFiles(inst, admitted.handOver)
+	}
 	checked := n.check(ctx, from)
 	defer func() { cancel(nil); _ = checked() }() // no reader is left
 	if inst.slot, err = n.cfg.Net.Acquire(ctx); err != nil {

@@ -172,7 +172,10 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) (failed error
 	if err != nil {
 		return err
 	}
-	defer admitted()
+	defer admitted.done()
+	if from.loading == engine.Demand {
+		n.mapFiles(inst, admitted.handOver)
+	}
 	checked := n.check(ctx, from)
 	defer func() { cancel(nil); _ = checked() }() // no reader is left
 	inst.boot, inst.notice = from.record.Boot, from.notice
@@ -204,6 +207,7 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) (failed error
 	if err != nil {
 		return by.failed(ctx, from.step(), err)
 	}
+	n.lookAtLoading(ctx, inst.spec.Instance, inst)
 	restored := time.Now()
 	if inst.died, err = n.cfg.Engine.Watch(inst.spec.Instance); err != nil {
 		return by.failed(ctx, "watch it", err)
@@ -230,7 +234,8 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) (failed error
 type source struct {
 	record    cay.Snapshot
 	dir, root string
-	cold      bool     // booted from its files
+	cold      bool // booted from its files
+	loading   engine.Loading
 	args      []string // of PID 1, where the snapshot does not say
 	notice    string   // why, when the caller did not ask for that
 }
@@ -266,7 +271,11 @@ func (n *Node) find(ctx context.Context, spec *cay.InstanceSpec) (source, error)
 	if spec.Limits == (cay.Limits{}) {
 		spec.Limits = record.Limits
 	}
-	return source{record: record, dir: dir, root: root, cold: cold, notice: notice}, nil
+	from := source{record: record, dir: dir, root: root, cold: cold, notice: notice}
+	if !cold {
+		from.loading = n.cfg.Loading
+	}
+	return from, nil
 }
 
 // startContainer starts the guest.
@@ -303,6 +312,8 @@ func (n *Node) restoreSpec(inst *instance, from source) engine.RestoreSpec {
 		Net:      engine.Net{Namespace: inst.slot.Namespace},
 
 		Background: inst.pooled.Load(),
+		Loading:    from.loading,
+		Share:      n.cfg.Sharing.Among(inst.spec.Team, from.record),
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/guest/toagent"
 	"github.com/cay-run/cay/internal/machine/engine"
+	"github.com/cay-run/cay/internal/machine/snapshot"
 	"github.com/cay-run/cay/internal/machine/vnet"
 )
 
@@ -41,6 +42,11 @@ type machine struct {
 	busy, most int                     // restores at once
 	room       Room
 	volumes    Volumes
+	loading    engine.Loading
+	reserve    int                     // percent
+	pending    int64                   // bytes that an instance has not loaded
+	holds      map[cay.SnapshotID]int  // of files
+	mapped     map[cay.SnapshotID]bool // removed and held
 }
 
 type container struct {
@@ -59,6 +65,8 @@ func newMachine(t *testing.T) *machine {
 		watched:    map[cay.InstanceID]chan cay.Death{},
 		at:         map[string]func() error{},
 		saved:      map[cay.SnapshotID]cay.Snapshot{},
+		holds:      map[cay.SnapshotID]int{},
+		mapped:     map[cay.SnapshotID]bool{},
 	}
 }
 
@@ -104,6 +112,9 @@ func (m *machine) config() Config {
 		Traffic:  func(id cay.SandboxID) string { return "traffic of " + string(id) },
 		Room:     m.left,
 		Restores: 2,
+
+		Loading:     m.loading,
+		LoadReserve: m.reserve,
 	}
 }
 
@@ -141,6 +152,7 @@ func (m *machine) crash() {
 	}
 	clear(m.watched)
 	clear(m.at)
+	clear(m.holds)
 }
 
 // shelf is the same machine's snapshots.
@@ -212,10 +224,57 @@ func (m *shelf) Abort(string) error {
 	return nil
 }
 
+func (m *shelf) CheckOnce(ctx context.Context, s cay.Snapshot, files []cay.SnapFile) error {
+	return errors.Join((*machine)(m).step("check once"), m.Check(ctx, s, files))
+}
+
 func (m *shelf) Remove(id cay.SnapshotID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.saved, id)
+	if m.holds[id] > 0 {
+		m.mapped[id] = true
+	}
+	return nil
+}
+
+func (m *shelf) Hold(id cay.SnapshotID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.holds[id]++
+}
+
+func (m *shelf) LetGo(id cay.SnapshotID) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.holds[id] == 0 {
+		return fmt.Errorf("snapshot %s is let go and not held", id)
+	}
+	if m.holds[id]--; m.holds[id] == 0 {
+		delete(m.holds, id)
+		delete(m.mapped, id)
+	}
+	return nil
+}
+
+func (m *shelf) Mapped() ([]snapshot.Mapped, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []snapshot.Mapped
+	for id := range m.mapped {
+		out = append(out, snapshot.Mapped{Snapshot: cay.Snapshot{ID: id, Team: "a", Files: []cay.SnapFile{{Name: "pages", Size: 100}}}, By: m.holds[id]})
+	}
+	return out, nil
+}
+
+func (m *shelf) Sweep() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id := range m.mapped {
+		if m.holds[id] == 0 {
+			delete(m.mapped, id)
+		}
+	}
 	return nil
 }
 
@@ -411,8 +470,26 @@ func (m *machine) Adopt(_ context.Context, id cay.InstanceID) error {
 	return nil
 }
 
-func (m *machine) Usage(context.Context, cay.InstanceID) (cay.Usage, error) {
-	return cay.Usage{Tasks: 7, MemoryUsed: 30 << 20}, nil
+func (m *machine) Usage(_ context.Context, id cay.InstanceID) (cay.Usage, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.containers[id]
+	if c == nil {
+		return cay.Usage{}, cay.Errorf(cay.NotFound, "no instance %s", id)
+	}
+	u := cay.Usage{Tasks: 7, MemoryUsed: 30 << 20}
+	if c.spec.Loading == engine.Demand {
+		u.MemoryPending = m.pending
+	}
+	return u, nil
+}
+
+func (m *machine) RecordWorkingSet(_ context.Context, id cay.InstanceID, w io.Writer) error {
+	if err := m.step("record"); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "ranges of "+string(id))
+	return err
 }
 
 func (m *machine) init(ctx context.Context, _ *toagent.Client, token string, in guest.Init) (guest.InitReply, error) {

@@ -34,6 +34,13 @@ type instance struct {
 	pooled atomic.Bool
 	size   int64
 	lease  *Lease // of a build that has borrowed it; nil for a sandbox's and the pool's
+	demand bool   // it was restored to load its memory by demand
+	// maps is the snapshot whose files it reads while it runs, if any; pending is
+	// how much of its memory, in bytes, it has not loaded of them, which the engine
+	// can tell once it is restored. They are guarded by the node's lock.
+	maps     cay.SnapshotID
+	pending  int64
+	restored bool
 	// woken gets what came of waking it, once it is claimed.
 	woken chan error
 
@@ -73,7 +80,7 @@ func (i *instance) public() cay.Instance {
 }
 
 func (i *instance) record() record {
-	return record{Spec: i.spec, Slot: i.slot.Index, Started: i.started, Protocol: i.protocol, Boot: i.boot, Notice: i.notice}
+	return record{Spec: i.spec, Slot: i.slot.Index, Started: i.started, Protocol: i.protocol, Boot: i.boot, Notice: i.notice, Demand: i.demand}
 }
 
 // asked is why an owner is told to end its instance.
@@ -204,6 +211,7 @@ func (n *Node) clear(inst *instance) error {
 	if err != nil {
 		return fmt.Errorf("end its container: %w", err)
 	}
+	n.unmapFiles(inst)
 	var errs []error
 	inst.disconnect()
 	if inst.holds {

@@ -30,6 +30,7 @@ type record struct {
 	Protocol int              `json:"protocol"` // that its snapshot's agent speaks
 	Boot     cay.Boot         `json:"boot,omitzero"`
 	Notice   string           `json:"notice,omitempty"`
+	Demand   bool             `json:"demand,omitempty"` // its memory is loaded by demand
 }
 
 func (n *Node) journal(id cay.InstanceID) string  { return filepath.Join(n.cfg.Dir, string(id)) }

@@ -31,6 +31,7 @@ import (
 	"github.com/cay-run/cay/internal/guest/toagent"
 	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/engine"
+	"github.com/cay-run/cay/internal/machine/snapshot"
 	"github.com/cay-run/cay/internal/machine/vnet"
 )
 
@@ -55,6 +56,7 @@ type Engine interface {
 	List(ctx context.Context) ([]cay.InstanceID, error)
 	Adopt(ctx context.Context, id cay.InstanceID) error
 	Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error)
+	RecordWorkingSet(ctx context.Context, id cay.InstanceID, w io.Writer) error
 }
 
 // Net is what a node needs of the network.
@@ -89,7 +91,14 @@ type Snapshots interface {
 	// Attach adds files to a snapshot; NotFound when there is none any more.
 	Attach(tmp string, id cay.SnapshotID, files []cay.SnapFile) error
 	Abort(tmp string) error
+	// Remove leaves the files of a snapshot that is held, which Mapped lists then,
+	// until LetGo was called as often as Hold.
 	Remove(id cay.SnapshotID) error
+	Hold(id cay.SnapshotID)
+	LetGo(id cay.SnapshotID) error
+	Mapped() ([]snapshot.Mapped, error)
+	// Sweep removes the files of removed snapshots that are not held.
+	Sweep() error
 	List() ([]cay.Snapshot, error)
 	// Saved returns how many bytes a team has in snapshots of its sandboxes,
 	// without some of them.
@@ -98,6 +107,9 @@ type Snapshots interface {
 	// Check compares files of a snapshot with their checksums, unless that
 	// was done a short while ago.
 	Check(ctx context.Context, s cay.Snapshot, files []cay.SnapFile) error
+	// CheckOnce is Check that reads large files once in each run of the host's
+	// kernel.
+	CheckOnce(ctx context.Context, s cay.Snapshot, files []cay.SnapFile) error
 	Image(digest string) (path string, err error)
 }
 
@@ -135,6 +147,13 @@ type Config struct {
 	// PoolMemory is how much memory, in bytes, instances may take that wait to
 	// be claimed; 0 means that none do.
 	PoolMemory int64
+	// Loading is when instances get the memory of their snapshot; Sharing, which
+	// of them may have one copy of it where they only read it.
+	Loading engine.Loading
+	Sharing Sharing
+	// LoadReserve is how much of what instances may still load is kept free, in
+	// percent.
+	LoadReserve int
 	// Disk is the disk of Dir and of the snapshots, whose reserve new work
 	// leaves alone. Without a directory it is not asked.
 	Disk disk.Reserve
@@ -165,6 +184,8 @@ type Node struct {
 	restores chan struct{} // a token for each instance that is being made or saved
 	copies   chan struct{} // and one for each whose files are being kept: restores may wait for them
 	compares chan struct{} // and one for each comparison of files
+
+	admitting sync.Mutex // while what is left is read, or what was kept for an instance is given back
 
 	ctx    context.Context // done when the node closes
 	cancel context.CancelFunc
@@ -234,6 +255,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	if err := n.recover(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
+	n.work.Go(n.followLoading)
 	if cfg.PoolMemory > 0 {
 		n.work.Go(n.keepPool)
 	}

@@ -54,6 +54,9 @@ func nothingLeft(t *testing.T, m *machine, n *Node) {
 			t.Errorf("slot %d is %s", index, st)
 		}
 	}
+	if len(m.holds) > 0 || len(m.mapped) > 0 {
+		t.Errorf("snapshots are held still: %v, removed and held: %v", m.holds, m.mapped)
+	}
 	for _, dir := range []string{"instances", "reserved"} {
 		left, err := names(filepath.Join(m.dir, dir))
 		if len(left) != 0 || err != nil {

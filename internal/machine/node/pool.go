@@ -375,12 +375,18 @@ func (n *Node) awaitIdle(inst *instance) {
 		if err != nil {
 			return
 		}
-		inst.size = u.MemoryUsed
+		inst.size = n.sizeOf(u)
 		if before >= 0 && u.CPUTime-before < idle {
 			return
 		}
 		before = u.CPUTime
 	}
+}
+
+// sizeOf is the memory that an instance takes, with the part that is kept free of
+// what it may still load.
+func (n *Node) sizeOf(u cay.Usage) int64 {
+	return u.MemoryUsed + reserveOf(u.MemoryPending, n.cfg.LoadReserve)
 }
 
 // freeze stops a pooled instance. Where that cannot be, it idles.
@@ -451,7 +457,7 @@ func (n *Node) readopt(inst *instance) {
 	inst.pooled.Store(true)
 	inst.connect(true)
 	if u, err := n.cfg.Engine.Usage(n.ctx, inst.spec.Instance); err == nil {
-		inst.size = u.MemoryUsed
+		inst.size = n.sizeOf(u)
 	}
 	n.freeze(inst) // it may have been too young for that
 	n.mu.Lock()
