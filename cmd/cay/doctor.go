@@ -7,6 +7,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/operator"
 	"github.com/cay-run/cay/internal/operator/doctor"
 )
 
@@ -18,6 +19,13 @@ func (doctorCmd) Run(a *app) error {
 		return err
 	}
 	checks := doctor.Run(a.ctx, cfg)
+	if l, err := operator.Ask(cfg).Loading(a.ctx); err == nil { // else no server runs
+		for i, c := range checks {
+			if c.Name == "loading" {
+				checks[i] = doctor.Loaded(c, l)
+			}
+		}
+	}
 	if a.json {
 		if err := a.printJSON(checks); err != nil {
 			return err

@@ -57,5 +57,8 @@ func (c *gcCmd) Run(a *app) error {
 	} else if err == nil {
 		fmt.Fprintln(a.err, "  nothing to remove")
 	}
+	if l, asked := operator.Ask(cfg).Loading(a.ctx); asked == nil && l.Removed > 0 {
+		fmt.Fprintf(a.err, "  %s of %d removed snapshots stay until the sandboxes have ended that read their files\n", volume(l.Kept), l.Removed)
+	}
 	return err
 }

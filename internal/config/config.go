@@ -71,6 +71,16 @@ type Config struct {
 	// PoolMemory bounds the memory of the warm pool, of sandboxes that are made
 	// before a client asks: "512" for megabytes, "5%" of all, "0" for none.
 	PoolMemory string `yaml:"poolMemory"`
+	// MemoryLoading is when sandboxes get the memory of the snapshot that they
+	// start from: "eager", before they start, or "demand", when they touch it.
+	MemoryLoading string `yaml:"memoryLoading"`
+	// MemorySharing says which sandboxes may have one copy of what they only read
+	// of that memory: "all" of a snapshot, those of the "team" that it is of, or
+	// "off" for none.
+	MemorySharing string `yaml:"memorySharing"`
+	// LoadReserve is how much of what sandboxes may still load is kept free,
+	// a percentage.
+	LoadReserve string `yaml:"loadReserve"`
 	// DiskReserve is how much of the data directory's disk is kept for records
 	// and for ending what runs, e.g. "2GiB"; empty chooses by the disk's size.
 	DiskReserve string `yaml:"diskReserve"`
@@ -92,6 +102,16 @@ type Config struct {
 	AuditHeads string `yaml:"auditHeads"`
 }
 
+// The values of MemoryLoading and MemorySharing.
+const (
+	LoadEager  = "eager"
+	LoadDemand = "demand"
+
+	ShareAll  = "all"
+	ShareTeam = "team"
+	ShareOff  = "off"
+)
+
 // Default is the configuration of a server that was told nothing.
 func Default() Config {
 	return Config{
@@ -101,6 +121,10 @@ func Default() Config {
 		Network:     netip.MustParsePrefix("10.201.0.0/16"),
 		NetworkName: "cay",
 		PoolMemory:  "5%",
+
+		MemoryLoading: LoadEager,
+		MemorySharing: ShareAll,
+		LoadReserve:   "20%",
 
 		BuildStepTimeout:  time.Hour,
 		BuildReadyTimeout: 10 * time.Minute,
@@ -161,6 +185,12 @@ var Variables = slices.Concat([]Variable{
 		func(c *Config, v string) error { c.PackageHosts = commas(v); return nil }},
 	{"CAY_POOL_MEMORY", "poolMemory", "memory for sandboxes made before a client asks, in MB or %, 0 for none [5%]",
 		func(c *Config, v string) error { c.PoolMemory = v; return nil }},
+	{"CAY_MEMORY_LOADING", "memoryLoading", "when sandboxes get the memory that they start from: demand, as they touch it, or eager, all of it first [eager]",
+		func(c *Config, v string) error { c.MemoryLoading = v; return nil }},
+	{"CAY_MEMORY_SHARING", "memorySharing", "with demand, who has one copy of memory that is only read: all sandboxes of a template or snapshot, those of its own team alone, or none: all, team or off [all]",
+		func(c *Config, v string) error { c.MemorySharing = v; return nil }},
+	{"CAY_LOAD_RESERVE", "loadReserve", "with demand, how much of what running sandboxes may still load is kept free, 0% to 100% [20%]",
+		func(c *Config, v string) error { c.LoadReserve = v; return nil }},
 	{"CAY_DISK_RESERVE", "diskReserve", "disk kept for records and for ending what runs: new work is refused before it, e.g. 2GiB [2% of the disk, 256MiB to 2GiB]",
 		func(c *Config, v string) error { c.DiskReserve = v; return nil }},
 	{"CAY_ADMIN_TOKEN", "adminToken", "what opens all teams, at least 32 characters; `cay team` reads it too [admin.token of the data directory]",
@@ -265,7 +295,10 @@ func (c Config) problems() []error {
 	_, reserve := c.ReserveBytes()
 	_, pool := c.PoolBytes(0)
 	_, packages := c.PackageBytes()
-	out = append(out, reserve, pool, packages)
+	_, load := c.LoadPercent()
+	out = append(out, reserve, pool, packages, load)
+	wrong(!slices.Contains([]string{LoadEager, LoadDemand}, c.MemoryLoading), "memory loading %q is neither %s nor %s", c.MemoryLoading, LoadDemand, LoadEager)
+	wrong(!slices.Contains([]string{ShareAll, ShareTeam, ShareOff}, c.MemorySharing), "memory sharing %q is none of %s, %s and %s", c.MemorySharing, ShareAll, ShareTeam, ShareOff)
 	for _, host := range slices.Concat(c.Registries, c.PlainRegistries) {
 		out = append(out, address("registry", host))
 	}
@@ -288,6 +321,16 @@ func (c Config) ReserveBytes() (int64, error) {
 		return bytes, nil
 	}
 	return 0, cay.Errorf(cay.Invalid, "disk reserve %q is not a size such as 512MiB or 2GiB", c.DiskReserve)
+}
+
+// LoadPercent is LoadReserve as a number.
+func (c Config) LoadPercent() (int, error) {
+	digits, percent := strings.CutSuffix(c.LoadReserve, "%")
+	n, err := strconv.ParseUint(digits, 10, 31)
+	if err != nil || !percent || n > 100 {
+		return 0, cay.Errorf(cay.Invalid, "load reserve %q is not a percentage up to 100%%", c.LoadReserve)
+	}
+	return int(n), nil
 }
 
 // PoolBytes is PoolMemory in bytes, on a machine with that much memory.

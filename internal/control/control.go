@@ -33,6 +33,7 @@ type Node interface {
 	lifecycle.Node
 	fleet.Node
 	ledger.Snapshots
+	usage.Snapshots
 }
 
 // Config is what a Control needs. Logs keeps what guests say. Logs and Log

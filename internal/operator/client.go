@@ -14,6 +14,7 @@ import (
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/machine/loopfs"
+	"github.com/cay-run/cay/internal/machine/node"
 	"github.com/cay-run/cay/internal/template/image"
 )
 
@@ -34,6 +35,16 @@ func (c Client) Collect(ctx context.Context, dry bool) ([]cay.Garbage, error) {
 		return nil, err
 	}
 	return out.Garbage, out.err()
+}
+
+// Loading asks what memory sandboxes may still load, and which removed snapshots
+// stay on the disk for that.
+func (c Client) Loading(ctx context.Context) (node.Loading, error) {
+	var out loadingReport
+	if err := c.ask(ctx, http.MethodGet, "/loading", &out); err != nil {
+		return node.Loading{}, err
+	}
+	return out.Loading, out.err()
 }
 
 // NewKey has the server make a key of its first team.

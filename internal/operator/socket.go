@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/node"
 	"github.com/cay-run/cay/internal/trail"
 )
 
@@ -65,6 +66,10 @@ func (d *Desk) routes() http.Handler {
 	routes.HandleFunc("GET /admin-token", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, newKey{Key: d.cfg.AdminToken})
 	})
+	routes.HandleFunc("GET /loading", func(w http.ResponseWriter, _ *http.Request) {
+		loading, err := d.cfg.Node.Loading()
+		answer(w, loadingReport{loading, failed(err)})
+	})
 	d.packageRoutes(routes)
 	d.extraRoutes(routes)
 	d.verifyRoutes(routes)
@@ -115,6 +120,12 @@ func (f failure) err() error {
 // report is the answer of a collection.
 type report struct {
 	Garbage []cay.Garbage `json:"garbage"`
+	failure
+}
+
+// loadingReport is the answer to the question of what sandboxes may still load.
+type loadingReport struct {
+	node.Loading
 	failure
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/conns/outside"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/control/logbook"
@@ -18,6 +19,7 @@ import (
 	"github.com/cay-run/cay/internal/edge/rates"
 	"github.com/cay-run/cay/internal/edge/rest"
 	"github.com/cay-run/cay/internal/keys/seal"
+	"github.com/cay-run/cay/internal/machine/engine"
 	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/machine/node"
 	"github.com/cay-run/cay/internal/operator"
@@ -136,6 +138,10 @@ func (s *Server) openNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	percent, err := s.cfg.LoadPercent()
+	if err != nil {
+		return err
+	}
 	s.node, err = node.Open(ctx, node.Config{
 		Dir:       operator.Host(s.cfg).Instances(),
 		Disk:      operator.Reserve(s.cfg),
@@ -152,6 +158,9 @@ func (s *Server) openNode(ctx context.Context) error {
 		Room:      s.host.Room,
 		Log:       s.log,
 
+		Loading:     loadings[s.cfg.MemoryLoading],
+		Sharing:     sharings[s.cfg.MemorySharing],
+		LoadReserve: percent,
 		PoolMemory:  pool,
 		TrustAlways: s.packages != nil,
 	})
@@ -161,6 +170,12 @@ func (s *Server) openNode(ctx context.Context) error {
 	s.later(s.node.Close)
 	return nil
 }
+
+// The settings of memory, as the node has them.
+var (
+	loadings = map[string]engine.Loading{config.LoadEager: engine.Eager, config.LoadDemand: engine.Demand}
+	sharings = map[string]node.Sharing{config.ShareAll: node.ShareAll, config.ShareTeam: node.ShareTeam, config.ShareOff: node.ShareNone}
+)
 
 // openTemplates makes the builders of templates: of those that Cay brings, and
 // of users'.

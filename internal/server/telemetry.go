@@ -42,6 +42,7 @@ func (s *Server) openMetrics(context.Context) error {
 		Budgets:   s.control.Ratios,
 		Disk:      operator.Reserve(s.cfg).Level,
 		Room:      s.node.Room,
+		Loading:   s.node.Loading,
 	}
 	if s.packages != nil {
 		from.Packages = s.packages.Stats

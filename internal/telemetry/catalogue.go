@@ -89,6 +89,11 @@ var families = []family{
 	{"Host", "cay_disk_low", gauge, "1 while new work is refused for it.", nil, nil},
 	{"Host", "cay_host_memory_bytes", gauge, "Memory of this machine.", nil, nil},
 	{"Host", "cay_host_memory_free_bytes", gauge, "Memory that new sandboxes can use without swapping.", nil, nil},
+	{"Host", "cay_memory_pending_instances", gauge, "Sandboxes that have not loaded all memory of the snapshot that they started from.", nil, nil},
+	{"Host", "cay_memory_pending_bytes", gauge, "Memory that they may still load, at any moment.", nil, nil},
+	{"Host", "cay_memory_pending_reserve_bytes", gauge, "The part of it that is kept free for them: with less, new sandboxes are refused.", nil, nil},
+	{"Host", "cay_snapshots_removed_in_use", gauge, "Snapshots that are removed and whose files such sandboxes still read.", nil, nil},
+	{"Host", "cay_snapshots_removed_in_use_bytes", gauge, "Disk that those take until the last of their sandboxes has ended or loaded all.", nil, nil},
 	{"Host", "cay_host_tasks", gauge, "Processes and threads that this machine allows.", nil, nil},
 	{"Host", "cay_host_tasks_free", gauge, "Those that it has left.", nil, nil},
 }

@@ -31,6 +31,7 @@ type Sources struct {
 	Budgets   func() map[cay.TeamID]float64 // the part that is used of each team's fullest
 	Disk      func() (disk.Level, error)
 	Room      func() (node.Room, error)
+	Loading   func() (node.Loading, error)
 	Packages  func() pkgcache.Stats
 }
 
@@ -74,6 +75,7 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 		s.put("cay_budget_used_ratio", used, team)
 	}
 	g.host(s)
+	g.loading(s)
 	if g.from.Packages != nil {
 		s.packages(g.from.Packages())
 	}
@@ -148,6 +150,19 @@ func (g *gauges) host(s sheet) {
 		s.put("cay_host_tasks", float64(r.Tasks))
 		s.put("cay_host_tasks_free", float64(r.TasksFree))
 	}
+}
+
+// loading tells of memory that is loaded by demand.
+func (g *gauges) loading(s sheet) {
+	l, err := g.from.Loading()
+	if !g.asked("loading", err) {
+		return
+	}
+	s.put("cay_memory_pending_instances", float64(l.Instances))
+	s.put("cay_memory_pending_bytes", float64(l.Pending))
+	s.put("cay_memory_pending_reserve_bytes", float64(l.Reserve))
+	s.put("cay_snapshots_removed_in_use", float64(l.Removed))
+	s.put("cay_snapshots_removed_in_use_bytes", float64(l.Kept))
 }
 
 // sheet writes metrics.

@@ -72,13 +72,16 @@ func everything() Sources {
 				Ready: map[cay.TemplateID]int{"a": 1, "b": 2}, Wanted: map[cay.TemplateID]int{"a": 4},
 			}
 		},
-		Turns:    func() int { return 5 },
-		Builds:   func(context.Context) (int, int, error) { return 6, 2, nil },
-		Egress:   func() (int64, int64) { return 8, 9 },
-		Events:   func(context.Context) (int64, error) { return 10, nil },
-		Budgets:  func() map[cay.TeamID]float64 { return map[cay.TeamID]float64{"a": .5} },
-		Disk:     func() (disk.Level, error) { return disk.Level{Size: 100, Free: 9, Reserve: 10}, nil },
-		Room:     func() (node.Room, error) { return node.Room{Memory: 11, MemoryFree: 12, Tasks: 13, TasksFree: 14}, nil },
+		Turns:   func() int { return 5 },
+		Builds:  func(context.Context) (int, int, error) { return 6, 2, nil },
+		Egress:  func() (int64, int64) { return 8, 9 },
+		Events:  func(context.Context) (int64, error) { return 10, nil },
+		Budgets: func() map[cay.TeamID]float64 { return map[cay.TeamID]float64{"a": .5} },
+		Disk:    func() (disk.Level, error) { return disk.Level{Size: 100, Free: 9, Reserve: 10}, nil },
+		Room:    func() (node.Room, error) { return node.Room{Memory: 11, MemoryFree: 12, Tasks: 13, TasksFree: 14}, nil },
+		Loading: func() (node.Loading, error) {
+			return node.Loading{Instances: 2, Pending: 15, Reserve: 3, Removed: 1, Kept: 16}, nil
+		},
 		Packages: func() pkgcache.Stats { return pkgcache.Stats{Files: 5, Bytes: 6, Limit: 7, Hits: 8, Served: 9} },
 	}
 }
@@ -226,6 +229,10 @@ func TestCounts(t *testing.T) {
 		{"cay_webhook_delivery_seconds", "result=failed", 1},
 		{"cay_disk_low", "", 1},
 		{"cay_host_memory_free_bytes", "", 12},
+		{"cay_memory_pending_bytes", "", 15},
+		{"cay_memory_pending_reserve_bytes", "", 3},
+		{"cay_snapshots_removed_in_use", "", 1},
+		{"cay_snapshots_removed_in_use_bytes", "", 16},
 		{"cay_package_cache_hits_total", "", 8},
 		{"cay_info", "version=" + cay.Version, 1},
 	} {

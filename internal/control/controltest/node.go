@@ -230,6 +230,9 @@ func (n *Node) Connections(context.Context, cay.InstanceID) ([]cay.Connection, e
 // Snapshots lists what was saved.
 func (n *Node) Snapshots(context.Context) ([]cay.Snapshot, error) { return n.Saved(), nil }
 
+// Stored lists what was saved: no file is read any more once a snapshot is removed.
+func (n *Node) Stored(ctx context.Context) ([]cay.Snapshot, error) { return n.Snapshots(ctx) }
+
 // Saved lists what was saved.
 func (n *Node) Saved() []cay.Snapshot {
 	n.mu.Lock()

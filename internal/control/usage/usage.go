@@ -46,7 +46,8 @@ type Sandboxes interface {
 
 // Snapshots are what is kept of sandboxes and templates here.
 type Snapshots interface {
-	Snapshots(ctx context.Context) ([]cay.Snapshot, error)
+	// Stored lists them, with removed ones whose files sandboxes still read.
+	Stored(ctx context.Context) ([]cay.Snapshot, error)
 }
 
 // Volumes tell how many bytes volumes take here, by team.
@@ -189,7 +190,7 @@ func (m *Meter) follow(ctx context.Context, by time.Duration) {
 
 // countKept counts what snapshots and volumes take.
 func (m *Meter) countKept(ctx context.Context) error {
-	all, err := m.snapshots.Snapshots(ctx)
+	all, err := m.snapshots.Stored(ctx)
 	if err != nil {
 		return err
 	}

@@ -123,11 +123,11 @@ func (n *Node) mapping() map[cay.InstanceID]*instance {
 
 // Loading is what there is to see of memory that is loaded by demand.
 type Loading struct {
-	Instances int   // that have not loaded all of their snapshot
-	Pending   int64 // bytes that they may still load
-	Reserve   int64 // bytes of those that admission keeps free
-	Removed   int   // snapshots that are removed and whose files they read
-	Kept      int64 // bytes that those take on the disk
+	Instances int   `json:"instances"` // that have not loaded all of their snapshot
+	Pending   int64 `json:"pending"`   // bytes that they may still load
+	Reserve   int64 `json:"reserve"`   // bytes of those that admission keeps free
+	Removed   int   `json:"removed"`   // snapshots that are removed and whose files they read
+	Kept      int64 `json:"kept"`      // bytes that those take on the disk
 }
 
 // Loading tells the state of memory that is loaded by demand.

@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/machine/node"
 )
 
 // neighbours looks at the kernel's one table of hardware addresses, in which
@@ -39,6 +42,34 @@ func pool(_ context.Context, h host) Check {
 		detail = fmt.Sprintf("warm sandboxes may wait in up to %s", gib(uint64(most)))
 	}
 	return ok(detail)
+}
+
+// loading says when sandboxes get their memory; what those that run may still
+// load, only a server knows.
+func loading(_ context.Context, h host) Check {
+	if h.cfg.MemoryLoading != config.LoadDemand {
+		return ok("eager: a sandbox has all of its memory when it starts (CAY_MEMORY_LOADING)")
+	}
+	percent, err := h.cfg.LoadPercent()
+	if err != nil {
+		return warn(err.Error(), "set CAY_LOAD_RESERVE to a percentage")
+	}
+	shared := map[string]string{
+		config.ShareAll: "what is only read is shared by all of a template", config.ShareTeam: "what is only read is shared within the team of a template",
+		config.ShareOff: "nothing is shared",
+	}[h.cfg.MemorySharing]
+	return ok(fmt.Sprintf("by demand, with %d%% of what may still be loaded kept free; %s", percent, shared))
+}
+
+// Loaded adds to a check of the loading what a server says of it.
+func Loaded(c Check, l node.Loading) Check {
+	if l.Instances > 0 {
+		c.Detail += fmt.Sprintf("; %d sandboxes may still load %s", l.Instances, gib(uint64(l.Pending)))
+	}
+	if l.Removed > 0 {
+		c.Detail += fmt.Sprintf("; %d removed snapshots take %s until their sandboxes have ended", l.Removed, gib(uint64(l.Kept)))
+	}
+	return c
 }
 
 // packageCache says how much room the packages have that sandboxes install.

@@ -55,6 +55,7 @@ var examinations = []examination{
 	{"sharing", false, sharing},
 	{"volumes", false, volumes},
 	{"memory", false, memory},
+	{"loading", false, loading},
 	{"tasks", false, tasks},
 	{"neighbours", false, neighbours},
 	{"pool", false, pool},
