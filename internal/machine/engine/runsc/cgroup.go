@@ -161,13 +161,21 @@ func (h hierarchy) usage(id cay.InstanceID) cay.Usage {
 	u := cay.Usage{Tasks: int(number(filepath.Join(h.dir("pids", id), "pids.current")))}
 	if h.v2 {
 		u.CPUTime = time.Duration(keyed(filepath.Join(mem, "cpu.stat"), "usage_usec")) * time.Microsecond
-		u.MemoryUsed = number(filepath.Join(mem, "memory.current")) - keyed(filepath.Join(mem, "memory.stat"), "inactive_file")
+		u.MemoryUsed = number(filepath.Join(mem, "memory.current")) - pageCache(mem, "")
 	} else {
 		u.CPUTime = time.Duration(number(filepath.Join(h.dir("cpuacct", id), "cpuacct.usage")))
-		u.MemoryUsed = number(filepath.Join(mem, "memory.usage_in_bytes")) - keyed(filepath.Join(mem, "memory.stat"), "total_inactive_file")
+		u.MemoryUsed = number(filepath.Join(mem, "memory.usage_in_bytes")) - pageCache(mem, "total_")
 	}
 	u.MemoryUsed = max(u.MemoryUsed, 0)
 	return u
+}
+
+// pageCache is the part of a cgroup's memory that the kernel can take back:
+// files that several instances read, of a root image or a snapshot, count to the
+// first that reads them.
+func pageCache(dir, prefix string) int64 {
+	stat := filepath.Join(dir, "memory.stat")
+	return keyed(stat, prefix+"inactive_file") + keyed(stat, prefix+"active_file")
 }
 
 // number reads a file that holds one number; 0 when there is none.
