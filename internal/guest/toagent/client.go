@@ -115,8 +115,7 @@ func (c *Client) Init(ctx context.Context, token string, in guest.Init) (guest.I
 func (c *Client) WaitReady(ctx context.Context, port int) error {
 	u := c.base + "/health"
 	if port != guest.AgentPort {
-		host, _, _ := net.SplitHostPort(c.base[len("http://"):])
-		u = "http://" + net.JoinHostPort(host, strconv.Itoa(port)) + "/health"
+		u = c.on(port) + "/health"
 	}
 	var last error
 	for {
@@ -133,6 +132,39 @@ func (c *Client) WaitReady(ctx context.Context, port int) error {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
+}
+
+// maxExecuted bounds how much of an execution's answer is read, in bytes.
+const maxExecuted = 1 << 20
+
+// Execute runs Python in the guest's interpreter and waits for its end. What
+// comes of it is not looked at: the caller wants it to have run.
+func (c *Client) Execute(ctx context.Context, code string) error {
+	body, err := json.Marshal(map[string]string{"code": code})
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.on(guest.InterpPort)+guest.ExecutePath, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxExecuted))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = cay.Errorf(cay.Unavailable, "the interpreter answered %d", resp.StatusCode)
+	}
+	return err
+}
+
+// on is the base of a port's addresses.
+func (c *Client) on(port int) string {
+	host, _, _ := net.SplitHostPort(c.base[len("http://"):])
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(port))
 }
 
 func (c *Client) health(ctx context.Context, u string) error {

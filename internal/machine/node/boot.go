@@ -185,6 +185,13 @@ func shell(ctx context.Context, slot vnet.Slot, l Line) error {
 	return command.Run(ctx, agent, c)
 }
 
+// runCode runs a line of Python in a real guest.
+func runCode(ctx context.Context, slot vnet.Slot, code string) error {
+	client := toagent.New(slot.Addr)
+	defer client.Close()
+	return client.Execute(ctx, code)
+}
+
 // waitReady waits for GET /health of a port inside.
 func waitReady(ctx context.Context, slot vnet.Slot, port int) error {
 	client := toagent.New(slot.Addr)

@@ -33,7 +33,7 @@ func TestCompare(t *testing.T) {
 	if err := n.Checkpoint(t.Context(), s.Instance, record); err != nil {
 		t.Fatal(err)
 	}
-	m.changed = map[string][]string{"/snapshots/.tmp": {"now"}}
+	m.changed = map[string][]string{unfinished: {"now"}}
 	before, after := cay.Moment{Snapshot: record.ID}, cay.Moment{Instance: s.Instance}
 	got, err := n.Compare(t.Context(), before, after)
 	if err != nil || got.Added != 1 || len(got.Changes) != 1 || got.Changes[0].Path != "/now" {
@@ -96,7 +96,7 @@ func (m *machine) ReadFiles(dir string, visit func(*tar.Header, io.Reader) error
 	if err := m.step("readfiles"); err != nil {
 		return err
 	}
-	for _, name := range m.changed[dir] {
+	for _, name := range m.changed[shown(dir)] {
 		if err := visit(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644}, nil); err != nil {
 			return err
 		}

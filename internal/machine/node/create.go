@@ -227,6 +227,7 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) (failed error
 		cancel(cause)
 		return by.failed(ctx, "go on", cause)
 	}
+	n.learn(inst, from)
 	return nil
 }
 
@@ -313,6 +314,7 @@ func (n *Node) restoreSpec(inst *instance, from source) engine.RestoreSpec {
 
 		Background: inst.pooled.Load(),
 		Loading:    from.loading,
+		WorkingSet: workingSetOf(from.dir, from.record),
 		Share:      n.cfg.Sharing.Among(inst.spec.Team, from.record),
 	}
 }

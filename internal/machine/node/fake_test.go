@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -43,6 +45,7 @@ type machine struct {
 	room       Room
 	volumes    Volumes
 	loading    engine.Loading
+	endless    bool                    // the record of a working set has no end
 	reserve    int                     // percent
 	pending    int64                   // bytes that an instance has not loaded
 	holds      map[cay.SnapshotID]int  // of files
@@ -104,6 +107,7 @@ func (m *machine) config() Config {
 			m.mu.Unlock()
 			return m.step("ready")
 		},
+		Run: func(_ context.Context, _ vnet.Slot, code string) error { return m.step("code " + code) },
 		Shell: func(_ context.Context, _ vnet.Slot, line Line) error {
 			m.lines = append(m.lines, line)
 			return m.step("run " + line.Text)
@@ -182,7 +186,18 @@ func (m *shelf) Begin() (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.unfinished++
-	return "/snapshots/.tmp", nil
+	return os.MkdirTemp(m.dir, unfinished)
+}
+
+// unfinished begins the names of unfinished snapshots; shown is the name of a
+// snapshot's directory, without what is made up of it.
+const unfinished = "unfinished"
+
+func shown(dir string) string {
+	if strings.HasPrefix(filepath.Base(dir), unfinished) {
+		return unfinished
+	}
+	return dir
 }
 
 func (m *shelf) Commit(_ string, s cay.Snapshot) error {
@@ -489,6 +504,9 @@ func (m *machine) RecordWorkingSet(_ context.Context, id cay.InstanceID, w io.Wr
 		return err
 	}
 	_, err := io.WriteString(w, "ranges of "+string(id))
+	for m.endless && err == nil {
+		_, err = io.WriteString(w, strings.Repeat("ranges", 1000))
+	}
 	return err
 }
 

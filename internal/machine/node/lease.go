@@ -252,7 +252,11 @@ func (l *Lease) Save(ctx context.Context, record cay.Snapshot, ready func() erro
 		return s, err
 	}
 	l.inst.sign(&s, record)
-	return s, n.cfg.Snapshots.Commit(tmp, s)
+	if err := n.cfg.Snapshots.Commit(tmp, s); err != nil {
+		return s, err
+	}
+	n.learnTemplate(s.ID, 0)
+	return s, nil
 }
 
 // Return ends the instance and gives back all that it had. It may be called

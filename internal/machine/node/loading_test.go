@@ -28,7 +28,7 @@ func (m *machine) ofSize(bytes int64) cay.InstanceSpec {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.saved[s.Snapshot] = cay.Snapshot{
-		ID: s.Snapshot, Root: "digest", Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024},
+		ID: s.Snapshot, Sandbox: "of-another-team", Root: "digest", Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024},
 		Files: []cay.SnapFile{{Name: "pages", Size: bytes}, {Name: "files/layer", Size: 1 << 40}},
 	}
 	return s

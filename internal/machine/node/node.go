@@ -172,6 +172,8 @@ type Config struct {
 	Diary func(ctx context.Context, slot vnet.Slot, token string, after int64) (guest.Diary, error)
 	// Ready waits until a port inside answers GET /health; nil asks the port.
 	Ready func(ctx context.Context, slot vnet.Slot, port int) error
+	// Run runs a line of Python in a guest's interpreter; nil asks that.
+	Run func(ctx context.Context, slot vnet.Slot, code string) error
 	// Shell runs a line in a guest; nil asks the agent.
 	Shell func(ctx context.Context, slot vnet.Slot, line Line) error
 	Log   *slog.Logger
@@ -200,6 +202,8 @@ type Node struct {
 	bySandbox map[cay.SandboxID]*instance // only what Lookup may find
 	// keeping has the snapshots that files are still added to.
 	keeping map[cay.SnapshotID]chan struct{}
+	// learnt has the snapshots whose working set was recorded, or is being recorded.
+	learnt map[cay.SnapshotID]bool
 }
 
 // Open makes a node from what an earlier one left on this machine: whole
@@ -228,6 +232,9 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	if cfg.Ready == nil {
 		cfg.Ready = waitReady
 	}
+	if cfg.Run == nil {
+		cfg.Run = runCode
+	}
 	if cfg.Shell == nil {
 		cfg.Shell = shell
 	}
@@ -249,6 +256,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 		instances: map[cay.InstanceID]*instance{},
 		bySandbox: map[cay.SandboxID]*instance{},
 		keeping:   map[cay.SnapshotID]chan struct{}{},
+		learnt:    map[cay.SnapshotID]bool{},
 	}
 	n.pool = pool{budget: cfg.PoolMemory, wake: make(chan struct{}, 1), supplies: map[cay.SnapshotID]*supply{}}
 	n.ctx, n.cancel = context.WithCancel(context.Background())

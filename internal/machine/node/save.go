@@ -76,6 +76,7 @@ func (n *Node) Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Sna
 // ended first, those of Cay's templates too.
 func (n *Node) RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error {
 	n.forget(ctx, id)
+	n.forgetLearnt(id)
 	_, s, err := n.cfg.Snapshots.Get(id)
 	switch {
 	case cay.KindOf(err) == cay.NotFound || err == nil && !teams(s):

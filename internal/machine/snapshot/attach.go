@@ -23,9 +23,11 @@ type attachment struct {
 
 // Attach adds to a snapshot a directory of files that Begin's tmp holds: all
 // of them or none, whenever the server is killed. They may lie in that one
-// directory only, which the snapshot must not have. NotFound when there is no
-// such snapshot any more. tmp stays the caller's to Abort.
+// directory only, and it is Conflict when the snapshot has it. NotFound when there
+// is no such snapshot any more. tmp stays the caller's to Abort.
 func (d *Dir) Attach(tmp string, id cay.SnapshotID, files []cay.SnapFile) error {
+	d.attaching.Lock()
+	defer d.attaching.Unlock()
 	dir, before, err := d.Get(id)
 	if err != nil {
 		return err
@@ -44,7 +46,14 @@ func (d *Dir) Attach(tmp string, id cay.SnapshotID, files []cay.SnapFile) error 
 			return diskError(err, "sync %s", f.Name)
 		}
 	}
-	list, err := json.Marshal(files)
+	if directories(before)[name] {
+		return cay.Errorf(cay.Conflict, "snapshot %s has %s already", id, name)
+	}
+	earlier, err := attached(dir)
+	if err != nil {
+		return damagedRecord(id, err)
+	}
+	list, err := json.Marshal(append(earlier, files...))
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "encode what is added to snapshot %s", id)
 	}
@@ -55,7 +64,10 @@ func (d *Dir) Attach(tmp string, id cay.SnapshotID, files []cay.SnapFile) error 
 	if err := writeSynced(filepath.Join(tmp, attachedName), text); err != nil {
 		return diskError(err, "write what is added to snapshot %s", id)
 	}
-	// The record comes last: files without one have no owner and are removed.
+	// The record comes last: files without one have no owner, and make room.
+	if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+		return diskError(err, "add %s to snapshot %s", name, id)
+	}
 	for _, name := range []string{name, attachedName} {
 		path := filepath.Join(dir, name)
 		err := os.Rename(filepath.Join(tmp, name), path)

@@ -52,6 +52,8 @@ type Dir struct {
 	saved  saved
 	mapped mappings
 
+	attaching sync.Mutex // one Attach at a time
+
 	removals sync.WaitGroup // of snapshots that have no name any more
 	removing sync.Mutex     // one at a time
 }
