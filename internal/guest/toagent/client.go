@@ -137,8 +137,8 @@ func (c *Client) WaitReady(ctx context.Context, port int) error {
 // maxExecuted bounds how much of an execution's answer is read, in bytes.
 const maxExecuted = 1 << 20
 
-// Execute runs Python in the guest's interpreter and waits for its end. What
-// comes of it is not looked at: the caller wants it to have run.
+// Execute runs Python in the guest's interpreter and waits for its end. The
+// caller wants it to have run: its results are read and dropped.
 func (c *Client) Execute(ctx context.Context, code string) error {
 	body, err := json.Marshal(map[string]string{"code": code})
 	if err != nil {

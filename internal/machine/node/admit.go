@@ -107,9 +107,9 @@ func (n *Node) admit(ctx context.Context, from source, pooled bool) (*admission,
 	return &admission{n: n, need: want}, nil
 }
 
-// reserve takes room, or says what lacks. What the host has left is read, and
-// what an instance has taken is given back, one at a time: so memory counts as
-// taken or as used at every moment.
+// reserve takes room, or says what lacks. A reading of the host's room and
+// the return of an instance's follow each other: so memory counts as taken or as
+// used at every moment.
 func (n *Node) reserve(want need) (lacking string, why error) {
 	n.admitting.Lock()
 	defer n.admitting.Unlock()

@@ -77,8 +77,8 @@ func (n *Node) learnTemplate(id cay.SnapshotID, after time.Duration) {
 	})
 }
 
-// learnOnce records a working set in the background, unless that was tried. What
-// fails for want of room is tried again after the next start.
+// learnOnce records a working set in the background, unless that was tried. A try
+// that fails for want of room is made again after the next start.
 func (n *Node) learnOnce(id cay.SnapshotID, record func() error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
