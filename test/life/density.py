@@ -2,6 +2,9 @@
 
     make density                  COUNT=500 sandboxes of the template base
     COUNT=20 make density         as CI would
+    TEMPLATE=code-interpreter-v1 make density
+                                  of the interpreter, which answer run_code;
+                                  CAY_MEMORY_LOADING=demand loads by demand
 
 It grows in steps and says what each costs the host; it stops early when the
 machine has less than LEAVE (2 GiB) of memory to spare, which is no failure of
@@ -15,12 +18,14 @@ import sys
 import time
 
 import e2b
+import e2b_code_interpreter
 
 import world
 
 COUNT = int(os.environ.get("COUNT", "500"))
 STEP = int(os.environ.get("STEP", "50"))
 LEAVE = int(os.environ.get("LEAVE", str(2 << 30)))
+TEMPLATE = os.environ.get("TEMPLATE", "base")
 AT_ONCE = 4
 
 
@@ -42,10 +47,14 @@ def resident(server):
 
 def create(_):
     # Those that fit the machine fit; a full one says so, and that is waited for.
-    return e2b.Sandbox.create(timeout=7200, request_timeout=300)
+    if TEMPLATE == "code-interpreter-v1":
+        return e2b_code_interpreter.Sandbox.create(timeout=7200, request_timeout=300)
+    return e2b.Sandbox.create(TEMPLATE, timeout=7200, request_timeout=300)
 
 
 def answer(sandbox):
+    if TEMPLATE == "code-interpreter-v1":
+        return sandbox.run_code("6 * 7", request_timeout=300).text == "42"
     return sandbox.commands.run(f"echo {sandbox.sandbox_id}", timeout=300, request_timeout=300).stdout.strip() == sandbox.sandbox_id
 
 
@@ -54,7 +63,13 @@ def grow(server, pool):
     print(f"at the start: {memory >> 20} MiB to spare, {host} tasks", flush=True)
     while len(boxes) < COUNT and available() > LEAVE:
         begun = time.monotonic()
-        boxes += pool.map(create, range(min(STEP, COUNT - len(boxes))))
+        try:
+            boxes += pool.map(create, range(min(STEP, COUNT - len(boxes))))
+        except e2b.exceptions.SandboxException as e:
+            if "no room" not in str(e):
+                raise
+            print(f"the server refuses more: {e}", flush=True)
+            break
         took = time.monotonic() - begun
         print(f"{len(boxes)} alive: {STEP / took:.1f} creates/s, {(memory - available()) / len(boxes) / 1e6:.1f} MB and "
               f"{(tasks() - host) / len(boxes):.1f} tasks each, server {resident(server)} MiB", flush=True)
