@@ -38,7 +38,7 @@ def available():
 
 
 def cgroups(server):
-    """What each instance takes by its cgroup, in MB, without the page cache."""
+    """The memory of each instance by its cgroup, in MB, without the page cache."""
     root, name = pathlib.Path("/sys/fs/cgroup"), server.env["CAY_NETWORK_NAME"]
     old = (root / "memory" / name).is_dir()
     usage, prefix = ("memory.usage_in_bytes", "total_") if old else ("memory.current", "")
