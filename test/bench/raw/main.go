@@ -33,6 +33,7 @@ var works = map[string]func(context.Context, *bench) (any, error){
 	"execute":    execute,
 	"restore":    restore,
 	"twocalls":   twoCalls,
+	"waiting":    waiting,
 	"checkpoint": checkpoint,
 	"keep":       keep,
 	"files":      files,
@@ -47,7 +48,7 @@ func main() {
 	flag.StringVar(&b.run, "run", "/run/cay-raw", "run directory of this program")
 	memory := flag.Int("memory", 2048, "memory limit of the wanted snapshot, MB")
 	wanted := flag.String("snapshot", "", "work on this snapshot instead")
-	work := flag.String("work", "execute", "execute, restore, twocalls, checkpoint, keep, files, many, sustain or cost")
+	work := flag.String("work", "execute", "execute, restore, twocalls, waiting, checkpoint, keep, files, many, sustain or cost")
 	flag.IntVar(&b.count, "count", 1, "how many restores, for many and cost; seconds, for sustain")
 	flag.StringVar(&b.inside, "inside", "", "a file with a program of the shell to run inside, for cost")
 	flag.IntVar(&b.atOnce, "parallel", 3, "how many at once, for many and sustain")
