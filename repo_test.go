@@ -165,6 +165,7 @@ func groupOf(path string) (string, bool) {
 func TestOneImporter(t *testing.T) {
 	doors := map[string]string{
 		"modernc.org/sqlite":             "internal/store",
+		"github.com/jackc/pgx/v5":        "internal/store",
 		"github.com/pressly/goose/v3":    "internal/store",
 		"github.com/google/nftables":     "internal/machine/vnet",
 		"github.com/vishvananda/netlink": "internal/machine/vnet",

@@ -17,7 +17,7 @@ import (
 	"github.com/cay-run/cay/internal/store/storetest"
 )
 
-func openStore(t *testing.T) *store.SQLite {
+func openStore(t *testing.T) *store.DB {
 	t.Helper()
 	return storetest.Open(t, filepath.Join(t.TempDir(), "cay.db"))
 }

@@ -33,7 +33,7 @@ func BenchmarkCaller(b *testing.B) {
 }
 
 // fill makes teams with keys and one person, and returns what opens the first.
-func fill(b *testing.B, s *store.SQLite, teams, keys int) (key, token string) {
+func fill(b *testing.B, s *store.DB, teams, keys int) (key, token string) {
 	b.Helper()
 	ctx := context.Background()
 	check := func(err error) {

@@ -25,7 +25,7 @@ import (
 // world is a control over a real store and a node in memory.
 type world struct {
 	*testing.T
-	store *store.SQLite
+	store *store.DB
 	logs  *logbook.Book
 	node  *controltest.Node
 	team  cay.Team

@@ -153,7 +153,7 @@ func TestRepeatedCreateWaitsForAWhile(t *testing.T) {
 }
 
 // deaf is a store that loses what is new of sandboxes.
-type deaf struct{ *store.SQLite }
+type deaf struct{ *store.DB }
 
 func (deaf) AddSandbox(context.Context, cay.Sandbox, ...cay.Event) error {
 	return errors.New("the disk is gone")

@@ -48,7 +48,7 @@ type Config struct {
 	Team cay.Team // that offers what Cay brings, and gets new keys
 	// AdminToken is what opens all teams.
 	AdminToken string
-	Store      *store.SQLite
+	Store      *store.DB
 	Control    *control.Control
 	Audit      *audit.Log
 	Node       *node.Node

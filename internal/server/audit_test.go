@@ -54,7 +54,7 @@ func asked(t *testing.T, w *servertest.World, key, id, method, path, body string
 func auditRows(t *testing.T, w *servertest.World) []cay.AuditRow {
 	t.Helper()
 	var rows []cay.AuditRow
-	w.Records(func(s *store.SQLite) {
+	w.Records(func(s *store.DB) {
 		var err error
 		if rows, err = s.Audit(t.Context(), store.AuditQuery{}); err != nil {
 			t.Fatal(err)

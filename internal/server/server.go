@@ -87,7 +87,7 @@ type Server struct {
 	telemetry *telemetry.Telemetry
 	host      *host.Machine
 	diverted  sync.WaitGroup // that serve what the packet filter diverts
-	records   *store.SQLite
+	records   *store.DB
 	sealer    *seal.Key
 	identity  *identity.Issuer
 	authority *egress.Authority // of what guests see at egress

@@ -1,11 +1,14 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,40 +16,108 @@ import (
 )
 
 // AddAudit appends rows to the chain.
-func (s *SQLite) AddAudit(ctx context.Context, rows ...cay.AuditRow) error {
-	return s.tx(ctx, func(tx *sql.Tx) error { return addAudit(ctx, tx, rows) })
+func (s *DB) AddAudit(ctx context.Context, rows ...cay.AuditRow) error {
+	return s.tx(ctx, func(tx *sql.Tx) error { return s.addAudit(ctx, tx, rows) })
 }
 
-// addAudit numbers rows, chains them to the last one and records them. The
-// order is that of commits because one connection writes; where several do, the
-// number is taken and the second writer's transaction fails.
-func addAudit(ctx context.Context, tx *sql.Tx, rows []cay.AuditRow) error {
+// addAudit records rows at the end of the chain. Where several servers write,
+// each transaction would wait there for the one before: rows wait then, and the
+// next reader of the chain appends those that are committed.
+func (s *DB) addAudit(ctx context.Context, tx *sql.Tx, rows []cay.AuditRow) error {
 	if len(rows) == 0 {
 		return nil
 	}
+	for i := range rows {
+		rows[i].Fit()
+	}
+	if !s.engine.many() {
+		return chain(ctx, tx, rows)
+	}
+	for _, r := range rows {
+		if err := insertAudit(ctx, tx, "audit_waiting", r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chain numbers rows, chains them to the last one and records them.
+func chain(ctx context.Context, tx *sql.Tx, rows []cay.AuditRow) error {
 	last, err := lastAudit(ctx, tx)
 	if err != nil {
 		return err
 	}
 	for _, r := range rows {
-		r.Fit()
 		r.Seq, r.Prev = last.Seq+1, last.Hash
 		r.Hash = r.Sum()
-		details, err := json.Marshal(r.Details)
-		if err != nil {
-			return cay.Wrap(cay.Internal, err, "cannot record what was done: %s", r.Action)
-		}
-		_, err = tx.ExecContext(ctx, `
-INSERT INTO audit (seq, at, actor_kind, actor, actor_name, team, action, target, outcome, request, address, agent, details, prev, hash)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
-			r.Seq, millis(r.At), r.Actor.Kind, r.Actor.ID, r.Actor.Name, r.Team, r.Action, r.Target, r.Outcome,
-			r.Request, r.Address, r.Agent, string(details), r.Prev.String(), r.Hash.String())
-		if err != nil {
+		if err := insertAudit(ctx, tx, "audit", r, "seq", r.Seq, "prev", r.Prev.String(), "hash", r.Hash.String()); err != nil {
 			return err
 		}
 		last = tip{r.Seq, r.Hash}
 	}
 	return nil
+}
+
+const auditColumns = `at, actor_kind, actor, actor_name, team, action, target, outcome, request, address, agent, details`
+
+// insertAudit inserts a row with columns of one table alone, names and values by
+// turns.
+func insertAudit(ctx context.Context, tx *sql.Tx, table string, r cay.AuditRow, more ...any) error {
+	details, err := json.Marshal(r.Details)
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "cannot record what was done: %s", r.Action)
+	}
+	args := []any{
+		millis(r.At), r.Actor.Kind, r.Actor.ID, r.Actor.Name, r.Team, r.Action, r.Target, r.Outcome,
+		r.Request, r.Address, r.Agent, string(details),
+	}
+	names, marks := auditColumns, `$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12`
+	for i := 0; i < len(more); i += 2 {
+		args = append(args, more[i+1])
+		names += fmt.Sprintf(", %s", more[i])
+		marks += fmt.Sprintf(", $%d", len(args))
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO `+table+` (`+names+`) VALUES (`+marks+`)`, args...)
+	return err
+}
+
+// chainBatch is how many rows one transaction chains.
+const chainBatch = 500
+
+// chainWaiting appends the rows that wait. Servers do it one at a time; rows of a
+// transaction that is not committed yet are appended later, in its order.
+func (s *DB) chainWaiting(ctx context.Context) error {
+	if !s.engine.many() {
+		return nil
+	}
+	for {
+		var waiting bool
+		if err := s.r.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM audit_waiting)`).Scan(&waiting); err != nil || !waiting {
+			return dbError(err)
+		}
+		err := s.tx(ctx, func(tx *sql.Tx) error {
+			if err := s.hold(ctx, tx, `LOCK TABLE audit IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+				return err
+			}
+			rows, err := takeWaiting(ctx, tx)
+			if err != nil {
+				return err
+			}
+			return chain(ctx, tx, rows)
+		})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// takeWaiting removes rows that wait and returns them in their order.
+func takeWaiting(ctx context.Context, tx *sql.Tx) ([]cay.AuditRow, error) {
+	rows, err := tx.QueryContext(ctx, `DELETE FROM audit_waiting WHERE id IN (SELECT id FROM audit_waiting ORDER BY id LIMIT $1)
+RETURNING id, `+auditColumns+`, '', ''`, chainBatch)
+	out, err := collect(rows, err, scanAudit)
+	slices.SortFunc(out, func(a, b cay.AuditRow) int { return cmp.Compare(a.Seq, b.Seq) })
+	return out, err
 }
 
 // tip is the end of the chain.
@@ -70,13 +141,19 @@ func lastAudit(ctx context.Context, q querier) (out tip, err error) {
 }
 
 // LastAudit returns the number and the hash of the newest row.
-func (s *SQLite) LastAudit(ctx context.Context) (int64, cay.Hash, error) {
+func (s *DB) LastAudit(ctx context.Context) (int64, cay.Hash, error) {
+	if err := s.chainWaiting(ctx); err != nil {
+		return 0, cay.Hash{}, err
+	}
 	last, err := lastAudit(ctx, s.r)
 	return last.Seq, last.Hash, dbError(err)
 }
 
 // Audit lists rows.
-func (s *SQLite) Audit(ctx context.Context, q AuditQuery) ([]cay.AuditRow, error) {
+func (s *DB) Audit(ctx context.Context, q AuditQuery) ([]cay.AuditRow, error) {
+	if err := s.chainWaiting(ctx); err != nil {
+		return nil, err
+	}
 	c := &conditions{}
 	for _, equal := range []struct {
 		column string
@@ -108,8 +185,7 @@ func (s *SQLite) Audit(ctx context.Context, q AuditQuery) ([]cay.AuditRow, error
 	if q.Newest {
 		order = "DESC"
 	}
-	text := `SELECT seq, at, actor_kind, actor, actor_name, team, action, target, outcome, request, address, agent, details, prev, hash
-FROM audit` + where + ` ORDER BY seq ` + order
+	text := `SELECT seq, ` + auditColumns + `, prev, hash FROM audit` + where + ` ORDER BY seq ` + order
 	if q.Limit > 0 {
 		text += ` LIMIT ` + c.arg(q.Limit)
 	}
@@ -137,7 +213,7 @@ func scanAudit(row scanner) (r cay.AuditRow, err error) {
 }
 
 // AddAuditHead records a head, safe from power cuts as are the rows up to it.
-func (s *SQLite) AddAuditHead(ctx context.Context, h cay.AuditHead) error {
+func (s *DB) AddAuditHead(ctx context.Context, h cay.AuditHead) error {
 	err := s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO audit_heads (seq, at, hash, public_key, signature) VALUES ($1, $2, $3, $4, $5)`,
 			h.Seq, millis(h.At), h.Hash.String(), hex.EncodeToString(h.Key), hex.EncodeToString(h.Signature))
@@ -150,16 +226,16 @@ func (s *SQLite) AddAuditHead(ctx context.Context, h cay.AuditHead) error {
 }
 
 // AuditHeads lists heads, oldest first.
-func (s *SQLite) AuditHeads(ctx context.Context, from int64, limit int) ([]cay.AuditHead, error) {
+func (s *DB) AuditHeads(ctx context.Context, from int64, limit int) ([]cay.AuditHead, error) {
 	rows, err := s.r.QueryContext(ctx,
 		`SELECT seq, at, hash, public_key, signature FROM audit_heads WHERE seq >= $1 ORDER BY seq LIMIT $2`, from, limit)
 	return collect(rows, err, scanHead)
 }
 
 // LastAuditHead finds the newest head of before a time, or of all.
-func (s *SQLite) LastAuditHead(ctx context.Context, before time.Time, dropped bool) (cay.AuditHead, error) {
+func (s *DB) LastAuditHead(ctx context.Context, before time.Time, dropped bool) (cay.AuditHead, error) {
 	row := s.r.QueryRowContext(ctx, `SELECT seq, at, hash, public_key, signature FROM audit_heads
-WHERE ($1 = 0 OR at < $1) AND ($2 = 0 OR dropped = 1) ORDER BY seq DESC LIMIT 1`, millis(before), flag(dropped))
+WHERE (CAST($1 AS BIGINT) = 0 OR at < $1) AND ($2 = 0 OR dropped = 1) ORDER BY seq DESC LIMIT 1`, millis(before), flag(dropped))
 	return one(row, scanHead, "audit head", "of before "+before.String())
 }
 
@@ -177,18 +253,18 @@ func scanHead(row scanner) (h cay.AuditHead, err error) {
 }
 
 // DropAudit says in the chain that the rows up to a head are dropped.
-func (s *SQLite) DropAudit(ctx context.Context, head int64, row cay.AuditRow) error {
+func (s *DB) DropAudit(ctx context.Context, head int64, row cay.AuditRow) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, `UPDATE audit_heads SET dropped = 1 WHERE seq = $1`, head); err != nil {
 			return err
 		}
-		return addAudit(ctx, tx, []cay.AuditRow{row})
+		return s.addAudit(ctx, tx, []cay.AuditRow{row})
 	})
 }
 
 // PruneAudit removes the rows that are dropped, and the heads that need not be
 // kept: a dropped day keeps its last one, a day that is past one for each hour.
-func (s *SQLite) PruneAudit(ctx context.Context, past time.Time) (int, error) {
+func (s *DB) PruneAudit(ctx context.Context, past time.Time) (int, error) {
 	n, err := s.inBatches(ctx, `DELETE FROM audit WHERE seq IN (SELECT seq FROM audit
 WHERE seq <= COALESCE((SELECT MAX(seq) FROM audit_heads WHERE dropped = 1), 0) ORDER BY seq LIMIT $1)`)
 	if err != nil {

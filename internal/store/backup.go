@@ -10,22 +10,27 @@ import (
 )
 
 // Backup writes a copy of the records, as they are at one moment, into a new
-// file at path, while others read and write.
-func (s *SQLite) Backup(ctx context.Context, path string) error {
-	s.log.mu.Lock() // one connection does both, and a reader keeps the log long anyhow
-	defer s.log.mu.Unlock()
-	if _, err := s.log.db.ExecContext(ctx, `VACUUM INTO ?`, path); err != nil {
+// file at path, an SQLite database, while others read and write.
+func (s *DB) Backup(ctx context.Context, path string) error { return s.engine.backup(ctx, s, path) }
+
+func (f *sqliteFile) backup(ctx context.Context, _ *DB, path string) error {
+	f.log.mu.Lock() // one connection does both, and a reader keeps the log long anyhow
+	defer f.log.mu.Unlock()
+	if _, err := f.log.db.ExecContext(ctx, `VACUUM INTO ?`, path); err != nil {
 		return dbError(err)
 	}
 	return syncFile(path)
 }
 
-// Check looks through the whole database for damage: pages that are not in
-// order, and indexes that say something else than their tables. It does not
-// see a byte that was flipped in a value that no index holds.
-func (s *SQLite) Check(ctx context.Context) error { return check(ctx, s.reader) }
+// Check looks through the whole database for damage.
+func (s *DB) Check(ctx context.Context) error { return s.engine.check(ctx, s) }
 
-func check(ctx context.Context, db *sql.DB) error {
+// check finds pages that are not in order, and indexes that say something else
+// than their tables. It does not see a byte that was flipped in a value that no
+// index holds.
+func (f *sqliteFile) check(ctx context.Context, s *DB) error { return checkFile(ctx, s.reader) }
+
+func checkFile(ctx context.Context, db *sql.DB) error {
 	rows, err := db.QueryContext(ctx, `PRAGMA integrity_check(5)`)
 	found, err := collect(rows, err, func(row scanner) (text string, err error) {
 		return text, row.Scan(&text)

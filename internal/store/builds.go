@@ -27,7 +27,7 @@ func parseJSON(text string, v any) error {
 }
 
 // Build finds a build of a team's own.
-func (s *SQLite) Build(ctx context.Context, team cay.TeamID, id cay.BuildID) (cay.Build, error) {
+func (s *DB) Build(ctx context.Context, team cay.TeamID, id cay.BuildID) (cay.Build, error) {
 	row := s.r.QueryRowContext(ctx, `SELECT `+buildColumns+` FROM builds WHERE id = $1 AND team = $2`, id, team)
 	return one(row, scanBuild, "build", id)
 }
@@ -67,14 +67,14 @@ INSERT INTO template_tag_assignments (id, template, tag, team, build, assigned_a
 	}
 	_, err = tx.ExecContext(ctx, `
 DELETE FROM template_tag_assignments WHERE id IN (SELECT a.id FROM template_tag_assignments a
-WHERE a.template = $1 AND a.tag = $2 ORDER BY a.assigned_at DESC, a.id LIMIT -1 OFFSET $3)`,
+WHERE a.template = $1 AND a.tag = $2 ORDER BY a.assigned_at DESC, a.id LIMIT 9223372036854775807 OFFSET $3)`,
 		b.Template, tag, keepAssignments)
 	return err
 }
 
 // TagAssignments lists when the tags of a template were pointed to builds that
 // are ready, newest first.
-func (s *SQLite) TagAssignments(ctx context.Context, template cay.TemplateID) ([]cay.TagAssignment, error) {
+func (s *DB) TagAssignments(ctx context.Context, template cay.TemplateID) ([]cay.TagAssignment, error) {
 	rows, err := s.r.QueryContext(ctx, `
 SELECT a.id, a.tag, a.build, a.assigned_at, b.created_at, b.finished_at
 FROM template_tag_assignments a JOIN builds b ON b.id = a.build
@@ -88,12 +88,12 @@ WHERE a.template = $1 AND b.state = $2 ORDER BY a.assigned_at DESC, a.id`, templ
 }
 
 // PutTags points tags to a build.
-func (s *SQLite) PutTags(ctx context.Context, b cay.Build, tags []string, at time.Time) error {
+func (s *DB) PutTags(ctx context.Context, b cay.Build, tags []string, at time.Time) error {
 	return s.tx(ctx, func(tx *sql.Tx) error { return putTags(ctx, tx, b, tags, at) })
 }
 
 // RemoveTags removes tags of a template.
-func (s *SQLite) RemoveTags(ctx context.Context, template cay.TemplateID, tags []string) error {
+func (s *DB) RemoveTags(ctx context.Context, template cay.TemplateID, tags []string) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		for _, tag := range tags {
 			for _, table := range []string{"template_tags", "template_tag_assignments"} {
@@ -114,7 +114,7 @@ func (s *SQLite) RemoveTags(ctx context.Context, template cay.TemplateID, tags [
 }
 
 // Tags lists the tags of a template by name.
-func (s *SQLite) Tags(ctx context.Context, template cay.TemplateID) ([]cay.Tag, error) {
+func (s *DB) Tags(ctx context.Context, template cay.TemplateID) ([]cay.Tag, error) {
 	rows, err := s.r.QueryContext(ctx,
 		`SELECT tag, build, created_at FROM template_tags WHERE template = $1 ORDER BY tag`, template)
 	return collect(rows, err, func(row scanner) (t cay.Tag, err error) {
@@ -126,14 +126,14 @@ func (s *SQLite) Tags(ctx context.Context, template cay.TemplateID) ([]cay.Tag, 
 }
 
 // TaggedBuild finds the build that a tag of a template points to.
-func (s *SQLite) TaggedBuild(ctx context.Context, template cay.TemplateID, tag string) (cay.Build, error) {
+func (s *DB) TaggedBuild(ctx context.Context, template cay.TemplateID, tag string) (cay.Build, error) {
 	row := s.r.QueryRowContext(ctx, `SELECT `+buildColumns+` FROM builds
 WHERE id = (SELECT build FROM template_tags WHERE template = $1 AND tag = $2)`, template, tag)
 	return one(row, scanBuild, "tag", tag)
 }
 
 // SetPublic says whether other teams may use a team's own template.
-func (s *SQLite) SetPublic(ctx context.Context, team cay.TeamID, id cay.TemplateID, public bool) error {
+func (s *DB) SetPublic(ctx context.Context, team cay.TeamID, id cay.TemplateID, public bool) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE templates SET public = $1 WHERE id = $2 AND team = $3`, flag(public), id, team)
 		if err != nil {
@@ -147,7 +147,7 @@ func (s *SQLite) SetPublic(ctx context.Context, team cay.TeamID, id cay.Template
 }
 
 // AddBuildLogs appends to a build's log.
-func (s *SQLite) AddBuildLogs(ctx context.Context, team cay.TeamID, build cay.BuildID, from int, lines []cay.BuildLog) error {
+func (s *DB) AddBuildLogs(ctx context.Context, team cay.TeamID, build cay.BuildID, from int, lines []cay.BuildLog) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		for i, l := range lines {
 			_, err := tx.ExecContext(ctx, `
@@ -162,7 +162,7 @@ INSERT INTO build_logs (build, n, team, at, level, step, message) VALUES ($1, $2
 }
 
 // BuildLogs reads a part of a build's log.
-func (s *SQLite) BuildLogs(ctx context.Context, q BuildLogQuery) ([]cay.BuildLog, error) {
+func (s *DB) BuildLogs(ctx context.Context, q BuildLogQuery) ([]cay.BuildLog, error) {
 	c := &conditions{}
 	c.where = append(c.where, "build = "+c.arg(q.Build), "level >= "+c.arg(int(q.Level)))
 	order := "n"

@@ -14,13 +14,13 @@ import (
 const eventColumns = `team, seq, sandbox, type, reason, at, data, instance, outwards`
 
 // AddEvents records events that go with no change of a sandbox's record.
-func (s *SQLite) AddEvents(ctx context.Context, events ...cay.Event) error {
-	return s.tx(ctx, func(tx *sql.Tx) error { return addEvents(ctx, tx, events) })
+func (s *DB) AddEvents(ctx context.Context, events ...cay.Event) error {
+	return s.tx(ctx, func(tx *sql.Tx) error { return s.addEvents(ctx, tx, events) })
 }
 
 // addEvents numbers events and records them, and their rows in the audit log. The counter's row is locked until
 // the transaction ends, so that no client reads number 8 before number 7.
-func addEvents(ctx context.Context, tx *sql.Tx, events []cay.Event) error {
+func (s *DB) addEvents(ctx context.Context, tx *sql.Tx, events []cay.Event) error {
 	for _, e := range events {
 		data, err := json.Marshal(e.Data)
 		if err != nil {
@@ -47,11 +47,11 @@ ON CONFLICT (team) DO UPDATE SET last = event_counters.last + 1 RETURNING last`,
 			return err
 		}
 	}
-	return addAudit(ctx, tx, cay.AuditRows(events))
+	return s.addAudit(ctx, tx, cay.AuditRows(events))
 }
 
 // Events lists a team's events, oldest first.
-func (s *SQLite) Events(ctx context.Context, q EventQuery) ([]cay.Event, error) {
+func (s *DB) Events(ctx context.Context, q EventQuery) ([]cay.Event, error) {
 	c := &conditions{}
 	c.where = append(c.where, "team = "+c.arg(q.Team), "seq > "+c.arg(q.After))
 	if q.Sandbox != "" {
@@ -92,7 +92,7 @@ func (s *SQLite) Events(ctx context.Context, q EventQuery) ([]cay.Event, error) 
 
 // LastEvent returns the number of a team's newest event, also of one that is
 // forgotten; 0 when there never was one.
-func (s *SQLite) LastEvent(ctx context.Context, team cay.TeamID) (int64, error) {
+func (s *DB) LastEvent(ctx context.Context, team cay.TeamID) (int64, error) {
 	var last int64
 	err := s.r.QueryRowContext(ctx,
 		`SELECT COALESCE((SELECT last FROM event_counters WHERE team = $1), 0)`, team).Scan(&last)
@@ -101,7 +101,7 @@ func (s *SQLite) LastEvent(ctx context.Context, team cay.TeamID) (int64, error) 
 
 // RunOf finds the start of the run that an event of a sandbox is of, and its
 // instance.
-func (s *SQLite) RunOf(ctx context.Context, team cay.TeamID, id cay.SandboxID, seq int64) (time.Time, cay.InstanceID, error) {
+func (s *DB) RunOf(ctx context.Context, team cay.TeamID, id cay.SandboxID, seq int64) (time.Time, cay.InstanceID, error) {
 	var at int64
 	var instance cay.InstanceID
 	err := s.r.QueryRowContext(ctx, `
@@ -115,7 +115,7 @@ AND (type = 'sandbox.resumed' OR type = 'sandbox.running' AND reason = 'asked') 
 }
 
 // PruneEvents forgets events from before a time.
-func (s *SQLite) PruneEvents(ctx context.Context, before time.Time) (int, error) {
+func (s *DB) PruneEvents(ctx context.Context, before time.Time) (int, error) {
 	return s.inBatches(ctx, `DELETE FROM events WHERE (team, seq) IN
 (SELECT team, seq FROM events WHERE at < $1 LIMIT $2)`, millis(before))
 }

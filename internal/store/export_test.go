@@ -2,14 +2,16 @@ package store
 
 import "context"
 
-// Settle copies the log back and waits until it has its room.
-func Settle(s *SQLite) {
-	_, _ = copyBack(context.Background(), s.log.db)
-	s.log.close()
-	s.room.keep()
-	again, err := openCheckpoints(s.path, s.room)
+// Settle copies the log of an SQLite database back and waits until it has its
+// room.
+func Settle(s *DB) {
+	f := s.engine.(*sqliteFile)
+	_, _ = copyBack(context.Background(), f.log.db)
+	f.log.close()
+	f.room.keep()
+	again, err := openCheckpoints(f.path, f.room)
 	if err == nil {
-		s.log = again
-		s.log.start(s.writer)
+		f.log = again
+		f.log.start(f.writer)
 	}
 }

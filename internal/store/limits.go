@@ -9,7 +9,7 @@ import (
 )
 
 // PutTeamLimits replaces all limits that are set for a team.
-func (s *SQLite) PutTeamLimits(ctx context.Context, team cay.TeamID, limits cay.TeamLimits, events ...cay.Event) error {
+func (s *DB) PutTeamLimits(ctx context.Context, team cay.TeamID, limits cay.TeamLimits, events ...cay.Event) error {
 	if limits == nil {
 		limits = cay.TeamLimits{}
 	}
@@ -32,12 +32,12 @@ INSERT INTO team_limits (team, limits) VALUES ($1, $2) ON CONFLICT (team) DO UPD
 		if err != nil {
 			return err
 		}
-		return addEvents(ctx, tx, events)
+		return s.addEvents(ctx, tx, events)
 	})
 }
 
 // AllTeamLimits returns the limits that are set, of all teams that have any.
-func (s *SQLite) AllTeamLimits(ctx context.Context) (map[cay.TeamID]cay.TeamLimits, error) {
+func (s *DB) AllTeamLimits(ctx context.Context) (map[cay.TeamID]cay.TeamLimits, error) {
 	rows, err := s.r.QueryContext(ctx, `SELECT team, limits FROM team_limits WHERE limits <> '{}'`)
 	type row struct {
 		team   cay.TeamID

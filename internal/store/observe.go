@@ -19,20 +19,20 @@ type Observer interface {
 
 // Observe has an observer be told from now on. It is called before any other
 // goroutine uses the records.
-func (s *SQLite) Observe(o Observer) {
+func (s *DB) Observe(o Observer) {
 	s.observer = o
-	s.w, s.r = observed{s.writer, o}, observed{s.reader, o}
+	s.r = observed{s.r, o}
 }
 
 // EventCount is how many events there ever were, of all teams.
-func (s *SQLite) EventCount(ctx context.Context) (n int64, err error) {
+func (s *DB) EventCount(ctx context.Context) (n int64, err error) {
 	err = s.r.QueryRowContext(ctx, `SELECT COALESCE(SUM(last), 0) FROM event_counters`).Scan(&n)
 	return n, dbError(err)
 }
 
 // observed is a database whose single statements are told of.
 type observed struct {
-	db *sql.DB
+	db querier
 	to Observer
 }
 
@@ -78,7 +78,7 @@ func nameOf(at []uintptr) string {
 		f, more := frames.Next()
 		rest, ours := strings.CutPrefix(f.Function, pkg)
 		if ours {
-			rest, ours = strings.CutPrefix(rest, "(*SQLite).")
+			rest, ours = strings.CutPrefix(rest, "(*DB).")
 			if name, _, _ := strings.Cut(rest, "."); ours && name != "Tx" && name[0] >= 'A' && name[0] <= 'Z' {
 				return name
 			}

@@ -23,7 +23,7 @@ ON CONFLICT (team, key) DO UPDATE SET digest = excluded.digest, sandbox = exclud
 }
 
 // CreatedWith finds what a team's key was last used for, at a time or later.
-func (s *SQLite) CreatedWith(ctx context.Context, team cay.TeamID, key string, since time.Time) (cay.Once, cay.SandboxID, error) {
+func (s *DB) CreatedWith(ctx context.Context, team cay.TeamID, key string, since time.Time) (cay.Once, cay.SandboxID, error) {
 	once := cay.Once{Key: key}
 	var id cay.SandboxID
 	err := s.r.QueryRowContext(ctx,
@@ -36,7 +36,7 @@ func (s *SQLite) CreatedWith(ctx context.Context, team cay.TeamID, key string, s
 }
 
 // PruneOnce forgets the keys of creates from before a time.
-func (s *SQLite) PruneOnce(ctx context.Context, before time.Time) (int, error) {
+func (s *DB) PruneOnce(ctx context.Context, before time.Time) (int, error) {
 	return s.inBatches(ctx, `DELETE FROM idempotency_keys WHERE (team, key) IN
 (SELECT team, key FROM idempotency_keys WHERE created_at < $1 LIMIT $2)`, millis(before))
 }

@@ -28,7 +28,7 @@ func BuildsOf(queue []QueuedBuild, team cay.TeamID) int {
 }
 
 // QueueBuild has a build wait.
-func (s *SQLite) QueueBuild(ctx context.Context, b cay.Build, sealed string) error {
+func (s *DB) QueueBuild(ctx context.Context, b cay.Build, sealed string) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO build_queue (build, team, queued_at, sealed) VALUES ($1, $2, $3, $4)`,
 			b.ID, b.Team, millis(b.UpdatedAt), sealed)
@@ -37,7 +37,12 @@ func (s *SQLite) QueueBuild(ctx context.Context, b cay.Build, sealed string) err
 }
 
 // QueuedBuilds lists all builds that wait or run.
-func (s *SQLite) QueuedBuilds(ctx context.Context) ([]QueuedBuild, error) {
+func (s *DB) QueuedBuilds(ctx context.Context) ([]QueuedBuild, error) {
+	if s.joined != nil { // whether another may wait is decided by it
+		if err := s.hold(ctx, s.joined.tx, `LOCK TABLE build_queue IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+			return nil, dbError(err)
+		}
+	}
 	rows, err := s.r.QueryContext(ctx, `SELECT build, team, owner, lease_until FROM build_queue ORDER BY queued_at, build`)
 	return collect(rows, err, func(row scanner) (q QueuedBuild, err error) {
 		var until int64
@@ -48,9 +53,9 @@ func (s *SQLite) QueuedBuilds(ctx context.Context) ([]QueuedBuild, error) {
 }
 
 // TakeBuild leases the build that waits longest.
-func (s *SQLite) TakeBuild(ctx context.Context, owner cay.NodeID, until time.Time) (b cay.Build, sealed string, err error) {
+func (s *DB) TakeBuild(ctx context.Context, owner cay.NodeID, until time.Time) (b cay.Build, sealed string, err error) {
 	err = s.tx(ctx, func(tx *sql.Tx) error {
-		row := tx.QueryRowContext(ctx, `SELECT build, sealed FROM build_queue WHERE owner = '' ORDER BY queued_at, build LIMIT 1`)
+		row := tx.QueryRowContext(ctx, `SELECT build, sealed FROM build_queue WHERE owner = '' ORDER BY queued_at, build LIMIT 1`+s.skipLocked())
 		id, err := one(row, func(row scanner) (id cay.BuildID, err error) {
 			err = row.Scan(&id, &sealed)
 			return id, err
@@ -70,17 +75,17 @@ func (s *SQLite) TakeBuild(ctx context.Context, owner cay.NodeID, until time.Tim
 }
 
 // RenewBuild moves the end of a lease.
-func (s *SQLite) RenewBuild(ctx context.Context, id cay.BuildID, owner cay.NodeID, until time.Time) error {
+func (s *DB) RenewBuild(ctx context.Context, id cay.BuildID, owner cay.NodeID, until time.Time) error {
 	return s.onLease(ctx, `UPDATE build_queue SET lease_until = $3 WHERE build = $1 AND owner = $2`, id, owner, millis(until))
 }
 
 // EndBuild takes a build out of the queue.
-func (s *SQLite) EndBuild(ctx context.Context, id cay.BuildID, owner cay.NodeID) error {
+func (s *DB) EndBuild(ctx context.Context, id cay.BuildID, owner cay.NodeID) error {
 	return s.onLease(ctx, `DELETE FROM build_queue WHERE build = $1 AND owner = $2`, id, owner)
 }
 
 // onLease changes the row of a build that an owner has.
-func (s *SQLite) onLease(ctx context.Context, text string, id cay.BuildID, args ...any) error {
+func (s *DB) onLease(ctx context.Context, text string, id cay.BuildID, args ...any) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, text, append([]any{id}, args...)...)
 		if err != nil {

@@ -73,7 +73,7 @@ var sandboxSQL = func() (out sandboxTexts) {
 }()
 
 // rowOf is the row of a sandbox, but for its metadata and network.
-func (s *SQLite) rowOf(b cay.Sandbox) (*sandboxRow, error) {
+func (s *DB) rowOf(b cay.Sandbox) (*sandboxRow, error) {
 	env, e1 := s.encode(b, b.Env, len(b.Env) > 0)
 	volumes, e2 := s.encode(b, b.Volumes, false)
 	return &sandboxRow{
@@ -84,7 +84,7 @@ func (s *SQLite) rowOf(b cay.Sandbox) (*sandboxRow, error) {
 
 // AddSandbox records a new sandbox and its first events, and counts it for its
 // template.
-func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Event) error {
+func (s *DB) AddSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Event) error {
 	row, e1 := s.rowOf(b)
 	metadata, e2 := s.encode(b, b.Metadata, false)
 	network, e3 := s.encode(b, b.Network, isSecret(b.Network))
@@ -92,7 +92,7 @@ func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Ev
 		return err
 	}
 	return s.tx(ctx, func(tx *sql.Tx) (err error) {
-		if err := errors.Join(addEvents(ctx, tx, events), addOnce(ctx, tx, b)); err != nil {
+		if err := errors.Join(s.begin(ctx, tx, b.Team, events), addOnce(ctx, tx, b)); err != nil {
 			return err
 		}
 		row.metadata = metadata
@@ -129,12 +129,12 @@ func (s *SQLite) AddSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Ev
 
 // UpdateSandbox replaces a sandbox's record, all but its metadata and network,
 // and records what happened to it.
-func (s *SQLite) UpdateSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Event) error {
+func (s *DB) UpdateSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Event) error {
 	err := s.tx(ctx, func(tx *sql.Tx) error {
-		if err := s.updateSandbox(ctx, tx, b); err != nil {
+		if err := s.begin(ctx, tx, b.Team, events); err != nil {
 			return err
 		}
-		return addEvents(ctx, tx, events)
+		return s.updateSandbox(ctx, tx, b)
 	})
 	if err == nil && b.State == cay.Paused {
 		err = s.sync()
@@ -143,12 +143,15 @@ func (s *SQLite) UpdateSandbox(ctx context.Context, b cay.Sandbox, events ...cay
 }
 
 // UpdateNetwork is UpdateSandbox, and replaces the network as well.
-func (s *SQLite) UpdateNetwork(ctx context.Context, b cay.Sandbox, events ...cay.Event) error {
+func (s *DB) UpdateNetwork(ctx context.Context, b cay.Sandbox, events ...cay.Event) error {
 	network, err := s.encode(b, b.Network, isSecret(b.Network))
 	if err != nil {
 		return err
 	}
 	return s.tx(ctx, func(tx *sql.Tx) error {
+		if err := s.begin(ctx, tx, b.Team, events); err != nil {
+			return err
+		}
 		if err := s.updateSandbox(ctx, tx, b); err != nil {
 			return err
 		}
@@ -156,14 +159,21 @@ func (s *SQLite) UpdateNetwork(ctx context.Context, b cay.Sandbox, events ...cay
 		if err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, `UPDATE sandboxes SET network = $1 WHERE id = $2`, network, b.ID); err != nil {
-			return err
-		}
-		return addEvents(ctx, tx, events)
+		_, err = tx.ExecContext(ctx, `UPDATE sandboxes SET network = $1 WHERE id = $2`, network, b.ID)
+		return err
 	})
 }
 
-func (s *SQLite) updateSandbox(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
+// begin records the events of a change of a team's sandbox. They come first: one
+// change of a team after the other is counted.
+func (s *DB) begin(ctx context.Context, tx *sql.Tx, team cay.TeamID, events []cay.Event) error {
+	if len(events) == 0 {
+		return s.holdTeam(ctx, tx, team)
+	}
+	return s.addEvents(ctx, tx, events)
+}
+
+func (s *DB) updateSandbox(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
 	row, err := s.rowOf(b)
 	if err != nil {
 		return err
@@ -196,9 +206,12 @@ func (s *SQLite) updateSandbox(ctx context.Context, tx *sql.Tx, b cay.Sandbox) e
 }
 
 // RunningOf counts what a team has running, or about to, without one sandbox.
-func (s *SQLite) RunningOf(ctx context.Context, team cay.TeamID, but cay.SandboxID) (cay.TeamLoad, error) {
-	// The conditions and the columns are those of the index.
+func (s *DB) RunningOf(ctx context.Context, team cay.TeamID, but cay.SandboxID) (cay.TeamLoad, error) {
 	var t cay.TeamLoad
+	if err := s.decide(ctx, team); err != nil {
+		return t, err
+	}
+	// The conditions and the columns are those of the index.
 	err := s.r.QueryRowContext(ctx, `
 SELECT COUNT(*), COALESCE(SUM(cpus), 0), COALESCE(SUM(memory_mb), 0), COALESCE(SUM(disk_mb), 0) FROM sandboxes
 WHERE team = $1 AND state <> 'killed' AND state <> 'paused' AND id <> $2`, team, but).
@@ -207,14 +220,14 @@ WHERE team = $1 AND state <> 'killed' AND state <> 'paused' AND id <> $2`, team,
 }
 
 // Sandbox finds a team's sandbox in any state.
-func (s *SQLite) Sandbox(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error) {
+func (s *DB) Sandbox(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error) {
 	row := s.r.QueryRowContext(ctx,
 		`SELECT `+sandboxSQL.read+` FROM sandboxes WHERE team = $1 AND id = $2`, team, id)
 	return one(row, s.scanSandbox, "sandbox", id)
 }
 
 // Sandboxes lists a team's sandboxes.
-func (s *SQLite) Sandboxes(ctx context.Context, q SandboxQuery) ([]cay.Sandbox, error) {
+func (s *DB) Sandboxes(ctx context.Context, q SandboxQuery) ([]cay.Sandbox, error) {
 	c := q.conditions()
 	order, beyond := "DESC", "<"
 	if q.Ascending {
@@ -235,7 +248,7 @@ func (s *SQLite) Sandboxes(ctx context.Context, q SandboxQuery) ([]cay.Sandbox, 
 }
 
 // CountSandboxes counts what q finds without its After and Limit.
-func (s *SQLite) CountSandboxes(ctx context.Context, q SandboxQuery) (int, error) {
+func (s *DB) CountSandboxes(ctx context.Context, q SandboxQuery) (int, error) {
 	c := q.conditions()
 	var n int
 	err := s.r.QueryRowContext(ctx,
@@ -244,7 +257,7 @@ func (s *SQLite) CountSandboxes(ctx context.Context, q SandboxQuery) (int, error
 }
 
 // LiveSandboxes lists the sandboxes of all teams that are not killed.
-func (s *SQLite) LiveSandboxes(ctx context.Context) ([]cay.Sandbox, error) {
+func (s *DB) LiveSandboxes(ctx context.Context) ([]cay.Sandbox, error) {
 	rows, err := s.r.QueryContext(ctx,
 		`SELECT `+sandboxSQL.read+` FROM sandboxes WHERE state IN ($1, $2, $3, $4, $5) ORDER BY started_at, id`,
 		cay.Creating, cay.Running, cay.Pausing, cay.Paused, cay.Resuming)
@@ -253,7 +266,7 @@ func (s *SQLite) LiveSandboxes(ctx context.Context) ([]cay.Sandbox, error) {
 
 // PruneSandboxes forgets sandboxes that were killed before a time, and the
 // policies that were theirs alone.
-func (s *SQLite) PruneSandboxes(ctx context.Context, before time.Time) (int, error) {
+func (s *DB) PruneSandboxes(ctx context.Context, before time.Time) (int, error) {
 	n, err := s.inBatches(ctx, `DELETE FROM sandboxes WHERE id IN
 (SELECT id FROM sandboxes WHERE state = $1 AND ended_at < $2 LIMIT $3)`, cay.Killed, millis(before))
 	if err != nil || n == 0 {
@@ -265,15 +278,15 @@ func (s *SQLite) PruneSandboxes(ctx context.Context, before time.Time) (int, err
 // SnapshotUsed reports whether a sandbox that lives, or a template, needs a
 // snapshot. It says killed as the index does: a template that is in demand has
 // a week of those.
-func (s *SQLite) SnapshotUsed(ctx context.Context, id cay.SnapshotID) (bool, error) {
-	var n int
+func (s *DB) SnapshotUsed(ctx context.Context, id cay.SnapshotID) (bool, error) {
+	var used bool
 	err := s.r.QueryRowContext(ctx, `
 SELECT EXISTS (SELECT 1 FROM sandboxes WHERE snapshot = $1 AND state <> 'killed')
     OR EXISTS (SELECT 1 FROM checkpoints WHERE id = $1)
     OR EXISTS (SELECT 1 FROM builds b JOIN templates t ON t.build = b.id WHERE b.snapshot = $1)
     OR EXISTS (SELECT 1 FROM builds b JOIN template_tags t ON t.build = b.id WHERE b.snapshot = $1)`,
-		id).Scan(&n)
-	return n != 0, dbError(err)
+		id).Scan(&used)
+	return used, dbError(err)
 }
 
 // conditions collects the parts of a WHERE. Placeholders are numbered in the
@@ -324,7 +337,7 @@ func ceilMillis(t time.Time) int64 {
 
 // encode makes the text of a sandbox's column. A value that may hold secrets is
 // sealed: an environment, a SOCKS password, headers.
-func (s *SQLite) encode(b cay.Sandbox, v any, secret bool) (string, error) {
+func (s *DB) encode(b cay.Sandbox, v any, secret bool) (string, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return "", cay.Wrap(cay.Internal, err, "cannot record sandbox %s", b.ID)
@@ -339,14 +352,14 @@ func placeOf(id cay.SandboxID) string { return "sandbox " + string(id) }
 
 // clear is a text as it was before it was sealed. Versions before the seal
 // wrote texts in clear, which are returned as they are.
-func (s *SQLite) clear(text, place string) ([]byte, error) {
+func (s *DB) clear(text, place string) ([]byte, error) {
 	if !seal.Sealed(text) {
 		return []byte(text), nil
 	}
 	return s.seal.Open(text, place)
 }
 
-func (s *SQLite) scanSandbox(scan scanner) (cay.Sandbox, error) {
+func (s *DB) scanSandbox(scan scanner) (cay.Sandbox, error) {
 	var row sandboxRow
 	var into []any
 	for _, c := range row.columns() {

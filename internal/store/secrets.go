@@ -11,19 +11,19 @@ import (
 const secretColumns = `id, team, name, version, metadata, sealed, created_at, updated_at`
 
 // AddSecret records a secret.
-func (s *SQLite) AddSecret(ctx context.Context, x cay.Secret) error {
+func (s *DB) AddSecret(ctx context.Context, x cay.Secret) error {
 	metadata, err := json.Marshal(x.Metadata)
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "cannot record secret %s", x.ID)
 	}
-	_, err = s.w.ExecContext(ctx,
+	_, err = s.exec(ctx,
 		`INSERT INTO secrets (`+secretColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
 		x.ID, x.Team, x.Name, x.Version, string(metadata), x.Sealed, millis(x.CreatedAt), millis(x.UpdatedAt))
 	return dbError(err)
 }
 
 // Secret finds a team's secret by its id or its name.
-func (s *SQLite) Secret(ctx context.Context, team cay.TeamID, ref string) (cay.Secret, error) {
+func (s *DB) Secret(ctx context.Context, team cay.TeamID, ref string) (cay.Secret, error) {
 	column := "name"
 	if strings.HasPrefix(ref, cay.SecretPrefix) {
 		column = "id"
@@ -34,7 +34,7 @@ func (s *SQLite) Secret(ctx context.Context, team cay.TeamID, ref string) (cay.S
 }
 
 // Secrets lists a team's secrets, oldest first.
-func (s *SQLite) Secrets(ctx context.Context, team cay.TeamID) ([]cay.Secret, error) {
+func (s *DB) Secrets(ctx context.Context, team cay.TeamID) ([]cay.Secret, error) {
 	rows, err := s.r.QueryContext(ctx,
 		`SELECT `+secretColumns+` FROM secrets WHERE team = $1 ORDER BY created_at, id`, team)
 	return collect(rows, err, scanSecret)
@@ -42,12 +42,12 @@ func (s *SQLite) Secrets(ctx context.Context, team cay.TeamID) ([]cay.Secret, er
 
 // UpdateSecret replaces a secret that still has the version before the new
 // one's.
-func (s *SQLite) UpdateSecret(ctx context.Context, x cay.Secret) error {
+func (s *DB) UpdateSecret(ctx context.Context, x cay.Secret) error {
 	metadata, err := json.Marshal(x.Metadata)
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "cannot record secret %s", x.ID)
 	}
-	res, err := s.w.ExecContext(ctx, `
+	res, err := s.exec(ctx, `
 UPDATE secrets SET version = $1, metadata = $2, sealed = $3, updated_at = $4
 WHERE team = $5 AND id = $6 AND version = $7`,
 		x.Version, string(metadata), x.Sealed, millis(x.UpdatedAt), x.Team, x.ID, x.Version-1)
@@ -61,8 +61,8 @@ WHERE team = $5 AND id = $6 AND version = $7`,
 }
 
 // RemoveSecret removes a team's secret.
-func (s *SQLite) RemoveSecret(ctx context.Context, team cay.TeamID, id cay.SecretID) error {
-	res, err := s.w.ExecContext(ctx, `DELETE FROM secrets WHERE team = $1 AND id = $2`, team, id)
+func (s *DB) RemoveSecret(ctx context.Context, team cay.TeamID, id cay.SecretID) error {
+	res, err := s.exec(ctx, `DELETE FROM secrets WHERE team = $1 AND id = $2`, team, id)
 	if err != nil {
 		return dbError(err)
 	}

@@ -3,60 +3,38 @@ package store
 import (
 	"context"
 	"database/sql"
-	"embed"
 	"errors"
-	"fmt"
-	"io/fs"
 	"net/url"
 	"path/filepath"
 	"runtime"
 	"sync/atomic"
-	"time"
 
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/cay-run/cay"
 )
 
-//go:embed migrations/*.sql
-var migrations embed.FS
-
-// SQLite is a Store in one file. Writes go through one connection, so they
-// never wait for each other inside SQLite; reads have a pool of their own and
-// never wait for a write.
-type SQLite struct {
+// sqliteFile is a database in one file. Writes go through one connection, so
+// they never wait for each other inside SQLite; reads have a pool of their own
+// and never wait for a write.
+type sqliteFile struct {
 	path           string
 	writer, reader *sql.DB
 	log            *checkpoints
-	seal           Sealer
 	room           *space
-	commits        *atomic.Int64
-	observer       Observer                    // nil tells none
-	priced         *atomic.Pointer[cay.Prices] // nil in it until they are read
-
-	w, r   querier // writer and reader, or the transaction that calls share
-	joined *joined // nil outside Tx
+	commits        atomic.Int64
 }
 
-// Sealer encrypts texts for a place in the records.
-type Sealer interface {
-	Seal(plain []byte, place string) string
-	Open(text, place string) ([]byte, error)
-}
-
-var _ Store = (*SQLite)(nil)
-
-// Open opens the database at path, makes it when it is not there and brings
-// its schema up to date. The sealer is that of the data directory: records
-// whose environment or network it sealed cannot be read without it, so there
-// is no way to open the database that leaves it out. Only the process that
+// Open opens the SQLite database at path, makes it when it is not there and
+// brings its schema up to date. The sealer is that of the data directory:
+// records whose environment or network it sealed cannot be read without it, so
+// there is no way to open the database that leaves it out. Only the process that
 // holds the data directory's lock may call Open, because a newer program would
 // bring the schema up to date under an older server that runs.
-func Open(ctx context.Context, path string, seal Sealer) (*SQLite, error) {
+func Open(ctx context.Context, path string, seal Sealer) (*DB, error) {
 	if seal == nil {
-		return nil, cay.Errorf(cay.Internal, "the database is opened without the sealing key")
+		return nil, errNoSealer()
 	}
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -69,37 +47,47 @@ func Open(ctx context.Context, path string, seal Sealer) (*SQLite, error) {
 		return nil, cay.Wrap(cay.Unavailable, err, "cannot open the database %s", path).
 			WithHint("check that the data directory is there and writable")
 	}
-	s, err := openIn(ctx, path, seal, room)
+	f, err := openFile(ctx, path, room)
 	if err != nil {
 		return nil, errors.Join(err, room.close())
 	}
-	return s, nil
+	return newDB(f, f.writer, f.reader, seal), nil
 }
 
-func openIn(ctx context.Context, path string, seal Sealer, room *space) (s *SQLite, err error) {
-	s = &SQLite{path: path, seal: seal, room: room, commits: new(atomic.Int64), priced: new(atomic.Pointer[cay.Prices])}
-	if s.writer, err = open(path, "immediate", 1, "journal_mode(WAL)", "wal_autocheckpoint(0)"); err != nil {
+func errNoSealer() error {
+	return cay.Errorf(cay.Internal, "the database is opened without the sealing key")
+}
+
+func newDB(e engine, writer, reader *sql.DB, seal Sealer) *DB {
+	return &DB{
+		engine: e, seal: seal, priced: new(atomic.Pointer[cay.Prices]),
+		writer: writer, reader: reader, r: e.querier(reader),
+	}
+}
+
+func openFile(ctx context.Context, path string, room *space) (f *sqliteFile, err error) {
+	f = &sqliteFile{path: path, room: room}
+	if f.writer, err = open(path, "immediate", 1, "journal_mode(WAL)", "wal_autocheckpoint(0)"); err != nil {
 		return nil, dbError(err)
 	}
-	err = check(ctx, s.writer)
+	err = checkFile(ctx, f.writer)
 	if err == nil {
-		err = s.migrate(ctx)
+		err = migrate(ctx, goose.DialectSQLite3, f.writer, migrationsFor(inSQLite))
 	}
 	if err != nil {
-		s.writer.Close()
+		f.writer.Close()
 		return nil, err
 	}
-	s.reader, err = open(path, "deferred", max(4, runtime.GOMAXPROCS(0)), "query_only(1)")
+	f.reader, err = open(path, "deferred", max(4, runtime.GOMAXPROCS(0)), "query_only(1)")
 	if err == nil {
-		s.log, err = openCheckpoints(path, room)
+		f.log, err = openCheckpoints(path, room)
 	}
 	if err != nil {
-		s.writer.Close()
+		f.writer.Close()
 		return nil, dbError(err)
 	}
-	s.w, s.r = s.writer, s.reader
-	s.log.start(s.writer)
-	return s, nil
+	f.log.start(f.writer)
+	return f, nil
 }
 
 // open makes a pool. With synchronous NORMAL in WAL mode a killed process
@@ -121,105 +109,22 @@ func open(path, lock string, conns int, pragmas ...string) (*sql.DB, error) {
 	return db, nil
 }
 
-func (s *SQLite) migrate(ctx context.Context) error {
-	dir, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return cay.Wrap(cay.Internal, err, "the database's schema is missing from this build")
-	}
-	// Parts add their migrations under numbers of their own: a database may have a
-	// higher one already.
-	p, err := goose.NewProvider(goose.DialectSQLite3, s.writer, dir, goose.WithAllowOutofOrder(true))
-	if err != nil {
-		return cay.Wrap(cay.Internal, err, "cannot read the database's schema")
-	}
-	if _, err := p.Up(ctx); err != nil {
-		return cay.Wrap(cay.Internal, err, "cannot bring the database up to date").
-			WithHint("it may have been made by a newer version, or be damaged")
-	}
-	return nil
+func (*sqliteFile) querier(db *sql.DB) querier { return db }
+
+func (*sqliteFile) many() bool { return false }
+
+// again has a transaction run once more on a full disk: it copies the log back,
+// so that the log begins anew in the room that it has.
+func (f *sqliteFile) again(ctx context.Context, err error, runs int) bool {
+	return runs == 1 && cay.KindOf(err) == cay.NoSpace && f.log.restart(ctx, f.writer) == nil
 }
 
-// Close lets go of the database.
-func (s *SQLite) Close() error {
-	return errors.Join(s.log.close(), s.reader.Close(), s.writer.Close(), s.room.close())
+func (f *sqliteFile) committed() {
+	if f.commits.Add(1)%checkpointEvery == 0 {
+		f.log.ask()
+	}
 }
 
-// dbError turns an error of the database into one of ours.
-func dbError(err error) error {
-	var ours *cay.Error
-	var lite *sqlite.Error
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &ours):
-		return err
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return cay.Wrap(cay.Unavailable, err, "the request ended before the database answered")
-	case errors.As(err, &lite):
-		switch lite.Code() {
-		case sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
-			return cay.Wrap(cay.Conflict, err, "a record of that name or id is there already")
-		case sqlite3.SQLITE_FULL:
-			return cay.Wrap(cay.NoSpace, err, "no space left for the database")
-		case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-			return cay.Wrap(cay.Unavailable, err, "the database is busy")
-		}
-	}
-	return cay.Wrap(cay.Internal, err, "the database failed")
-}
-
-// notFound is the error for a record that is not there.
-func notFound(what string, id any) error {
-	return cay.Errorf(cay.NotFound, "%s %q not found", what, fmt.Sprint(id))
-}
-
-// millis is how a time is stored; zero is 0.
-func millis(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMilli()
-}
-
-func fromMillis(ms int64) time.Time {
-	if ms == 0 {
-		return time.Time{}
-	}
-	return time.UnixMilli(ms).UTC()
-}
-
-func flag(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// scanner is a row or rows.
-type scanner interface{ Scan(dest ...any) error }
-
-// collect reads all rows of a query.
-func collect[T any](rows *sql.Rows, err error, scan func(scanner) (T, error)) ([]T, error) {
-	if err != nil {
-		return nil, dbError(err)
-	}
-	defer rows.Close()
-	var out []T
-	for rows.Next() {
-		v, err := scan(rows)
-		if err != nil {
-			return nil, dbError(err)
-		}
-		out = append(out, v)
-	}
-	return out, dbError(rows.Err())
-}
-
-// one reads the one row of a query, or says that it is not there.
-func one[T any](row *sql.Row, scan func(scanner) (T, error), what string, id any) (T, error) {
-	v, err := scan(row)
-	if errors.Is(err, sql.ErrNoRows) {
-		return v, notFound(what, id)
-	}
-	return v, dbError(err)
+func (f *sqliteFile) close() error {
+	return errors.Join(f.log.close(), f.reader.Close(), f.writer.Close(), f.room.close())
 }

@@ -28,7 +28,7 @@ func TestSQLite(t *testing.T) {
 	})
 }
 
-func openAt(t testing.TB, path string) *store.SQLite {
+func openAt(t testing.TB, path string) *store.DB {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)

@@ -9,22 +9,22 @@ import (
 const sshKeyColumns = `id, team, name, fingerprint, public, created_at`
 
 // AddSSHKey records a key.
-func (s *SQLite) AddSSHKey(ctx context.Context, k cay.SSHKey) error {
-	_, err := s.w.ExecContext(ctx,
+func (s *DB) AddSSHKey(ctx context.Context, k cay.SSHKey) error {
+	_, err := s.exec(ctx,
 		`INSERT INTO ssh_keys (`+sshKeyColumns+`) VALUES ($1, $2, $3, $4, $5, $6)`,
 		k.ID, k.Team, k.Name, k.Fingerprint, k.Public, millis(k.CreatedAt))
 	return dbError(err)
 }
 
 // SSHKeys lists a team's keys, oldest first.
-func (s *SQLite) SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error) {
+func (s *DB) SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error) {
 	rows, err := s.r.QueryContext(ctx,
 		`SELECT `+sshKeyColumns+` FROM ssh_keys WHERE team = $1 ORDER BY created_at, id`, team)
 	return collect(rows, err, scanSSHKey)
 }
 
 // SSHKeyOpens reports whether a team has a key.
-func (s *SQLite) SSHKeyOpens(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error) {
+func (s *DB) SSHKeyOpens(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error) {
 	var n int
 	err := s.r.QueryRowContext(ctx,
 		`SELECT COUNT(*) FROM ssh_keys WHERE team = $1 AND fingerprint = $2`, team, fingerprint).Scan(&n)
@@ -32,8 +32,8 @@ func (s *SQLite) SSHKeyOpens(ctx context.Context, team cay.TeamID, fingerprint s
 }
 
 // RemoveSSHKey removes a team's key.
-func (s *SQLite) RemoveSSHKey(ctx context.Context, team cay.TeamID, id cay.SSHKeyID) error {
-	res, err := s.w.ExecContext(ctx, `DELETE FROM ssh_keys WHERE team = $1 AND id = $2`, team, id)
+func (s *DB) RemoveSSHKey(ctx context.Context, team cay.TeamID, id cay.SSHKeyID) error {
+	res, err := s.exec(ctx, `DELETE FROM ssh_keys WHERE team = $1 AND id = $2`, team, id)
 	if err != nil {
 		return dbError(err)
 	}

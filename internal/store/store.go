@@ -1,6 +1,6 @@
-// Package store keeps Cay's records: teams, keys, templates and sandboxes.
-// SQLite is the first implementation of Store; the conformance suite in
-// store/storetest is what every implementation passes.
+// Package store keeps Cay's records: teams, keys, templates and sandboxes, in
+// SQLite or PostgreSQL. The conformance suite in store/storetest is what every
+// implementation passes.
 package store
 
 import (
@@ -43,8 +43,9 @@ type Store interface {
 	Audits
 
 	// Tx runs f, whose calls of tx are one transaction: all of them count, or
-	// none when f fails. f must call nothing of another Store: one write waits
-	// for the other.
+	// none when f fails. What f reads of a team stays so until its end. f must
+	// call nothing of another Store: one write waits for the other. It may run
+	// more than once, and returns the error of a call that failed.
 	Tx(ctx context.Context, f func(tx Store) error) error
 	// Close lets go of the database. No call may follow.
 	Close() error

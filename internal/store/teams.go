@@ -27,58 +27,58 @@ var (
 )
 
 // AddTeam records a team.
-func (s *SQLite) AddTeam(ctx context.Context, t cay.Team) error {
-	_, err := s.w.ExecContext(ctx,
+func (s *DB) AddTeam(ctx context.Context, t cay.Team) error {
+	_, err := s.exec(ctx,
 		`INSERT INTO teams (`+teamColumns+`) VALUES ($1, $2, $3, $4, $5)`,
 		t.ID, t.Name, millis(t.CreatedAt), millis(t.DisabledAt), millis(t.RemovedAt))
 	return dbError(err)
 }
 
 // Teams lists all teams that are not removed, oldest first.
-func (s *SQLite) Teams(ctx context.Context) ([]cay.Team, error) {
+func (s *DB) Teams(ctx context.Context) ([]cay.Team, error) {
 	rows, err := s.r.QueryContext(ctx,
 		`SELECT `+teamColumns+` FROM teams WHERE removed_at = 0 ORDER BY created_at, id`)
 	return collect(rows, err, scanTeam)
 }
 
 // Team finds a team.
-func (s *SQLite) Team(ctx context.Context, id cay.TeamID) (cay.Team, error) {
+func (s *DB) Team(ctx context.Context, id cay.TeamID) (cay.Team, error) {
 	row := s.r.QueryRowContext(ctx,
 		`SELECT `+teamColumns+` FROM teams WHERE id = $1 AND removed_at = 0`, id)
 	return one(row, scanTeam, "team", id)
 }
 
 // TeamByName finds a team by its exact name.
-func (s *SQLite) TeamByName(ctx context.Context, name string) (cay.Team, error) {
+func (s *DB) TeamByName(ctx context.Context, name string) (cay.Team, error) {
 	row := s.r.QueryRowContext(ctx,
 		`SELECT `+teamColumns+` FROM teams WHERE name = $1 AND removed_at = 0`, name)
 	return one(row, scanTeam, "team", name)
 }
 
 // UpdateTeam replaces a team's name and the time at which it was disabled.
-func (s *SQLite) UpdateTeam(ctx context.Context, t cay.Team) error {
-	res, err := s.w.ExecContext(ctx, `UPDATE teams SET name = $1, disabled_at = $2 WHERE id = $3 AND removed_at = 0`,
+func (s *DB) UpdateTeam(ctx context.Context, t cay.Team) error {
+	res, err := s.exec(ctx, `UPDATE teams SET name = $1, disabled_at = $2 WHERE id = $3 AND removed_at = 0`,
 		t.Name, millis(t.DisabledAt), t.ID)
 	return changed("team", t.ID, res, err)
 }
 
 // RemoveTeam marks a team as removed. Its name goes on as one that no team can
 // have.
-func (s *SQLite) RemoveTeam(ctx context.Context, id cay.TeamID, at time.Time) error {
-	res, err := s.w.ExecContext(ctx, `UPDATE teams SET name = name || '~' || id, removed_at = $1 WHERE id = $2 AND removed_at = 0`,
+func (s *DB) RemoveTeam(ctx context.Context, id cay.TeamID, at time.Time) error {
+	res, err := s.exec(ctx, `UPDATE teams SET name = name || '~' || id, removed_at = $1 WHERE id = $2 AND removed_at = 0`,
 		millis(at), id)
 	return changed("team", id, res, err)
 }
 
 // RemovedTeams lists the removed teams that are not cleared yet.
-func (s *SQLite) RemovedTeams(ctx context.Context) ([]cay.Team, error) {
+func (s *DB) RemovedTeams(ctx context.Context) ([]cay.Team, error) {
 	rows, err := s.r.QueryContext(ctx,
 		`SELECT `+teamColumns+` FROM teams WHERE removed_at <> 0 AND cleared_at = 0 ORDER BY removed_at, id`)
 	return collect(rows, err, scanTeam)
 }
 
 // ClearTeam forgets what a removed team had.
-func (s *SQLite) ClearTeam(ctx context.Context, id cay.TeamID, done time.Time) error {
+func (s *DB) ClearTeam(ctx context.Context, id cay.TeamID, done time.Time) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		for _, table := range clearedTables {
 			if _, err := tx.ExecContext(ctx, `DELETE FROM `+table+` WHERE team = $1`, id); err != nil {
@@ -91,7 +91,7 @@ func (s *SQLite) ClearTeam(ctx context.Context, id cay.TeamID, done time.Time) e
 }
 
 // CountTeam counts what a team has.
-func (s *SQLite) CountTeam(ctx context.Context, id cay.TeamID) (n TeamCount, err error) {
+func (s *DB) CountTeam(ctx context.Context, id cay.TeamID) (n TeamCount, err error) {
 	row := s.r.QueryRowContext(ctx, `SELECT
 		(SELECT COUNT(*) FROM sandboxes WHERE team = $1 AND state <> 'killed' AND state <> 'paused'),
 		(SELECT COUNT(*) FROM sandboxes WHERE team = $1 AND state = 'paused'),

@@ -21,11 +21,12 @@ SELECT t.id, t.team, t.public, t.created_at, t.updated_at, t.last_spawned_at, t.
        COALESCE(b.cpus, 0), COALESCE(b.memory_mb, 0), COALESCE(b.disk_mb, 0),
        COALESCE(b.envd_version, ''), COALESCE(b.recipe_digest, ''), t.source,
        COALESCE(b.setup, ''),
-       (SELECT json_group_array(m.name ORDER BY m.position) FROM template_names m WHERE m.template = t.id)
+       (SELECT string_agg(m.name, '
+' ORDER BY m.position) FROM template_names m WHERE m.template = t.id)
 FROM templates t LEFT JOIN builds b ON b.id = t.build `
 
 // AddTemplate records a template with its names.
-func (s *SQLite) AddTemplate(ctx context.Context, t cay.Template) error {
+func (s *DB) AddTemplate(ctx context.Context, t cay.Template) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `
 INSERT INTO templates (id, team, public, created_at, updated_at, last_spawned_at, spawn_count, build, source)
@@ -47,14 +48,14 @@ VALUES ($1, $2, $3, $4, $5, 0, 0, '', $6)`,
 }
 
 // Template finds a template that is the team's own or public.
-func (s *SQLite) Template(ctx context.Context, team cay.TeamID, id cay.TemplateID) (cay.Template, error) {
+func (s *DB) Template(ctx context.Context, team cay.TeamID, id cay.TemplateID) (cay.Template, error) {
 	row := s.r.QueryRowContext(ctx,
 		templateQuery+`WHERE t.id = $1 AND (t.team = $2 OR t.public = 1)`, id, team)
 	return one(row, scanTemplate, "template", id)
 }
 
 // TemplateByName finds the team's template of that name, else a public one.
-func (s *SQLite) TemplateByName(ctx context.Context, team cay.TeamID, name string) (cay.Template, error) {
+func (s *DB) TemplateByName(ctx context.Context, team cay.TeamID, name string) (cay.Template, error) {
 	row := s.r.QueryRowContext(ctx, templateQuery+`
 WHERE t.id IN (SELECT m.template FROM template_names m WHERE m.name = $1) AND (t.team = $2 OR t.public = 1)
 ORDER BY t.team = $2 DESC, t.created_at, t.id LIMIT 1`, name, team)
@@ -62,7 +63,7 @@ ORDER BY t.team = $2 DESC, t.created_at, t.id LIMIT 1`, name, team)
 }
 
 // FindTemplate is Template, else TemplateByName.
-func (s *SQLite) FindTemplate(ctx context.Context, team cay.TeamID, ref string) (cay.Template, error) {
+func (s *DB) FindTemplate(ctx context.Context, team cay.TeamID, ref string) (cay.Template, error) {
 	row := s.r.QueryRowContext(ctx, templateQuery+`
 WHERE (t.id = $1 OR t.id IN (SELECT m.template FROM template_names m WHERE m.name = $1)) AND (t.team = $2 OR t.public = 1)
 ORDER BY t.id = $1 DESC, t.team = $2 DESC, t.created_at, t.id LIMIT 1`, ref, team)
@@ -70,14 +71,17 @@ ORDER BY t.id = $1 DESC, t.team = $2 DESC, t.created_at, t.id LIMIT 1`, ref, tea
 }
 
 // Templates lists what is the team's own or public, newest first.
-func (s *SQLite) Templates(ctx context.Context, team cay.TeamID) ([]cay.Template, error) {
+func (s *DB) Templates(ctx context.Context, team cay.TeamID) ([]cay.Template, error) {
 	rows, err := s.r.QueryContext(ctx, templateQuery+`
 WHERE t.team = $1 OR t.public = 1 ORDER BY t.created_at DESC, t.id`, team)
 	return collect(rows, err, scanTemplate)
 }
 
 // CountTemplates counts a team's own, without snapshots and some names.
-func (s *SQLite) CountTemplates(ctx context.Context, team cay.TeamID, but ...string) (int, error) {
+func (s *DB) CountTemplates(ctx context.Context, team cay.TeamID, but ...string) (int, error) {
+	if err := s.decide(ctx, team); err != nil {
+		return 0, err
+	}
 	c := &conditions{}
 	text := `SELECT COUNT(*) FROM templates t WHERE t.source = '' AND t.team = ` + c.arg(team)
 	if len(but) > 0 {
@@ -95,15 +99,16 @@ func (s *SQLite) CountTemplates(ctx context.Context, team cay.TeamID, but ...str
 func scanTemplate(row scanner) (cay.Template, error) {
 	var t cay.Template
 	var public, created, updated, spawned int64
-	var setup, names string
+	var setup string
+	var names sql.NullString
 	err := row.Scan(&t.ID, &t.Team, &public, &created, &updated, &spawned, &t.SpawnCount,
 		&t.BuildCount, &t.Build, &t.Snapshot, &t.BuildState,
 		&t.Limits.CPUs, &t.Limits.MemoryMB, &t.Limits.DiskMB, &t.EnvdVersion, &t.RecipeDigest, &t.Source, &setup, &names)
 	if err == nil {
-		err = errors.Join(parseJSON(setup, &t.Setup), parseJSON(names, &t.Names))
+		err = parseJSON(setup, &t.Setup)
 	}
-	if len(t.Names) == 0 {
-		t.Names = nil
+	if names.Valid {
+		t.Names = strings.Split(names.String, "\n")
 	}
 	t.Public = public != 0
 	t.CreatedAt, t.UpdatedAt, t.LastSpawned = fromMillis(created), fromMillis(updated), fromMillis(spawned)
@@ -114,7 +119,7 @@ const buildColumns = `id, template, team, state, snapshot, recipe_digest,
 cpus, memory_mb, disk_mb, envd_version, created_at, updated_at, finished_at, tags, setup, reason`
 
 // PutBuild records a build or replaces it.
-func (s *SQLite) PutBuild(ctx context.Context, b cay.Build) error {
+func (s *DB) PutBuild(ctx context.Context, b cay.Build) error {
 	tags, err1 := toJSON(b.Tags)
 	setup, err2 := toJSON(b.Setup)
 	reason, err3 := toJSON(b.Reason)
@@ -149,7 +154,7 @@ ON CONFLICT (id) DO UPDATE SET state = excluded.state, snapshot = excluded.snaps
 }
 
 // RemoveTemplate removes a team's own template with its names and builds.
-func (s *SQLite) RemoveTemplate(ctx context.Context, team cay.TeamID, id cay.TemplateID) error {
+func (s *DB) RemoveTemplate(ctx context.Context, team cay.TeamID, id cay.TemplateID) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		for _, table := range []string{"template_names", "template_tags", "template_tag_assignments", "builds"} {
 			_, err := tx.ExecContext(ctx, `DELETE FROM `+table+
@@ -170,7 +175,7 @@ func (s *SQLite) RemoveTemplate(ctx context.Context, team cay.TeamID, id cay.Tem
 }
 
 // Builds lists the builds of a template that the team may see, newest first.
-func (s *SQLite) Builds(ctx context.Context, team cay.TeamID, id cay.TemplateID) ([]cay.Build, error) {
+func (s *DB) Builds(ctx context.Context, team cay.TeamID, id cay.TemplateID) ([]cay.Build, error) {
 	rows, err := s.r.QueryContext(ctx, `
 SELECT `+buildColumns+` FROM builds
 WHERE template IN (SELECT t.id FROM templates t WHERE t.id = $1 AND (t.team = $2 OR t.public = 1))

@@ -13,12 +13,15 @@ import (
 const checkpointColumns = `id, team, tree, sandbox, parent, kind, label, auto, size, created_at, source`
 
 // AddCheckpoint records a checkpoint at the end of its sandbox's branch.
-func (s *SQLite) AddCheckpoint(ctx context.Context, c cay.Checkpoint, events ...cay.Event) (cay.Checkpoint, error) {
+func (s *DB) AddCheckpoint(ctx context.Context, c cay.Checkpoint, events ...cay.Event) (cay.Checkpoint, error) {
 	source, err := json.Marshal(c.Source)
 	if err != nil {
 		return c, cay.Wrap(cay.Internal, err, "cannot record checkpoint %s", c.ID)
 	}
 	err = s.tx(ctx, func(tx *sql.Tx) error {
+		if err := s.begin(ctx, tx, c.Team, events); err != nil {
+			return err
+		}
 		b, err := branch(ctx, tx, c.Team, c.Sandbox)
 		if err != nil {
 			return err
@@ -31,10 +34,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 			return err
 		}
 		b.Checkpoint, b.Rewound = c.ID, false
-		if err := putBranch(ctx, tx, b); err != nil {
-			return err
-		}
-		return addEvents(ctx, tx, events)
+		return putBranch(ctx, tx, b)
 	})
 	if err != nil {
 		return c, err
@@ -47,14 +47,14 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 func checkpointPlace(id cay.SnapshotID) string { return "checkpoint " + string(id) }
 
 // Checkpoint finds a team's checkpoint.
-func (s *SQLite) Checkpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID) (cay.Checkpoint, error) {
+func (s *DB) Checkpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID) (cay.Checkpoint, error) {
 	row := s.r.QueryRowContext(ctx,
 		`SELECT `+checkpointColumns+` FROM checkpoints WHERE team = $1 AND id = $2`, team, id)
 	return one(row, s.scanCheckpoint, "checkpoint", id)
 }
 
 // Checkpoints lists checkpoints, oldest first.
-func (s *SQLite) Checkpoints(ctx context.Context, q CheckpointQuery) ([]cay.Checkpoint, error) {
+func (s *DB) Checkpoints(ctx context.Context, q CheckpointQuery) ([]cay.Checkpoint, error) {
 	c := &conditions{where: []string{"1 = 1"}}
 	if q.Team != "" {
 		c.where = append(c.where, "team = "+c.arg(q.Team))
@@ -71,15 +71,15 @@ func (s *SQLite) Checkpoints(ctx context.Context, q CheckpointQuery) ([]cay.Chec
 }
 
 // CountCheckpoints counts those of a tree.
-func (s *SQLite) CountCheckpoints(ctx context.Context, tree cay.SandboxID) (int, error) {
+func (s *DB) CountCheckpoints(ctx context.Context, tree cay.SandboxID) (int, error) {
 	var n int
 	err := s.r.QueryRowContext(ctx, `SELECT COUNT(*) FROM checkpoints WHERE tree = $1`, tree).Scan(&n)
 	return n, dbError(err)
 }
 
 // LabelCheckpoint changes the label of a team's checkpoint.
-func (s *SQLite) LabelCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID, label string) error {
-	res, err := s.w.ExecContext(ctx, `UPDATE checkpoints SET label = $1 WHERE team = $2 AND id = $3`, label, team, id)
+func (s *DB) LabelCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID, label string) error {
+	res, err := s.exec(ctx, `UPDATE checkpoints SET label = $1 WHERE team = $2 AND id = $3`, label, team, id)
 	if err != nil {
 		return dbError(err)
 	}
@@ -90,8 +90,11 @@ func (s *SQLite) LabelCheckpoint(ctx context.Context, team cay.TeamID, id cay.Sn
 }
 
 // RemoveCheckpoint forgets a checkpoint. Its children come from its parent then.
-func (s *SQLite) RemoveCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID) error {
+func (s *DB) RemoveCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
+		if err := s.holdTeam(ctx, tx, team); err != nil {
+			return err
+		}
 		var parent cay.SnapshotID
 		err := tx.QueryRowContext(ctx, `SELECT parent FROM checkpoints WHERE team = $1 AND id = $2`, team, id).Scan(&parent)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -114,19 +117,22 @@ func (s *SQLite) RemoveCheckpoint(ctx context.Context, team cay.TeamID, id cay.S
 }
 
 // GiveCheckpoints makes all checkpoints of one sandbox another's.
-func (s *SQLite) GiveCheckpoints(ctx context.Context, team cay.TeamID, from, to cay.SandboxID) error {
-	_, err := s.w.ExecContext(ctx, `UPDATE checkpoints SET sandbox = $1 WHERE team = $2 AND sandbox = $3`, to, team, from)
+func (s *DB) GiveCheckpoints(ctx context.Context, team cay.TeamID, from, to cay.SandboxID) error {
+	_, err := s.exec(ctx, `UPDATE checkpoints SET sandbox = $1 WHERE team = $2 AND sandbox = $3`, to, team, from)
 	return dbError(err)
 }
 
 // Branch finds where a team's sandbox is in its tree.
-func (s *SQLite) Branch(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Branch, error) {
+func (s *DB) Branch(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Branch, error) {
+	if err := s.decide(ctx, team); err != nil {
+		return cay.Branch{}, err
+	}
 	b, err := branch(ctx, s.r, team, id)
 	return b, dbError(err)
 }
 
 // Branches lists the branches of sandboxes that are not killed.
-func (s *SQLite) Branches(ctx context.Context, tree cay.SandboxID) ([]cay.Branch, error) {
+func (s *DB) Branches(ctx context.Context, tree cay.SandboxID) ([]cay.Branch, error) {
 	rows, err := s.r.QueryContext(ctx, `
 SELECT b.sandbox, b.team, b.tree, b.checkpoint, b.auto, b.rewound FROM branches b JOIN sandboxes s ON s.id = b.sandbox
 WHERE s.state <> $1 AND (b.tree = $2 OR $2 = '') ORDER BY s.started_at, s.id`, cay.Killed, tree)
@@ -134,7 +140,7 @@ WHERE s.state <> $1 AND (b.tree = $2 OR $2 = '') ORDER BY s.started_at, s.id`, c
 }
 
 // PutBranch records where a sandbox is, or replaces that.
-func (s *SQLite) PutBranch(ctx context.Context, b cay.Branch) error {
+func (s *DB) PutBranch(ctx context.Context, b cay.Branch) error {
 	return s.tx(ctx, func(tx *sql.Tx) error { return putBranch(ctx, tx, b) })
 }
 
@@ -175,7 +181,7 @@ func scanBranch(row scanner) (cay.Branch, error) {
 	return b, nil
 }
 
-func (s *SQLite) scanCheckpoint(row scanner) (cay.Checkpoint, error) {
+func (s *DB) scanCheckpoint(row scanner) (cay.Checkpoint, error) {
 	var c cay.Checkpoint
 	var auto, created int64
 	var source string

@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"time"
-
-	"github.com/cay-run/cay"
 )
 
 // querier is a database or a transaction in it.
@@ -21,16 +19,18 @@ type joined struct {
 	secure bool // a call wants the transaction to survive a power cut
 }
 
-// Tx runs f with a store whose calls are one transaction. On a full disk f may
-// run twice; only the last run counts.
-func (s *SQLite) Tx(ctx context.Context, f func(Store) error) error {
+// Tx runs f with a store whose calls are one transaction. f may run more than
+// once, on a full disk or when other servers are in its way; only the last run
+// counts. f returns the error of a call that failed: the transaction is over
+// with it.
+func (s *DB) Tx(ctx context.Context, f func(Store) error) error {
 	if s.joined != nil {
 		return f(s)
 	}
 	inner := *s
 	err := s.tx(ctx, func(tx *sql.Tx) error {
 		inner.joined = &joined{tx: tx}
-		inner.w, inner.r = tx, tx
+		inner.r = tx
 		return f(&inner)
 	})
 	if err == nil && inner.joined.secure {
@@ -39,21 +39,21 @@ func (s *SQLite) Tx(ctx context.Context, f func(Store) error) error {
 	return err
 }
 
-// tx runs f in one write transaction: the shared one, if there is one. On a
-// full disk it copies the log back, so that the log begins anew in the room
-// that it has, and runs f once more.
-func (s *SQLite) tx(ctx context.Context, f func(*sql.Tx) error) error {
+// tx runs f in one write transaction: the shared one, if there is one, else one
+// that is tried again as often as it may help.
+func (s *DB) tx(ctx context.Context, f func(*sql.Tx) error) error {
 	if s.joined != nil {
 		return dbError(f(s.joined.tx))
 	}
-	err := s.try(ctx, f)
-	if cay.KindOf(err) != cay.NoSpace || s.log.restart(ctx, s.writer) != nil {
-		return err
+	for runs := 1; ; runs++ {
+		err := s.try(ctx, f)
+		if err == nil || !s.engine.again(ctx, err, runs) {
+			return dbError(err)
+		}
 	}
-	return s.try(ctx, f)
 }
 
-func (s *SQLite) try(ctx context.Context, f func(*sql.Tx) error) error {
+func (s *DB) try(ctx context.Context, f func(*sql.Tx) error) error {
 	asked := time.Now()
 	tx, err := s.writer.BeginTx(ctx, nil)
 	if err != nil {
@@ -68,10 +68,18 @@ func (s *SQLite) try(ctx context.Context, f func(*sql.Tx) error) error {
 		return dbError(err)
 	}
 	err = tx.Commit()
-	if s.commits.Add(1)%checkpointEvery == 0 {
-		s.log.ask()
-	}
+	s.engine.committed()
 	return dbError(err)
+}
+
+// sync makes what is committed survive a power cut as well, which is a write to
+// the disk that not every commit of SQLite waits for.
+func (s *DB) sync() error {
+	if s.joined != nil { // it is not committed yet
+		s.joined.secure = true
+		return nil
+	}
+	return s.engine.secure()
 }
 
 // pruneBatch is how many rows one transaction forgets: all others wait for it.
@@ -79,7 +87,7 @@ const pruneBatch = 500
 
 // inBatches repeats a deletion that is bounded by pruneBatch until nothing is
 // left to delete. Other writes get their turn between two batches.
-func (s *SQLite) inBatches(ctx context.Context, text string, args ...any) (int, error) {
+func (s *DB) inBatches(ctx context.Context, text string, args ...any) (int, error) {
 	sum := 0
 	for {
 		var n int64

@@ -39,23 +39,23 @@ type openUsage struct {
 func metered(s cay.State) bool { return s == cay.Running || s == cay.Pausing }
 
 // meterNew counts a new sandbox from now on, if it runs.
-func (s *SQLite) meterNew(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
+func (s *DB) meterNew(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
 	if !metered(b.State) {
 		return nil
 	}
-	return openUse(ctx, tx, b, 1)
+	return s.openUse(ctx, tx, b, 1)
 }
 
 // meter follows a change of a sandbox's record: what ran until now is counted,
 // and what runs from now on is open.
-func (s *SQLite) meter(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
+func (s *DB) meter(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
 	if metered(b.State) {
 		var n int
 		err := tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM usage_open WHERE sandbox = $1`, b.ID).Scan(&n)
 		if err != nil || n > 0 {
 			return err
 		}
-		return openUse(ctx, tx, b, 0)
+		return s.openUse(ctx, tx, b, 0)
 	}
 	open, err := scanOpen(tx.QueryRowContext(ctx, `DELETE FROM usage_open WHERE sandbox = $1 RETURNING `+openColumns, b.ID))
 	if errors.Is(err, sql.ErrNoRows) {
@@ -77,8 +77,8 @@ func (s *SQLite) meter(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
 	return countRunning(ctx, tx, b.Team, now, -1)
 }
 
-func openUse(ctx context.Context, tx *sql.Tx, b cay.Sandbox, creates int64) error {
-	account, err := accountOf(ctx, tx, accountFor(b))
+func (s *DB) openUse(ctx context.Context, tx *sql.Tx, b cay.Sandbox, creates int64) error {
+	account, err := s.accountOf(ctx, tx, accountFor(b))
 	if err != nil {
 		return err
 	}
@@ -136,6 +136,10 @@ type tallyKey struct {
 	account, at int64 // the beginning of an hour
 }
 
+func compareKeys(a, b tallyKey) int {
+	return cmp.Or(cmp.Compare(a.team, b.team), cmp.Compare(a.account, b.account), cmp.Compare(a.at, b.at))
+}
+
 func (t tally) add(team cay.TeamID, account, at int64, a cay.Amounts) {
 	if a == (cay.Amounts{}) {
 		return
@@ -148,7 +152,7 @@ func (t tally) add(team cay.TeamID, account, at int64, a cay.Amounts) {
 
 // addRows adds amounts to the rows of their hours, days and months, with what
 // they cost.
-func (s *SQLite) addRows(ctx context.Context, tx *sql.Tx, t tally) error {
+func (s *DB) addRows(ctx context.Context, tx *sql.Tx, t tally) error {
 	prices, err := s.pricesNow(ctx, tx)
 	if err != nil {
 		return err
@@ -157,7 +161,8 @@ func (s *SQLite) addRows(ctx context.Context, tx *sql.Tx, t tally) error {
 	text := `INSERT INTO usage_rows (span, team, at, account, ` + usageColumns + `) VALUES ` +
 		fmt.Sprintf(`('h'`+values+`, ('d'`+values+`, ('m'`+values, 12, 13, 14) +
 		` ON CONFLICT (span, team, at, account) DO UPDATE SET ` + additions
-	for k, a := range t {
+	for _, k := range slices.SortedFunc(maps.Keys(t), compareKeys) { // servers that change the same rows wait in one order
+		a := t[k]
 		a.Money = prices.CostOf(a)
 		_, err := tx.ExecContext(ctx, text, k.team, k.account, a.VCPU, a.Memory, a.CPU, a.Storage, a.Sent, a.Creates, a.Build, a.Money, a.Volume,
 			k.at, floor(k.at, day), monthOf(k.at))
@@ -206,7 +211,7 @@ func accountFor(b cay.Sandbox) cay.Account {
 
 // accountOf finds or makes an account. Of its labels those count that its team
 // has metered.
-func accountOf(ctx context.Context, tx *sql.Tx, a cay.Account) (id int64, err error) {
+func (s *DB) accountOf(ctx context.Context, tx *sql.Tx, a cay.Account) (id int64, err error) {
 	labels := map[string]string{}
 	if len(a.Labels) > 0 {
 		keys, err := labelsOf(ctx, tx, a.Team)
@@ -219,8 +224,17 @@ func accountOf(ctx context.Context, tx *sql.Tx, a cay.Account) (id int64, err er
 			}
 		}
 	}
-	if id, err = findAccount(ctx, tx, a, labels); !errors.Is(err, sql.ErrNoRows) {
+	if id, err = s.findAccount(ctx, tx, a, labels); !errors.Is(err, sql.ErrNoRows) {
 		return id, err
+	}
+	// Another server may make one at the same time, and the same one.
+	if err := s.hold(ctx, tx, `LOCK TABLE usage_accounts IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+		return 0, err
+	}
+	if s.engine.many() {
+		if id, err = s.findAccount(ctx, tx, a, labels); !errors.Is(err, sql.ErrNoRows) {
+			return id, err
+		}
 	}
 	var n, last int64
 	err = tx.QueryRowContext(ctx, `SELECT (SELECT COUNT(*) FROM usage_accounts WHERE team = $1), COALESCE(MAX(id), 0) FROM usage_accounts`, a.Team).Scan(&n, &last)
@@ -231,7 +245,7 @@ func accountOf(ctx context.Context, tx *sql.Tx, a cay.Account) (id int64, err er
 		if labels, err = fewerLabels(ctx, tx, a.Team, labels); err != nil {
 			return 0, err
 		}
-		if id, err = findAccount(ctx, tx, a, labels); !errors.Is(err, sql.ErrNoRows) {
+		if id, err = s.findAccount(ctx, tx, a, labels); !errors.Is(err, sql.ErrNoRows) {
 			return id, err
 		}
 	}
@@ -244,12 +258,16 @@ func accountOf(ctx context.Context, tx *sql.Tx, a cay.Account) (id int64, err er
 	return last + 1, err
 }
 
-func findAccount(ctx context.Context, tx *sql.Tx, a cay.Account, labels map[string]string) (id int64, err error) {
+func (s *DB) findAccount(ctx context.Context, tx *sql.Tx, a cay.Account, labels map[string]string) (id int64, err error) {
 	text, err := json.Marshal(labels)
 	if err != nil {
 		return 0, err
 	}
-	err = tx.QueryRowContext(ctx, `SELECT id FROM usage_accounts WHERE team = $1 AND api_key = $2 AND template = $3 AND labels = $4`,
+	query := `SELECT id FROM usage_accounts WHERE team = $1 AND api_key = $2 AND template = $3 AND labels = $4`
+	if s.engine.many() {
+		query += ` FOR KEY SHARE` // no server forgets it before this transaction is over
+	}
+	err = tx.QueryRowContext(ctx, query,
 		a.Team, a.Key, a.Template, string(text)).Scan(&id)
 	return id, err
 }
@@ -279,12 +297,12 @@ func fewerLabels(ctx context.Context, tx *sql.Tx, team cay.TeamID, labels map[st
 
 // CountUsage counts what sandboxes that run have used until now, and what their
 // readings say. One that the records do not have running is left out.
-func (s *SQLite) CountUsage(ctx context.Context, running []cay.Sandbox) error {
+func (s *DB) CountUsage(ctx context.Context, running []cay.Sandbox) error {
 	for batch := range slices.Chunk(running, pruneBatch) {
 		err := s.tx(ctx, func(tx *sql.Tx) error {
 			sum, accounts, now := tally{}, map[string]int64{}, time.Now()
 			for _, b := range batch {
-				if err := countOpen(ctx, tx, sum, accounts, b, now); err != nil {
+				if err := s.countOpen(ctx, tx, sum, accounts, b, now); err != nil {
 					return err
 				}
 			}
@@ -299,8 +317,8 @@ func (s *SQLite) CountUsage(ctx context.Context, running []cay.Sandbox) error {
 
 // countOpen counts a sandbox that runs on, from now on to the account that it
 // has by now: its team may have begun to meter another key of its metadata.
-func countOpen(ctx context.Context, tx *sql.Tx, sum tally, accounts map[string]int64, b cay.Sandbox, now time.Time) error {
-	open, err := scanOpen(tx.QueryRowContext(ctx, `SELECT `+openColumns+` FROM usage_open WHERE sandbox = $1`, b.ID))
+func (s *DB) countOpen(ctx context.Context, tx *sql.Tx, sum tally, accounts map[string]int64, b cay.Sandbox, now time.Time) error {
+	open, err := scanOpen(tx.QueryRowContext(ctx, `SELECT `+openColumns+` FROM usage_open WHERE sandbox = $1`+s.forUpdate(), b.ID))
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
@@ -314,7 +332,7 @@ func countOpen(ctx context.Context, tx *sql.Tx, sum tally, accounts map[string]i
 	}
 	id, known := accounts[string(text)]
 	if !known {
-		if id, err = accountOf(ctx, tx, accountFor(b)); err != nil {
+		if id, err = s.accountOf(ctx, tx, accountFor(b)); err != nil {
 			return err
 		}
 		accounts[string(text)] = id
@@ -325,7 +343,7 @@ func countOpen(ctx context.Context, tx *sql.Tx, sum tally, accounts map[string]i
 }
 
 // SkipUsage leaves out the time since a sandbox was last counted.
-func (s *SQLite) SkipUsage(ctx context.Context, id cay.SandboxID) error {
+func (s *DB) SkipUsage(ctx context.Context, id cay.SandboxID) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `UPDATE usage_open SET since = $2 WHERE sandbox = $1 AND since < $2`, id, millis(time.Now()))
 		return err
@@ -334,7 +352,7 @@ func (s *SQLite) SkipUsage(ctx context.Context, id cay.SandboxID) error {
 
 // ShiftUsage moves the moments since which sandboxes are not counted: the clock
 // was set by that much.
-func (s *SQLite) ShiftUsage(ctx context.Context, ids []cay.SandboxID, by time.Duration) error {
+func (s *DB) ShiftUsage(ctx context.Context, ids []cay.SandboxID, by time.Duration) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		for _, id := range ids {
 			if _, err := tx.ExecContext(ctx, `UPDATE usage_open SET since = since + $2 WHERE sandbox = $1 AND since > 0`, id, by.Milliseconds()); err != nil {
@@ -346,9 +364,9 @@ func (s *SQLite) ShiftUsage(ctx context.Context, ids []cay.SandboxID, by time.Du
 }
 
 // AddUsage counts an amount at a moment.
-func (s *SQLite) AddUsage(ctx context.Context, a cay.Account, at time.Time, amounts cay.Amounts) error {
+func (s *DB) AddUsage(ctx context.Context, a cay.Account, at time.Time, amounts cay.Amounts) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
-		id, err := accountOf(ctx, tx, a)
+		id, err := s.accountOf(ctx, tx, a)
 		if err != nil {
 			return err
 		}
@@ -360,17 +378,17 @@ func (s *SQLite) AddUsage(ctx context.Context, a cay.Account, at time.Time, amou
 
 // CountKept counts what a node has kept since it last said what it keeps, and
 // notes what it keeps now.
-func (s *SQLite) CountKept(ctx context.Context, node cay.NodeID, kept []Kept) error {
+func (s *DB) CountKept(ctx context.Context, node cay.NodeID, kept []Kept) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		sum, now := tally{}, millis(time.Now())
-		if err := countKept(ctx, tx, sum, node, now); err != nil {
+		if err := s.countKept(ctx, tx, sum, node, now); err != nil {
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, `DELETE FROM usage_kept WHERE node = $1`, node); err != nil {
 			return err
 		}
 		for _, k := range kept {
-			id, err := accountOf(ctx, tx, k.Account)
+			id, err := s.accountOf(ctx, tx, k.Account)
 			if err != nil {
 				return err
 			}
@@ -385,8 +403,8 @@ ON CONFLICT (node, account) DO UPDATE SET bytes = usage_kept.bytes + $4, volume_
 	})
 }
 
-func countKept(ctx context.Context, tx *sql.Tx, sum tally, node cay.NodeID, now int64) error {
-	rows, err := tx.QueryContext(ctx, `SELECT account, team, bytes, since, volume_bytes FROM usage_kept WHERE node = $1`, node)
+func (s *DB) countKept(ctx context.Context, tx *sql.Tx, sum tally, node cay.NodeID, now int64) error {
+	rows, err := tx.QueryContext(ctx, `SELECT account, team, bytes, since, volume_bytes FROM usage_kept WHERE node = $1`+s.forUpdate(), node)
 	if err != nil {
 		return err
 	}
@@ -411,7 +429,7 @@ func countKept(ctx context.Context, tx *sql.Tx, sum tally, node cay.NodeID, now 
 
 // Usage sums amounts up. Whole months and days are read as such where they are
 // not asked for one by one, so that a year is few rows.
-func (s *SQLite) Usage(ctx context.Context, q UsageQuery) ([]UsageRow, error) {
+func (s *DB) Usage(ctx context.Context, q UsageQuery) ([]UsageRow, error) {
 	type place struct {
 		at, account int64
 		team        cay.TeamID
@@ -486,7 +504,7 @@ func (q UsageQuery) parts() (out []usagePart) {
 	return out
 }
 
-func (s *SQLite) usagePart(ctx context.Context, q UsageQuery, p usagePart) ([]UsageRow, error) {
+func (s *DB) usagePart(ctx context.Context, q UsageQuery, p usagePart) ([]UsageRow, error) {
 	c := &conditions{}
 	c.where = append(c.where, "span = '"+p.span+"'")
 	team, at, account := "''", "0", "0"
@@ -538,7 +556,7 @@ func scanUsage(row scanner) (r UsageRow, err error) {
 }
 
 // accounts reads the accounts of a team, or of all.
-func (s *SQLite) accounts(ctx context.Context, team cay.TeamID) (map[int64]cay.Account, error) {
+func (s *DB) accounts(ctx context.Context, team cay.TeamID) (map[int64]cay.Account, error) {
 	rows, err := s.r.QueryContext(ctx, `SELECT id, team, api_key, template, labels FROM usage_accounts WHERE team = $1 OR $1 = ''`, team)
 	if err != nil {
 		return nil, dbError(err)
@@ -562,7 +580,7 @@ func (s *SQLite) accounts(ctx context.Context, team cay.TeamID) (map[int64]cay.A
 
 // TeamMinutes lists the minutes in which a team's sandboxes began or ceased to
 // run, oldest first, and before them the last one before from.
-func (s *SQLite) TeamMinutes(ctx context.Context, team cay.TeamID, from, to time.Time) ([]TeamMinute, error) {
+func (s *DB) TeamMinutes(ctx context.Context, team cay.TeamID, from, to time.Time) ([]TeamMinute, error) {
 	rows, err := s.r.QueryContext(ctx, `SELECT at, running, most, starts FROM team_minutes WHERE team = $1 AND at <= $3 AND at >=
 COALESCE((SELECT MAX(at) FROM team_minutes WHERE team = $1 AND at < $2), 0) ORDER BY at`, team, floor(millis(from), time.Minute), millis(to))
 	return collect(rows, err, func(row scanner) (m TeamMinute, err error) {
@@ -575,7 +593,7 @@ COALESCE((SELECT MAX(at) FROM team_minutes WHERE team = $1 AND at < $2), 0) ORDE
 
 // PruneUsage forgets the rows of hours and days before a time, the accounts
 // that have none then, and the minutes of teams before another.
-func (s *SQLite) PruneUsage(ctx context.Context, before, minutes time.Time) (int, error) {
+func (s *DB) PruneUsage(ctx context.Context, before, minutes time.Time) (int, error) {
 	rows, err := s.r.QueryContext(ctx, `SELECT DISTINCT team FROM usage_accounts UNION SELECT DISTINCT team FROM team_minutes`)
 	teams, err := collect(rows, err, func(row scanner) (id cay.TeamID, err error) { return id, row.Scan(&id) })
 	sum := 0
@@ -592,8 +610,12 @@ func (s *SQLite) PruneUsage(ctx context.Context, before, minutes time.Time) (int
 	return sum, err
 }
 
-func (s *SQLite) pruneAccounts(ctx context.Context, team cay.TeamID) error {
+func (s *DB) pruneAccounts(ctx context.Context, team cay.TeamID) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
+		// Transactions that count to one of them come first, and are seen then.
+		if err := s.hold(ctx, tx, `SELECT id FROM usage_accounts WHERE team = $1 ORDER BY id FOR UPDATE`, team); err != nil {
+			return err
+		}
 		_, err := tx.ExecContext(ctx, `DELETE FROM usage_accounts WHERE team = $1
 AND id NOT IN (SELECT account FROM usage_rows WHERE span = 'm' AND team = $1)
 AND id NOT IN (SELECT account FROM usage_open) AND id NOT IN (SELECT account FROM usage_kept)`, team)
@@ -602,11 +624,11 @@ AND id NOT IN (SELECT account FROM usage_open) AND id NOT IN (SELECT account FRO
 }
 
 // Prices returns what meters cost.
-func (s *SQLite) Prices(ctx context.Context) (cay.Prices, error) { return s.pricesNow(ctx, s.r) }
+func (s *DB) Prices(ctx context.Context) (cay.Prices, error) { return s.pricesNow(ctx, s.r) }
 
 // pricesNow reads the prices, or remembers them: every count needs them.
-func (s *SQLite) pricesNow(ctx context.Context, q querier) (cay.Prices, error) {
-	if p := s.priced.Load(); p != nil {
+func (s *DB) pricesNow(ctx context.Context, q querier) (cay.Prices, error) {
+	if p := s.priced.Load(); p != nil && !s.engine.many() { // else another server may have set others
 		return *p, nil
 	}
 	rows, err := q.QueryContext(ctx, `SELECT meter, price, currency FROM usage_prices`)
@@ -632,16 +654,20 @@ func (s *SQLite) pricesNow(ctx context.Context, q querier) (cay.Prices, error) {
 
 // SetPrices replaces all prices. Counts so far keep their cost, so a currency
 // cannot be changed once something has one.
-func (s *SQLite) SetPrices(ctx context.Context, p cay.Prices) error {
+func (s *DB) SetPrices(ctx context.Context, p cay.Prices) error {
 	if s.joined != nil { // the prices are remembered when they count
 		return cay.Errorf(cay.Internal, "prices are not set together with other changes")
 	}
 	defer s.priced.Store(nil)
 	return s.tx(ctx, func(tx *sql.Tx) error {
-		var other int
+		// A count that has read the old prices comes first.
+		if err := s.hold(ctx, tx, `LOCK TABLE usage_prices IN ACCESS EXCLUSIVE MODE`); err != nil {
+			return err
+		}
+		var other bool
 		err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM usage_prices WHERE currency <> $1)
 AND (EXISTS (SELECT 1 FROM usage_rows WHERE span = 'd' AND money <> 0) OR EXISTS (SELECT 1 FROM budgets WHERE meter = 'money'))`, p.Currency).Scan(&other)
-		if err == nil && other != 0 {
+		if err == nil && other {
 			err = cay.Errorf(cay.Conflict, "currency: use is counted or bounded in another currency already")
 		}
 		if err == nil {
@@ -657,7 +683,7 @@ AND (EXISTS (SELECT 1 FROM usage_rows WHERE span = 'd' AND money <> 0) OR EXISTS
 }
 
 // UsageLabels lists the keys of metadata that a team has metered.
-func (s *SQLite) UsageLabels(ctx context.Context, team cay.TeamID) ([]string, error) {
+func (s *DB) UsageLabels(ctx context.Context, team cay.TeamID) ([]string, error) {
 	return labelsOf(ctx, s.r, team)
 }
 
@@ -667,8 +693,11 @@ func labelsOf(ctx context.Context, q querier, team cay.TeamID) ([]string, error)
 }
 
 // SetUsageLabels replaces the keys of metadata that a team has metered.
-func (s *SQLite) SetUsageLabels(ctx context.Context, team cay.TeamID, labels []string) error {
+func (s *DB) SetUsageLabels(ctx context.Context, team cay.TeamID, labels []string) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
+		if err := s.holdTeam(ctx, tx, team); err != nil {
+			return err
+		}
 		if _, err := tx.ExecContext(ctx, `DELETE FROM usage_labels WHERE team = $1`, team); err != nil {
 			return err
 		}
@@ -684,29 +713,29 @@ func (s *SQLite) SetUsageLabels(ctx context.Context, team cay.TeamID, labels []s
 const budgetColumns = `id, team, name, api_key, label, value, meter, amount, period, action, created_at, created_by, before, told, told_of`
 
 // AddBudget records a budget, with events.
-func (s *SQLite) AddBudget(ctx context.Context, b cay.Budget, events ...cay.Event) error {
+func (s *DB) AddBudget(ctx context.Context, b cay.Budget, events ...cay.Event) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO budgets (`+budgetColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
 			b.ID, b.Team, b.Name, b.Key, b.Label, b.Value, b.Meter, b.Limit, b.Period, b.Action, millis(b.CreatedAt), b.CreatedBy, b.Before, b.Told, millis(b.ToldOf))
-		return cmp.Or(err, addEvents(ctx, tx, events))
+		return cmp.Or(err, s.addEvents(ctx, tx, events))
 	})
 }
 
 // ChangeBudget replaces the name, the limit, the action and what was told of a
 // budget, with events.
-func (s *SQLite) ChangeBudget(ctx context.Context, b cay.Budget, events ...cay.Event) error {
+func (s *DB) ChangeBudget(ctx context.Context, b cay.Budget, events ...cay.Event) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE budgets SET name = $3, amount = $4, action = $5, told = $6, told_of = $7 WHERE team = $1 AND id = $2`,
 			b.Team, b.ID, b.Name, b.Limit, b.Action, b.Told, millis(b.ToldOf))
-		return cmp.Or(oneBudget(b.ID, res, err), addEvents(ctx, tx, events))
+		return cmp.Or(oneBudget(b.ID, res, err), s.addEvents(ctx, tx, events))
 	})
 }
 
 // RemoveBudget removes a team's budget, with events.
-func (s *SQLite) RemoveBudget(ctx context.Context, team cay.TeamID, id cay.BudgetID, events ...cay.Event) error {
+func (s *DB) RemoveBudget(ctx context.Context, team cay.TeamID, id cay.BudgetID, events ...cay.Event) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, `DELETE FROM budgets WHERE team = $1 AND id = $2`, team, id)
-		return cmp.Or(oneBudget(id, res, err), addEvents(ctx, tx, events))
+		return cmp.Or(oneBudget(id, res, err), s.addEvents(ctx, tx, events))
 	})
 }
 
@@ -722,7 +751,7 @@ func oneBudget(id cay.BudgetID, res sql.Result, err error) error {
 
 // TellBudget notes that a threshold was told in a period, with the events that
 // tell it. A threshold that another server has told is told no more.
-func (s *SQLite) TellBudget(ctx context.Context, b cay.Budget, events ...cay.Event) (told bool, err error) {
+func (s *DB) TellBudget(ctx context.Context, b cay.Budget, events ...cay.Event) (told bool, err error) {
 	err = s.tx(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE budgets SET told = $2, told_of = $3 WHERE id = $1 AND amount = $4 AND (told < $2 OR told_of < $3)`,
 			b.ID, b.Told, millis(b.ToldOf), b.Limit)
@@ -733,13 +762,13 @@ func (s *SQLite) TellBudget(ctx context.Context, b cay.Budget, events ...cay.Eve
 		if told = n > 0; err != nil || !told {
 			return err
 		}
-		return addEvents(ctx, tx, events)
+		return s.addEvents(ctx, tx, events)
 	})
 	return told && err == nil, err
 }
 
 // Budgets lists a team's budgets, or those of all, oldest first.
-func (s *SQLite) Budgets(ctx context.Context, team cay.TeamID) ([]cay.Budget, error) {
+func (s *DB) Budgets(ctx context.Context, team cay.TeamID) ([]cay.Budget, error) {
 	rows, err := s.r.QueryContext(ctx, `SELECT `+budgetColumns+` FROM budgets WHERE team = $1 OR $1 = '' ORDER BY created_at, id`, team)
 	return collect(rows, err, func(row scanner) (b cay.Budget, err error) {
 		var created, told int64

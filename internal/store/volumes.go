@@ -11,20 +11,20 @@ import (
 const volumeColumns = `id, team, name, size_mb, created_at, version`
 
 // AddVolume records a volume.
-func (s *SQLite) AddVolume(ctx context.Context, v cay.Volume, events ...cay.Event) error {
+func (s *DB) AddVolume(ctx context.Context, v cay.Volume, events ...cay.Event) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO volumes (`+volumeColumns+`) VALUES ($1, $2, $3, $4, $5, $6)`,
 			v.ID, v.Team, v.Name, v.SizeMB, millis(v.CreatedAt), v.Version)
 		if err != nil {
 			return err
 		}
-		return addEvents(ctx, tx, events)
+		return s.addEvents(ctx, tx, events)
 	})
 }
 
 // Volume finds a team's volume by its id or its name, or one of any team by its
 // id.
-func (s *SQLite) Volume(ctx context.Context, team cay.TeamID, ref string) (cay.Volume, error) {
+func (s *DB) Volume(ctx context.Context, team cay.TeamID, ref string) (cay.Volume, error) {
 	column := "name"
 	if cay.ValidUUID(ref) {
 		column = "id"
@@ -34,13 +34,16 @@ func (s *SQLite) Volume(ctx context.Context, team cay.TeamID, ref string) (cay.V
 }
 
 // Volumes lists a team's volumes, or those of all teams, oldest first.
-func (s *SQLite) Volumes(ctx context.Context, team cay.TeamID) ([]cay.Volume, error) {
+func (s *DB) Volumes(ctx context.Context, team cay.TeamID) ([]cay.Volume, error) {
+	if err := s.decide(ctx, team); err != nil {
+		return nil, err
+	}
 	rows, err := s.r.QueryContext(ctx, `SELECT `+volumeColumns+` FROM volumes WHERE team = $1 OR $1 = '' ORDER BY created_at, id`, team)
 	return collect(rows, err, scanVolume)
 }
 
 // UpdateVolume replaces a volume's size.
-func (s *SQLite) UpdateVolume(ctx context.Context, v cay.Volume, events ...cay.Event) error {
+func (s *DB) UpdateVolume(ctx context.Context, v cay.Volume, events ...cay.Event) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE volumes SET size_mb = $1, version = version + 1 WHERE team = $2 AND id = $3 AND version = $4`,
 			v.SizeMB, v.Team, v.ID, v.Version)
@@ -60,13 +63,16 @@ func (s *SQLite) UpdateVolume(ctx context.Context, v cay.Volume, events ...cay.E
 			}
 			return cay.Errorf(cay.Conflict, "volume %s has changed: version %d is recorded, %d was read", v.ID, recorded, v.Version)
 		}
-		return addEvents(ctx, tx, events)
+		return s.addEvents(ctx, tx, events)
 	})
 }
 
 // RemoveVolume removes a team's volume.
-func (s *SQLite) RemoveVolume(ctx context.Context, team cay.TeamID, id cay.VolumeID, events ...cay.Event) error {
+func (s *DB) RemoveVolume(ctx context.Context, team cay.TeamID, id cay.VolumeID, events ...cay.Event) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
+		if err := s.holdTeam(ctx, tx, team); err != nil {
+			return err
+		}
 		var snapshots int
 		row := tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM volume_snapshots WHERE team = $1 AND volume = $2`, team, id)
 		if err := row.Scan(&snapshots); err != nil {
@@ -79,13 +85,13 @@ func (s *SQLite) RemoveVolume(ctx context.Context, team cay.TeamID, id cay.Volum
 		if err := changed("volume", id, res, err); err != nil {
 			return err
 		}
-		return addEvents(ctx, tx, events)
+		return s.addEvents(ctx, tx, events)
 	})
 }
 
 // SandboxesWith lists the sandboxes that are not killed and were created with a
 // mount of a volume.
-func (s *SQLite) SandboxesWith(ctx context.Context, id cay.VolumeID) ([]cay.Sandbox, error) {
+func (s *DB) SandboxesWith(ctx context.Context, id cay.VolumeID) ([]cay.Sandbox, error) {
 	rows, err := s.r.QueryContext(ctx, `SELECT `+sandboxSQL.read+` FROM sandboxes
 WHERE id IN (SELECT sandbox FROM sandbox_volumes WHERE volume = $1) AND state <> 'killed' ORDER BY started_at, id`, id)
 	return collect(rows, err, s.scanSandbox)

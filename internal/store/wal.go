@@ -99,15 +99,10 @@ func copyBack(ctx context.Context, db *sql.DB) (pages int, err error) {
 	return pages, err
 }
 
-// sync makes what is committed survive a power cut as well, which is a write to
-// the disk that not every commit waits for. It is the log that is written, or
-// the log is gone because all of it is in the database, safely.
-func (s *SQLite) sync() error {
-	if s.joined != nil { // it is not committed yet
-		s.joined.secure = true
-		return nil
-	}
-	for _, name := range []string{s.path + "-wal", filepath.Dir(s.path)} {
+// secure writes the log to the disk: or the log is gone because all of it is in
+// the database, safely.
+func (f *sqliteFile) secure() error {
+	for _, name := range []string{f.path + "-wal", filepath.Dir(f.path)} {
 		if err := syncFile(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return cay.Wrap(cay.Unavailable, err, "the database's log cannot be written to the disk")
 		}

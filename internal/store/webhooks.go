@@ -13,12 +13,15 @@ import (
 const webhookColumns = `id, team, name, url, events, enabled, sealed, created_at, updated_at, version, position, failing_since, disabled`
 
 // AddWebhook records a webhook.
-func (s *SQLite) AddWebhook(ctx context.Context, w cay.Webhook, most int) error {
+func (s *DB) AddWebhook(ctx context.Context, w cay.Webhook, most int) error {
 	types, err := json.Marshal(w.Events)
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "cannot record webhook %s", w.ID)
 	}
 	return s.tx(ctx, func(tx *sql.Tx) error {
+		if err := s.holdTeam(ctx, tx, w.Team); err != nil {
+			return err
+		}
 		var n int
 		if err := tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM webhooks WHERE team = $1`, w.Team).Scan(&n); err != nil {
 			return err
@@ -37,13 +40,13 @@ func (s *SQLite) AddWebhook(ctx context.Context, w cay.Webhook, most int) error 
 const newestOf = `COALESCE((SELECT last FROM event_counters WHERE team = $2), 0)`
 
 // Webhook finds a team's webhook.
-func (s *SQLite) Webhook(ctx context.Context, team cay.TeamID, id cay.WebhookID) (cay.Webhook, error) {
+func (s *DB) Webhook(ctx context.Context, team cay.TeamID, id cay.WebhookID) (cay.Webhook, error) {
 	row := s.r.QueryRowContext(ctx, `SELECT `+webhookColumns+` FROM webhooks WHERE team = $1 AND id = $2`, team, id)
 	return one(row, scanWebhook, "webhook", id)
 }
 
 // Webhooks lists webhooks, oldest first.
-func (s *SQLite) Webhooks(ctx context.Context, team cay.TeamID) ([]cay.Webhook, error) {
+func (s *DB) Webhooks(ctx context.Context, team cay.TeamID) ([]cay.Webhook, error) {
 	c := &conditions{where: []string{"1 = 1"}}
 	if team != "" {
 		c.where = append(c.where, "team = "+c.arg(team))
@@ -54,7 +57,7 @@ func (s *SQLite) Webhooks(ctx context.Context, team cay.TeamID) ([]cay.Webhook, 
 }
 
 // UpdateWebhook replaces a webhook that still has the version before.
-func (s *SQLite) UpdateWebhook(ctx context.Context, w cay.Webhook) error {
+func (s *DB) UpdateWebhook(ctx context.Context, w cay.Webhook) error {
 	types, err := json.Marshal(w.Events)
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "cannot record webhook %s", w.ID)
@@ -86,7 +89,7 @@ func forgetRetries(ctx context.Context, tx *sql.Tx, id cay.WebhookID) error {
 }
 
 // RemoveWebhook removes a team's webhook with its attempts.
-func (s *SQLite) RemoveWebhook(ctx context.Context, team cay.TeamID, id cay.WebhookID) error {
+func (s *DB) RemoveWebhook(ctx context.Context, team cay.TeamID, id cay.WebhookID) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, `DELETE FROM webhooks WHERE team = $1 AND id = $2`, team, id)
 		if err != nil {
@@ -102,15 +105,22 @@ func (s *SQLite) RemoveWebhook(ctx context.Context, team cay.TeamID, id cay.Webh
 const attemptColumns = `webhook, event, number, id, team, seq, type, sandbox, at, took, url, body, request_headers, response_headers, response_body, status, class, error, next_at`
 
 // RecordAttempts records attempts, and how far their webhooks are.
-func (s *SQLite) RecordAttempts(ctx context.Context, attempts []cay.WebhookAttempt, progress []WebhookProgress) error {
+func (s *DB) RecordAttempts(ctx context.Context, attempts []cay.WebhookAttempt, progress []WebhookProgress) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
+		for _, p := range progress { // as all that changes webhooks with an event: the team first
+			if len(p.Events) > 0 {
+				if err := s.holdTeam(ctx, tx, p.Events[0].Team); err != nil {
+					return err
+				}
+			}
+		}
 		for _, a := range attempts {
-			if err := addAttempt(ctx, tx, a); err != nil {
+			if err := s.addAttempt(ctx, tx, a); err != nil {
 				return err
 			}
 		}
 		for _, p := range progress {
-			if err := addProgress(ctx, tx, p); err != nil {
+			if err := s.addProgress(ctx, tx, p); err != nil {
 				return err
 			}
 		}
@@ -121,7 +131,7 @@ func (s *SQLite) RecordAttempts(ctx context.Context, attempts []cay.WebhookAttem
 // addAttempt records an attempt. The one that it repeats is not to be repeated
 // any more, nor is it itself when the webhook was turned off meanwhile. Two with one number are possible around the end of a server; the
 // first record stays.
-func addAttempt(ctx context.Context, tx *sql.Tx, a cay.WebhookAttempt) error {
+func (s *DB) addAttempt(ctx context.Context, tx *sql.Tx, a cay.WebhookAttempt) error {
 	if a.Number > 1 {
 		_, err := tx.ExecContext(ctx, `UPDATE webhook_attempts SET next_at = 0 WHERE webhook = $1 AND event = $2`, a.Webhook, a.Event)
 		if err != nil {
@@ -129,7 +139,7 @@ func addAttempt(ctx context.Context, tx *sql.Tx, a cay.WebhookAttempt) error {
 		}
 	}
 	_, err := tx.ExecContext(ctx, `INSERT INTO webhook_attempts (`+attemptColumns+`)
-SELECT id, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, CASE WHEN enabled = 1 THEN $19 ELSE 0 END FROM webhooks WHERE id = $1
+SELECT id, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, CASE WHEN enabled = 1 THEN CAST($19 AS BIGINT) ELSE 0 END FROM webhooks WHERE id = $1`+s.forUpdate()+`
 ON CONFLICT DO NOTHING`,
 		a.Webhook, a.Event, a.Number, a.ID, a.Team, a.Seq, a.Type, a.Sandbox, millis(a.At), a.Took.Milliseconds(), a.URL, a.Body,
 		a.RequestHeaders, a.ResponseHeaders, a.ResponseBody, a.Status, a.Class, a.Error, millis(a.Next))
@@ -138,7 +148,7 @@ ON CONFLICT DO NOTHING`,
 
 // addProgress moves a webhook's cursor, never back: a client that enables it
 // again may have moved it on.
-func addProgress(ctx context.Context, tx *sql.Tx, p WebhookProgress) error {
+func (s *DB) addProgress(ctx context.Context, tx *sql.Tx, p WebhookProgress) error {
 	_, err := tx.ExecContext(ctx, `
 UPDATE webhooks SET position = CASE WHEN position < $2 THEN $2 ELSE position END, failing_since = $3 WHERE id = $1`,
 		p.Webhook, p.Cursor, millis(p.FailingSince))
@@ -156,18 +166,18 @@ UPDATE webhooks SET position = CASE WHEN position < $2 THEN $2 ELSE position END
 	if err := forgetRetries(ctx, tx, p.Webhook); err != nil {
 		return err
 	}
-	return addEvents(ctx, tx, p.Events)
+	return s.addEvents(ctx, tx, p.Events)
 }
 
 // Retries lists the attempts that are to be repeated.
-func (s *SQLite) Retries(ctx context.Context, id cay.WebhookID, limit int) ([]cay.WebhookAttempt, error) {
+func (s *DB) Retries(ctx context.Context, id cay.WebhookID, limit int) ([]cay.WebhookAttempt, error) {
 	rows, err := s.r.QueryContext(ctx, `SELECT `+attemptColumns+` FROM webhook_attempts
 WHERE webhook = $1 AND next_at > 0 ORDER BY next_at, seq LIMIT $2`, id, limit)
 	return collect(rows, err, scanAttempt)
 }
 
 // Redeliver has the last attempt of an event repeated.
-func (s *SQLite) Redeliver(ctx context.Context, id cay.WebhookID, event string, at time.Time) error {
+func (s *DB) Redeliver(ctx context.Context, id cay.WebhookID, event string, at time.Time) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, `
 UPDATE webhook_attempts SET next_at = $3 WHERE webhook = $1 AND event = $2 AND number =
@@ -183,13 +193,13 @@ UPDATE webhook_attempts SET next_at = $3 WHERE webhook = $1 AND event = $2 AND n
 }
 
 // Told lists the numbers of events after the cursor that were tried.
-func (s *SQLite) Told(ctx context.Context, id cay.WebhookID, cursor int64) ([]int64, error) {
+func (s *DB) Told(ctx context.Context, id cay.WebhookID, cursor int64) ([]int64, error) {
 	rows, err := s.r.QueryContext(ctx, `SELECT DISTINCT seq FROM webhook_attempts WHERE webhook = $1 AND seq > $2 ORDER BY seq`, id, cursor)
 	return collect(rows, err, func(row scanner) (seq int64, err error) { return seq, row.Scan(&seq) })
 }
 
 // Deliveries lists deliveries with their attempts.
-func (s *SQLite) Deliveries(ctx context.Context, q DeliveryQuery) ([]cay.WebhookDelivery, error) {
+func (s *DB) Deliveries(ctx context.Context, q DeliveryQuery) ([]cay.WebhookDelivery, error) {
 	c := &conditions{}
 	c.where = append(c.where, "a.webhook = "+c.arg(q.Webhook),
 		"a.number = (SELECT MIN(b.number) FROM webhook_attempts b WHERE b.webhook = a.webhook AND b.event = a.event)")
@@ -239,14 +249,14 @@ ORDER BY b.number DESC LIMIT 1) `+sign+` ''`)
 	return list, err
 }
 
-func (s *SQLite) attempts(ctx context.Context, id cay.WebhookID, event string) ([]cay.WebhookAttempt, error) {
+func (s *DB) attempts(ctx context.Context, id cay.WebhookID, event string) ([]cay.WebhookAttempt, error) {
 	rows, err := s.r.QueryContext(ctx,
 		`SELECT `+attemptColumns+` FROM webhook_attempts WHERE webhook = $1 AND event = $2 ORDER BY number`, id, event)
 	return collect(rows, err, scanAttempt)
 }
 
 // WebhookStats sums up attempts.
-func (s *SQLite) WebhookStats(ctx context.Context, id cay.WebhookID, from, to time.Time, width time.Duration) ([]cay.WebhookBucket, error) {
+func (s *DB) WebhookStats(ctx context.Context, id cay.WebhookID, from, to time.Time, width time.Duration) ([]cay.WebhookBucket, error) {
 	rows, err := s.r.QueryContext(ctx, `
 SELECT at / $4 * $4, COUNT(*), SUM(CASE WHEN class <> '' THEN 1 ELSE 0 END), MIN(took), MAX(took), SUM(took)
 FROM webhook_attempts WHERE webhook = $1 AND at >= $2 AND at <= $3 GROUP BY at / $4 ORDER BY 1`,
@@ -263,7 +273,7 @@ FROM webhook_attempts WHERE webhook = $1 AND at >= $2 AND at <= $3 GROUP BY at /
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
 // PruneAttempts forgets attempts from before a time, and all but the newest.
-func (s *SQLite) PruneAttempts(ctx context.Context, before time.Time, most int) (int, error) {
+func (s *DB) PruneAttempts(ctx context.Context, before time.Time, most int) (int, error) {
 	hooks, err := s.Webhooks(ctx, "")
 	sum := 0
 	for _, w := range hooks {

@@ -52,7 +52,7 @@ func ends(ctx context.Context, _ cay.BuildSpec) error {
 type world struct {
 	*testing.T
 	dir   string
-	store *store.SQLite
+	store *store.DB
 	key   *seal.Key
 	team  cay.TeamID
 }

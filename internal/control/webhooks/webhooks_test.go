@@ -27,7 +27,7 @@ import (
 type world struct {
 	*testing.T
 	path     string
-	store    *store.SQLite
+	store    *store.DB
 	team     cay.Team
 	receiver *receiver
 	hooks    *webhooks.Hooks

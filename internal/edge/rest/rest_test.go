@@ -51,7 +51,7 @@ func newWorld(t testing.TB, domain string) *world {
 // unserved is a world without a server: what listens holds a test's time up.
 func unserved(t testing.TB, domain string) *world {
 	t.Helper()
-	s := &counted{SQLite: storetest.Open(t, filepath.Join(t.TempDir(), "cay.db"))}
+	s := &counted{DB: storetest.Open(t, filepath.Join(t.TempDir(), "cay.db"))}
 	var err error
 	w := &world{t: t, store: s, node: controltest.NewNode()}
 	if w.team, w.key, err = auth.FirstStart(t.Context(), s); err != nil {
@@ -98,7 +98,7 @@ func unserved(t testing.TB, domain string) *world {
 
 // counted is a store that notes which events were asked for.
 type counted struct {
-	*store.SQLite
+	*store.DB
 	asked chan store.EventQuery
 }
 
@@ -106,7 +106,7 @@ func (s *counted) Events(ctx context.Context, q store.EventQuery) ([]cay.Event, 
 	if s.asked != nil {
 		s.asked <- q
 	}
-	return s.SQLite.Events(ctx, q)
+	return s.DB.Events(ctx, q)
 }
 
 type reply struct {

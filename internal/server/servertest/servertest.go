@@ -141,7 +141,7 @@ func (w *World) Stop() {
 // AddTeam adds a team, while no server runs, and returns a key of it.
 func (w *World) AddTeam(name string) (team cay.Team, key string) {
 	w.t.Helper()
-	w.Records(func(db *store.SQLite) {
+	w.Records(func(db *store.DB) {
 		team = cay.Team{ID: cay.NewTeamID(), Name: name, CreatedAt: time.Now()}
 		if err := db.AddTeam(w.t.Context(), team); err != nil {
 			w.t.Fatal(err)
@@ -155,7 +155,7 @@ func (w *World) AddTeam(name string) (team cay.Team, key string) {
 }
 
 // Records opens the records while no server runs.
-func (w *World) Records(use func(*store.SQLite)) {
+func (w *World) Records(use func(*store.DB)) {
 	w.t.Helper()
 	if w.server != nil {
 		w.t.Fatal("the server has the records")

@@ -66,7 +66,7 @@ CREATE TABLE team_minutes (
 
 INSERT INTO usage_accounts (id, team, api_key, template, labels)
 SELECT ROW_NUMBER() OVER (ORDER BY team, template), team, '', template, '{}' FROM
-(SELECT DISTINCT team, template FROM sandboxes WHERE state IN ('running', 'pausing'));
+(SELECT DISTINCT team, template FROM sandboxes WHERE state IN ('running', 'pausing')) AS running;
 INSERT INTO usage_open (sandbox, account, since, cpus, memory_mb, creates)
 SELECT s.id, a.id, 0, s.cpus, s.memory_mb, 0 FROM sandboxes s
 JOIN usage_accounts a ON a.team = s.team AND a.template = s.template WHERE s.state IN ('running', 'pausing');

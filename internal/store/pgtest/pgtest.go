@@ -1,0 +1,216 @@
+// Package pgtest starts real PostgreSQL servers for tests, each in a directory of
+// its own.
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Server is a PostgreSQL that listens on a socket in its directory.
+type Server struct {
+	t        testing.TB
+	bin, dir string
+	settings []string
+	cmd      *exec.Cmd
+	ended    chan error
+	names    atomic.Int64
+}
+
+// programs finds PostgreSQL's programs: where Debian has them, else on the path.
+func programs() string {
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+	if len(found) > 0 {
+		return filepath.Dir(slices.Max(found))
+	}
+	if path, err := exec.LookPath("postgres"); err == nil {
+		return filepath.Dir(path)
+	}
+	return ""
+}
+
+// Start starts a server that ends with the test. Settings are lines of
+// postgresql.conf. A test is skipped where PostgreSQL is missing, unless
+// CAY_TEST_POSTGRES says that it must be there.
+func Start(t testing.TB, settings ...string) *Server {
+	t.Helper()
+	return StartIn(t, "", settings...)
+}
+
+// StartIn is Start with the data in a directory that is there.
+func StartIn(t testing.TB, dir string, settings ...string) *Server {
+	t.Helper()
+	bin := programs()
+	if bin == "" {
+		const missing = "PostgreSQL is not installed (scripts/setup test-host installs it)"
+		if os.Getenv("CAY_TEST_POSTGRES") != "" {
+			t.Fatal(missing)
+		}
+		t.Skip("NOT TESTED HERE: " + missing)
+	}
+	if dir == "" {
+		made, err := os.MkdirTemp("", "cay-pg-") // the path of a socket is short
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(made) })
+		dir = made
+	}
+	s := &Server{t: t, bin: bin, dir: dir, settings: settings}
+	if c := s.credential(); c != nil {
+		if err := os.Chown(dir, int(c.Uid), int(c.Gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.run("initdb", "--no-sync", "--auth=trust", "--username=cay", "--encoding=UTF8", "--locale=C.UTF-8", "-D", s.data())
+	t.Cleanup(func() { s.Stop(syscall.SIGQUIT) })
+	s.Run()
+	return s
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+
+// credential is who runs PostgreSQL, which refuses root.
+func (s *Server) credential() *syscall.Credential {
+	if os.Getuid() != 0 {
+		return nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, e1 := strconv.ParseUint(u.Uid, 10, 32)
+		gid, e2 := strconv.ParseUint(u.Gid, 10, 32)
+		if e1 == nil && e2 == nil {
+			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		}
+	}
+	s.t.Fatal("there is no user that PostgreSQL can run as")
+	return nil
+}
+
+func (s *Server) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(s.bin, name), args...)
+	cmd.Dir = s.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.credential(), Pdeathsig: 0}
+	return cmd
+}
+
+func (s *Server) run(name string, args ...string) {
+	s.t.Helper()
+	if out, err := s.command(name, args...).CombinedOutput(); err != nil {
+		s.t.Fatalf("%s: %v: %s", name, err, out)
+	}
+}
+
+// Run starts the server once more and waits until it answers. More settings are
+// of this run.
+func (s *Server) Run(settings ...string) {
+	s.t.Helper()
+	args := []string{"-D", s.data(), "-k", s.dir, "-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=16MB"}
+	for _, setting := range slices.Concat(s.settings, settings) {
+		args = append(args, "-c", setting)
+	}
+	s.cmd = s.command("postgres", args...)
+	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer log.Close()
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.ended = make(chan error, 1)
+	go func(cmd *exec.Cmd, ended chan error) { ended <- cmd.Wait() }(s.cmd, s.ended)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for {
+		conn, err := pgx.Connect(ctx, s.URL("postgres"))
+		if err == nil {
+			_ = conn.Close(ctx)
+			return
+		}
+		select {
+		case err := <-s.ended:
+			text, _ := os.ReadFile(log.Name())
+			s.t.Fatalf("PostgreSQL ended: %v: %s", err, text)
+		case <-ctx.Done():
+			s.t.Fatalf("PostgreSQL does not answer: %v", err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Stop ends the server: with SIGINT as an operator does, with SIGQUIT at once,
+// which it recovers from when it runs again.
+func (s *Server) Stop(how syscall.Signal) {
+	s.t.Helper()
+	if s.cmd == nil {
+		return
+	}
+	if err := s.cmd.Process.Signal(how); err != nil {
+		s.t.Error(err)
+	}
+	<-s.ended
+	s.cmd = nil
+}
+
+// Dir is where the socket, the data and the log are.
+func (s *Server) Dir() string { return s.dir }
+
+// URL is the address of a database of that name.
+func (s *Server) URL(name string) string {
+	return "postgres://cay@/" + name + "?host=" + url.QueryEscape(s.dir)
+}
+
+// Database makes a database, a copy of another one unless like is empty, and
+// returns its name.
+func (s *Server) Database(t testing.TB, like string) (name string) {
+	t.Helper()
+	name = fmt.Sprintf("d%d", s.names.Add(1))
+	text := "CREATE DATABASE " + name
+	if like != "" {
+		text += " TEMPLATE " + like
+	}
+	s.Exec(t, "postgres", text)
+	return name
+}
+
+// Exec runs statements in a database, as its superuser.
+func (s *Server) Exec(t testing.TB, name string, statements ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.URL(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	for _, text := range statements {
+		if _, err := conn.Exec(ctx, text); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+	}
+}
+
+// Log is what the server has logged.
+func (s *Server) Log() string {
+	text, _ := os.ReadFile(filepath.Join(s.dir, "log"))
+	return strings.TrimSpace(string(text))
+}
