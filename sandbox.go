@@ -143,6 +143,10 @@ type Sandbox struct {
 type Once struct {
 	Key    string
 	Digest string
+	// Repeats is the sandbox of an earlier create of the key, in whose place this
+	// one comes; an earlier create of before Since does not count.
+	Repeats SandboxID
+	Since   time.Time
 }
 
 // The bounds of a sandbox's metadata: all of a team's is read for each list.

@@ -70,6 +70,8 @@ func TestLoadNamesWhatIsWrong(t *testing.T) {
 		{"CAY_DOMAIN=example.org:https", "domain"},
 		{"CAY_DOMAIN=:443", "domain"},
 		{"CAY_TLS=yes", "yes"},
+		{"CAY_DATABASE_URL=mysql://x", "postgres://"},
+		{"CAY_DATABASE_STANDBY=true", "database standby"},
 		{"CAY_TLS=files", "certificate"},
 		{"CAY_TLS_CERT=/c.pem", "key"},
 		{"CAY_TLS_KEY=/k.pem", "certificate"},

@@ -140,6 +140,9 @@ func (c Config) settings(from map[string]string) []Setting {
 		if v.Key == "adminToken" && value != "" {
 			value = "***"
 		}
+		if v.Key == "databaseURL" && value != "" {
+			value = maskDatabase(values[v.Key])
+		}
 		out = append(out, Setting{
 			Key: v.Key, Variable: v.Name, Value: value, From: cmp.Or(from[v.Key], "default"),
 		})

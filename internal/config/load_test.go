@@ -98,3 +98,23 @@ func TestBrokenFile(t *testing.T) {
 		t.Errorf("%v", problems)
 	}
 }
+
+// No form of a database's address shows its password.
+func TestDatabasePasswordIsMasked(t *testing.T) {
+	for _, at := range []string{
+		"postgres://cay:s3cret@db/cay", "postgres://cay@db/cay?password=s3cret", "postgresql://cay:s3%40cret@db1,db2/cay?sslmode=require", "postgres://cay:s3cret@[db/cay",
+		"mysql://cay:s3cret@db",
+	} {
+		_, all, problems := Read([]string{"CAY_DATABASE_URL=" + at})
+		for _, s := range all {
+			if strings.Contains(s.Value, "s3") {
+				t.Errorf("%s shows %s", at, s.Value)
+			}
+		}
+		for _, err := range problems {
+			if strings.Contains(err.Error(), "s3") {
+				t.Errorf("%s is refused with %s", at, err)
+			}
+		}
+	}
+}

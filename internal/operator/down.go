@@ -12,7 +12,6 @@ import (
 	"github.com/cay-run/cay/internal/keys/seal"
 	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/machine/loopfs"
-	"github.com/cay-run/cay/internal/store"
 )
 
 // Down stops the running server, if there is one, ends all sandboxes and
@@ -36,14 +35,15 @@ func Down(ctx context.Context, cfg config.Config, open host.Opener, log *slog.Lo
 	if err := errors.Join(loopfs.Mount(ctx, at.Data), host.Stop(ctx, at.Data)); err != nil {
 		return err
 	}
-	if err := end(ctx, at, open, log); err != nil {
+	if err := end(ctx, cfg, open, log); err != nil {
 		return err
 	}
 	return loopfs.Unmount(ctx, at.Data)
 }
 
 // end is Down of a machine whose server has ended.
-func end(ctx context.Context, at host.Config, open host.Opener, log *slog.Logger) error {
+func end(ctx context.Context, cfg config.Config, open host.Opener, log *slog.Logger) error {
+	at := Host(cfg)
 	lock, err := host.Take(ctx, at)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func end(ctx context.Context, at host.Config, open host.Opener, log *slog.Logger
 	}
 	// Records that cannot be written keep no sandbox alive: the next server
 	// finds that its instance is gone, and records that.
-	unrecorded := recordDown(ctx, at, m)
+	unrecorded := recordDown(ctx, cfg, m)
 	if err := m.Remove(ctx, at); err != nil {
 		return errors.Join(err, unrecorded)
 	}
@@ -67,15 +67,15 @@ func end(ctx context.Context, at host.Config, open host.Opener, log *slog.Logger
 }
 
 // recordDown records why the sandboxes end.
-func recordDown(ctx context.Context, at host.Config, m *host.Machine) error {
-	if _, err := os.Stat(at.Database()); errors.Is(err, os.ErrNotExist) {
+func recordDown(ctx context.Context, cfg config.Config, m *host.Machine) error {
+	if !HasRecords(cfg) {
 		return nil
 	}
-	key, err := seal.Open(at.Data)
+	key, err := seal.Open(cfg.Data)
 	if err != nil {
 		return err
 	}
-	db, err := store.Open(ctx, at.Database(), key)
+	db, err := OpenRecords(ctx, cfg, key)
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,9 @@ func TestDownWithoutAnything(t *testing.T) {
 // The end of every live sandbox is recorded, in whatever state it is and
 // whatever of its record is sealed.
 func TestDownRecordsEverySandbox(t *testing.T) {
-	at := host.Config{Data: t.TempDir(), Run: t.TempDir()}
+	cfg := config.Default()
+	cfg.Data, cfg.Run = t.TempDir(), t.TempDir()
+	at := Host(cfg)
 	key, err := seal.Open(at.Data)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +73,7 @@ func TestDownRecordsEverySandbox(t *testing.T) {
 	if m.Snapshots, err = snapshot.Open(at.Data); err != nil {
 		t.Fatal(err)
 	}
-	if err := recordDown(t.Context(), at, m); err != nil {
+	if err := recordDown(t.Context(), cfg, m); err != nil {
 		t.Fatalf("the ends were not recorded: %v", err)
 	}
 	if db, err = store.Open(t.Context(), at.Database(), key); err != nil {
@@ -88,7 +90,9 @@ func TestDownRecordsEverySandbox(t *testing.T) {
 
 // Records that cannot be read are an error, and not the end of the program.
 func TestDownWithAnotherKey(t *testing.T) {
-	at := host.Config{Data: t.TempDir(), Run: t.TempDir()}
+	cfg := config.Default()
+	cfg.Data, cfg.Run = t.TempDir(), t.TempDir()
+	at := Host(cfg)
 	key, err := seal.Open(at.Data)
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +113,7 @@ func TestDownWithAnotherKey(t *testing.T) {
 	if m.Snapshots, err = snapshot.Open(at.Data); err != nil {
 		t.Fatal(err)
 	}
-	if err := recordDown(t.Context(), at, m); cay.KindOf(err) != cay.Internal {
+	if err := recordDown(t.Context(), cfg, m); cay.KindOf(err) != cay.Internal {
 		t.Errorf("with another key: %v", err)
 	}
 }

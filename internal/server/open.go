@@ -24,7 +24,6 @@ import (
 	"github.com/cay-run/cay/internal/machine/node"
 	"github.com/cay-run/cay/internal/operator"
 	"github.com/cay-run/cay/internal/operator/doctor"
-	"github.com/cay-run/cay/internal/store"
 	"github.com/cay-run/cay/internal/template/build"
 	"github.com/cay-run/cay/internal/template/builtin"
 	"github.com/cay-run/cay/internal/template/oci"
@@ -84,12 +83,12 @@ func (s *Server) openRecords(ctx context.Context) (err error) {
 	if s.tokensOf, err = auth.OpenTokens(s.cfg.Data); err != nil {
 		return err
 	}
-	if s.records, err = store.Open(ctx, operator.Host(s.cfg).Database(), s.sealer); err != nil {
+	if s.records, err = operator.OpenRecords(ctx, s.cfg, s.sealer); err != nil {
 		return err
 	}
 	s.records.Observe(s.telemetry)
 	s.later(s.records.Close)
-	return nil
+	return s.takeNode(ctx)
 }
 
 // openMachine opens the machine.

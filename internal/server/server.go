@@ -88,6 +88,7 @@ type Server struct {
 	host      *host.Machine
 	diverted  sync.WaitGroup // that serve what the packet filter diverts
 	records   *store.DB
+	epoch     int64 // of this server's lease of the records
 	sealer    *seal.Key
 	identity  *identity.Issuer
 	authority *egress.Authority // of what guests see at egress
@@ -155,6 +156,7 @@ func (s *Server) Run(ctx context.Context) error {
 	work, stop := context.WithCancel(trail.Watch(context.WithoutCancel(ctx), s.telemetry))
 	defer stop()
 	failed := make(chan error, len(faces)+2)
+	lost := make(chan error, 1)
 	if s.cfg.MetricsListen != "" {
 		l, err := listen(ctx, s.cfg.MetricsListen)
 		if err != nil {
@@ -187,6 +189,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.running.Go(func() { s.keepNode(work, lost) })
 	s.running.Go(func() { _ = s.control.Run(work) })
 	s.running.Go(func() { s.logins.Run(work) })
 	s.running.Go(func() { s.audit.Run(work) })
@@ -203,6 +206,7 @@ func (s *Server) Run(ctx context.Context) error {
 	close(s.ready)
 	select {
 	case <-ctx.Done():
+	case err = <-lost:
 	case err = <-failed:
 		err = cay.Wrap(cay.Internal, err, "the server cannot accept connections any more")
 	}

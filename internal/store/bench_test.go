@@ -3,22 +3,65 @@ package store_test
 import (
 	"crypto/sha256"
 	"database/sql"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/store/pgtest"
+	"github.com/cay-run/cay/internal/store/storetest"
 )
 
 // BenchmarkLife is the cost of a short life's records: the key, the template,
 // created, running, killed, and whether its snapshot is still used.
 func BenchmarkLife(b *testing.B) {
+	b.Run("SQLite", func(b *testing.B) { life(b, openAt(b, filepath.Join(b.TempDir(), "cay.db"))) })
+	b.Run("PostgreSQL", func(b *testing.B) {
+		server := pgtest.Start(b)
+		life(b, storetest.OpenPostgres(b, server.URL(server.Database(b, ""))))
+	})
+}
+
+// BenchmarkRead is a plain read by its id: a team's sandbox. Native is the same
+// statement of the driver's own interface.
+func BenchmarkRead(b *testing.B) {
+	read := func(b *testing.B, s *store.DB) {
+		team := cay.Team{ID: "team", Name: "a"}
+		box := cay.Sandbox{ID: "box", Team: team.ID, State: cay.Running}
+		must(b, errors.Join(s.AddTeam(b.Context(), team), s.AddSandbox(b.Context(), box)))
+		for b.Loop() {
+			_, err := s.Sandbox(b.Context(), team.ID, box.ID)
+			must(b, err)
+		}
+	}
+	b.Run("SQLite", func(b *testing.B) { read(b, openAt(b, filepath.Join(b.TempDir(), "cay.db"))) })
+	server := pgtest.Start(b)
+	name := server.Database(b, "")
+	b.Run("PostgreSQL", func(b *testing.B) { read(b, storetest.OpenPostgres(b, server.URL(name))) })
+	b.Run("Native", func(b *testing.B) {
+		conn, err := pgx.Connect(b.Context(), server.URL(name))
+		must(b, err)
+		defer func() { _ = conn.Close(b.Context()) }()
+		for b.Loop() {
+			rows, err := conn.Query(b.Context(), `SELECT * FROM sandboxes WHERE team = $1 AND id = $2`, "team", "box")
+			must(b, err)
+			for rows.Next() {
+				_, err := rows.Values()
+				must(b, err)
+			}
+			must(b, rows.Err())
+		}
+	})
+}
+
+func life(b *testing.B, s *store.DB) {
 	ctx := b.Context()
-	s := openAt(b, filepath.Join(b.TempDir(), "cay.db"))
 	at := time.UnixMilli(1_800_000_000_000).UTC()
 	team := cay.Team{ID: cay.NewTeamID(), Name: "a", CreatedAt: at}
 	key := cay.APIKey{ID: cay.NewKeyID(), Team: team.ID, Name: "k", Hash: sha256.Sum256([]byte("k")), CreatedAt: at}

@@ -15,3 +15,6 @@ func Settle(s *DB) {
 		f.log.start(f.writer)
 	}
 }
+
+// TooNew asks for a version of PostgreSQL that is not there yet.
+func TooNew(url string) PostgresConfig { return PostgresConfig{URL: url, least: 99} }

@@ -9,17 +9,25 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// addOnce records what a sandbox was asked for with, in place of what an older
-// request of that key asked.
+// addOnce records what a sandbox was asked for with, in place of an older request
+// of that key: the one that it repeats, or one of before its time. Conflict means
+// that another create of the key came first.
 func addOnce(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
 	if b.Once.Key == "" {
 		return nil
 	}
-	_, err := tx.ExecContext(ctx, `
+	res, err := tx.ExecContext(ctx, `
 INSERT INTO idempotency_keys (team, key, digest, sandbox, created_at) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (team, key) DO UPDATE SET digest = excluded.digest, sandbox = excluded.sandbox, created_at = excluded.created_at`,
-		b.Team, b.Once.Key, b.Once.Digest, b.ID, millis(b.StartedAt))
-	return err
+ON CONFLICT (team, key) DO UPDATE SET digest = excluded.digest, sandbox = excluded.sandbox, created_at = excluded.created_at
+WHERE idempotency_keys.sandbox = $6 OR idempotency_keys.sandbox = $4 OR idempotency_keys.created_at < $7`,
+		b.Team, b.Once.Key, b.Once.Digest, b.ID, millis(b.StartedAt), b.Once.Repeats, millis(b.Once.Since))
+	if err != nil {
+		return err
+	}
+	if n, err := res.RowsAffected(); err != nil || n > 0 {
+		return err
+	}
+	return cay.Errorf(cay.Conflict, "another create with the same Idempotency-Key came first").WithCode(cay.CodeKeyInProgress)
 }
 
 // CreatedWith finds what a team's key was last used for, at a time or later.

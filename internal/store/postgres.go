@@ -57,6 +57,34 @@ func OpenPostgres(ctx context.Context, cfg PostgresConfig, seal Sealer) (*DB, er
 	if seal == nil {
 		return nil, errNoSealer()
 	}
+	db, err := pool(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := prepare(ctx, db, cfg); err != nil {
+		db.Close()
+		return nil, err
+	}
+	return newDB(&postgres{db: db}, db, db, seal), nil
+}
+
+// ProbePostgres reports whether records could be kept there, and changes nothing.
+func ProbePostgres(ctx context.Context, cfg PostgresConfig) error {
+	db, err := pool(cfg)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return connectError(err)
+	}
+	defer conn.Close()
+	return look(ctx, conn, cfg)
+}
+
+// pool makes the connections to a database as they are needed.
+func pool(cfg PostgresConfig) (*sql.DB, error) {
 	c, err := pgx.ParseConfig(cfg.URL)
 	if err != nil {
 		return nil, cay.Errorf(cay.Invalid, "the database's address cannot be read: %s", withoutPassword(err.Error(), cfg.URL)).
@@ -68,11 +96,7 @@ func OpenPostgres(ctx context.Context, cfg PostgresConfig, seal Sealer) (*DB, er
 	db.SetMaxIdleConns(mostConns)
 	db.SetConnMaxIdleTime(5 * time.Minute)
 	db.SetConnMaxLifetime(time.Hour) // an operator who moves the database has all moved in an hour
-	if err := prepare(ctx, db, cfg); err != nil {
-		db.Close()
-		return nil, err
-	}
-	return newDB(&postgres{db: db}, db, db, seal), nil
+	return db, nil
 }
 
 // set adds what each connection needs to what the address says.
@@ -317,10 +341,6 @@ func (p *postgres) close() error { return p.db.Close() }
 func (p *postgres) check(ctx context.Context, s *DB) error {
 	_, err := s.EventCount(ctx)
 	return err
-}
-
-func (p *postgres) backup(ctx context.Context, s *DB, path string) error {
-	return cay.Errorf(cay.Unsupported, "the records are in PostgreSQL")
 }
 
 // patient is a database whose single queries are asked again while it is away.

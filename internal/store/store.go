@@ -43,7 +43,7 @@ type Store interface {
 	Audits
 
 	// Tx runs f, whose calls of tx are one transaction: all of them count, or
-	// none when f fails. What f reads of a team stays so until its end. f must
+	// none when f fails. A team stays as f reads it until the end of f. f must
 	// call nothing of another Store: one write waits for the other. It may run
 	// more than once, and returns the error of a call that failed.
 	Tx(ctx context.Context, f func(tx Store) error) error
@@ -56,6 +56,15 @@ type Nodes interface {
 	// SetDraining records whether a machine is drained: it takes no new sandboxes.
 	SetDraining(ctx context.Context, node cay.NodeID, on bool) error
 	Draining(ctx context.Context, node cay.NodeID) (bool, error)
+	// TakeNode leases a node's name to a machine, by the database's clock, and
+	// returns the epoch that this begins: one more each time. Conflict means that
+	// another machine has it.
+	TakeNode(ctx context.Context, node cay.NodeID, machine string, lease time.Duration) (epoch int64, err error)
+	// RenewNode moves the end of the lease of an epoch. Conflict means that a
+	// later one has begun.
+	RenewNode(ctx context.Context, node cay.NodeID, epoch int64, lease time.Duration) error
+	// LeaveNode ends the lease of an epoch; one that is not the last is no error.
+	LeaveNode(ctx context.Context, node cay.NodeID, epoch int64) error
 }
 
 // Teams own everything that has a row.

@@ -81,7 +81,7 @@ func (c *Controller) launch(ctx context.Context, who cay.Caller, l launch) (_ ca
 	gone := killed(s, cay.CauseFailedStart, ledger.Now())
 	e.current.Store(&gone)
 	c.drop(s.ID)
-	if cay.KindOf(err) != cay.Exhausted { // a create that a quota refuses leaves no record
+	if cay.KindOf(err) != cay.Exhausted && cay.CodeOf(err) != cay.CodeKeyInProgress { // a create that a quota refuses, or that comes second, leaves no record
 		c.recordFailed(ctx, who, s, l, err)
 	}
 	c.stop(ctx, s.Instance, cay.CauseFailedStart)

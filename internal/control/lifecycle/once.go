@@ -40,7 +40,17 @@ func (c *Controller) createOnce(ctx context.Context, who cay.Caller, spec cay.Cr
 		return cay.Sandbox{}, err
 	}
 	defer release()
-	before, id, err := c.store.CreatedWith(ctx, who.Team, once.Key, ledger.Now().Add(-keepKeys))
+	s, err := c.createdOr(ctx, who, spec, once)
+	if cay.CodeOf(err) == cay.CodeKeyInProgress { // another server's create came first, and is recorded
+		return c.createdOr(ctx, who, spec, once)
+	}
+	return s, err
+}
+
+// createdOr finds the sandbox that a create of the key made, or creates one.
+func (c *Controller) createdOr(ctx context.Context, who cay.Caller, spec cay.CreateSpec, once cay.Once) (cay.Sandbox, error) {
+	once.Since = ledger.Now().Add(-keepKeys)
+	before, id, err := c.store.CreatedWith(ctx, who.Team, once.Key, once.Since)
 	switch {
 	case cay.KindOf(err) == cay.NotFound:
 		return c.create(context.WithoutCancel(ctx), who, spec, once)
@@ -64,6 +74,7 @@ func (c *Controller) createOnce(ctx context.Context, who cay.Caller, spec cay.Cr
 	case err != nil && cay.KindOf(err) != cay.NotFound:
 		return cay.Sandbox{}, err
 	}
+	once.Repeats = id
 	return c.create(context.WithoutCancel(ctx), who, spec, once)
 }
 

@@ -52,6 +52,7 @@ var examinations = []examination{
 	{"data directory", true, dataDirectory},
 	{"run directory", true, runDirectory},
 	{"port", false, port}, // Port asks for it
+	{"database", false, database},
 	{"sharing", false, sharing},
 	{"volumes", false, volumes},
 	{"memory", false, memory},

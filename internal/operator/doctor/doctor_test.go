@@ -11,6 +11,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/machine/disk/disktest"
+	"github.com/cay-run/cay/internal/store/pgtest"
 )
 
 func files(pairs ...string) host {
@@ -110,6 +111,23 @@ func TestRequiredNamesTheFirstFailure(t *testing.T) {
 	err := required(t.Context(), lack, []examination{{"kernel", true, kernel}, {"cgroups", true, cgroups}})
 	if e, ok := err.(*cay.Error); !ok || e.Kind != cay.Unsupported || e.Hint == "" || !strings.Contains(e.Error(), "4.9.0") {
 		t.Errorf("Required = %v, want the kernel with a hint", err)
+	}
+}
+
+func TestDatabase(t *testing.T) {
+	server := pgtest.Start(t)
+	h := files()
+	h.cfg.DatabaseURL = server.URL(server.Database(t, ""))
+	if c := database(t.Context(), h); c.Status != OK {
+		t.Errorf("%+v", c)
+	}
+	h.cfg.DatabaseStandby = true
+	if c := database(t.Context(), h); c.Status != Fail || c.Hint == "" || !strings.Contains(c.Detail, "standby") {
+		t.Errorf("without a standby: %+v", c)
+	}
+	h.cfg.DatabaseURL = server.URL("none")
+	if c := database(t.Context(), h); c.Status != Fail || c.Hint == "" {
+		t.Errorf("a database that is not there: %+v", c)
 	}
 }
 

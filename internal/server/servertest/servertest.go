@@ -164,7 +164,7 @@ func (w *World) Records(use func(*store.DB)) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	db, err := store.Open(w.t.Context(), operator.Host(w.Config).Database(), sealer)
+	db, err := operator.OpenRecords(w.t.Context(), w.Config, sealer)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func (w *World) AddKey(k cay.APIKey) string {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	db, err := store.Open(w.t.Context(), operator.Host(w.Config).Database(), sealer)
+	db, err := operator.OpenRecords(w.t.Context(), w.Config, sealer)
 	if err != nil {
 		w.t.Fatal(err)
 	}

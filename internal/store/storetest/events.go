@@ -146,12 +146,21 @@ func testOnce(t *testing.T, s store.Store) {
 	_, _, err = s.CreatedWith(t.Context(), other.ID, "k", at(0))
 	wantKind(t, err, cay.NotFound)
 	later := sandbox(team.ID, 200)
-	later.Once = cay.Once{Key: "k", Digest: "d2"}
+	later.Once = cay.Once{Key: "k", Digest: "d2", Since: at(100)}
+	wantKind(t, s.AddSandbox(t.Context(), later), cay.Conflict) // another create came first
+	_, err = s.Sandbox(t.Context(), team.ID, later.ID)
+	wantKind(t, err, cay.NotFound)
+	later.Once.Since = at(101)
 	noError(t, s.AddSandbox(t.Context(), later))
 	once, id, err = s.CreatedWith(t.Context(), team.ID, "k", at(0))
 	noError(t, err)
-	same(t, "how, later", once, later.Once)
+	same(t, "how, later", once, cay.Once{Key: "k", Digest: "d2"})
 	same(t, "what, later", id, later.ID)
+	again := sandbox(team.ID, 200)
+	again.Once = cay.Once{Key: "k", Digest: "d2", Repeats: b.ID}
+	wantKind(t, s.AddSandbox(t.Context(), again), cay.Conflict)
+	again.Once.Repeats = later.ID
+	noError(t, s.AddSandbox(t.Context(), again))
 	for _, want := range []int{0, 1} {
 		n, err := s.PruneOnce(t.Context(), at(200+want))
 		noError(t, err)

@@ -25,6 +25,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Teams", testTeams},
 		{"RemoveTeam", testRemoveTeam},
 		{"Nodes", testNodes},
+		{"NodeLeases", testNodeLeases},
 		{"People", testPeople},
 		{"Keys", testKeys},
 		{"Limits", testLimits},

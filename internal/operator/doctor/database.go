@@ -1,0 +1,29 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// database looks whether records could be kept where the settings say.
+func database(ctx context.Context, h host) Check {
+	if h.cfg.DatabaseURL == "" {
+		return ok("records are in the data directory")
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	err := store.ProbePostgres(ctx, store.PostgresConfig{URL: h.cfg.DatabaseURL, Standby: h.cfg.DatabaseStandby})
+	if err == nil {
+		return ok("PostgreSQL can keep the records")
+	}
+	hint := "check CAY_DATABASE_URL"
+	var ours *cay.Error
+	if errors.As(err, &ours) && ours.Hint != "" {
+		hint = ours.Hint
+	}
+	return fail(err.Error(), hint)
+}
