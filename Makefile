@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates test-desktop release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory test-desktop release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -60,6 +60,9 @@ soak-usage: ## USAGE_SECONDS (600) of sandboxes whose use is counted, the server
 
 soak-creates: ## SOAK_CREATES (5000) lives of create, run_code, command, kill, two at a time; none fails
 	@scripts/long life/creates.py
+
+soak-memory: ## restores by demand, writes, forks, saves and kills, CAY_SOAK_MEMORY (1000) rounds; every byte compared
+	CAY_SOAK_MEMORY=$${CAY_SOAK_MEMORY:-1000} go test -count=1 -v -timeout 25h -run 'TestSoakMemory$$' ./internal/machine/engine/runsc
 
 test-desktop: ## E2B's Desktop SDKs against the template desktop, which it builds: minutes, and 5 GB of disk
 	@scripts/long desktop/run.py

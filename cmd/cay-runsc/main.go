@@ -25,6 +25,7 @@ func main() {
 		new(cmd.FSCheckpoint): driven,
 		new(cmd.Kill):         driven,
 		new(cmd.List):         driven,
+		new(cmd.Loading):      driven,
 		new(cmd.PS):           driven,
 		new(cmd.Pause):        driven,
 		new(cmd.Restore):      driven,

@@ -91,15 +91,16 @@ type Engine interface {
 	// costs microseconds.
 	Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error)
 	// LoadAll waits until an instance has all of its snapshot's memory, and has
-	// what is missing loaded at once; it reads nothing of the snapshot from then
-	// on. Unavailable when ctx ends before; the loading goes on then. An instance
-	// that has everything, or was booted, gives no error.
+	// what is missing loaded at once. Unavailable when ctx ends before, and the
+	// loading goes on then, or when it fails. An instance that has everything, or
+	// was booted, gives no error.
 	LoadAll(ctx context.Context, id cay.InstanceID) error
 	// RecordWorkingSet writes which parts of its snapshot an instance restored
 	// by demand has loaded so far, for RestoreSpec.WorkingSet of others of the
 	// same snapshot: at most MaxWorkingSet bytes in the engine's own form.
-	// Conflict when the instance was not restored by demand, or has loaded
-	// everything because that was asked for: then it is not known what it used.
+	// Parts that came without need, by LoadAll or because a third was there
+	// already, are not among them. Conflict when the instance was not restored by
+	// demand.
 	RecordWorkingSet(ctx context.Context, id cay.InstanceID, w io.Writer) error
 	// Changes streams a tar of the files that differ from the root image.
 	// Removed files appear as OCI whiteouts (".wh.<name>").
@@ -179,8 +180,8 @@ const (
 	Eager Loading = iota
 	// Demand reads what the guest touches when it touches it. The files may be
 	// removed, since the engine has them open, but their bytes must not change
-	// and their space stays taken until the instance ends or LoadAll has
-	// returned. An instance whose memory cannot be read ends, with
+	// and their space stays taken until the instance ends or, without Share,
+	// LoadAll has returned. An instance whose memory cannot be read ends, with
 	// cay.CauseMemoryLost.
 	Demand
 )

@@ -67,6 +67,11 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 		{"memory watched", (*suite).watched},
 		{"many names", (*suite).manyNames},
 		{"filtered", (*suite).filtered},
+		{"memory by demand", (*suite).memoryByDemand},
+		{"untouched memory", (*suite).untouched},
+		{"working set", (*suite).workingSet},
+		{"lost memory", (*suite).lostMemory},
+		{"memory on a full disk", (*suite).memoryOnFullDisk},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(s, t) })
 	}

@@ -166,6 +166,7 @@ func (e *Engine) Usage(_ context.Context, id cay.InstanceID) (cay.Usage, error) 
 	u := e.cg.usage(id)
 	u.At = time.Now()
 	u.MemoryMax = int64(in.Limits.MemoryMB) << 20
+	u.MemoryPending = e.loadStatus(in.record).left
 	u.DiskUsed, u.DiskMax = in.overlaySize(), int64(in.DiskMB)<<20
 	return u, nil
 }

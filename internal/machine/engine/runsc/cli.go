@@ -108,7 +108,8 @@ func (e *Engine) start(ctx context.Context, r *record, image string, args ...str
 		begin = startNice
 	}
 	if err := waitFor(ctx, cmd, e.reportBegun(r, args, begin)); err != nil {
-		return fmt.Errorf("cay-runsc: %w: %s", err, lastLines(readTail(log)))
+		text := readTail(log)
+		return fmt.Errorf("cay-runsc: %w: %s", withCause(err, text), lastLines(text))
 	}
 	return nil
 }

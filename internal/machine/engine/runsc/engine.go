@@ -56,6 +56,7 @@ type Engine struct {
 	mu       sync.Mutex
 	live     map[cay.InstanceID]*instance
 	starting map[cay.InstanceID]*starting
+	demands  map[string]bool // builds, by hash, that can load by demand or cannot
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -72,6 +73,7 @@ func Open(cfg Config) (*Engine, error) {
 		cg:       findHierarchy(cfg.Cgroup),
 		live:     make(map[cay.InstanceID]*instance),
 		starting: make(map[cay.InstanceID]*starting),
+		demands:  make(map[string]bool),
 	}
 	if !e.installed(cfg.Hash) {
 		return nil, cay.Errorf(cay.Unavailable, "engine %s is not in %s", cfg.Hash, cfg.Engines).

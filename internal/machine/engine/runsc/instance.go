@@ -68,6 +68,8 @@ func (e *Engine) evidence(in *instance) cay.Death {
 		d.Cause, d.Detail = cay.CauseOutOfMemory, fmt.Sprintf("oom_kill %d", kills)
 	case in.asked.Load():
 		d.Cause = cay.CauseAsked
+	case e.loadStatus(in.record).failed:
+		d.Cause, d.Detail = cay.CauseMemoryLost, "the pages of its snapshot could not be read"
 	default:
 		d.Cause, d.Detail = cay.CauseEngine, "the sandbox ended by itself"
 		if text := readTail(e.recordFile(in.ID, "panic.log")); len(text) > 0 {

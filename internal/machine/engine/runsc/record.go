@@ -25,6 +25,7 @@ type record struct {
 	Limits      cay.Limits
 	DiskMB      int // of the overlay; a snapshot keeps its own for ever
 	CPUFeatures []string
+	Pages       int64 // bytes of the snapshot that it loads by demand; 0 when it does not
 	Started     time.Time
 	// Whole is set when the start has succeeded.
 	Whole bool

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,6 +18,19 @@ import (
 func TestConformance(t *testing.T) {
 	var hook enginetest.Hook
 	enginetest.Run(t, &hook, opener(t, "cay-enginetest", hook.Begun))
+}
+
+// TestSoakMemory is short; CAY_SOAK_MEMORY is the number of rounds of make soak-memory.
+func TestSoakMemory(t *testing.T) {
+	rounds := 2
+	if text := os.Getenv("CAY_SOAK_MEMORY"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			t.Fatalf("CAY_SOAK_MEMORY is %q, want a number of rounds", text)
+		}
+		rounds = n
+	}
+	enginetest.SoakMemory(t, rounds, opener(t, "cay-enginesoak", nil))
 }
 
 // TestSamples starts the snapshots of every format that were kept. A change of

@@ -73,7 +73,8 @@ func (e *Engine) Restore(ctx context.Context, s engine.RestoreSpec) error {
 	limit := e.restoreLimit(s.Background)
 	within, cancel := context.WithTimeoutCause(ctx, limit, errLimit)
 	defer cancel()
-	err := e.launch(within, r, s.Root, s.Net, recorded, "restore", "--detach", "--image-path="+s.From)
+	command := append([]string{"restore", "--detach", "--image-path=" + s.From}, e.demand(r, s)...)
+	err := e.launch(within, r, s.Root, s.Net, recorded, command...)
 	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(within), errLimit) {
 		return cay.Wrap(cay.Unavailable, err, "the memory of snapshot %s was not restored in %s", s.Snapshot.ID, limit).
 			WithCode(cay.CodeRestoreTimeout).

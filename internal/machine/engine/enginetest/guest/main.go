@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -72,6 +73,7 @@ func main() {
 		"/woken":   func(*http.Request) (string, error) { return strconv.FormatInt(woken.Load(), 10), nil },
 		"/boot-id": func(*http.Request) (string, error) { return read("/proc/sys/kernel/random/boot_id") },
 	}
+	maps.Copy(answers, memoryAnswers)
 	for path, answer := range answers {
 		http.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			text, err := answer(r)
