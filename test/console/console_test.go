@@ -58,7 +58,7 @@ func TestConsole(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
-	args := []string{"-m", "pytest", "-q", "--tb=short", "--maxfail=" + cmp.Or(os.Getenv("CAY_CONSOLE_MAXFAIL"), "1"), "-p", "no:cacheprovider", "--durations=5"}
+	args := []string{"-m", "pytest", "-q", "-rP", "--tb=short", "--maxfail=" + cmp.Or(os.Getenv("CAY_CONSOLE_MAXFAIL"), "1"), "-p", "no:cacheprovider", "--durations=5"}
 	// The pages in both themes and widths take minutes: make test-console has them.
 	run := cmp.Or(os.Getenv("CAY_CONSOLE_RUN"), "link_logs_in or list_is_live or hostile or stranger or terminal or restarts")
 	if run != "all" {

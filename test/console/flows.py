@@ -4,6 +4,7 @@ A violation of the content security policy, an error in the browser's console an
 a script's exception fail each test.
 """
 
+import concurrent.futures
 import contextlib
 import hashlib
 import json
@@ -13,6 +14,7 @@ import re
 import socket
 import tarfile
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -130,6 +132,17 @@ def shot(page, name):
 
 def running():
     return [box for box in call("GET", "/v2/sandboxes?limit=100") if box["state"] == "running"]
+
+
+def everything():
+    """All sandboxes, page by page."""
+    found, token = [], ""
+    while True:
+        with urllib.request.urlopen(urllib.request.Request(API + f"/v2/sandboxes?limit=100&state=running,paused&nextToken={token}", headers={"X-API-Key": KEY}), timeout=60) as answer:
+            found += json.loads(answer.read())
+            token = answer.headers.get("x-next-token")
+        if not token:
+            return found
 
 
 # Logging in.
@@ -390,6 +403,54 @@ def test_files_from_upload_to_a_conflict(page):
     assert not (HOME / "many" / "file-02999").exists()
 
 
+# Many.
+
+
+def test_a_thousand_sandboxes(page):
+    many = int(os.environ.get("CAY_CONSOLE_MANY", "1000"))
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+
+        def make(i):
+            box = call("POST", "/sandboxes", {"templateID": "base", "timeout": 3000, "metadata": {"many": str(i)}})["sandboxID"]
+            if i < many - 150:  # a machine in memory has room for 200 that run
+                call("POST", f"/sandboxes/{box}/pause", {})
+            return box
+
+        made = list(pool.map(make, range(many)))
+        begun = time.monotonic()
+        page.goto(HERE + "/sandboxes?q=many%3D")
+        expect(page.get_by_role("row").nth(1)).to_be_visible()
+        first = time.monotonic() - begun
+        expect(page.get_by_text(f"{many:,} sandboxes", exact=True)).to_be_visible(timeout=60_000)
+        whole = time.monotonic() - begun
+        assert page.get_by_role("row").count() < 60, "rows out of sight are drawn"
+        shot(page, "sandboxes-1000")
+        view = page.get_by_role("rowgroup")
+        view.evaluate("(view) => view.scrollTo(0, view.scrollHeight)")
+        expect(page.get_by_role("row").filter(has_text=made[0])).to_be_visible()
+        # A burst of changes, with the longest time between two frames meanwhile.
+        page.evaluate("""() => { window.gaps = []; let last = performance.now(); window.watch = true
+            const step = (now) => { window.gaps.push(now - last); last = now; if (window.watch) requestAnimationFrame(step) }; requestAnimationFrame(step) }""")
+        list(pool.map(lambda i: call("POST", f"/sandboxes/{made[-1 - i % 150]}/timeout", {"timeout": 4000 + i}), range(300)))
+        page.wait_for_timeout(500)
+        gaps = sorted(page.evaluate("() => { window.watch = false; return window.gaps }"))
+        print(f"{many} rows: the first after {first:.2f} s, all after {whole:.2f} s; while 300 changed, frames {gaps[len(gaps) // 2]:.0f} ms in the middle, {gaps[-1]:.0f} ms at worst")
+        view.evaluate("(view) => view.scrollTo(0, 0)")
+        boxes = page.get_by_role("checkbox")
+        boxes.nth(1).check()
+        view.evaluate("(view) => view.scrollTo(0, 41 * 99)")
+        last = page.locator("[role=row][aria-rowindex='101']")
+        expect(last).to_be_visible()
+        last.get_by_role("checkbox").click(modifiers=["Shift"])
+        expect(page.get_by_text("100 chosen")).to_be_visible()
+        page.get_by_role("button", name="Pause", exact=True).click()
+        page.get_by_role("dialog").get_by_role("button", name="Pause", exact=True).click()
+        expect(page.get_by_text("100 sandboxes are paused.")).to_be_visible(timeout=120_000)
+        assert len([box for box in everything() if box["state"] == "running" and "many" in (box.get("metadata") or {})]) == 50
+        list(pool.map(lambda id: call("DELETE", "/sandboxes/" + id), made))
+    expect(page.get_by_text("No sandbox is like that")).to_be_visible(timeout=60_000)
+
+
 # Text of guests and of other people.
 
 
@@ -503,6 +564,7 @@ def test_pages_are_accessible(page, theme):
 def test_keyboard_alone(page):
     visit(page, "/")
     page.keyboard.press("Control+k")
+    expect(page.get_by_role("combobox", name="Find or do")).to_be_focused()
     box = running()[0]["sandboxID"]
     page.keyboard.type(box)
     expect(page.get_by_role("option").first).to_contain_text(box)
