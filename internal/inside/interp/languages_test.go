@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -361,17 +362,27 @@ func TestInterruptsOfAShellThatStarts(t *testing.T) {
 	if got := w.out(t, "bash", "echo $kept"); got != "1\n" {
 		t.Errorf("the variable is %q", got)
 	}
+	if st, err := os.Stat(state); err != nil || st.Size() != 0 {
+		t.Errorf("the variables stay on disk: %v, %v", st, err)
+	}
 
 	// Interrupts at any moment of a shell that leaves again and again.
 	for range 20 {
+		resp := w.begun(t.Context(), t, map[string]any{"language": "bash", "code": "echo running; exit 3"})
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() {
+		var storm sync.WaitGroup
+		storm.Go(func() {
 			for ctx.Err() == nil {
 				bash{}.interrupt(k)
 			}
-		}()
-		w.in(t, "bash", "exit 3")
+		})
+		rest, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
 		cancel()
+		storm.Wait() // they are of this code
+		if err != nil || !bytes.Contains(rest, []byte(`"ExitCode"`)) {
+			t.Errorf("it ended as %s, %v", rest, err)
+		}
 	}
 	if got := w.out(t, "bash", "echo $kept"); got != "1\n" {
 		t.Errorf("after interrupts at any moment the variable is %q", got)

@@ -45,6 +45,7 @@ type lines struct {
 	requests *os.File
 	events   int         // descriptors of ours, read without blocking
 	turn     int         // the same, of a FIFO that holds a byte while a bash may be interrupted
+	stopped  *os.File    // the file that names the request which a bash is to stop
 	outputs  [2]*output  // standard output and error
 	gone     [2]*os.File // a pipe whose end of file is the process's end
 	count    int         // executions
@@ -132,6 +133,12 @@ func (k *lines) launch(s spec) (ready *listener, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if k.stopped, err = os.OpenFile(filepath.Join(k.dir, "stopped"), os.O_RDWR|os.O_CREATE, 0o644); err != nil {
+		return nil, err
+	}
+	if err := k.stops(0); err != nil { // its block of the disk is taken now
+		return nil, err
+	}
 	var theirs [2]*os.File
 	for i, name := range []string{"stdout", "stderr"} {
 		k.outputs[i], theirs[i], err = newOutput(name)
@@ -158,7 +165,7 @@ func (k *lines) launch(s spec) (ready *listener, err error) {
 
 // cleanup frees what a kernel had that is gone.
 func (k *lines) cleanup() {
-	for _, f := range []*os.File{k.requests, k.gone[0]} {
+	for _, f := range []*os.File{k.requests, k.stopped, k.gone[0]} {
 		if f != nil {
 			_ = f.Close()
 		}
@@ -174,6 +181,13 @@ func (k *lines) cleanup() {
 		}
 	}
 	_ = os.RemoveAll(k.dir)
+}
+
+// stops names the request that an interrupt is meant for, in the same bytes each
+// time: that needs no room on a full disk.
+func (k *lines) stops(request int) error {
+	_, err := k.stopped.WriteAt(fmt.Appendf(nil, "%020d\n", request), 0)
+	return err
 }
 
 // request writes a line to the kernel.

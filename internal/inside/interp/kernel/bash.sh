@@ -30,6 +30,16 @@ __cay_next() {
 	IFS= builtin read -r -d '' __cay_code <"$__cay_dir/code" || builtin :
 }
 
+# __cay_stop stops what runs, where an interrupt was meant for it: one that comes
+# late finds the next request here.
+__cay_stop() {
+	builtin local __cay_meant=
+	builtin read -r __cay_meant 2>/dev/null <"$__cay_dir/stopped"
+	if [[ $__cay_id && 10#${__cay_meant:-0} -eq $__cay_id ]]; then
+		__cay_leave 130
+	fi
+}
+
 # __cay_call NAME VALUE sets a variable until __cay_undo is evaluated.
 __cay_call() {
 	__cay_undo="$(builtin declare -p "$1" 2>/dev/null || builtin printf 'unset -v %s' "$1")
@@ -37,9 +47,11 @@ $__cay_undo"
 	builtin export "$1=$2"
 }
 
-# __cay_leave is what happens when the shell ends.
+# __cay_leave [STATUS] starts the shell again in place of its end. An interrupt
+# in its first moments calls it once more, which does no harm: exit, within the
+# trap of an exit, would end the shell.
 __cay_leave() {
-	__cay_status=$?
+	__cay_status=${1-$?}
 	builtin trap : INT
 	{
 		builtin declare -p
@@ -55,7 +67,8 @@ __cay_leave() {
 	builtin exec "$BASH" -c "$BASH_EXECUTION_STRING" bash "$__cay_lib" "$__cay_dir" "$__cay_id" "$__cay_status"
 }
 builtin trap __cay_leave EXIT
-builtin trap '[[ $__cay_id ]] && { builtin trap : INT; builtin exit 130; }' INT
+builtin trap __cay_stop INT
+: >|"$__cay_dir/state" # all variables are in it, and no shell reads it again
 # Until now an interrupt would have ended this shell with all its variables. The
 # agent sends none while the FIFO is empty.
 builtin printf 1 >"$__cay_dir/turn"
