@@ -80,8 +80,11 @@ def test_a_build_on_a_full_disk(create):
     else:
         pytest.fail(f"no room was enough: {said}")
     assert any("write a key: " in text for text in said), said
-    assert create(name).files.read("/home/user/made") == "made\n"
-    world.Server().cay("template", "delete", name)
+    box = create(name)
+    assert box.files.read("/home/user/made") == "made\n"
+    box.kill()
+    deleted = world.Server().cay("template", "delete", name, check=False)
+    assert deleted.returncode == 0, deleted.stderr
 
 
 def test_a_disk_at_its_reserve(create, eventually):
