@@ -16,9 +16,9 @@ JAVASCRIPT = [
 # harm the server, or need what an SDK of any age does not bring.
 PYTHON_TESTS = [
     "test_quickstart.py", "test_sandbox.py", "test_commands.py", "test_files.py", "test_interp.py",
-    "test_life.py", "test_build.py", "test_errors.py", "test_private.py",
+    "test_life.py", "test_build.py", "test_errors.py", "test_private.py", "test_volumes.py", "test_volume_content.py",
 ]
 JAVASCRIPT_TESTS = [
     "quickstart.test.mjs", "sandbox.test.mjs", "commands.test.mjs", "files.test.mjs", "interp.test.mjs",
-    "life.test.mjs", "build.test.mjs", "errors.test.mjs", "tree.test.mjs",
+    "life.test.mjs", "build.test.mjs", "errors.test.mjs", "tree.test.mjs", "volume.test.mjs",
 ]
