@@ -184,6 +184,36 @@ func TestCreateWhoseEndIsNotRecorded(t *testing.T) {
 	}
 }
 
+// TestCreateThatComesSecond has another server record a create of the same key
+// while this one's instance starts: both callers get one sandbox, and the instance
+// of the second create ends.
+func TestCreateThatComesSecond(t *testing.T) {
+	w := newWorld(t)
+	model, err := w.c.Create(t.Context(), w.who(), w.once("model"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	once, _, err := w.store.CreatedWith(t.Context(), w.team.ID, "model", time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := len(w.node.Alive())
+	first := model
+	first.ID, first.Instance, first.Version = cay.NewSandboxID(), cay.NewInstanceID(), 0
+	first.Once = cay.Once{Key: "k", Digest: once.Digest}
+	w.node.OnCreate = func(ctx context.Context, _ cay.InstanceSpec) error {
+		w.node.OnCreate = nil
+		return w.store.AddSandbox(ctx, first)
+	}
+	got, err := w.c.Create(t.Context(), w.who(), w.once("k"))
+	if err != nil || got.ID != first.ID {
+		t.Errorf("the second create gets %s, %v; want %s", got.ID, err, first.ID)
+	}
+	if n := len(w.node.Alive()); n != before {
+		t.Errorf("%d instances are alive, %d were", n, before)
+	}
+}
+
 // A record that says creating is of an older server, or of another one: what
 // becomes of it is not known.
 func TestCreateOfAnotherServer(t *testing.T) {
@@ -201,6 +231,7 @@ func TestCreateOfAnotherServer(t *testing.T) {
 	}
 	s.ID, s.Instance, s.Version = cay.NewSandboxID(), cay.NewInstanceID(), 0
 	s.State, s.Once = cay.Creating, once
+	s.Once.Repeats = id
 	if err := w.store.AddSandbox(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
