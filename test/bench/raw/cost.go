@@ -29,11 +29,13 @@ type costs struct {
 	Tasks      int     `json:"tasks"`      // of an idle instance, on the host
 	MemoryMB   float64 `json:"memoryMb"`   // of it, but for files that the host caches
 	IdleMSPerS float64 `json:"idleMsPerS"` // of it, processor
+	InsideMS   float64 `json:"insideMs"`   // processor of what ran inside
 	Inside     string  `json:"inside,omitempty"`
 }
 
 // cost measures count lives one after the other, then an idle instance, and runs
-// the program of the file -inside, if one is named, in it.
+// the program of the file -inside, if one is named, in it. With a count of 0 only
+// that program is measured.
 func cost(ctx context.Context, b *bench) (any, error) {
 	var out costs
 	before := own()
@@ -46,28 +48,47 @@ func cost(ctx context.Context, b *bench) (any, error) {
 			return nil, err
 		}
 	}
-	out.CommandMS = float64((own() - before).Microseconds()) / 1000 / float64(b.count)
-	out.LifeMS = out.LifeMS/float64(b.count) + out.CommandMS
+	if b.count > 0 {
+		out.CommandMS = float64((own() - before).Microseconds()) / 1000 / float64(b.count)
+		out.LifeMS = out.LifeMS/float64(b.count) + out.CommandMS
+	}
 	_, err := b.with(ctx, func(it box) (any, error) {
-		time.Sleep(idleAfter)
+		if b.count > 0 {
+			if err := b.idle(ctx, it, &out); err != nil {
+				return nil, err
+			}
+		}
+		if b.inside == "" {
+			return nil, nil
+		}
 		first, err := b.eng.Usage(ctx, it.id)
 		if err != nil {
 			return nil, err
 		}
-		time.Sleep(idleFor)
-		last, err := b.eng.Usage(ctx, it.id)
-		if err != nil {
-			return nil, err
-		}
-		out.IdleMSPerS = float64((last.CPUTime - first.CPUTime).Microseconds()) / 1000 / last.At.Sub(first.At).Seconds()
-		out.Tasks = last.Tasks
-		out.MemoryMB = float64(last.MemoryUsed-b.activeFiles(string(it.id))) / 1e6
-		if b.inside != "" {
-			out.Inside, err = runInside(ctx, it.slot.Addr, b.inside)
-		}
-		return nil, err
+		out.Inside, err = runInside(ctx, it.slot.Addr, b.inside)
+		last, usageErr := b.eng.Usage(ctx, it.id)
+		out.InsideMS = float64((last.CPUTime - first.CPUTime).Microseconds()) / 1000
+		return nil, errors.Join(err, usageErr)
 	})
 	return out, err
+}
+
+// idle measures an instance without a client.
+func (b *bench) idle(ctx context.Context, it box, out *costs) error {
+	time.Sleep(idleAfter)
+	first, err := b.eng.Usage(ctx, it.id)
+	if err != nil {
+		return err
+	}
+	time.Sleep(idleFor)
+	last, err := b.eng.Usage(ctx, it.id)
+	if err != nil {
+		return err
+	}
+	out.IdleMSPerS = float64((last.CPUTime - first.CPUTime).Microseconds()) / 1000 / last.At.Sub(first.At).Seconds()
+	out.Tasks = last.Tasks
+	out.MemoryMB = float64(last.MemoryUsed-b.activeFiles(string(it.id))) / 1e6
+	return nil
 }
 
 // own is the processor time of this program and of the commands that it has run.
