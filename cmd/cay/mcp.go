@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/client"
 	"github.com/cay-run/cay/internal/edge/mcp"
 )
 
@@ -21,14 +22,14 @@ func (mcpCmd) Help() string {
 }
 
 func (c *mcpCmd) Run(a *app) error {
-	api, err := a.client()
 	if c.Print != "" {
-		url := "http://localhost:7070"
-		if err == nil {
-			url = api.URL()
+		api, err := a.clientWith(client.Config{APIKey: "none: it only has to say where the server is"})
+		if err != nil {
+			return err
 		}
-		return printMCP(a.out, c.Print, url+mcp.Path)
+		return printMCP(a.out, c.Print, api.URL()+mcp.Path)
 	}
+	api, err := a.client()
 	if err != nil {
 		return err
 	}
@@ -38,7 +39,7 @@ func (c *mcpCmd) Run(a *app) error {
 
 // printMCP prints what connects a client to a server. No key is in it: clients read
 // it from E2B_API_KEY, or ask for it.
-func printMCP(w io.Writer, client, url string) error {
+func printMCP(w io.Writer, reader, url string) error {
 	object := func(note string, v any) error {
 		text, err := json.MarshalIndent(v, "", "  ")
 		if err == nil {
@@ -48,7 +49,7 @@ func printMCP(w io.Writer, client, url string) error {
 	}
 	type one = map[string]any
 	var err error
-	switch client {
+	switch reader {
 	case "claude":
 		_, err = fmt.Fprintf(w, "# in a shell where E2B_API_KEY is set\nclaude mcp add --transport http cay %s --header \"Authorization: Bearer $E2B_API_KEY\" --header \"%s: claude\"\n", url, mcp.NameHeader)
 	case "cursor":

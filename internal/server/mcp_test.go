@@ -358,6 +358,22 @@ func TestToolsSayWhatIsWrong(t *testing.T) {
 			t.Errorf("%s %v: %v %.300s", one.name, one.args, failed, text)
 		}
 	}
+	for _, body := range []string{
+		"", "{}", "[]", "null", "7", "[[]]", strings.Repeat("[", 1<<16), `{"jsonrpc":"2.0","id":1,"method":"tools/call"}`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":null}`, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":[]}`,
+		`{"jsonrpc":"2.0","id":{},"method":"tools/list"}`, `{"jsonrpc":"2.0","id":1,"method":"nothing/such"}`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_code","arguments":null}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_code","arguments":"{}"}}`,
+		`{"jsonrpc":"2.0","method":"tools/call","params":{"name":"create_sandbox"}}`,
+		`{"jsonrpc":"2.0","id":1,"result":{}}`, `{"id":1,"method":"tools/list"}`,
+	} {
+		if code, text := post(t, w, headers{"X-API-Key": w.Key}, body); code >= 500 {
+			t.Errorf("%.100s: %d %.300s", body, code, text)
+		}
+	}
+	if code, text := post(t, w, headers{"X-API-Key": w.Key}, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); code != 200 || !strings.Contains(text, "run_code") {
+		t.Errorf("without params: %d %.300s", code, text)
+	}
 	if list, err := w.Client().List(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("nonsense made sandboxes: %v %v", list, err)
 	}

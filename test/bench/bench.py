@@ -2,7 +2,7 @@
 
     make bench            prints raw samples, medians and a table; build/bench.json
     BENCH_N=50 make bench more samples; agent.py and life.py have their own settings
-    BENCH_PARTS=life      only some: use, agent, interp, life, light, growth, edge, volumes, memory, builds; packages only if named
+    BENCH_PARTS=life      only some: use, agent, interp, life, light, growth, edge, volumes, tools, memory, builds; packages only if named
 
 Machines are shared and noisy: samples of a figure and of its counterpart are
 taken in turns, and ratios of medians are what counts. A bar that is missed is
@@ -28,6 +28,7 @@ import life
 import light
 import memory as loading
 import packages
+import tools
 import volumes
 import world
 from figure import Figure, ms
@@ -133,7 +134,7 @@ def machine():
 
 
 def figures(server):
-    parts = os.environ.get("BENCH_PARTS", "use agent interp life light growth edge volumes memory builds").split()
+    parts = os.environ.get("BENCH_PARTS", "use agent interp life light growth edge volumes tools memory builds").split()
     if "use" in parts:
         for measure in (create_to_first_result, command, memory, recovery):
             yield measure(server)
@@ -154,6 +155,8 @@ def figures(server):
         yield from volumes.measure(server)
     if "memory" in parts:
         yield from loading.measure(server)
+    if "tools" in parts:
+        yield from tools.measure(server)
     if "packages" in parts:
         yield from packages.measure(server)
     if "builds" in parts:

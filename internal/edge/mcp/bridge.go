@@ -63,9 +63,16 @@ func (b *Bridge) pass(next sdk.MethodHandler) sdk.MethodHandler {
 		switch params := r.GetParams().(type) {
 		case *sdk.ListToolsParams:
 			return ask(ctx, b, func(s *sdk.ClientSession) (sdk.Result, error) {
-				return s.ListTools(ctx, &sdk.ListToolsParams{Cursor: params.Cursor})
+				page := &sdk.ListToolsParams{}
+				if params != nil {
+					page.Cursor = params.Cursor
+				}
+				return s.ListTools(ctx, page)
 			})
 		case *sdk.CallToolParamsRaw:
+			if params == nil {
+				break
+			}
 			request, _ := r.(*sdk.CallToolRequest)
 			if info := request.ClientInfo(); info != nil {
 				b.name.Store(&info.Name)

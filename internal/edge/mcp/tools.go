@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -139,10 +140,17 @@ func textOf(err error) string {
 	return text
 }
 
-// nearNames has a call of a tool that is not there be told those that are like it.
+// nearNames has a call of a tool that is not there be told those that are like it,
+// and a panic of one that is there be an error.
 func (f *Face) nearNames(next sdk.MethodHandler) sdk.MethodHandler {
-	return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
-		if params, ok := r.GetParams().(*sdk.CallToolParamsRaw); ok && method == "tools/call" && !slices.Contains(f.names, params.Name) {
+	return func(ctx context.Context, method string, r sdk.Request) (out sdk.Result, err error) {
+		defer func() { // a goroutine of the library's, in which a panic would end the server
+			if v := recover(); v != nil {
+				f.cfg.Log.ErrorContext(ctx, "panic", "method", method, "panic", v, "stack", string(debug.Stack()))
+				out, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
+			}
+		}()
+		if params, ok := r.GetParams().(*sdk.CallToolParamsRaw); ok && params != nil && method == "tools/call" && !slices.Contains(f.names, params.Name) {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("unknown tool %.80q: %s", params.Name, near(params.Name, f.names))}
 		}
 		return next(ctx, method, r)

@@ -242,6 +242,9 @@ def test_standard_streams(model):
         hello, _ = ask("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "claude-code", "version": "2"}})
         assert hello["result"]["protocolVersion"] == "2025-06-18" and "sandbox" in hello["result"]["instructions"]
         program.stdin.write('{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        program.stdin.write('{"jsonrpc":"2.0","id":"bare","method":"tools/list"}\n')
+        program.stdin.flush()
+        assert json.loads(program.stdout.readline())["id"] == "bare"
         assert len(ask("tools/list", {})[0]["result"]["tools"]) == len(model.ask("tools/list", {})["result"]["tools"])
         box = model.out("run_code", code="5")["sandbox_id"]
         call, seen = ask("tools/call", {"name": "execute_command", "arguments": {"command": "echo one; sleep 1.2; echo two"}, "_meta": {"progressToken": 9}})
