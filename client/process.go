@@ -121,9 +121,6 @@ func (s *Sandbox) Process(pid uint32) *Process {
 	return &Process{PID: pid, box: s, client: processconnect.NewProcessClient(s.client.cfg.HTTP, s.client.cfg.SandboxURL, s.as(""))}
 }
 
-// Leave stops following a process that runs on.
-func (p *Process) Leave() { p.stream.Close() }
-
 func (z Size) wire() *process.PTY {
 	return &process.PTY{Size: &process.PTY_Size{Cols: z.Columns, Rows: z.Rows}}
 }

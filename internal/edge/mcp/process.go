@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -47,7 +48,7 @@ type outputOut struct {
 	Sandbox  string `json:"sandbox_id"`
 	Running  bool   `json:"running"`
 	ExitCode *int   `json:"exit_code,omitempty"`
-	Output   string `json:"output,omitempty"`
+	Output   string `json:"output"`
 	Next     int64  `json:"next_cursor"`
 	Size     int64  `json:"size"`
 }
@@ -148,11 +149,11 @@ func end(ctx context.Context, box *client.Sandbox, pid uint32, user string) {
 // same process.
 //
 // The command leads a group of its own, so that a signal reaches all of it and not
-// the one that waits for its end.
+// the one that waits for its end. It writes its pid itself, after its exec: a bash
+// that has just forked drops signals. Then it says that it has begun.
 const wrapper = `mkdir -m 700 "$0" || exit 125
 set -m
-/bin/bash -l -c "$1" >"$0/out" 2>&1 &
-echo $! >"$0/pid"
+/bin/sh -c 'echo $$ >"$0/pid"; echo >&3; exec /bin/bash -l -c "$1" 3>&-' "$0" "$1" 3>&1 >"$0/out" 2>&1 &
 wait -f $!
 code=$?
 echo $code >"$0/code.new"
@@ -162,18 +163,27 @@ exit $code`
 // processDir is where a background command is kept.
 func processDir(id string) string { return "/tmp/.cay-mcp-" + id }
 
+// errBegun has this side stop following a command that goes on.
+var errBegun = errors.New("it has begun")
+
 func background(ctx context.Context, c *call, box *client.Sandbox, in commandIn) (out commandOut, err error) {
 	if in.Timeout != 0 {
 		return out, cay.Errorf(cay.Invalid, "timeout: is not of commands in the background").WithHint("end it with process_signal")
 	}
-	id := strings.ToLower(rand.Text()[:10])
+	id, said := strings.ToLower(rand.Text()[:10]), &excerpt{most: 1000}
 	p, err := box.Start(ctx, client.Command{
 		Path: "/bin/bash", Args: []string{"-c", wrapper, processDir(id), in.Command}, Dir: in.Dir, Env: in.Env, User: in.User, Stdin: true,
+		Stdout: writer(func([]byte) (int, error) { return 0, errBegun }), Stderr: said,
 	})
 	if err != nil {
 		return out, err
 	}
-	p.Leave()
+	switch exit, err := p.Wait(); {
+	case err == nil:
+		return out, cay.Errorf(cay.Conflict, "the command could not begin: %s: %s", exit.Status, said.text())
+	case !errors.Is(err, errBegun):
+		return out, err
+	}
 	out = commandOut{Sandbox: box.ID, Process: fmt.Sprintf("%s-%d", id, p.PID), Status: "running"}
 	c.say("process_id: %s", out.Process)
 	return out, nil
@@ -346,16 +356,20 @@ func processSignal(ctx context.Context, c *call, in signalIn) (out doneOut, err 
 	if err := running(ctx, box, in.Process, dir, pid); err != nil {
 		return out, err
 	}
-	if _, err := shell(ctx, box, &bounded{}, signalScript, dir, name); err != nil {
+	said := &bounded{most: 500}
+	exit, err := shell(ctx, box, said, signalScript, dir, name)
+	if err == nil && exit.Code != 0 {
+		err = cay.Errorf(cay.Conflict, "process %s got no signal: %s", in.Process, strings.TrimSpace(readable(said.b)))
+	}
+	if err != nil {
 		return out, err
 	}
 	c.say("sent SIG%s to %s", name, in.Process)
 	return doneOut{box.ID, "sent"}, nil
 }
 
-// signalScript sends a signal to the group of a command, which may just be starting.
-const signalScript = `for _ in {1..50}; do [ -s "$0/pid" ] && break; sleep 0.1; done
-kill -s "$1" -- "-$(cat "$0/pid")"`
+// signalScript sends a signal to the group of a command.
+const signalScript = `kill -s "$1" -- "-$(cat "$0/pid")" 2>&1`
 
 // running refuses a process that has ended: its pid may be another's.
 func running(ctx context.Context, box *client.Sandbox, id, dir string, pid uint32) error {
