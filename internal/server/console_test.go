@@ -104,6 +104,33 @@ func TestConsoleOrigin(t *testing.T) {
 	if status, _, text := at(t, w, "GET", "localhost", "/", "", "Accept", "text/html"); status != http.StatusNotFound || !strings.Contains(text, "console.localhost") {
 		t.Errorf("the way to the console: %d %s", status, text)
 	}
+	// Where the console alone listens, any name and any address leads to it.
+	_, port, _ := net.SplitHostPort(w.ConsoleAddr().String())
+	for _, name := range []string{"", "8000-" + box.ID + ".localhost", "192.0.2.1:" + port, "evil.example"} {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+w.ConsoleAddr().String()+"/s/"+box.ID+"/8000/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name != "" {
+			req.Host = name
+		}
+		tr := &http.Transport{DisableKeepAlives: true}
+		resp, err := tr.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || !strings.Contains(string(text), "Cay") || !strings.Contains(resp.Header.Get("Content-Security-Policy"), "frame-ancestors 'none'") {
+			t.Errorf("%q: %d %.200s %v", name, resp.StatusCode, text, err)
+		}
+	}
+	if l, err := w.Client().ConsoleLink(t.Context()); err != nil || !strings.HasPrefix(l.URL, "http://127.0.0.1:"+port+"/login#") {
+		t.Errorf("a link to it: %+v, %v", l, err)
+	}
+	if _, _, text := at(t, w, "GET", "127.0.0.1:"+port, "/settings.json", ""); strings.Contains(text, "ports") {
+		t.Errorf("the one port, by the name of the console's: %s", text)
+	}
 	// A pause is not undone, and the end not moved, by a question for tokens.
 	if err := w.Client().Pause(t.Context(), box.ID); err != nil {
 		t.Fatal(err)

@@ -42,6 +42,7 @@ def relay(server, port):
 
 
 chromium.relay = relay
+expect.set_options(timeout=20_000)
 
 HERE = f"http://console.localhost:{PORT}"
 KEY = os.environ["CONSOLE_KEY"]

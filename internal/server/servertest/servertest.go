@@ -206,6 +206,9 @@ func (w *World) MetricsURL() string { return "http://" + w.server.MetricsAddr().
 // SSHAddr is where the server's SSH server listens.
 func (w *World) SSHAddr() string { return w.server.SSHAddr().String() }
 
+// ConsoleAddr is where the console alone listens.
+func (w *World) ConsoleAddr() net.Addr { return w.server.ConsoleAddr() }
+
 // Client talks to the server as the first team.
 func (w *World) Client() *client.Client { return w.ClientOf(w.Key) }
 
