@@ -503,6 +503,20 @@ def test_the_console_in_a_frame_of_a_stranger(new_context):
     assert got["opened"] in ("refused", "null"), got
 
 
+def test_a_link_that_a_stranger_sends(new_context):
+    link = call("POST", "/cay/v1/console-links")["url"]
+    page = watched(new_context())
+    other = f"http://8000-ix.localhost:{PORT}"
+    page.route(other + "/*", lambda route: route.fulfill(content_type="text/html", body=f"<a href='{link}'>a gift</a>"))
+    page.goto(other + "/")
+    page.get_by_role("link").click()
+    expect(page.get_by_text("link of another page")).to_be_visible()
+    page.get_by_role("button", name="No").click()
+    expect(page.get_by_role("heading", name="With an API key")).to_be_visible()
+    assert page.evaluate("sessionStorage.length") == 0 and "#" not in page.url
+    assert [error for error in page.errors if "favicon" not in error] == []
+
+
 # The server goes and comes back.
 
 

@@ -7,6 +7,7 @@
 package console
 
 import (
+	"bytes"
 	"embed"
 	"html/template"
 	"io/fs"
@@ -147,11 +148,22 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request, name, cache stri
 	h.Set("Cache-Control", cache)
 	h.Set("Content-Type", kinds[path.Ext(name)])
 	h.Set("Vary", "Accept-Encoding")
+	if name == "index.html" && strayed(r) {
+		_, _ = w.Write(bytes.Replace(text, []byte("<head>"), []byte(`<head><meta name="cay-link" content="ask">`), 1))
+		return
+	}
 	if packed, err := fs.ReadFile(c.cfg.Page, name+".gz"); err == nil && takesGzip(r) {
 		h.Set("Content-Encoding", "gzip")
 		text = packed
 	}
 	_, _ = w.Write(text) // the browser may be gone
+}
+
+// strayed reports whether a page elsewhere sent a browser to log in. Its link may
+// be a stranger's, whose session the person would work in: the page asks first.
+func strayed(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	return path.Clean(r.URL.Path) == "/login" && (site == "cross-site" || site == "same-site")
 }
 
 // kinds are those of the page's parts.

@@ -16,7 +16,7 @@ import (
 )
 
 var page = fstest.MapFS{
-	"index.html":        {Data: []byte("<!doctype html>the page")},
+	"index.html":        {Data: []byte("<!doctype html><head>the page")},
 	"assets/a-1.js":     {Data: []byte("script")},
 	"assets/a-1.js.gz":  {Data: packed("script")},
 	"assets/secret.key": {Data: []byte("x")},
@@ -189,6 +189,17 @@ func TestAnswersAreInert(t *testing.T) {
 	for _, secret := range []string{"Bearer cay_session_x", "bearer e2b_x", "Bearer"} {
 		if resp, text := ask(t, s, "GET", LocalName, "/agent/x", "Authorization", secret); resp.StatusCode != http.StatusBadRequest || strings.Contains(text, "guest>") {
 			t.Errorf("a guest was given %s: %d", secret, resp.StatusCode)
+		}
+	}
+}
+
+// A browser that another page sends to log in is asked first.
+func TestLinksOfOthersAreAskedAbout(t *testing.T) {
+	s := served(t, nil)
+	for site, asks := range map[string]bool{"": false, "none": false, "same-origin": false, "same-site": true, "cross-site": true} {
+		_, text := ask(t, s, "GET", LocalName, "/login", "Sec-Fetch-Site", site, "Accept-Encoding", "gzip")
+		if strings.Contains(text, `<meta name="cay-link"`) != asks {
+			t.Errorf("from %q: %s", site, text)
 		}
 	}
 }
