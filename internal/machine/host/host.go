@@ -180,9 +180,11 @@ func (m *Machine) Remove(ctx context.Context, cfg Config) error {
 	err := errors.Join(
 		m.Engine.Teardown(),
 		m.Volumes.Teardown(),
+		m.Snapshots.Sweep(), // no instance reads files of removed ones any more
 		node.UnshareMount(cfg.Reserved()),
 		emptyDir(cfg.Instances()),
 	)
+	m.Snapshots.Settle()
 	// Directories go only when they are empty; the run directory may be a mount
 	// of the operator's.
 	for _, path := range []string{cfg.Operator(), filepath.Join(cfg.Run, "engine"), filepath.Join(cfg.Run, "runsc"), cfg.Run} {
