@@ -1,6 +1,10 @@
 package store
 
-import "context"
+import (
+	"context"
+	"testing"
+	"time"
+)
 
 // Settle copies the log of an SQLite database back and waits until it has its
 // room.
@@ -18,3 +22,10 @@ func Settle(s *DB) {
 
 // TooNew asks for a version of PostgreSQL that is not there yet.
 func TooNew(url string) PostgresConfig { return PostgresConfig{URL: url, least: 99} }
+
+// HurryCommits makes the bounds of commits short for a test.
+func HurryCommits(t *testing.T) {
+	commit, resolve := commitWithin, resolveWithin
+	commitWithin, resolveWithin = 2*time.Second, time.Second
+	t.Cleanup(func() { commitWithin, resolveWithin = commit, resolve })
+}

@@ -81,7 +81,7 @@ type pgTx struct {
 
 // Bounds of a commit: a context does not cut it off, because its end would be
 // unknown then. A commit that takes longer waits for a standby that is away.
-const (
+var (
 	commitWithin  = 15 * time.Second
 	resolveWithin = patience
 )
@@ -100,6 +100,8 @@ func (t *pgTx) Commit() error {
 		return errors.New("a statement of the transaction failed before")
 	case err == nil:
 		return nil
+	case ctx.Err() != nil: // whether it is on the standby cannot be told
+		return errUnconfirmed()
 	case errors.As(err, &told) && !away(told):
 		return err
 	}
@@ -133,6 +135,10 @@ func (t *pgTx) resolve() error {
 	case "aborted":
 		return errLost
 	}
+	return errUnconfirmed()
+}
+
+func errUnconfirmed() error {
 	return cay.Errorf(cay.Unavailable, "PostgreSQL has not confirmed a change, which may count or not").
 		WithHint("see whether it answers, and whether its synchronous standby is connected (pg_stat_replication)")
 }
@@ -146,6 +152,10 @@ func (t *pgTx) status(ctx context.Context) (string, error) {
 	conn := again.(*stdlib.Conn).Conn()
 	var status string
 	err = conn.QueryRow(ctx, "SELECT COALESCE(pg_xact_status($1::text::xid8), '')", t.id).Scan(&status)
+	if err == nil && status == "committed" {
+		// A standby that confirms this later commit has the earlier one, too.
+		_, err = conn.Exec(ctx, "SELECT pg_logical_emit_message(true, 'cay', '')")
+	}
 	return status, err
 }
 

@@ -171,6 +171,16 @@ func (s *Server) Stop(how syscall.Signal) {
 	s.cmd = nil
 }
 
+// Restart runs the server anew, whether it has ended by itself or not.
+func (s *Server) Restart() {
+	s.t.Helper()
+	if s.cmd != nil {
+		_ = s.cmd.Process.Signal(syscall.SIGQUIT) // it may be gone
+		<-s.ended
+	}
+	s.Run()
+}
+
 // Dir is where the socket, the data and the log are.
 func (s *Server) Dir() string { return s.dir }
 

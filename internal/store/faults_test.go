@@ -1,0 +1,79 @@
+package store_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/disk/disktest"
+	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/store/pgtest"
+	"github.com/cay-run/cay/internal/store/storetest"
+)
+
+// TestPostgresWithoutItsStandby has a commit whose standby is away fail with an error
+// that leaves open whether it counts.
+func TestPostgresWithoutItsStandby(t *testing.T) {
+	store.HurryCommits(t)
+	server := pgtest.Start(t)
+	s := storetest.OpenPostgres(t, server.URL(server.Database(t, "")))
+	server.Stop(syscall.SIGINT)
+	server.Run("synchronous_standby_names=none")
+	err := s.AddTeam(t.Context(), cay.Team{ID: cay.NewTeamID(), Name: "a", CreatedAt: time.Now()})
+	if cay.KindOf(err) != cay.Unavailable || !strings.Contains(err.Error(), "may count or not") {
+		t.Errorf("a commit without the standby: %v", err)
+	}
+	server.Stop(syscall.SIGQUIT)
+	server.Run()
+	if list, err := s.Teams(t.Context()); err != nil || len(list) != 1 {
+		t.Errorf("after it: %v, %v", list, err)
+	}
+}
+
+// TestPostgresOnAFullDisk fills the disk of the database: changes fail with one
+// line, and what was acknowledged is there when the disk has room again.
+func TestPostgresOnAFullDisk(t *testing.T) {
+	dir := disktest.Ext4(t, 256<<20)
+	for _, above := range []string{filepath.Dir(dir), filepath.Dir(filepath.Dir(dir))} { // PostgreSQL does not run as root
+		if err := os.Chmod(above, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := pgtest.StartIn(t, dir)
+	s := storetest.OpenPostgres(t, server.URL(server.Database(t, "")))
+	team := cay.Team{ID: cay.NewTeamID(), Name: "a", CreatedAt: time.Now()}
+	if err := s.AddTeam(t.Context(), team); err != nil {
+		t.Fatal(err)
+	}
+	empty := disktest.Fill(t, dir)
+	acknowledged := 0
+	for range 200 {
+		b, told := box(team.ID)
+		b.Metadata = map[string]string{"a": strings.Repeat("x", 100_000)}
+		err := s.AddSandbox(t.Context(), b, told)
+		if err != nil {
+			if kind := cay.KindOf(err); kind != cay.NoSpace && kind != cay.Unavailable {
+				t.Errorf("on a full disk: %v", err)
+			}
+			break
+		}
+		acknowledged++
+	}
+	empty()
+	if acknowledged == 200 {
+		t.Error("the disk was never full")
+	}
+	server.Restart()
+	n, err := s.CountSandboxes(t.Context(), store.SandboxQuery{Team: team.ID})
+	if err != nil || n != acknowledged {
+		t.Errorf("%d sandboxes are recorded, %d were acknowledged, %v", n, acknowledged, err)
+	}
+	b, told := box(team.ID)
+	if err := s.AddSandbox(t.Context(), b, told); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+}
