@@ -55,7 +55,7 @@ chaos-volumes: ## the same CHAOS_KILLS (200) times while four sandboxes write to
 soak: ## pause and resume SOAK_CYCLES (1000) times; nothing differs
 	@scripts/long life/soak.py
 
-soak-usage: ## USAGE_SECONDS (600) of sandboxes whose use is counted, the server killed every 20 s: within 1 % of the clock
+soak-usage: ## USAGE_SECONDS (600) of sandboxes whose use is counted, the server killed every 30 s: within 1 % of the clock
 	@scripts/long life/usage.py
 
 soak-creates: ## SOAK_CREATES (5000) lives of create, run_code, command, kill, two at a time; none fails

@@ -2,12 +2,65 @@ package control_test
 
 import (
 	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/control/accounts"
+	"github.com/cay-run/cay/internal/store"
 )
+
+// A team has 10,000 keys at most, however many ask for the last one at once, and
+// another team has as many.
+func TestKeysAreBounded(t *testing.T) {
+	w := newWorld(t)
+	n, err := w.store.CountTeam(t.Context(), w.team.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = w.store.Tx(t.Context(), func(tx store.Store) error {
+		for i := n.Keys; i < 9_999; i++ {
+			k := cay.APIKey{Team: w.team.ID, Name: fmt.Sprint(i)}
+			_ = auth.NewKey(&k)
+			if err := tx.AddKey(t.Context(), k); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var made atomic.Int32
+	var all sync.WaitGroup
+	for range 5 {
+		all.Go(func() {
+			_, _, err := w.c.CreateKey(t.Context(), w.who(), accounts.NewKey{Name: "last"})
+			switch {
+			case err == nil:
+				made.Add(1)
+			case cay.KindOf(err) != cay.Exhausted || cay.CodeOf(err) != cay.CodeTeamLimit:
+				t.Errorf("one key too many: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	keys, err := w.c.Keys(t.Context(), w.who())
+	if err != nil || made.Load() != 1 || len(keys) != 10_000 {
+		t.Errorf("%d were made, there are %d: %v", made.Load(), len(keys), err)
+	}
+	if err := w.c.RemoveKey(t.Context(), w.who(), keys[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.c.CreateKey(t.Context(), w.who(), accounts.NewKey{Name: "in its place"}); err != nil {
+		t.Error(err)
+	}
+}
 
 // A removal of a team that was broken off after its first step goes on with the
 // next start, and takes along what a late request made.

@@ -28,7 +28,8 @@ import world
 SECONDS = int(os.environ.get("USAGE_SECONDS", "600"))
 ALIVE = int(os.environ.get("USAGE_SANDBOXES", "4"))
 SEED = int(os.environ.get("USAGE_SEED", str(int(time.time()))))
-KILL_EVERY = 20  # seconds between two kills of the server
+KILL_EVERY = 30  # seconds between two kills of the server
+REST = min(60, SECONDS / 10)  # how long a sandbox runs or is paused, at most
 MARGIN = 0.01
 
 
@@ -87,7 +88,7 @@ class Client(threading.Thread):
             return sent, time.monotonic(), out
 
     def rest(self):
-        time.sleep(max(0, min(self.random.uniform(5, 25), self.until - time.monotonic())))
+        time.sleep(max(0, min(self.random.uniform(REST / 3, REST), self.until - time.monotonic())))
 
     def used(self, began, ended, cpus):
         self.least += cpus * (ended[0] - began[1])
