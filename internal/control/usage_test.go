@@ -307,6 +307,26 @@ func TestAFailedCreateSpendsNothing(t *testing.T) {
 	})
 }
 
+// A budget that is made below what is used already is told of as that, refuses
+// and pauses at once, and is no error.
+func TestABudgetBelowWhatIsUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := w.create(48 * time.Hour)
+		w.run()
+		time.Sleep(30*time.Minute + 30*time.Second)
+		w.alive(s)
+		b := w.budget(usage.Spec{Meter: cay.VCPUSeconds, Limit: "60", Period: cay.Daily})
+		if b.Percent != 100 {
+			t.Errorf("it is at %d %%", b.Percent)
+		}
+		synctest.Wait()
+		w.is(s, cay.Paused)
+		_, err := w.c.Create(t.Context(), w.who(), w.spec(time.Hour))
+		w.refused("a create", err)
+	})
+}
+
 // thresholds are those that were told.
 func (w *world) thresholds() (out []string) {
 	w.Helper()
