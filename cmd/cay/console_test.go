@@ -29,9 +29,7 @@ func TestCommandsOfTheConsole(t *testing.T) {
 		}
 		for _, m := range shown.FindAllStringSubmatch(string(text), -1) {
 			command := html.UnescapeString(m[1] + m[2])
-			if strings.Contains(command, "${what}") { // of a list: kill, pause or resume
-				command = strings.Replace(command, "${what}", "kill", 1)
-			}
+			command = strings.Replace(command, "${what}", "kill", 1) // of a list: kill, pause or resume
 			args := word.FindAllString(filled.ReplaceAllString(command, "1"), -1)[1:]
 			for i := range args {
 				args[i] = strings.Trim(args[i], `"`)

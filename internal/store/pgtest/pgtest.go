@@ -167,8 +167,15 @@ func (s *Server) Stop(how syscall.Signal) {
 	if err := s.cmd.Process.Signal(how); err != nil {
 		s.t.Error(err)
 	}
-	<-s.ended
+	s.wait()
 	s.cmd = nil
+}
+
+// wait waits for the server's end. A server that is told to stop reports how in its log.
+func (s *Server) wait() {
+	if err := <-s.ended; err != nil {
+		s.t.Logf("PostgreSQL ended: %v", err)
+	}
 }
 
 // Restart runs the server anew, whether it has ended by itself or not.
@@ -176,7 +183,7 @@ func (s *Server) Restart() {
 	s.t.Helper()
 	if s.cmd != nil {
 		_ = s.cmd.Process.Signal(syscall.SIGQUIT) // it may be gone
-		<-s.ended
+		s.wait()
 	}
 	s.Run()
 }
