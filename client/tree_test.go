@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -65,7 +66,14 @@ func TestCopyThereAndBack(t *testing.T) {
 		t.Errorf("link inside: %q, %v", target, err)
 	}
 	e, err := s.Stat(t.Context(), "there", "")
-	if err != nil || e != (Entry{Name: "there", Path: filepath.Join(home, "there"), Dir: true}) {
+	there, lstatErr := os.Lstat(filepath.Join(home, "there"))
+	if lstatErr != nil {
+		t.Fatal(lstatErr)
+	}
+	if err != nil || e != (Entry{
+		Name: "there", Path: filepath.Join(home, "there"), Dir: true, Size: there.Size(), Mode: "drwxr-xr-x",
+		Owner: "user", Group: strconv.Itoa(os.Getgid()), Modified: there.ModTime().UTC(),
+	}) {
 		t.Errorf("Stat = %+v, %v", e, err)
 	}
 	done, err = s.CopyOut(t.Context(), "there", back, CopyOptions{})

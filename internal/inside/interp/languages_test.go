@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -372,8 +373,11 @@ func TestInterruptsOfAShellThatStarts(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var storm sync.WaitGroup
 		storm.Go(func() {
+			// Apart, because bash itself ends by SIGSEGV where signals come
+			// faster than it is through with the one before.
 			for ctx.Err() == nil {
 				bash{}.interrupt(k)
+				time.Sleep(rand.N(2 * time.Millisecond))
 			}
 		})
 		rest, err := io.ReadAll(resp.Body)
