@@ -524,11 +524,12 @@ def test_a_server_that_restarts(page):
     page.allow.append("ERR_|Failed to load|502|503")
     visit(page, "/sandboxes")
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^\d+ sandbox(es)?$"))).to_be_visible()  # all are loaded
     count = page.get_by_role("row").count()
     control("/stop")
     expect(page.get_by_text("The server does not answer").first).to_be_visible()
     shot(page, "server-away")
-    assert page.get_by_role("row").count() == count
+    expect(page.get_by_role("row")).to_have_count(count)
     control("/start")
     expect(page.get_by_text("Live", exact=True)).to_be_visible(timeout=60_000)
     made = call("POST", "/sandboxes", {"templateID": "base", "timeout": 600})["sandboxID"]
