@@ -1,4 +1,4 @@
-// What a page has loaded, with what went wrong.
+// Data that a page loads, with the error of a load that failed.
 import { untrack } from 'svelte'
 import { Failure } from './api'
 import { live } from './live.svelte'

@@ -1,4 +1,4 @@
-// Who uses the page, and what they may do.
+// The session: the person or key that uses the page, and the scopes of both.
 import { Failure, chooseTeam, forget, get, post, team, token, whenEnded } from './api'
 import { live } from './live.svelte'
 

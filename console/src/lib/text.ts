@@ -1,4 +1,4 @@
-// What the page says of values, and how it shows text of guests.
+// Texts of values, and how the page shows text of guests.
 
 // Characters that change how text around them looks, or that none can see: they
 // are shown by their number.
