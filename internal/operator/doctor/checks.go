@@ -156,6 +156,20 @@ func dataDirectory(_ context.Context, h host) Check {
 	return ok(detail)
 }
 
+// passage looks at the directories that lead to the engine: the guest's kernel is
+// started from there as a user without rights.
+func passage(_ context.Context, h host) Check {
+	for at := existing(h.cfg.Data); ; at = filepath.Dir(at) {
+		if info, err := os.Stat(at); err == nil && info.Mode()&0o001 == 0 {
+			return fail(fmt.Sprintf("%s lets no other user through, and the kernels of sandboxes start from %s as one", at, h.cfg.Data),
+				fmt.Sprintf("chmod o+x %s, or set CAY_DATA_DIR to a directory that all users can enter", at))
+		}
+		if at == filepath.Dir(at) {
+			return ok("all users can enter it, as the kernels of sandboxes must")
+		}
+	}
+}
+
 // isUsed reports whether a server has run on a data directory: it must start on
 // a full disk as well, so that there is a server to remove things with.
 func isUsed(data string) bool {

@@ -50,6 +50,7 @@ var examinations = []examination{
 	{"packet filter", true, packetFilter},
 	{"system calls", true, systemCalls},
 	{"data directory", true, dataDirectory},
+	{"way to the data directory", true, passage},
 	{"run directory", true, runDirectory},
 	{"port", false, port}, // Port asks for it
 	{"database", false, database},

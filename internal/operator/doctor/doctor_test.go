@@ -166,6 +166,35 @@ func TestADiskWithoutRoom(t *testing.T) {
 	}
 }
 
+// The way to the data directory must be open to the user of the guest's kernel,
+// also where the directory is not there yet.
+func TestTheWayToTheDataDirectory(t *testing.T) {
+	top, err := os.MkdirTemp("/var/tmp", "cay-doctor-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(top) })
+	h := files()
+	h.cfg.Data = filepath.Join(top, "data")
+	for _, c := range []struct {
+		mode os.FileMode
+		made bool
+		want Status
+	}{{0o700, false, Fail}, {0o711, false, OK}, {0o700, true, Fail}, {0o755, true, OK}} {
+		if c.made {
+			if err := os.MkdirAll(h.cfg.Data, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(top, c.mode); err != nil {
+			t.Fatal(err)
+		}
+		if got := with(passage)(h); got.Status != c.want || got.Status == Fail && !strings.Contains(got.Hint, "chmod o+x "+top) {
+			t.Errorf("%s, a data directory there %v: %+v", c.mode, c.made, got)
+		}
+	}
+}
+
 // Storage that is not mounted yet is no lack of anything.
 func TestStorageThatWaits(t *testing.T) {
 	h := files()
