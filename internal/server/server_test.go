@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bytes"
 	"io"
 	"net"
 	"net/http"
@@ -381,6 +382,7 @@ func TestOperator(t *testing.T) {
 	if err := w.Operator().Backup(t.Context(), backup); err != nil {
 		t.Error(err)
 	}
+	allIsDocumented(t, w.Config.Data, backup)
 	w.Stop()
 	if w.Operator().Serving(t.Context()) {
 		t.Error("a server answers after its end")
@@ -396,6 +398,41 @@ func TestOperator(t *testing.T) {
 	other.Start()
 	if _, err := other.ClientOf(key).List(t.Context()); err != nil {
 		t.Errorf("the key after a restore: %v", err)
+	}
+}
+
+// allIsDocumented sees that docs/operate/data.md names all that is in a data
+// directory, and that a backup has each file there that is a key: one that only
+// its owner may read, and that is neither records nor a lock.
+func allIsDocumented(t *testing.T, data, backup string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/operate/data.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive, err := os.ReadFile(backup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		name := strings.TrimSuffix(strings.TrimSuffix(e.Name(), "-wal"), "-shm")
+		if name == "agent" {
+			continue // of the machine in memory
+		}
+		if !strings.Contains(string(page), "`"+name+"`") && !strings.Contains(string(page), "`"+name+"/") {
+			t.Errorf("docs/operate/data.md does not name %s", name)
+		}
+		text, err := os.ReadFile(filepath.Join(data, e.Name()))
+		if err != nil || name == "cay.db" || name == "lock" || name == "audit-heads.jsonl" {
+			continue // a directory, or no key
+		}
+		if !bytes.Contains(archive, text) {
+			t.Errorf("a backup lacks %s", name)
+		}
 	}
 }
 
