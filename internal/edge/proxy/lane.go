@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +24,13 @@ import (
 // pauses come between tries.
 var dialPauses = []time.Duration{
 	10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond,
+}
+
+// The agent's and the interpreter's ports are open as long as the guest lives. A
+// guest that was silent and refuses them then has just begun to move again:
+// these pauses follow the others.
+var ownPauses = []time.Duration{
+	160 * time.Millisecond, 320 * time.Millisecond, 640 * time.Millisecond, 1280 * time.Millisecond,
 }
 
 // dialTimeout bounds one try. A live guest answers a SYN within microseconds;
@@ -41,7 +49,10 @@ const (
 const maxHead = 256 << 10
 
 // dialError marks that a request never left this host.
-type dialError struct{ err error }
+type dialError struct {
+	err    error
+	silent bool // the guest let a try pass without any answer
+}
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
@@ -98,8 +109,7 @@ func (l *lane) RoundTrip(r *http.Request) (*http.Response, error) {
 	if isGRPC(r) {
 		return l.grpc.RoundTrip(r)
 	}
-	switch r.URL.Port() {
-	case strconv.Itoa(guest.AgentPort), strconv.Itoa(guest.InterpPort):
+	if isOwn(r.URL.Port()) {
 		return l.own.RoundTrip(r)
 	}
 	return l.foreign.RoundTrip(r)
@@ -116,11 +126,14 @@ func (l *lane) connect(ctx context.Context, network, addr string) (net.Conn, err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	late := false
+	pauses, silent := dialPauses, false
 	for try := 0; ; try++ {
 		conn, err := l.tryDial(ctx, network, addr)
-		if !late && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			late = true
+		if !silent && isSilence(err) && ctx.Err() == nil {
+			silent = true
+			if _, port, _ := net.SplitHostPort(addr); isOwn(port) {
+				pauses = slices.Concat(dialPauses, ownPauses)
+			}
 			conn, err = l.tryDial(ctx, network, addr)
 		}
 		if err == nil {
@@ -131,15 +144,27 @@ func (l *lane) connect(ctx context.Context, network, addr string) (net.Conn, err
 				return conn, nil
 			}
 		}
-		if try == len(dialPauses) || !errors.Is(err, syscall.ECONNREFUSED) {
-			return nil, &dialError{err}
+		if try == len(pauses) || !errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, &dialError{err, silent}
 		}
 		select {
 		case <-ctx.Done():
-			return nil, &dialError{ctx.Err()}
-		case <-time.After(dialPauses[try]):
+			return nil, &dialError{ctx.Err(), silent}
+		case <-time.After(pauses[try]):
 		}
 	}
+}
+
+// isSilence reports whether a dial failed because the guest sent nothing back:
+// neither to a SYN, nor to the question for its link address, which the host's
+// kernel repeats for three seconds.
+func isSilence(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.EHOSTUNREACH)
+}
+
+// isOwn reports whether a port is the agent's or the interpreter's.
+func isOwn(port string) bool {
+	return port == strconv.Itoa(guest.AgentPort) || port == strconv.Itoa(guest.InterpPort)
 }
 
 func (l *lane) tryDial(ctx context.Context, network, addr string) (*laneConn, error) {

@@ -351,6 +351,9 @@ func (p *Proxy) failed(w http.ResponseWriter, t *trip, err error) {
 	case t.lane.isCut(), !p.alive(t):
 		notFound(t.id).write(w, r)
 	case errors.As(err, &dial):
+		if dial.silent {
+			p.cfg.Log.Log(r.Context(), t.lane.levelOf(t.port), "a guest was silent when it was dialled", "sandbox", t.id, "port", t.port, "err", err)
+		}
 		portClosed(t.route).write(w, r)
 	default:
 		p.cfg.Log.Log(r.Context(), t.lane.levelOf(t.port), "a guest gave no answer", "sandbox", t.id, "port", t.port, "method", r.Method, "err", err)
