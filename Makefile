@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory test-desktop test-mcp release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory test-desktop test-mcp examples release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -69,6 +69,9 @@ test-desktop: ## E2B's Desktop SDKs against the template desktop, which it build
 
 test-mcp: ## /mcp and cay mcp with the official SDKs, inspector and conformance suite, Claude Code and Codex
 	@scripts/long mcp/run.py
+
+examples: ## every example with a model (EXAMPLES="FILE …" names some) against a stand-in, or with EXAMPLES_MODEL=real the models of your keys; a table
+	@scripts/long models/run.py
 
 egress: ## what a guest cannot reach, attempt by attempt
 	go test -count=1 -v -run 'TestEgress$$' ./test/egress | grep -vE '^ *(=== |--- PASS)'

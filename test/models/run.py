@@ -1,0 +1,260 @@
+"""Runs the examples with models (examples/models) against a real server.
+
+    make examples                             all, with the stand-in model
+    EXAMPLES="openai_chat.py mastra.mjs" …    those
+    EXAMPLES_MODEL=real …                     with the models whose keys are in the environment
+    CAY_E2E_DATA=DIR …                        with that data directory
+
+The stand-in is aimock, a server of the models' wires. It answers by the files in
+answers/: a call of a tool, and the last sentence only if the result of the call,
+which it is sent back, is what a sandbox alone gives. Each example has the packages
+that its first lines name, a key of its own, and leaves no sandbox.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+import world
+
+HERE = pathlib.Path(__file__).resolve().parent
+FILES = world.ROOT / "examples" / "models"
+BUILD = world.ROOT / "build" / "examples"
+STANDIN = "@copilotkit/aimock@1.43.0"
+LIMIT = 300  # seconds of one example
+SUM = "37546387960"
+
+# What leads the SDK of a wire to the stand-in, and what it needs of a real model.
+WIRES = {
+    "openai": ({"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "stand-in"}, "OPENAI_API_KEY"),
+    "anthropic": ({"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_KEY": "stand-in"}, "ANTHROPIC_API_KEY"),
+    "ollama": ({"OLLAMA_HOST": "{url}"}, "OLLAMA_HOST"),
+}
+
+
+@dataclasses.dataclass
+class Example:
+    file: str
+    wire: str
+    prints: str  # what its output must have, a regular expression
+    answers: str = "run_code"  # the stand-in's, a file of answers/
+
+    @property
+    def head(self):
+        """The commands of its first lines: packages, keys, run."""
+        text = (FILES / self.file).read_text()
+        commands = re.findall(r"^    (\S.*)$", text[:text.index("\n\n", text.index("\n    "))], re.M)
+        assert len(commands) == 3 and commands[2].endswith(self.file), f"{self.file} does not begin with three commands: {commands}"
+        return commands
+
+
+EXAMPLES = [
+    Example("openai_chat.py", "openai", SUM),
+    Example("openai_chat.mjs", "openai", SUM),
+    Example("openai_responses.py", "openai", SUM),
+    Example("openai_responses.mjs", "openai", SUM),
+    Example("anthropic_tools.py", "anthropic", SUM),
+    Example("anthropic_tools.mjs", "anthropic", SUM),
+    Example("ollama_tools.py", "ollama", SUM),
+    Example("data_analysis.py", "openai", r"south[\s\S]*chart-1\.png: \d{3,} by \d{3,} pixels", "data_analysis"),
+    Example("tree_search.py", "openai", "the sandbox goes on with a Polynomial in memory", "tree_search"),
+    Example("langchain_agent.py", "openai", SUM),
+    Example("openai_agents.py", "openai", SUM),
+    Example("vercel_ai.mjs", "openai", SUM),
+    Example("pydantic_ai_agent.py", "openai", SUM),
+]
+
+
+class Failed(Exception):
+    pass
+
+
+def quietly(*command, cwd=None):
+    done = subprocess.run([str(word) for word in command], cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        raise Failed(f"{' '.join(map(str, command))}: {done.stdout[-2000:]}")
+
+
+def packages(command):
+    """The directory that has what an install command names, made once a command."""
+    where = BUILD / hashlib.sha256(command.encode()).hexdigest()[:12]
+    if (where / ".made").exists():
+        return where
+    shutil.rmtree(where, ignore_errors=True)
+    where.mkdir(parents=True)
+    words = command.replace('"', "").split()
+    if words[:2] == ["pip", "install"]:
+        quietly(sys.executable, "-m", "venv", where)
+        quietly(where / "bin" / "pip", "install", "-q", "--no-compile", *words[2:])
+    else:
+        assert words[:2] == ["npm", "install"], command
+        (where / "package.json").write_text('{"private": true, "type": "module"}')
+        quietly("npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *words[2:], cwd=where)
+    (where / ".made").touch()
+    return where
+
+
+class StandIn:
+    """The model of one example."""
+
+    def __init__(self, answers):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        program = packages(f"npm install {STANDIN}") / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            ["node", str(program), "--port", str(port), "--fixtures", str(answers), "--strict", "--log-level", "warn", "--validate-on-load"],
+            env={**os.environ, "AIMOCK_STRICT_TURN_INDEX": "1"}, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+
+    def __enter__(self):
+        for _ in range(200):
+            try:
+                with urllib.request.urlopen(self.url + "/health", timeout=5):
+                    return self
+            except OSError:
+                if self.process.poll() is not None:
+                    break
+                time.sleep(0.05)
+        raise Failed("the stand-in model does not start: " + self.said())
+
+    def said(self):
+        self.log.seek(0)
+        return self.log.read()[-2000:]
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+def execute(example, env):
+    """Runs an example as its third command says, and checks what it prints."""
+    where = packages(example.head[0])
+    # JavaScript finds packages from the place of the file.
+    copy = where / example.file
+    shutil.copy(FILES / example.file, copy)
+    program = where / "bin" / "python" if example.file.endswith(".py") else "node"
+    with tempfile.TemporaryDirectory(dir=BUILD) as home:
+        try:
+            done = subprocess.run([str(program), str(copy)], env={**env, "HOME": home}, cwd=home, text=True, timeout=LIMIT,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        except subprocess.TimeoutExpired as err:
+            raise Failed(f"it does not end within {LIMIT} s: {(err.stderr or b'')[-2000:]}") from None
+    # Models write 1,234 as well.
+    if done.returncode or not re.search(example.prints, re.sub(r"(?<=\d)[,\u00a0\u202f](?=\d{3})", "", done.stdout)):
+        raise Failed(f"exit {done.returncode}, printed:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
+
+
+def left(server, key):
+    """The sandboxes of a key's team that are alive."""
+    request = urllib.request.Request(server.url + "/v2/sandboxes?state=running,paused", headers={"X-API-Key": key})
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        return [sandbox["sandboxID"] for sandbox in json.load(reply)]
+
+
+def with_stand_in(example, env, answers):
+    with StandIn(answers) as model:
+        # No key of the caller's leaves for the stand-in.
+        clean = {k: v for k, v in env.items() if not re.search("OPENAI|ANTHROPIC|OLLAMA|^MODEL$", k)}
+        try:
+            execute(example, {**clean, **{k: v.format(url=model.url) for k, v in WIRES[example.wire][0].items()}})
+        except Failed as err:
+            raise Failed(f"{err}\nthe stand-in: {model.said()}") from None
+
+
+def run(example, server):
+    """One example against a server; Failed says why it is not right."""
+    before, key = set(left(server, server.key)), server.new_key()
+    env = {**os.environ, **server.sdk_env(key), "NO_COLOR": "1"}
+    if os.environ.get("EXAMPLES_MODEL") == "real":
+        execute(example, env)
+    else:
+        with_stand_in(example, env, HERE / "answers" / f"{example.answers}.json")
+    more = set(left(server, server.key)) - before
+    if more:
+        raise Failed(f"it leaves sandboxes: {more}")
+
+
+def refuses(server):
+    """A sandbox whose result is another one makes an example fail."""
+    env = {**os.environ, **server.sdk_env(server.key), "NO_COLOR": "1"}
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as wrong:
+        wrong.write((HERE / "answers" / "run_code.json").read_text().replace("n * n for", "n + n for"))
+        wrong.flush()
+        try:
+            with_stand_in(EXAMPLES[0], env, wrong.name)
+        except Failed:
+            return
+    raise Failed("an example passes though the sandbox gave another result")
+
+
+def attempt(work, *args):
+    begun = time.monotonic()
+    try:
+        work(*args)
+        state = "ok"
+    except Failed as err:
+        state = "FAILED"
+        print(err, flush=True)
+    return state, round(time.monotonic() - begun)
+
+
+def chosen():
+    here = {file.name for file in FILES.iterdir() if file.suffix in (".py", ".mjs")}
+    listed = {example.file for example in EXAMPLES}
+    assert here == listed, f"examples/models and EXAMPLES differ: {here ^ listed}"
+    wanted = os.environ.get("EXAMPLES", "").split()
+    unknown = set(wanted) - listed
+    if unknown:
+        sys.exit(f"no example {', '.join(sorted(unknown))}; there are {', '.join(sorted(listed))}")
+    return [example for example in EXAMPLES if not wanted or example.file in wanted]
+
+
+def main():
+    real = os.environ.get("EXAMPLES_MODEL") == "real"
+    examples, rows = chosen(), []
+    server = world.aside("models", 7191, "10.225.0.0/16", "cymodl")
+    found = server.healthy()
+    if not found:
+        server.start()
+    try:
+        server.key = server.new_key()
+        for example in examples:
+            needs = WIRES[example.wire][1]
+            if real and not os.environ.get(needs):
+                state, seconds = f"no {needs}", 0
+            else:
+                try:
+                    packages(example.head[0])  # not the example's own time
+                    state, seconds = attempt(run, example, server)
+                except Failed as err:
+                    state, seconds = "FAILED", 0
+                    print(err, flush=True)
+            rows.append((example.file, "Python" if example.file.endswith(".py") else "JavaScript", state, seconds))
+            print(f"{state}: {example.file} ({seconds} s)", flush=True)
+        if not real:
+            rows.append(("a wrong result is refused", "", *attempt(refuses, server)))
+    finally:
+        if not found:
+            server.cay("down", check=False)
+    print(f"\n{'example':<28}{'language':<12}{'state':<10}seconds")
+    for name, language, state, seconds in rows:
+        print(f"{name:<28}{language:<12}{state:<10}{seconds:>7}")
+    if any(state == "FAILED" for _, _, state, _ in rows):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
