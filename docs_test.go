@@ -168,3 +168,38 @@ func checkComments(t *testing.T, file, text string) {
 		}
 	}
 }
+
+// TestExamplesWithModelsAreListed holds docs/use/models.md and the runner of
+// make examples to the files of examples/models, and each file to its first lines:
+// a command that installs packages at fixed versions, one for keys, one that runs it.
+func TestExamplesWithModelsAreListed(t *testing.T) {
+	page, err := os.ReadFile("docs/use/models.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	runner, err := os.ReadFile("test/models/run.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("examples/models/*.*")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	first := regexp.MustCompile(`(?s)\A[^\n]+\n\n    (?:pip|npm) install [^\n]*\d\.\d+\.\d+[^\n]*\n    eval "\$\(cay env --new-key me\)"[^\n]*\n    (?:python|node) ([\w.]+)\n\n`)
+	for _, file := range files {
+		name := filepath.Base(file)
+		if !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("docs/use/models.md does not list %s", name)
+		}
+		if !strings.Contains(string(runner), `Example("`+name+`"`) {
+			t.Errorf("test/models/run.py does not run %s", name)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := first.FindSubmatch(text); m == nil || string(m[1]) != name {
+			t.Errorf("%s does not begin with the three commands that run it", file)
+		}
+	}
+}
