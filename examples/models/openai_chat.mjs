@@ -20,7 +20,7 @@ const tool = {
   },
 }
 
-// What a model wrote may be nonsense: it is told so and can try again.
+// Arguments may be nonsense: the model is told so and can try again.
 async function runCode(sandbox, text) {
   let code
   try {

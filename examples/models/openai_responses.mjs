@@ -19,7 +19,7 @@ const tool = {
   strict: true,
 }
 
-// What a model wrote may be nonsense: it is told so and can try again.
+// Arguments may be nonsense: the model is told so and can try again.
 async function runCode(sandbox, text) {
   let code
   try {

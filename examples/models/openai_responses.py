@@ -24,7 +24,7 @@ TOOL = {
 
 
 def run_code(sandbox, arguments):
-    """What a model wrote may be nonsense: it is told so and can try again."""
+    """Arguments may be nonsense: the model is told so and can try again."""
     try:
         code = json.loads(arguments)["code"]
     except (ValueError, KeyError, TypeError) as err:

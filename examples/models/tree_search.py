@@ -18,7 +18,7 @@ from openai import OpenAI
 MODEL = os.environ.get("MODEL", "gpt-5-mini")
 API = os.environ.get("E2B_API_URL") or "https://api." + os.environ["E2B_DOMAIN"]
 
-# What every branch has in memory when it begins.
+# Every branch has this in memory when it begins.
 PREPARE = """
 import numpy as np
 random = np.random.default_rng(7)

@@ -34,7 +34,7 @@ STANDIN = "@copilotkit/aimock@1.43.0"
 LIMIT = 300  # seconds of one example
 SUM = "37546387960"
 
-# What leads the SDK of a wire to the stand-in, and what it needs of a real model.
+# The variables that lead an SDK to the stand-in, by wire, and the one that a real model needs.
 WIRES = {
     "openai": ({"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "stand-in"}, "OPENAI_API_KEY"),
     "anthropic": ({"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_KEY": "stand-in"}, "ANTHROPIC_API_KEY"),
@@ -72,6 +72,8 @@ EXAMPLES = [
     Example("openai_agents.py", "openai", SUM),
     Example("vercel_ai.mjs", "openai", SUM),
     Example("pydantic_ai_agent.py", "openai", SUM),
+    Example("smolagents_code.py", "openai", SUM, "smolagents"),
+    Example("llamaindex_agent.py", "openai", SUM),
 ]
 
 
