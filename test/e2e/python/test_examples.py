@@ -1,6 +1,8 @@
-"""The examples that set a server up, as their readers run them."""
+"""The examples, as their readers run them; those with models are in test/models."""
 
+import os
 import subprocess
+import sys
 import uuid
 
 import e2b
@@ -36,3 +38,16 @@ def test_two_teams():
         receiver.server.server_close()
         for team in (first, second):
             server.cay("team", "remove", team, "--force", check=False)
+
+
+def test_a_function_call_of_a_model():
+    """One example of make examples; another result of its sandbox must make it fail."""
+    server = world.running()
+    run = subprocess.run(
+        [sys.executable, str(world.ROOT / "test" / "models" / "run.py")],
+        env={**os.environ, "CAY_E2E_DATA": str(server.data), "EXAMPLES": "openai_chat.mjs", "EXAMPLES_MODEL": "",
+             "PYTHONPATH": str(world.ROOT / "test" / "e2e")},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    assert run.returncode == 0, run.stdout
+    states = [line[28:].split()[-2] for line in run.stdout.splitlines()[-2:]]
+    assert states == ["ok", "ok"], run.stdout
