@@ -185,7 +185,7 @@ func TestExamplesWithModelsAreListed(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no examples: %v", err)
 	}
-	first := regexp.MustCompile(`(?s)\A[^\n]+\n\n    (?:pip|npm) install [^\n]*\d\.\d+\.\d+[^\n]*\n    eval "\$\(cay env --new-key me\)"[^\n]*\n    (?:python|node) ([\w.]+)\n\n`)
+	first := regexp.MustCompile(`(?s)\A[^\n]+\n\n    (?:pip install(?: "?[\w\[\],-]+==[\d.]+"?)+|npm install(?: [@\w/-]+@[\d.]+)+)\n    eval "\$\(cay env --new-key me\)"[^\n]*\n    (?:python|node) ([\w.]+)\n\n`)
 	for _, file := range files {
 		name := filepath.Base(file)
 		if !strings.Contains(string(page), "`"+name+"`") {
