@@ -152,7 +152,7 @@ def execute(example, env):
     copy = where / example.file
     shutil.copy(FILES / example.file, copy)
     program = where / "bin" / "python" if example.file.endswith(".py") else "node"
-    with tempfile.TemporaryDirectory(dir=BUILD) as home:
+    with tempfile.TemporaryDirectory() as home:
         try:
             done = subprocess.run([str(program), str(copy)], env={**env, "HOME": home}, cwd=home, text=True, timeout=LIMIT,
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
