@@ -335,6 +335,19 @@ func (s *suite) others(t *testing.T) {
 		b.expect(t, "", "/remove", "path", file)
 		a.refused(t, "no such file", "/stat", "path", file)
 	}
+	for i := range 3 { // a file that a knows, by a name that it does not know
+		draft, final := "/srv/one/two/draft", fmt.Sprint("/srv/one/two/final-", i)
+		b.expect(t, "", "/write", "path", draft, "text", "")
+		a.expect(t, "-rw-r----- 0", "/stat", "path", draft)
+		b.expect(t, "", "/write", "path", draft, "text", "whole")
+		b.expect(t, "", "/chmod", "path", draft, "mode", "600")
+		b.expect(t, "", "/rename", "path", draft, "to", final)
+		a.expect(t, "-rw------- 5", "/stat", "path", final)
+		link := fmt.Sprint("link-", i)
+		must(t, os.Link(filepath.Join(dir, "one", "two", filepath.Base(final)), filepath.Join(dir, link)))
+		b.expect(t, "", "/chmod", "path", final, "mode", "604")
+		a.expect(t, "-rw----r-- 5", "/stat", "path", "/srv/"+link)
+	}
 	a.expect(t, "", "/alone", "path", file)
 	for i := range 3 { // a directory goes, another comes in its place
 		text := fmt.Sprint("new ", i)
