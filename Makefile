@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory test-desktop test-mcp examples release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory test-desktop test-mcp test-inside examples release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -69,6 +69,9 @@ soak-memory: ## restores by demand, writes, forks, saves and kills, CAY_SOAK_MEM
 
 test-desktop: ## E2B's Desktop SDKs against the template desktop, which it builds: minutes, and 5 GB of disk
 	@scripts/long desktop/run.py
+
+test-inside: ## what docs/use/inside.md says of programs that are installed inside, from a Debian mirror
+	CAY_E2E_INSIDE=1 CAY_E2E_RUN=test_inside scripts/test e2e
 
 test-mcp: ## /mcp and cay mcp with the official SDKs, inspector and conformance suite, Claude Code and Codex
 	@scripts/long mcp/run.py
