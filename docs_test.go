@@ -78,6 +78,23 @@ func TestLinksLead(t *testing.T) {
 	}
 }
 
+// TestPagesAreListed holds docs/README.md to the pages for users and operators beside it.
+func TestPagesAreListed(t *testing.T) {
+	index, err := os.ReadFile("docs/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range tracked(t, ".md") {
+		dir := filepath.Dir(file)
+		if dir != "docs/use" && dir != "docs/operate" {
+			continue
+		}
+		if link := "(" + strings.TrimPrefix(file, "docs/") + ")"; !strings.Contains(string(index), link) {
+			t.Errorf("docs/README.md does not list %s", file)
+		}
+	}
+}
+
 // TestPlacesExist holds the documents for developers to the tree: a file that
 // they name exists, and defines the functions and types named right after it.
 func TestPlacesExist(t *testing.T) {
