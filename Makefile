@@ -70,7 +70,7 @@ soak-memory: ## restores by demand, writes, forks, saves and kills, CAY_SOAK_MEM
 test-desktop: ## E2B's Desktop SDKs against the template desktop, which it builds: minutes, and 5 GB of disk
 	@scripts/long desktop/run.py
 
-test-inside: ## what docs/use/inside.md says of programs that are installed inside, from a Debian mirror
+test-inside: ## the rows of docs/use/inside.md: programs that are installed inside, from a Debian mirror
 	CAY_E2E_INSIDE=1 CAY_E2E_RUN=test_inside scripts/test e2e
 
 test-mcp: ## /mcp and cay mcp with the official SDKs, inspector and conformance suite, Claude Code and Codex

@@ -1,4 +1,4 @@
-"""What docs/use/inside.md says of programs in a sandbox: each row, then again after a pause and a resume.
+"""The rows of docs/use/inside.md that work, before and after a pause and a resume.
 
 Rows that install Debian packages need a mirror and minutes, so they run with
 CAY_E2E_INSIDE=1, as in `make test-inside`.
