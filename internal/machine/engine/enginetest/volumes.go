@@ -305,7 +305,8 @@ func (s *suite) stale(t *testing.T) {
 
 // others has one instance see what another does to a volume while the first
 // looks again and again, so that its engine knows all the directories: a file at
-// the next call, a directory on the way to it within a moment.
+// the next call, also by a name that is new to it, a directory on the way to it
+// within a moment.
 func (s *suite) others(t *testing.T) {
 	a, b, dir := s.slots[0], s.slots[1], t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(dir, "one", "two"), 0o755))
