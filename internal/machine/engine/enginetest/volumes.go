@@ -200,8 +200,8 @@ func (s *slot) hasFile(t *testing.T, path, want string) {
 	}
 }
 
-// excludes tries what keeps two instances from doing the same at once. The
-// documents say what does, and what does not.
+// excludes tries what keeps two instances from doing the same at once, and that
+// locks do not. The documents say so.
 func (s *suite) excludes(t *testing.T, a, b *slot) {
 	t.Helper()
 	var made atomic.Int32
