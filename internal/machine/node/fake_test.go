@@ -77,6 +77,12 @@ func newMachine(t *testing.T) *machine {
 func (m *machine) step(name string) error {
 	m.mu.Lock()
 	m.events = append(m.events, name)
+	m.mu.Unlock()
+	return m.hook(name)
+}
+
+func (m *machine) hook(name string) error {
+	m.mu.Lock()
 	f := m.at[name]
 	m.mu.Unlock()
 	if f != nil {
@@ -424,6 +430,9 @@ func (m *machine) Restore(ctx context.Context, spec engine.RestoreSpec) error {
 
 func (m *machine) Kill(_ context.Context, id cay.InstanceID) error {
 	if err := m.step("kill"); err != nil {
+		return err
+	}
+	if err := m.hook("kill " + string(id)); err != nil {
 		return err
 	}
 	m.die(id, cay.Death{Instance: id, Cause: cay.CauseAsked})
