@@ -6,6 +6,7 @@ or start it use Server.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -181,3 +182,11 @@ def aside(name, port, network, network_name):
         CAY_DOMAIN=f"cay.test:{port}", CAY_SSH_LISTEN=f"127.0.0.1:{port + 300}",
         CAY_NETWORK=network, CAY_NETWORK_NAME=network_name)
     return server
+
+
+def fresh_volume(server, name):
+    """Makes a volume of 1 GB in place of one of this name that an earlier run left; its id."""
+    for old in json.loads(server.cay("volume", "list", "--json").stdout) or []:
+        if old["name"] == name:
+            server.cay("volume", "delete", name)
+    return server.cay("volume", "create", name, "--size", "1GB").stdout.strip()

@@ -154,8 +154,8 @@ def shut(view):
 
 
 def differ(views):
-    """The entries that not all see alike, with what each sees of them; what is shut
-    for one is compared among the others."""
+    """The entries that not all views show alike, with each view's version, and the
+    number of shut ones: the views of the others are compared there."""
     closed = {by: shut(view) for by, view in views.items()}
     found = []
     for name in sorted(set().union(*views.values())):
@@ -182,10 +182,7 @@ def main():
     server.start()
     os.environ.update(server.sdk_env(server.new_key()))
     server.env.update(server.sdk_env(os.environ["E2B_API_KEY"]))
-    for old in json.loads(server.cay("volume", "list", "--json").stdout) or []:
-        if old["name"] == VOLUME:
-            server.cay("volume", "delete", VOLUME)
-    volume = server.cay("volume", "create", VOLUME, "--size", "1GB").stdout.strip()
+    volume = world.fresh_volume(server, VOLUME)
     boxes = [e2b.Sandbox.create(timeout=3600, volume_mounts={TOP: VOLUME}) for _ in range(SANDBOXES)]
     for box in boxes:
         box.files.write("/tmp/change.py", CHANGE)

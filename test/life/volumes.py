@@ -11,7 +11,6 @@ that lost a process of its engine is replaced. Exit status 1 says that something
 was lost or left.
 """
 
-import json
 import os
 import pathlib
 import random
@@ -153,10 +152,7 @@ def main():
     server.start()
     os.environ.update(server.sdk_env(server.new_key()))
     server.env.update(server.sdk_env(os.environ["E2B_API_KEY"]))
-    for old in json.loads(server.cay("volume", "list", "--json").stdout) or []:
-        if old["name"] == VOLUME:
-            server.cay("volume", "delete", VOLUME)
-    made = server.cay("volume", "create", VOLUME, "--size", "1GB").stdout.strip()
+    made = world.fresh_volume(server, VOLUME)
     setup = e2b.Sandbox.create(timeout=600, volume_mounts={"/mnt/v": VOLUME})
     setup.commands.run("mkdir /mnt/v/claims && sync")
     setup.kill()

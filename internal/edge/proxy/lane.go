@@ -213,7 +213,7 @@ func (l *lane) cut() {
 // interpreter always answer; a guest that takes their place may not fill the
 // log.
 func (l *lane) levelOf(port int) slog.Level {
-	if port != guest.AgentPort && port != guest.InterpPort || l.warned.Add(1) > maxWarnings {
+	if !isOwn(strconv.Itoa(port)) || l.warned.Add(1) > maxWarnings {
 		return slog.LevelDebug
 	}
 	return slog.LevelWarn

@@ -200,8 +200,8 @@ func (s *slot) hasFile(t *testing.T, path, want string) {
 	}
 }
 
-// excludes tries what keeps two instances from doing the same at once, and that
-// locks do not. The documents say so.
+// excludes sees that O_EXCL and mkdir keep two instances from doing the same at
+// once, and that locks do not, as the documents say.
 func (s *suite) excludes(t *testing.T, a, b *slot) {
 	t.Helper()
 	var made atomic.Int32
