@@ -443,6 +443,25 @@ func TestCheckpointsByTime(t *testing.T) {
 	})
 }
 
+// A checkpoint that takes longer than the time between two does not delay the
+// next beyond that time after its end.
+func TestCheckpointsByTimeThatTakeLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.run()
+		s := w.create(2 * time.Hour)
+		w.node.OnSave = func(cay.InstanceID) error { time.Sleep(15 * time.Second); return nil }
+		if _, err := w.c.SetAuto(t.Context(), cay.ForTeam(s.Team), s.ID, cay.AutoCheckpoint{Every: 10 * time.Second, Keep: 9}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(101 * time.Second) // taken after 25, 50, 75 and 100 s
+		synctest.Wait()
+		if n := len(w.nodes(s)); n != 4 {
+			t.Errorf("%d checkpoints, want 4", n)
+		}
+	})
+}
+
 func TestCheckpointsBeforeCommands(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()

@@ -171,7 +171,10 @@ func (c *Controller) checkpointByTime(ctx context.Context) {
 		due, next := c.dueCheckpoints()
 		for _, e := range due {
 			wg.Go(func() {
-				defer e.tree.saving.Store(false)
+				defer func() {
+					e.tree.saving.Store(false)
+					c.lookAtCheckpoints() // a look meanwhile has left it out
+				}()
 				auto := e.tree.auto.Load()
 				if auto == nil {
 					return
