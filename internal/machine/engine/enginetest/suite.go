@@ -62,6 +62,7 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 		{"volumes by the agent", (*suite).byAgent},
 		{"stale files", (*suite).stale},
 		{"files of others", (*suite).others},
+		{"links to moved files", (*suite).linksToMoved},
 		{"first to go", (*suite).firstToGo},
 		{"contents of memory", (*suite).contents},
 		{"memory watched", (*suite).watched},

@@ -366,6 +366,31 @@ func (s *suite) others(t *testing.T) {
 	a.soonRefused(t, "no such file", "/read", "path", file)
 }
 
+// linksToMoved has an instance link a file that it knows by a name which another
+// user of the volume has since given to another file, and to a directory that the
+// link goes into. A link is of the file itself, and the call returns.
+func (s *suite) linksToMoved(t *testing.T) {
+	for _, there := range []string{"file", "directory"} {
+		t.Run(there, func(t *testing.T) {
+			a, dir := s.slots[0], t.TempDir()
+			s.withVolume(t, dir, a)
+			a.expect(t, "", "/bind", "source", volumeInside, "path", "/srv")
+			name, to := filepath.Join(dir, "name"), "/srv/link"
+			a.expect(t, "", "/write", "path", "/srv/name", "text", "the file")
+			a.expect(t, "", "/keep", "path", "/srv/name")
+			must(t, os.Rename(name, filepath.Join(dir, "moved")))
+			if there == "file" {
+				must(t, os.WriteFile(name, []byte("another"), 0o644))
+			} else {
+				must(t, os.Mkdir(name, 0o777))
+				to = "/srv/name/link"
+			}
+			a.expect(t, "", "/link", "path", "/srv/moved", "to", to)
+			a.expect(t, "the file", "/read", "path", to)
+		})
+	}
+}
+
 // soon asks until the answer is this one: what another instance did is seen after
 // a moment. soonRefused waits for an error with a text in it.
 func (s *slot) soon(t *testing.T, want, path string, args ...string) {

@@ -54,6 +54,7 @@ func main() {
 		"/alone":   alone,
 		"/stat":    modeAndSize,
 		"/rename":  move,
+		"/link":    link,
 		"/chmod":   chmod,
 		"/opens":   opens,
 		"/keep":    keep,

@@ -122,6 +122,10 @@ func move(r *http.Request) (string, error) {
 	return "", os.Rename(r.FormValue("path"), r.FormValue("to"))
 }
 
+func link(r *http.Request) (string, error) {
+	return "", os.Link(r.FormValue("path"), r.FormValue("to"))
+}
+
 func chmod(r *http.Request) (string, error) {
 	mode, err := strconv.ParseUint(r.FormValue("mode"), 8, 9)
 	if err != nil {
