@@ -3,6 +3,7 @@ and the host, must see the same.
 
     make stress-volumes                              30 s of it
     STRESS_SECONDS=600 STRESS_SEED=7 make stress-volumes
+    STRESS_KEEP=1 make stress-volumes            a call that does not return stays as it is
 
 In rounds: three programs in each sandbox make, write, read, rename, link and remove
 for some seconds, all of them by the same few names, so that directories become files
@@ -10,7 +11,9 @@ and links while others are on their way through them. Then all are still, and ea
 sandbox and the host list the volume: names, types, modes, owners, links, sizes and
 contents. What a sandbox's engine remembers stays from round to round. In the
 middle one sandbox is paused and resumed. Exit status 1 says that views differed,
-that a call did not return or that an instance died.
+that a call did not return or that an instance died. With STRESS_KEEP, the server
+and the sandboxes are left alone after a call that did not return, to be looked at:
+the run directory and the sandboxes' names are told, then nothing is done any more.
 """
 
 import concurrent.futures
@@ -28,6 +31,7 @@ import world
 
 SECONDS = int(os.environ.get("STRESS_SECONDS", "30"))
 SEED = int(os.environ.get("STRESS_SEED", str(int(time.time()))))
+KEEP = os.environ.get("STRESS_KEEP") == "1"
 ROUND = 5  # seconds between two comparisons
 SANDBOXES, PROGRAMS = 3, 3
 VOLUME, TOP = "stress", "/mnt/volume"
@@ -177,6 +181,13 @@ def paused_and_resumed(sandbox):
     return e2b.Sandbox.connect(sandbox.sandbox_id, timeout=3600)
 
 
+def leave(server, boxes, bad):
+    """Ends this process, and nothing else."""
+    print(*bad, f"run directory: {server.env['CAY_RUN_DIR']}, server: {server.process.pid}",
+          *[f"sandbox {i}: {box.sandbox_id}" for i, box in enumerate(boxes)], sep="\n", flush=True)
+    os._exit(1)
+
+
 def main():
     server = world.aside("stress-volumes", 7183, "10.217.0.0/16", "cystv")
     server.start()
@@ -200,6 +211,8 @@ def main():
                 except Exception as error:
                     bad.append(f"round {number}, sandbox {place}: {error!r}")
             if bad:
+                if KEEP:
+                    leave(server, boxes, bad)
                 break
             views = {"host": seen_by_host(server, volume), **{f"sandbox {i}": seen_by(box) for i, box in enumerate(boxes)}}
             found, closed = differ(views)
