@@ -63,6 +63,8 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 		{"stale files", (*suite).stale},
 		{"files of others", (*suite).others},
 		{"links to moved files", (*suite).linksToMoved},
+		{"renames into moved directories", (*suite).renamesIntoMoved},
+		{"targets of links", (*suite).targetsOfLinks},
 		{"first to go", (*suite).firstToGo},
 		{"contents of memory", (*suite).contents},
 		{"memory watched", (*suite).watched},

@@ -391,6 +391,66 @@ func (s *suite) linksToMoved(t *testing.T) {
 	}
 }
 
+// renamesIntoMoved has an instance rename into a directory that it has open, and
+// that another user of the volume has since moved away and replaced. A directory
+// moves that has the name of one above, or a file by the name that it has already:
+// the call returns, the file is in the directory that is open, and later calls
+// return too.
+func (s *suite) renamesIntoMoved(t *testing.T) {
+	for _, c := range []struct {
+		what, open, path, to string // what is kept open, what is renamed into it, and its name there
+	}{
+		{"under what has the name of its parent", "/dir/below", "/dir", "there"},
+		{"under its own name", "/dir/below", "/dir/below", "there"},
+		{"by the name that it has", "/dir/below", "/dir/below/note", "note"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			a, dir := s.slots[0], t.TempDir()
+			s.withVolume(t, dir, a)
+			a.expect(t, "", "/bind", "source", volumeInside, "path", "/srv")
+			must(t, os.MkdirAll(filepath.Join(dir, "dir", "below"), 0o755))
+			a.expect(t, "", "/keep", "path", "/srv"+c.open)
+			must(t, os.Rename(filepath.Join(dir, "dir"), filepath.Join(dir, "moved")))
+			must(t, os.MkdirAll(filepath.Join(dir, "dir", "below"), 0o755))
+			must(t, os.WriteFile(filepath.Join(dir, "dir", "below", "note"), []byte("text"), 0o644))
+			a.expect(t, "text", "/read", "path", "/srv/dir/below/note")
+			a.expect(t, "", "/rename", "path", "/srv"+c.path, "into", "/srv"+c.open, "to", c.to)
+			if _, err := os.Lstat(filepath.Join(dir, c.path)); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("what is renamed is there still: %v", err)
+			}
+			rest, _ := filepath.Rel(c.path, "/dir/below/note")
+			at := filepath.Join("moved/below", c.to, rest)
+			a.expect(t, "text", "/read", "path", "/srv/"+at)
+			if text, err := os.ReadFile(filepath.Join(dir, at)); string(text) != "text" {
+				t.Errorf("the host reads %q, %v", text, err)
+			}
+			a.expect(t, "", "/write", "path", "/srv/note", "text", "one")
+			a.expect(t, "", "/rename", "path", "/srv/note", "to", "/srv/last")
+			a.expect(t, "one", "/read", "path", "/srv/last")
+		})
+	}
+}
+
+// targetsOfLinks has an instance remove a symbolic link from a directory that it has
+// open, and that another user of the volume has moved away and replaced: the link of
+// that name in the new directory leads where it did.
+func (s *suite) targetsOfLinks(t *testing.T) {
+	a, dir := s.slots[0], t.TempDir()
+	s.withVolume(t, dir, a)
+	a.expect(t, "", "/bind", "source", volumeInside, "path", "/srv")
+	a.expect(t, "", "/mkdir", "path", "/srv/dir")
+	a.expect(t, "", "/symlink", "text", "old", "path", "/srv/dir/link")
+	a.expect(t, "", "/keep", "path", "/srv/dir")
+	a.expect(t, "old", "/target", "path", "/srv/dir/link")
+	must(t, os.Rename(filepath.Join(dir, "dir"), filepath.Join(dir, "moved")))
+	must(t, os.Mkdir(filepath.Join(dir, "dir"), 0o755))
+	must(t, os.Symlink("new", filepath.Join(dir, "dir", "link")))
+	a.expect(t, "new", "/target", "path", "/srv/dir/link")
+	a.expect(t, "", "/unlink", "from", "/srv/dir", "name", "link")
+	a.refused(t, "no such file", "/target", "path", "/srv/moved/link")
+	a.expect(t, "new", "/target", "path", "/srv/dir/link")
+}
+
 // soon asks until the answer is this one: what another instance did is seen after
 // a moment. soonRefused waits for an error with a text in it.
 func (s *slot) soon(t *testing.T, want, path string, args ...string) {

@@ -117,9 +117,31 @@ func modeAndSize(r *http.Request) (string, error) {
 	return fmt.Sprint(info.Mode(), " ", info.Size()), nil
 }
 
-// move renames; chmod changes a mode, given in octal.
+// move renames, into a directory that is kept where one is given; unlink removes a
+// name from one that is kept; chmod changes a mode, given in octal.
 func move(r *http.Request) (string, error) {
-	return "", os.Rename(r.FormValue("path"), r.FormValue("to"))
+	into := r.FormValue("into")
+	if into == "" {
+		return "", os.Rename(r.FormValue("path"), r.FormValue("to"))
+	}
+	return "", inKept(into, func(dir int) error {
+		return unix.Renameat(unix.AT_FDCWD, r.FormValue("path"), dir, r.FormValue("to"))
+	})
+}
+
+func unlink(r *http.Request) (string, error) {
+	return "", inKept(r.FormValue("from"), func(dir int) error { return unix.Unlinkat(dir, r.FormValue("name"), 0) })
+}
+
+// inKept does something with the descriptor of a directory that is kept.
+func inKept(path string, do func(dir int) error) error {
+	held.Lock()
+	defer held.Unlock()
+	dir := held.files[path]
+	if dir == nil {
+		return errors.New("it is not kept")
+	}
+	return do(int(dir.Fd()))
 }
 
 func link(r *http.Request) (string, error) {
