@@ -190,6 +190,7 @@ def leave(server, boxes, bad):
 
 def main():
     server = world.aside("stress-volumes", 7183, "10.217.0.0/16", "cystv")
+    server.cay("down", check=False)  # what an earlier run has left
     server.start()
     os.environ.update(server.sdk_env(server.new_key()))
     server.env.update(server.sdk_env(os.environ["E2B_API_KEY"]))

@@ -112,6 +112,27 @@ def test_what_one_claims_another_does_not_get(mounted):
     assert sum(int(command.wait().stdout) for command in running) == 200
 
 
+def test_what_one_moves_and_links_another_sees(mounted):
+    a, b = mounted(), mounted()
+    run(a, f"cd {PATH} && echo one > first && ln first linked && mkdir -p d/e && echo deep > d/e/f")
+    assert run(b, f"cd {PATH} && stat -c '%h %s' first linked && cat d/e/f") == "2 4\n2 4\ndeep\n"
+    run(a, f"cd {PATH} && mv first second && echo longer >> second && chmod 600 second && rm linked && mv d moved && mkdir d")
+    seen = f"cd {PATH} && stat -c '%a %h %s' second && cat moved/e/f && ls d && [ ! -e first ] && [ ! -e linked ] && echo gone"
+    assert run(b, seen) == "600 1 11\ndeep\ngone\n"
+
+
+def test_a_name_that_is_not_utf8_and_a_file_of_100_gb(volume, mounted):
+    """Both are as on any disk inside, and neither breaks a listing from outside."""
+    a, b = mounted(), mounted()
+    run(a, f"cd {PATH} && echo odd > $'\\xff\\xfe' && truncate -s 100G huge && printf x | dd of=huge bs=1 seek=107374182399 conv=notrunc status=none")
+    assert run(b, f"cd {PATH} && cat $'\\xff\\xfe' && stat -c %s huge && tail -c 1 huge") == "odd\n107374182400\nx"
+    listed = {entry.name: entry.size for entry in volume.list("/")}
+    assert listed.pop("huge") == 100 << 30
+    assert list(listed.values()) == [4] and "\ufffd" in list(listed)[0]
+    run(b, f"cd {PATH} && rm huge $'\\xff\\xfe'")
+    assert run(a, f"ls {PATH}") == ""
+
+
 def test_read_only_and_a_directory_of_it(volume, create):
     volume.write_file("/f", "top")
     boxes = []
