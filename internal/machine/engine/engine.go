@@ -169,6 +169,9 @@ type RestoreSpec struct {
 	// that is missing, damaged or another snapshot's makes a start slower and
 	// nothing else.
 	WorkingSet string
+	// Trace, with Demand, has single pages read, so that RecordWorkingSet writes
+	// those that the guest touched and none around them. Each touch costs more.
+	Trace bool
 }
 
 // Loading is when a restored instance gets the memory of its snapshot.

@@ -315,6 +315,7 @@ func (n *Node) restoreSpec(inst *instance, from source) engine.RestoreSpec {
 		Background: inst.pooled.Load(),
 		Loading:    from.loading,
 		WorkingSet: workingSetOf(from.dir, from.record),
+		Trace:      inst.trace,
 		Share:      n.cfg.Sharing.Among(inst.spec.Team, from.record),
 	}
 }

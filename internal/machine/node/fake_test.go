@@ -46,6 +46,7 @@ type machine struct {
 	volumes    Volumes
 	loading    engine.Loading
 	endless    bool                    // the record of a working set has no end
+	traced     []bool                  // whether those were that working sets were asked of
 	reserve    int                     // percent
 	pending    int64                   // bytes that an instance has not loaded
 	holds      map[cay.SnapshotID]int  // of files
@@ -509,6 +510,9 @@ func (m *machine) Usage(_ context.Context, id cay.InstanceID) (cay.Usage, error)
 }
 
 func (m *machine) RecordWorkingSet(_ context.Context, id cay.InstanceID, w io.Writer) error {
+	m.mu.Lock()
+	m.traced = append(m.traced, m.containers[id].spec.Trace)
+	m.mu.Unlock()
 	if err := m.step("record"); err != nil {
 		return err
 	}

@@ -35,6 +35,7 @@ type instance struct {
 	size   int64
 	lease  *Lease // of a build that has borrowed it; nil for a sandbox's and the pool's
 	demand bool   // it was restored to load its memory by demand
+	trace  bool   // a working set is recorded from it, and it has no client
 	// maps is the snapshot whose files it reads while it runs, if any; pending is
 	// how much of its memory, in bytes, it has not loaded of them, which the engine
 	// can tell once it is restored. They are guarded by the node's lock.

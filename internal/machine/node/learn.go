@@ -24,8 +24,10 @@ import (
 // client: a client's would tell others what that client did. That of a sandbox's
 // snapshot comes from the first sandbox that starts from it, of the same team.
 //
-// The engine reads all of a snapshot once a third is read, so no working set is
-// larger than about a third, also where more was used (ADR 66).
+// The node's own instance is traced, page by page, so that the set has what it
+// touched. A client's is not, since that would slow the client down: its set has
+// the windows around what it touched, and ends at a third of the snapshot, where
+// the engine reads the rest (ADR 66).
 
 const (
 	loadDir    = "load"
@@ -141,6 +143,7 @@ func (n *Node) tryOut(id cay.SnapshotID) error {
 	defer n.work.Done()
 	defer n.undo(inst)
 	inst.pooled.Store(true) // nothing is open to it, and it gives way to others
+	inst.trace = true
 	by := n.startOf(inst)
 	by.mark = "" // the next node removes it
 	if err := n.make(n.ctx, inst, by); err != nil {

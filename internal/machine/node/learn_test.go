@@ -71,14 +71,17 @@ func TestWorkingSet(t *testing.T) {
 				if got := slices.Contains(m.events, "code 1"); got != tc.code {
 					t.Errorf("code was run: %v", got)
 				}
+				if want := tc.made == 1; slices.Contains(m.traced, !want) {
+					t.Errorf("single pages were read where a working set was asked for: %v", m.traced)
+				}
 				path := workingSetOf("/snapshots/"+string(s.Snapshot), m.saved[s.Snapshot])
 				if (path != "") != tc.learnt {
 					t.Errorf("the working set is at %q", path)
 				}
 				s.Instance, s.Sandbox = cay.NewInstanceID(), cay.NewSandboxID()
 				inst := mustCreate(t, n, s)
-				if got := m.containers[inst.Spec.Instance].spec.WorkingSet; got != path {
-					t.Errorf("a later start gets %q, want %q", got, path)
+				if got := m.containers[inst.Spec.Instance].spec; got.WorkingSet != path || got.Trace {
+					t.Errorf("a later start gets %q, single pages: %v; want %q", got.WorkingSet, got.Trace, path)
 				}
 				if n.coming != (need{}) || m.unfinished != 0 {
 					t.Errorf("left: room %+v, %d unfinished snapshots", n.coming, m.unfinished)

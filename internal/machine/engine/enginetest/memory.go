@@ -198,6 +198,44 @@ func (s *suite) workingSet(t *testing.T) {
 	must(t, s.LoadAll(t.Context(), id))
 }
 
+// traced records the working set of an instance that reads single pages: it has
+// what the guest touched, also where that is more than a third of the snapshot,
+// and one that starts with it leaves the rest unloaded.
+func (s *suite) traced(t *testing.T) {
+	const touches = 512
+	at := s.slots[0]
+	snap, dir := s.withMemory(t, at)
+	trace := way{"traced", func(r *engine.RestoreSpec) { demand.set(r); r.Trace = true }}
+	id := s.resumeBy(t, trace, snap, dir, at)
+	at.expect(t, "", "/touch-memory", "pages", "16")
+	before := s.pending(t, id)
+	at.expect(t, "", "/touch-memory", "pages", strconv.Itoa(touches))
+	if loaded := before - s.pending(t, id); loaded > 2*touches*4096 {
+		t.Errorf("%d touches of pages load %d bytes", touches, loaded)
+	}
+	at.expect(t, "", "/fork-memory", "children", "4") // they touch all private memory
+	left := s.pending(t, id)
+	if left < privateMB<<18 {
+		t.Errorf("%d bytes are left of memory that nothing touches", left)
+	}
+	path := filepath.Join(t.TempDir(), "set")
+	f, err := os.Create(path)
+	must(t, err)
+	must(t, s.RecordWorkingSet(t.Context(), id, f))
+	must(t, f.Close())
+	must(t, s.Kill(t.Context(), id))
+
+	hinted := way{"hinted", func(r *engine.RestoreSpec) { demand.set(r); r.WorkingSet = path }}
+	id = s.resumeBy(t, hinted, snap, dir, at)
+	soon(t, "its working set is loaded", func() bool { return s.pending(t, id) <= left+privateMB<<17 })
+	at.expect(t, "", "/fork-memory", "children", "4")
+	if rest := s.pending(t, id); rest < left/2 {
+		t.Errorf("one with a working set has %d bytes left, the one that it is of %d", rest, left)
+	}
+	at.expect(t, "", "/check-memory")
+	must(t, s.Kill(t.Context(), id))
+}
+
 // lostMemory takes the pages away that an instance has not loaded: it ends, and
 // says why.
 func (s *suite) lostMemory(t *testing.T) {

@@ -73,6 +73,7 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 		{"memory by demand", (*suite).memoryByDemand},
 		{"untouched memory", (*suite).untouched},
 		{"working set", (*suite).workingSet},
+		{"traced working set", (*suite).traced},
 		{"lost memory", (*suite).lostMemory},
 		{"memory on a full disk", (*suite).memoryOnFullDisk},
 	} {

@@ -35,6 +35,9 @@ func (e *Engine) demand(r *record, s engine.RestoreSpec) []string {
 	if s.WorkingSet != "" {
 		flags = append(flags, "--working-set="+s.WorkingSet)
 	}
+	if s.Trace && r.EngineHash == e.cfg.Hash { // builds of before may not know it
+		flags = append(flags, "--trace")
+	}
 	return flags
 }
 

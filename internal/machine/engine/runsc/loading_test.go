@@ -15,8 +15,9 @@ import (
 // it, or one that is gone, restores eagerly.
 func TestDemandOfOldBuilds(t *testing.T) {
 	dir := t.TempDir()
-	e := &Engine{cfg: Config{Engines: dir, Run: t.TempDir()}, demands: make(map[string]bool)}
+	e := &Engine{cfg: Config{Engines: dir, Run: t.TempDir(), Hash: "own"}, demands: make(map[string]bool)}
 	for hash, script := range map[string]string{
+		"own": "#!/bin/sh\n[ \"$*\" = \"help loading\" ]\n",
 		"new": "#!/bin/sh\n[ \"$*\" = \"help loading\" ]\n",
 		"old": "#!/bin/sh\nexit 128\n",
 	} {
@@ -37,14 +38,15 @@ func TestDemandOfOldBuilds(t *testing.T) {
 		flags   int
 		pages   int64
 	}{
-		{"new", engine.Demand, 4, 8192},
-		{"new", engine.Eager, 0, 0},
+		{"own", engine.Demand, 5, 8192},
+		{"own", engine.Eager, 0, 0},
+		{"new", engine.Demand, 4, 8192}, // it may not know --trace
 		{"old", engine.Demand, 0, 0},
 		{"gone", engine.Demand, 0, 0},
 		{"new", engine.Demand, 4, 8192}, // as remembered
 	} {
 		r := &record{ID: cay.NewInstanceID(), EngineHash: c.hash}
-		flags := e.demand(r, engine.RestoreSpec{Loading: c.loading, From: from, Share: true, WorkingSet: "/some/file"})
+		flags := e.demand(r, engine.RestoreSpec{Loading: c.loading, From: from, Share: true, WorkingSet: "/some/file", Trace: true})
 		if len(flags) != c.flags || r.Pages != c.pages {
 			t.Errorf("build %s, loading %d: flags %q, %d bytes of pages", c.hash, c.loading, flags, r.Pages)
 		}
