@@ -237,6 +237,39 @@ func (s *suite) freeze(t *testing.T) {
 	}
 }
 
+// frozenWhileItMaps freezes a guest again and again while it maps and unmaps
+// memory. An engine has parts of itself wait for each other meanwhile, and a
+// freeze may interrupt each of these waits.
+func (s *suite) frozenWhileItMaps(t *testing.T) {
+	at := s.slots[0]
+	id := s.start(t, at)
+	answer := make(chan error, 1)
+	go func() {
+		text, _, err := at.try(t.Context(), "/remap", "times", "5000")
+		if err == nil && text != "mapped" {
+			err = errors.New(text)
+		}
+		answer <- err
+	}()
+	for freezes := 0; ; freezes++ {
+		err := s.Freeze(t.Context(), id)
+		if cay.KindOf(err) == cay.Unsupported {
+			t.Skip(err)
+		}
+		must(t, err)
+		must(t, s.Thaw(t.Context(), id))
+		select {
+		case err := <-answer:
+			if err != nil {
+				t.Errorf("after %d freezes: %v", freezes, err)
+			}
+			t.Logf("%d freezes", freezes)
+			return
+		default:
+		}
+	}
+}
+
 // reserved mounts something on the host that must appear in a running guest.
 func (s *suite) reserved(t *testing.T) {
 	at := s.slots[0]

@@ -37,6 +37,7 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 		{"half made", (*suite).halfMade},
 		{"hold and release", (*suite).pause},
 		{"freeze and thaw", (*suite).freeze},
+		{"frozen while it maps", (*suite).frozenWhileItMaps},
 		{"reserved mount", (*suite).reserved},
 		{"changed files", (*suite).changes},
 		{"snapshot of files", (*suite).files},

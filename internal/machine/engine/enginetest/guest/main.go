@@ -73,6 +73,7 @@ func main() {
 		"/room":    room,
 		"/sum":     sum,
 		"/churn":   churn,
+		"/remap":   remap,
 		"/left":    left,
 		"/woken":   func(*http.Request) (string, error) { return strconv.FormatInt(woken.Load(), 10), nil },
 		"/boot-id": func(*http.Request) (string, error) { return read("/proc/sys/kernel/random/boot_id") },

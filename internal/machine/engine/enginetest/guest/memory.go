@@ -7,8 +7,11 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"strconv"
 	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -266,4 +269,23 @@ func inChild(private, shared *area, n uint64) {
 	for {
 		_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT_GROUP, failed, 0, 0) // does not return
 	}
+}
+
+// remap maps, touches and unmaps memory, as many times as it is asked to.
+func remap(r *http.Request) (string, error) {
+	times, err := strconv.Atoi(r.FormValue("times"))
+	if err != nil {
+		return "", err
+	}
+	for range times {
+		data, err := unix.Mmap(-1, 0, 16<<10, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		if err != nil {
+			return "", err
+		}
+		data[0] = 1
+		if err := unix.Munmap(data); err != nil {
+			return "", err
+		}
+	}
+	return "mapped", nil
 }
