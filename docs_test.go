@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -140,28 +141,51 @@ func TestDecisionsAreListed(t *testing.T) {
 // pronouns stand for an unknown party.
 const pronouns = `\b(?i:nobody|somebody|anybody|everybody|someone|anyone|everyone|whoever|whomever)\b`
 
-// TestWords holds comments and documents to the rule of CONTRIBUTING: the
-// subject of a sentence is a noun of the domain, never a pronoun for an unknown
-// party. The engine's comments are left: its bytes are its id.
+// clause is a question word where a sentence begins, and no question.
+const clause = `(?:Who|What|Whom|Whose|Whatever) [a-z][^?]*$`
+
+// TestWords holds comments, documents and texts of the program to the rule of
+// CONTRIBUTING: the subject of a sentence is a noun of the domain, never a pronoun
+// for an unknown party, nor a clause that a question word begins. The engine's
+// comments are left: its bytes are its id.
 func TestWords(t *testing.T) {
-	prose := regexp.MustCompile(pronouns + `|(^|[.:;] )(Who|Whatever) [a-z]+ [^?]*$`)
-	for _, file := range tracked(t, ".go", ".py", ".mjs", ".cjs", ".sh", ".R", ".md") {
-		if strings.HasPrefix(file, "docs/benchmarks/") || strings.HasPrefix(file, "cmd/cay-runsc/") || strings.Contains(file, "/testdata/") {
+	lines := map[string]*regexp.Regexp{
+		".md":   regexp.MustCompile(pronouns + `|(?:^|[.:;] |[#|*-] |\*\*|")` + clause),
+		"":      regexp.MustCompile(`(?:^|[.:;] |[/#*>-] ?|["'` + "`" + `])` + clause),
+		".go":   regexp.MustCompile(`"` + clause),
+		"quote": regexp.MustCompile(`(?:"|>|description: )[^"]*` + pronouns),
+	}
+	comments := []string{".go", ".py", ".mjs", ".cjs", ".sh", ".R"}
+	texts := []string{"", ".yaml", ".yml", ".svelte", ".ts", ".sql", ".java", ".js", ".proto", ".service"}
+	for _, file := range tracked(t, slices.Concat(comments, texts, []string{".md"})...) {
+		if strings.HasPrefix(file, "docs/benchmarks/") || strings.HasPrefix(file, "cmd/cay-runsc/") || strings.HasPrefix(file, "internal/inside/interp/kernel/") || strings.Contains(file, "/testdata/") {
 			continue
 		}
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if filepath.Ext(file) != ".md" {
-			if !generated.Match(text) {
-				checkComments(t, file, string(text))
-			}
+		if generated.Match(text) {
 			continue
 		}
+		ext := filepath.Ext(file)
+		var finds []*regexp.Regexp
+		switch {
+		case ext == ".md":
+			finds = append(finds, lines[".md"])
+		case slices.Contains(texts, ext):
+			finds = append(finds, lines[""], lines["quote"])
+		default:
+			checkComments(t, file, string(text))
+			if ext == ".go" && !strings.HasSuffix(file, "_test.go") {
+				finds = append(finds, lines[".go"])
+			}
+		}
 		for i, line := range strings.Split(string(text), "\n") {
-			if m := prose.FindString(line); m != "" {
-				t.Errorf("%s:%d: %s", file, i+1, m)
+			for _, find := range finds {
+				if m := find.FindString(line); m != "" {
+					t.Errorf("%s:%d: %s", file, i+1, m)
+				}
 			}
 		}
 	}

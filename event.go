@@ -145,7 +145,7 @@ func Events() []EventInfo {
 		{MemberRemoved, "A person is not in the team any more.", []string{"person"}},
 		{BudgetThreshold, "A part of a budget is used up: 50, 80 or 100 percent. Told once a period. It is of a team.", []string{"budget", "name", "percent", "meter", "limit", "used", "resets", "action"}},
 		{BudgetChanged, "A budget was made, changed or removed; the reason says which. It is of a team.", []string{"budget", "name", "meter", "limit", "period", "action"}},
-		{TeamLimitsChanged, "What the team may have or do at most was changed. A limit that is not set is the server's default.", []string{"limits", "before"}},
+		{TeamLimitsChanged, "The limits of the team were changed. A limit that is not set is the server's default.", []string{"limits", "before"}},
 		{MachineDiskLow, "The disk of the server nears its reserve, or has come to it. It is of no sandbox, and every team is told.", []string{"freeMB", "reserveMB"}},
 		{MachineDiskFreed, "The disk of the server has room again.", []string{"freeMB", "reserveMB"}},
 		{AuditCheckpoint, "The audit log has a new signed head. It is of no sandbox, and the operator's team is told, which the first start made.", []string{"rows", "hash", "at", "key", "signature"}},

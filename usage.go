@@ -40,11 +40,11 @@ func Meters() []MeterInfo {
 		{MemoryGiBSeconds, 1024 * 1000, "Memory that running sandboxes were promised, in GiB, times the seconds that they ran."},
 		{CPUUsedSeconds, 1_000_000, "Processor time that sandboxes took."},
 		{StorageGiBHours, 1024 * 3_600_000, "Files of snapshots in GiB, times the hours that they were kept: what paused sandboxes, checkpoints, snapshots and templates have saved."},
-		{VolumeGiBHours, 1024 * 3_600_000, "What volumes take of the disk in GiB, times the hours that they took it, mounted or not."},
+		{VolumeGiBHours, 1024 * 3_600_000, "Disk that volumes take, in GiB, times the hours that they took it, mounted or not."},
 		{EgressBytes, 1, "Bytes that sandboxes sent, answers to their clients included."},
 		{Creates, 1, "Sandboxes that were started, forks as well."},
 		{BuildSeconds, 1000, "Time that builds of templates took."},
-		{Money, 1_000_000_000, "What the others cost by the prices of the time."},
+		{Money, 1_000_000_000, "The cost of the others by the prices of the time."},
 	}
 }
 

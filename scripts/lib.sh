@@ -65,6 +65,7 @@ together() {
 }
 
 # How the tests are built: with the race detector, except for SQLite's machine
-# code in Go. That is most of what they would wait for, touches no memory of
-# ours, and its locks, which Go's packages around it take, are still watched.
+# code in Go. The detector there would take most of their time and find nothing:
+# the code touches no memory of ours, and its locks, which Go's packages around it
+# take, are still watched.
 race=(-race '-gcflags=modernc.org/sqlite/lib=-race=false -d=checkptr=0')

@@ -36,7 +36,7 @@ type auditListCmd struct {
 
 // Help says what a row is.
 func (auditListCmd) Help() string {
-	return "Rows of your team, with the scope audit:read. What happens often, as in a sandbox, is counted by the minute: times says how often. " +
+	return "Rows of your team, with the scope audit:read. Frequent actions, as in a sandbox, are counted by the minute: times says how often. " +
 		"With --json each row is a line of its own."
 }
 

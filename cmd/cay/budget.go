@@ -20,8 +20,8 @@ type budgetAddCmd struct {
 	Meter    string            `required:"" help:"money, or a meter such as vcpu_seconds, memory_gib_seconds, creates."`
 	Limit    string            `required:"" help:"How much, in the meter's unit or the currency, like 12.5."`
 	Period   string            `default:"month" help:"day, week (from Monday), month, in UTC, or once."`
-	Action   string            `default:"pause" help:"What happens to what runs when it is used up: refuse (nothing), pause or kill. Creates and resumes are refused in any case."`
-	Name     string            `help:"What to call it."`
+	Action   string            `default:"pause" help:"The fate of running sandboxes when it is used up: refuse (they go on), pause or kill. Creates and resumes are refused in any case."`
+	Name     string            `help:"Its name."`
 	Key      string            `placeholder:"ID" help:"Only what this API key makes."`
 	Metadata map[string]string `placeholder:"KEY=VALUE" help:"Only sandboxes with this entry of metadata."`
 }

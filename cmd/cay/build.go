@@ -25,8 +25,8 @@ type buildCmd struct {
 	Secret   []string          `sep:"none" placeholder:"id=NAME,src=PATH" help:"What RUN --mount=type=secret sees and no layer keeps; env=VARIABLE in place of src for one of the environment."`
 	Volume   []string          `sep:"none" placeholder:"VOLUME[/DIR]:PATH[:ro]" help:"Volume that RUN steps see at a path; nothing on it gets into the template."`
 	NoCache  bool              `help:"Run every step, whatever is known."`
-	Start    string            `placeholder:"COMMAND" help:"What runs in its sandboxes, in place of CMD and ENTRYPOINT."`
-	Ready    string            `placeholder:"COMMAND" help:"What succeeds when that is up, in place of HEALTHCHECK."`
+	Start    string            `placeholder:"COMMAND" help:"The command that runs in its sandboxes, in place of CMD and ENTRYPOINT."`
+	Ready    string            `placeholder:"COMMAND" help:"A command that succeeds when that one is up, in place of HEALTHCHECK."`
 	Username string            `help:"For a private registry of FROM."`
 	Password string            `env:"REGISTRY_PASSWORD" help:"For a private registry; best given as REGISTRY_PASSWORD."`
 	Verbose  bool              `short:"v" help:"Show every line of the log."`

@@ -11,7 +11,7 @@ import (
 type cpCmd struct {
 	From      string `arg:"" help:"Local path, ID:path, or - for standard input."`
 	To        string `arg:"" help:"Local path, ID:path, or - for standard output."`
-	User      string `short:"u" help:"Whose files they are inside."`
+	User      string `short:"u" help:"The user that owns the files inside."`
 	Recursive bool   `short:"r" help:"Copy directories with all in them."`
 }
 

@@ -15,7 +15,7 @@ type egressCmd struct {
 // Help says what is listed.
 func (egressCmd) Help() string {
 	return "The latest connections that a policy refused, allowed by name, or sent through a proxy. " +
-		"What is allowed by address goes straight through the kernel and is not listed."
+		"Connections that are allowed by address go straight through the kernel and are not listed."
 }
 
 func (c *egressCmd) Run(a *app) error {

@@ -24,7 +24,7 @@ type forwardCmd struct {
 // Help says what it keeps alive.
 func (forwardCmd) Help() string {
 	return "Runs until it is interrupted. The sandbox does not end meanwhile. " +
-		"What listens on the sandbox's loopback alone is reached too."
+		"Programs that listen on the sandbox's loopback alone are reached too."
 }
 
 // pair is a port of this machine and one of a sandbox.

@@ -67,7 +67,7 @@ func (c *imagePullCmd) Run(a *app) error {
 
 type imageImportCmd struct {
 	Path string `arg:"" help:"Archive of docker save or of an OCI layout, its directory, or - for standard input."`
-	Name string `arg:"" optional:"" help:"What to call it [as the archive does]."`
+	Name string `arg:"" optional:"" help:"Its name [as the archive has it]."`
 }
 
 func (c *imageImportCmd) Run(a *app) error {

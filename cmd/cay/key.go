@@ -27,13 +27,13 @@ type ofTeam struct {
 
 type keyCreateCmd struct {
 	ofTeam
-	Name     string            `arg:"" help:"What to call it."`
-	Scope    []string          `placeholder:"SCOPE" help:"What it may do, as sandboxes:read, or a role: viewer, developer, owner [all that its maker may]."`
+	Name     string            `arg:"" help:"Its name."`
+	Scope    []string          `placeholder:"SCOPE" help:"A right that it has, as sandboxes:read, or a role: viewer, developer, owner [all that its maker may]."`
 	Expires  string            `placeholder:"WHEN" help:"When it ends: a time as 24h or 30d from now, or 2027-01-31T00:00:00Z [never]."`
 	Template []string          `placeholder:"TEMPLATE" help:"The only templates that it makes sandboxes of [any]."`
-	Metadata map[string]string `placeholder:"KEY=VALUE" help:"What every sandbox of it has as metadata."`
-	Budget   []string          `sep:"none" placeholder:"METER=LIMIT/PERIOD" help:"What it may use, as money=50/month or creates=100/day; repeat it for more."`
-	Action   string            `default:"pause" help:"What happens to what runs when a budget is used up: refuse (nothing), pause or kill."`
+	Metadata map[string]string `placeholder:"KEY=VALUE" help:"Metadata of every sandbox that it makes."`
+	Budget   []string          `sep:"none" placeholder:"METER=LIMIT/PERIOD" help:"A bound of its use, as money=50/month or creates=100/day; repeat it for more."`
+	Action   string            `default:"pause" help:"The fate of running sandboxes when a budget is used up: refuse (they go on), pause or kill."`
 }
 
 // budgets are what --budget asks for.

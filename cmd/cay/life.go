@@ -124,7 +124,7 @@ type snapshotCmd struct {
 
 // Help says what a snapshot is for.
 func (snapshotCmd) Help() string {
-	return "The sandbox runs on. What is printed can be given to: cay sandbox create"
+	return "The sandbox runs on. The id that is printed can be given to: cay sandbox create"
 }
 
 func (c *snapshotCmd) Run(a *app) error {

@@ -19,7 +19,7 @@ type logsCmd struct {
 
 // Help says what is in a log.
 func (logsCmd) Help() string {
-	return "What became of the sandbox, and what its agent tells of the processes in it. Logs are kept for a week after its end. With --json each line is an object of its own."
+	return "The life of the sandbox, and the processes in it as its agent tells them. Logs are kept for a week after its end. With --json each line is an object of its own."
 }
 
 func (c *logsCmd) Run(a *app) error {

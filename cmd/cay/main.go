@@ -52,7 +52,7 @@ type commands struct {
 	Person   personCmd   `cmd:"" help:"Keep the people of this server, as its operator."`
 	Member   memberCmd   `cmd:"" help:"Keep the people of a team."`
 	Key      keyCmd      `cmd:"" help:"Keep the API keys of a team."`
-	Usage    usageCmd    `cmd:"" help:"What the team used, and what that costs."`
+	Usage    usageCmd    `cmd:"" help:"Show the use of the team, and its cost."`
 	Budget   budgetCmd   `cmd:"" help:"Bound what the team, a key or some sandboxes use."`
 	SSHKey   sshKeyCmd   `cmd:"" name:"ssh-key" help:"Keep the public keys that open sandboxes over SSH."`
 	Webhook  webhookCmd  `cmd:"" help:"Have events sent to addresses."`

@@ -40,7 +40,7 @@ func (networkListCmd) Run(a *app) error {
 type networkJoinCmd struct {
 	ID      string `arg:"" help:"Sandbox's id."`
 	Network string `arg:"" help:"The network; it begins with its first member."`
-	Name    string `help:"What others call it: NAME.cay.internal [its id]."`
+	Name    string `help:"Its name for the others: NAME.cay.internal [its id]."`
 }
 
 func (c *networkJoinCmd) Run(a *app) error {

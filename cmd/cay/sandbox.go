@@ -53,7 +53,7 @@ type createCmd struct {
 	AutoResume bool              `help:"Have requests to it wake it when it is paused."`
 	Volume     []string          `sep:"none" placeholder:"VOLUME[/DIR]:PATH[:ro]" help:"Mount a volume, or a directory of it, at a path; several if need be."`
 	Network    string            `help:"Private network of the team's to share."`
-	Name       string            `help:"What others in that network call it: NAME.cay.internal [its id]."`
+	Name       string            `help:"Its name for the others in that network: NAME.cay.internal [its id]."`
 	Up         *rate             `placeholder:"RATE" help:"Bytes a second that it sends at most, as 500K, 10M, 1G."`
 	Down       *rate             `placeholder:"RATE" help:"The same for what it receives."`
 	Every      time.Duration     `name:"checkpoint-every" placeholder:"TIME" help:"Take a checkpoint every so often, e.g. 30s."`

@@ -15,7 +15,7 @@ import (
 
 type connectCmd struct {
 	ID   string `arg:"" help:"Sandbox's id."`
-	User string `short:"u" help:"Whose shell."`
+	User string `short:"u" help:"The user inside."`
 }
 
 // Help says what it keeps alive.

@@ -14,8 +14,8 @@ import (
 
 type sshCmd struct {
 	ID      string   `arg:"" help:"Sandbox's id."`
-	Args    []string `arg:"" optional:"" passthrough:"" help:"What ssh is given after the host: a command, after -- options too."`
-	User    string   `short:"u" help:"Who to be inside; root, for one."`
+	Args    []string `arg:"" optional:"" passthrough:"" help:"Arguments of ssh after the host: a command, after -- options too."`
+	User    string   `short:"u" help:"The user inside; root, for one."`
 	Config  bool     `help:"Print lines for ~/.ssh/config, for editors and scp, and do nothing else."`
 	Stdio   bool     `hidden:"" help:"Be the connection: what ssh calls as its ProxyCommand."`
 	HostKey bool     `hidden:"" help:"Print the server's host key: what ssh calls as its KnownHostsCommand."`
@@ -176,7 +176,7 @@ type sshKeyCmd struct {
 
 type sshKeyAddCmd struct {
 	File string `arg:"" help:"The public key, such as ~/.ssh/id_ed25519.pub; - for standard input."`
-	Name string `help:"What to call it [its comment]."`
+	Name string `help:"Its name [its comment]."`
 }
 
 // maxKeyFile is more than any public key needs.
@@ -197,7 +197,7 @@ func (c *sshKeyAddCmd) Run(a *app) error {
 		return cay.Wrap(cay.Invalid, err, "the key cannot be read")
 	}
 	if strings.Contains(string(text), "PRIVATE KEY") { // it must not leave this machine
-		return cay.Errorf(cay.Invalid, "%s is a private key, which nobody should see", c.File).
+		return cay.Errorf(cay.Invalid, "%s is a private key, which has to stay secret", c.File).
 			WithHint("give the file beside it that ends in .pub")
 	}
 	api, err := a.client()

@@ -53,7 +53,7 @@ func (storageStatusCmd) Run(a *app) error {
 }
 
 type storageCreateCmd struct {
-	Size string `placeholder:"SIZE" help:"What the disk gives it, e.g. 100GiB [what is there, and half of what is free]."`
+	Size string `placeholder:"SIZE" help:"Its share of the disk, e.g. 100GiB [the data that is there, and half of the free space]."`
 }
 
 // Help says what happens.
@@ -79,7 +79,7 @@ func (c *storageCreateCmd) Run(a *app) error {
 }
 
 type storageGrowCmd struct {
-	Size string `required:"" placeholder:"SIZE" help:"What it is to have in all, e.g. 200GiB."`
+	Size string `required:"" placeholder:"SIZE" help:"Its new size in all, e.g. 200GiB."`
 }
 
 func (c *storageGrowCmd) Run(a *app) error {

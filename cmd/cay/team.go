@@ -15,7 +15,7 @@ type teamCmd struct {
 	Rename  teamRenameCmd  `cmd:"" help:"Give a team another name."`
 	Disable teamDisableCmd `cmd:"" help:"Have a team's credentials open nothing, and end what they hold open."`
 	Enable  teamEnableCmd  `cmd:"" help:"Have the credentials of a disabled team open again what they did."`
-	Limits  teamLimitsCmd  `cmd:"" help:"What a team may have and do at most."`
+	Limits  teamLimitsCmd  `cmd:"" help:"The limits of a team."`
 	Remove  teamRemoveCmd  `cmd:"" aliases:"rm" help:"Remove teams."`
 }
 

@@ -72,8 +72,8 @@ func brokenOff(err error) error {
 }
 
 type templateImportCmd struct {
-	File   string `arg:"" help:"What cay template export wrote."`
-	Name   string `short:"t" help:"What to call it, with a tag or without [as it was called]."`
+	File   string `arg:"" help:"The file that cay template export wrote."`
+	Name   string `short:"t" help:"Its name, with a tag or without [the name that it had]."`
 	CPUs   int    `name:"cpus" help:"CPUs of its sandboxes [as they were]."`
 	Memory int    `placeholder:"MB" help:"Memory of its sandboxes [as it was]."`
 }

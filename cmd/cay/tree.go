@@ -18,7 +18,7 @@ type checkpointCmd struct {
 
 // Help says what a checkpoint is for.
 func (checkpointCmd) Help() string {
-	return "Memory, processes and files are kept; the sandbox runs on. What is printed can be given to: cay sandbox rollback, fork --from, diff"
+	return "Memory, processes and files are kept; the sandbox runs on. The id that is printed can be given to: cay sandbox rollback, fork --from, diff"
 }
 
 func (c *checkpointCmd) Run(a *app) error {
@@ -75,7 +75,7 @@ type rollbackCmd struct {
 
 // Help says what a rollback keeps.
 func (rollbackCmd) Help() string {
-	return "Memory, processes and files become what they were. Id, tokens, URLs and time limit stay; connections break. What happened since is lost, unless there is a checkpoint of it."
+	return "Memory, processes and files become what they were. Id, tokens, URLs and time limit stay; connections break. All that happened since is lost, unless there is a checkpoint of it."
 }
 
 func (c *rollbackCmd) Run(a *app) error {

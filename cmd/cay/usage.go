@@ -23,7 +23,7 @@ type usageShowCmd struct {
 	All  bool     `xor:"team" help:"Of all teams, as the server's operator."`
 	From string   `placeholder:"TIME" help:"Since when: 2026-11-01, 2026-11-01T12:00:00Z, or 7d ago as 7d [the beginning of this month]."`
 	To   string   `placeholder:"TIME" help:"Until when [now]."`
-	By   []string `placeholder:"WHAT" help:"What to tell apart: key, template, day, hour, label:KEY of metadata, and with --all team."`
+	By   []string `placeholder:"WHAT" help:"Rows to tell apart: by key, template, day, hour, label:KEY of metadata, and with --all team."`
 	CSV  bool     `name:"csv" help:"Print comma-separated values."`
 }
 

@@ -33,8 +33,8 @@ type volumeCmd struct {
 
 type volumeCreateCmd struct {
 	Name string `arg:"" help:"Letters, digits, _ and -."`
-	Size string `placeholder:"SIZE" help:"What it may hold at most, e.g. 10GB [the server's usual]."`
-	From string `placeholder:"SOURCE" help:"What to put into it, as cay volume fill takes it."`
+	Size string `placeholder:"SIZE" help:"The most that it may hold, e.g. 10GB [the server's usual]."`
+	From string `placeholder:"SOURCE" help:"Its first content, as cay volume fill takes it."`
 }
 
 func (c *volumeCreateCmd) Run(a *app) error {
@@ -160,7 +160,7 @@ func (a *app) printVolume(v client.Volume) error {
 
 type volumeResizeCmd struct {
 	Volume string `arg:"" help:"Its name or id."`
-	Size   string `arg:"" help:"What it may hold at most, e.g. 10GB."`
+	Size   string `arg:"" help:"The most that it may hold, e.g. 10GB."`
 }
 
 func (c *volumeResizeCmd) Run(a *app) error {
@@ -205,7 +205,7 @@ func (c *volumeDeleteCmd) Run(a *app) error {
 
 type volumeSnapshotCmd struct {
 	Volume string `arg:"" help:"Its name or id."`
-	Name   string `arg:"" optional:"" help:"What to call it [the time]."`
+	Name   string `arg:"" optional:"" help:"Its name [the time]."`
 }
 
 func (c *volumeSnapshotCmd) Run(a *app) error {

@@ -52,7 +52,7 @@ func webhookSecret(a *app, file string) (*string, error) {
 type webhookCreateCmd struct {
 	URL        string   `arg:"" help:"Where requests go, such as https://example.com/hook."`
 	Events     []string `short:"e" name:"event" default:"*" help:"Types of events, E2B's or Cay's; * is all of Cay's [*]."`
-	Name       string   `help:"What to call it [the address's host]."`
+	Name       string   `help:"Its name [the address's host]."`
 	SecretFile string   `placeholder:"FILE" help:"A file with the secret that signs requests; - for standard input [the server makes one]."`
 	Disabled   bool     `help:"Send nothing before it is turned on."`
 }

@@ -66,7 +66,7 @@ func parsePublic(text string) (key ssh.PublicKey, comment string, err error) {
 	key, comment, options, rest, err := ssh.ParseAuthorizedKey([]byte(text))
 	switch {
 	case err != nil && strings.Contains(text, "PRIVATE KEY"):
-		return nil, "", cay.Errorf(cay.Invalid, "publicKey: that is a private key, which nobody should see").
+		return nil, "", cay.Errorf(cay.Invalid, "publicKey: that is a private key, which has to stay secret").
 			WithHint("send the file that ends in .pub")
 	case err != nil:
 		return nil, "", cay.Errorf(cay.Invalid, "publicKey: is no public key in the form of authorized_keys").

@@ -69,7 +69,7 @@ var families = []family{
 	{"Events", "cay_webhook_delivery_seconds", histogram, "The time of attempts to deliver an event to a webhook.", []string{"result"}, boundsOfRequests},
 	{"Events", "cay_budget_used_ratio", gauge, "The part that is used of a team's fullest budget, 1 when it is used up.", []string{"team"}, nil},
 
-	{"Egress", "cay_egress_connections_total", counter, "What sandboxes tried to reach by name or past the packet filter, by decision.", []string{"decision"}, nil},
+	{"Egress", "cay_egress_connections_total", counter, "Connections that sandboxes tried to open by name or past the packet filter, by decision.", []string{"decision"}, nil},
 	{"Egress", "cay_package_cache_files", gauge, "Packages and index pages that are kept.", nil, nil},
 	{"Egress", "cay_package_cache_bytes", gauge, "Their size.", nil, nil},
 	{"Egress", "cay_package_cache_limit_bytes", gauge, "The size that they may have.", nil, nil},

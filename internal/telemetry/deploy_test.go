@@ -57,8 +57,8 @@ func checkNames(t *testing.T, expr string) {
 	}
 }
 
-// TestAlerts holds the rules to the metrics. That they are expressions is tested
-// with Prometheus' parser in test/promql.
+// TestAlerts holds the rules to the metrics. test/promql reads their expressions
+// with Prometheus' parser.
 func TestAlerts(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/prometheus/alerts.yaml")
 	if err != nil {

@@ -1,11 +1,11 @@
-"""Building templates: what is known, what is new, and Debian's buildah beside it.
+"""Builds of templates, known and new, with Debian's buildah beside them.
 
     BENCH_BUILDS=3      samples of each
 
 `cay template build` and `buildah bud` build one Dockerfile, on one disk, from
 the same root: that of the template `base`. buildah runs as Debian has it, with
 chroot for isolation; it is installed if apt can, else its rows are left out.
-What it makes is an image; what Cay makes is a snapshot that was started.
+buildah makes an image; Cay makes a snapshot that was started.
 """
 
 import hashlib

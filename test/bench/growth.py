@@ -3,7 +3,7 @@
     BENCH_PARTS=growth make bench
     BENCH_GROWTH=0,100,300    megabytes
 
-Each size is a sandbox of its own. What the engine alone takes is measured on
+Each size is a sandbox of its own. The time of the engine alone is measured on
 the very snapshot that was taken, so that both do the same work.
 """
 

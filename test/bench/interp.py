@@ -1,6 +1,6 @@
 """The code interpreter's speed: beside the kernel alone, a raw process, and a
 Jupyter server over its websocket, which is how code interpreters are usually
-built. What is compared runs in turns in one sandbox.
+built. All sides run in turns in one sandbox.
 
     BENCH_TURNS=3     samples of each, times ten
 """

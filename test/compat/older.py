@@ -1,7 +1,7 @@
 """A pytest plugin that runs the end-to-end tests with an SDK of another age.
 
-What the SDK of that age does not have, a test cannot use: it is skipped, and
-the reason says what is missing. The plugin notes which public methods of the
+A test that uses what the SDK of that age does not have is skipped, and the reason
+says what is missing. The plugin notes which public methods of the
 SDK each test calls, and writes the outcome of every test to CAY_COMPAT_OUT.
 """
 

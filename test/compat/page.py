@@ -51,6 +51,6 @@ def write(results):
         lines, pairs = table(language, releases, results, notes)
         out += [f"\n## {title}\n", f"`e2b` of each column, with `{package}`: {pairs}.\n", *lines]
         if notes:
-            out += ["\nWhat these releases do by themselves:\n", *[f"{number}. {text}" for text, number in notes.items()]]
+            out += ["\nPeculiarities of these releases:\n", *[f"{number}. {text}" for text, number in notes.items()]]
     PAGE.write_text("\n".join(out) + "\n")
     print(f"wrote {PAGE}")

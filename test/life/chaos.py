@@ -5,9 +5,8 @@ counts what was lost and what was left.
     make chaos              200 kills of the server, some 100 of the engine
     CHAOS_KILLS=20 CHAOS_SEED=7 make chaos
 
-What was acknowledged must be there: a sandbox that was created and not killed,
-and every file that it acknowledged. What was not acknowledged may be there or
-not, but whole. A sandbox that lost a process of its engine may be over, with a
+All that the server acknowledged must be there: a sandbox that was created and not
+killed, and every file that it acknowledged. All else may be there or not, but whole. A sandbox that lost a process of its engine may be over, with a
 record that says so; nothing else may. Exit status 1 says that something was
 lost or left.
 """

@@ -9,7 +9,7 @@ In rounds: three programs in each sandbox make, write, read, rename, link and re
 for some seconds, all of them by the same few names, so that directories become files
 and links while others are on their way through them. Then all are still, and each
 sandbox and the host list the volume: names, types, modes, owners, links, sizes and
-contents. What a sandbox's engine remembers stays from round to round. In the
+contents. The engine's caches stay from round to round. In the
 middle one sandbox is paused and resumed. Exit status 1 says that views differed,
 that a call did not return or that an instance died. With STRESS_KEEP, the server
 and the sandboxes are left alone after a call that did not return, to be looked at:

@@ -4,8 +4,8 @@ write to one volume; then counts what was lost and what was left.
     make chaos-volumes       200 kills of the server, some 100 of the engine
     CHAOS_KILLS=20 CHAOS_SEED=7 make chaos-volumes
 
-A sandbox writes a record, syncs it, and tells. What it told must be in the
-volume at the end, whatever was killed since: in its own log, and in a directory
+A sandbox writes a record, syncs it, and tells. Every record that it told of must be in
+the volume at the end, whatever was killed since: in its own log, and in a directory
 of names that all four claim with O_EXCL, of which each has one owner. A sandbox
 that lost a process of its engine is replaced. Exit status 1 says that something
 was lost or left.

@@ -242,7 +242,7 @@ type Checkpoint struct {
 	// ParentID The checkpoint that it comes after; absent for the first.
 	ParentID *string `json:"parentID,omitempty"`
 
-	// SandboxID Whose state it is.
+	// SandboxID The sandbox that it is a state of.
 	SandboxID string `json:"sandboxID"`
 
 	// SizeBytes On disk.
@@ -765,7 +765,7 @@ type Volume struct {
 	CreatedAt time.Time `json:"createdAt"`
 	Name      string    `json:"name"`
 
-	// Sandboxes That mount it, running or paused. Of one volume; lists leave it out.
+	// Sandboxes The sandboxes that mount it, running or paused. Of one volume; lists leave it out.
 	Sandboxes *[]string `json:"sandboxes,omitempty"`
 
 	// SizeMB The most that it may hold.
@@ -1050,7 +1050,7 @@ type BeginLoginJSONBody struct {
 
 // RedeemLoginJSONBody defines parameters for RedeemLogin.
 type RedeemLoginJSONBody struct {
-	// Ticket That the browser brought to `return`.
+	// Ticket The ticket that the browser brought to `return`.
 	Ticket *string `json:"ticket,omitempty"`
 
 	// Verifier The secret of the challenge.
@@ -6171,7 +6171,7 @@ type CreateConsoleLinkResponseObject interface {
 }
 
 type CreateConsoleLink201JSONResponse struct {
-	// Code What openConsoleSession takes.
+	// Code The code that openConsoleSession takes.
 	Code      string    `json:"code"`
 	ExpiresAt time.Time `json:"expiresAt"`
 	URL       string    `json:"url"`

@@ -297,7 +297,7 @@ type Node struct {
 	Metrics         NodeMetrics `json:"metrics"`
 	NodeID          string      `json:"nodeID"`
 
-	// SandboxCount That run.
+	// SandboxCount How many run.
 	SandboxCount         int    `json:"sandboxCount"`
 	SandboxStartingCount int    `json:"sandboxStartingCount"`
 	ServiceInstanceID    string `json:"serviceInstanceID"`

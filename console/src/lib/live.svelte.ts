@@ -56,8 +56,8 @@ class Live {
 
   private leads = false
 
-  // ready is when this tab knows the newest event. What is loaded after it lacks
-  // nothing that no event will tell.
+  // ready is when this tab knows the newest event. A list that is loaded after it
+  // lacks only changes that later events tell.
   ready: Promise<void> = Promise.resolve()
 
   private async place(signal: AbortSignal) {

@@ -32,8 +32,8 @@ type LogQuery struct {
 	Limit    int       // 0 means all
 }
 
-// Logs reads a sandbox's log: what became of it, and what its agent tells of
-// the processes in it. That of one that is over is kept for a week.
+// Logs reads a sandbox's log: its life, and the processes in it as its agent tells
+// them. The log of an ended sandbox is kept for a week.
 func (c *Controller) Logs(ctx context.Context, who cay.Caller, q LogQuery) ([]LogLine, error) {
 	if err := who.May(cay.ReadSandboxes); err != nil {
 		return nil, err

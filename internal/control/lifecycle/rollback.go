@@ -143,8 +143,8 @@ func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay
 	return s, nil
 }
 
-// backError says why a sandbox was not brought back. That there is no room is
-// known before anything is touched.
+// backError says why a sandbox was not brought back. A lack of room is known
+// before anything is touched.
 func backError(err error) error {
 	var known *cay.Error
 	if errors.As(err, &known) && known.Code == cay.CodeCapacity {

@@ -62,7 +62,7 @@ type changeLine struct {
 
 func (f *Face) addTree(s *sdk.Server) {
 	add(f, s, tool{"checkpoint", "Save a checkpoint", "Saves a sandbox with its files, memory and processes, so that rollback can bring it back. The sandbox runs on.", adds}, checkpoint)
-	add(f, s, tool{"rollback", "Go back to a checkpoint", "Brings a sandbox back to a checkpoint: files, variables and processes. What came after it is lost.", destroys}, rollback)
+	add(f, s, tool{"rollback", "Go back to a checkpoint", "Brings a sandbox back to a checkpoint: files, variables and processes. All that came after it is lost.", destroys}, rollback)
 	add(f, s, tool{"fork", "Copy a sandbox", "Makes running copies of a sandbox with its files, memory and processes, to try several things at once.", adds}, fork)
 	add(f, s, tool{"diff", "Compare with a checkpoint", "Tells which files differ between a checkpoint and another one, or the sandbox as it is, with the differing lines.", reads}, diff)
 }

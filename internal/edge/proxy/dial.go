@@ -9,7 +9,7 @@ import (
 )
 
 // Dial connects to a port of a sandbox that runs, on its address or else on
-// its loopback. That the caller may is the caller's business. The connection
+// its loopback. The caller checks the permission itself. The connection
 // breaks when the sandbox is over or another instance takes its place.
 func (p *Proxy) Dial(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error) {
 	target, l, err := p.lane(id)

@@ -75,7 +75,7 @@ func (s *server) answerBrowser(w http.ResponseWriter, r *http.Request) {
 	}
 	text := "You are logged in. Go back to the terminal; this page may be closed."
 	if !yes {
-		text = "The login was refused. Nobody is logged in by it."
+		text = "The login was refused. It opened no session."
 	}
 	showPage(w, http.StatusOK, textPage, text)
 }

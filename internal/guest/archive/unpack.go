@@ -173,8 +173,8 @@ func (u *unpacking) parents(dir string) error {
 // mkdir makes a directory unless it is there. A link in its place is neither
 // followed nor taken away.
 //
-// That check, made of every directory on the way to an entry, is what keeps an
-// archive inside. os.Root alone does not, where this runs: it opens directories
+// The check of every directory on the way to an entry keeps an archive inside.
+// os.Root alone does not, where this runs: it opens directories
 // with O_DIRECTORY|O_NOFOLLOW, and gVisor follows links all the same.
 func (u *unpacking) mkdir(dir string, h *tar.Header) error {
 	if u.known[dir] {

@@ -40,7 +40,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 // Streams last for as long as their processes. And the clock of a sandbox leaps
 // when it is thawed or goes on after a snapshot: a limit that was set before is
 // over then, and the server would close a connection on which a request is
-// under way. That holds for a request's head too. The proxy dials ahead: a
+// under way. The same holds for a request's head. The proxy dials ahead: a
 // connection that has not carried a request yet may wait for minutes for one,
 // and the request that meets its end gets no answer. Connections come from the
 // proxy, which ends its own, or from the guest itself.

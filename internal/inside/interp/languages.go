@@ -171,7 +171,7 @@ func (b bash) quietly(k *lines, code string) error {
 
 // interrupt leaves a shell alone that starts itself again: it has stopped the
 // code, and the new shell has no trap yet that would save it and its variables.
-// That shell has the FIFO's byte, and waits for it while an interrupt has it. The
+// The new shell has the FIFO's byte, and waits for it while an interrupt has it. The
 // interrupt names the request that it is meant for, because a shell may come to
 // it with the next one in hand.
 func (bash) interrupt(k *lines) {

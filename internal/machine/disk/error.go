@@ -10,8 +10,8 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// Error is the error of work with files, with the name of the work. That of a
-// full disk names the disk: a host has several.
+// Error is the error of work with files, with the name of the work. The
+// error of a full disk names the disk: a host has several.
 func Error(err error, format string, args ...any) *cay.Error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return cay.Wrap(cay.Internal, err, format, args...)

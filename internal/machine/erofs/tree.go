@@ -202,14 +202,14 @@ func (t *Tree) Link(name, target string) error {
 	return nil
 }
 
-// Remove takes a name away, with all below it. That there is none is no error.
+// Remove takes a name away, with all below it. A name that is not there is no error.
 func (t *Tree) Remove(name string) {
 	if dir, last, err := t.parent(name, false); err == nil {
 		delete(dir.children, last)
 	}
 }
 
-// Clear empties a directory. That there is none is no error.
+// Clear empties a directory. A missing directory is no error.
 func (t *Tree) Clear(name string) {
 	if n := t.Lookup(name); n != nil && n.IsDir() {
 		clear(n.children)

@@ -20,8 +20,8 @@ import (
 )
 
 // choose decides how an instance starts from a snapshot: with its memory, or
-// by booting from its files. That is done when it was asked for, when there is
-// nothing but files, and when nothing here can restore the memory any more: a
+// by booting from its files. It boots when the spec asks for that, when there is
+// nothing but files, and when no engine here can restore the memory any more: a
 // notice says so then.
 func (n *Node) choose(spec cay.InstanceSpec, s cay.Snapshot) (cold bool, notice string, err error) {
 	if spec.FilesOnly || s.Kind == cay.FilesSnapshot {

@@ -20,8 +20,8 @@ import (
 // by demand loads them at once, before each is missed. It is a file of the
 // snapshot, added when it is known, and goes wherever the snapshot goes.
 //
-// That of a template comes from an instance of the node's own, which has no
-// client: a client's would tell others what that client did. That of a sandbox's
+// The set of a template comes from an instance of the node's own, which has no
+// client: a client's would tell others what that client did. The set of a sandbox's
 // snapshot comes from the first sandbox that starts from it, of the same team.
 //
 // The node's own instance is traced, page by page, so that the set has what it

@@ -267,7 +267,7 @@ func (d *Dir) Remove(id cay.SnapshotID) error {
 }
 
 // drop removes the directory of a snapshot, wherever it is, and counts it no
-// more. That it is not there is no error.
+// more. A missing directory is no error.
 func (d *Dir) drop(path string, id cay.SnapshotID) error {
 	// A temporary name first: a crash half way leaves no torn snapshot.
 	aside, lock, err := lockedTemp(d.snapshots)

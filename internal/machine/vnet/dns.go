@@ -13,7 +13,7 @@ import (
 
 // resolver finds the name servers that the guests' questions end up at, and
 // returns the one that the packet filter sends them to, where a policy lets a
-// guest ask everything. That works while the server is away, and is for a public
+// guest ask everything. It works while the server is away, and is for a public
 // name server alone: any other may know internal names, so the server of
 // Diverted is asked in its stead, and the zero address is returned.
 func (m *Manager) resolver(given []netip.AddrPort) (netip.AddrPort, error) {

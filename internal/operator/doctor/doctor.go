@@ -66,7 +66,7 @@ var examinations = []examination{
 	{"build tools", false, buildTools},
 }
 
-// Run makes every check. That a server of Cay has the port is no fault then.
+// Run makes every check. A server of Cay that has the port is no fault.
 func Run(ctx context.Context, cfg config.Config) []Check {
 	checks := examine(ctx, host{cfg, os.DirFS("/")}, examinations)
 	for i, c := range checks {

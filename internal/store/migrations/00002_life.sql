@@ -1,4 +1,4 @@
--- What a sandbox's life needs: waking by traffic, and snapshots that users take,
+-- For a sandbox's life: waking by traffic, and snapshots that users take,
 -- which are templates with the sandbox that they were taken of.
 
 -- +goose Up

@@ -1,5 +1,4 @@
--- What happened to sandboxes, in order, and the keys that make creates safe to
--- repeat.
+-- Events of sandboxes, in order, and the keys that make creates safe to repeat.
 
 -- +goose Up
 CREATE TABLE events (

@@ -1,5 +1,5 @@
--- What a paused sandbox was saved as, memory or files, and what the last start
--- of one could not give it back.
+-- How a paused sandbox was saved, with memory or as files, and the losses of its
+-- last start.
 
 -- +goose Up
 ALTER TABLE sandboxes ADD COLUMN saved TEXT NOT NULL DEFAULT '';

@@ -1,5 +1,5 @@
--- What builds by clients need: why one failed, what its processes start with,
--- names for single builds, and a log.
+-- For builds by clients: the reason of a failure, the setup of processes, names for
+-- single builds, and a log.
 
 -- +goose Up
 ALTER TABLE builds ADD COLUMN tags TEXT NOT NULL DEFAULT ''; -- JSON

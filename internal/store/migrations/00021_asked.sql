@@ -1,5 +1,5 @@
--- What each create and each end of a sandbox asks for: the template of a name,
--- and who needs a snapshot, where those that are over do not count.
+-- Indexes for each create and each end of a sandbox: the template of a name, and
+-- the sandboxes that need a snapshot, where those that are over do not count.
 
 -- +goose Up
 DROP INDEX sandboxes_snapshot;

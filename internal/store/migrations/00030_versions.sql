@@ -1,7 +1,7 @@
--- What several writers of one sandbox need: a version that each change raises
--- by one, and a way to count what a team has running within the transaction
--- that adds to it. And what a restart must know: that a sandbox was not used
--- since it was brought back to its checkpoint. The rows that name a policy are
+-- For several writers of one sandbox: a version that each change raises by one, and
+-- a way to count the running sandboxes of a team within the transaction that adds
+-- to them. For a restart: a sandbox was not used since it was brought back to its
+-- checkpoint. The rows that name a policy are
 -- found without reading all of them.
 
 -- +goose Up

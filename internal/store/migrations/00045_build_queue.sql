@@ -1,5 +1,5 @@
--- Builds that wait or run. What a build is made from may hold passwords and
--- secrets: it is encrypted, and forgotten when a server begins with it.
+-- Builds that wait or run. The spec of a build may hold passwords and secrets:
+-- it is encrypted, and forgotten when a server begins with the build.
 
 -- +goose Up
 CREATE TABLE build_queue (
@@ -11,7 +11,7 @@ CREATE TABLE build_queue (
     lease_until BIGINT NOT NULL DEFAULT 0
 );
 CREATE INDEX build_queue_order ON build_queue (owner, queued_at);
--- What builds were made from was in the memory of the server before.
+-- The server before had the specs of builds in its memory.
 UPDATE builds SET state = 'error', finished_at = updated_at,
     reason = '{"message":"the server stopped while the template was built; build it again"}'
 WHERE state = 'building';

@@ -1,4 +1,4 @@
--- What teams use: rows by hour ('h'), day ('d') and month ('m'), of each account,
+-- Use of teams: rows by hour ('h'), day ('d') and month ('m'), of each account,
 -- which is a team's key, template and metered metadata. usage_open has the sandboxes that
 -- run, and since when each is not counted yet; 0 means since the next look.
 -- Amounts are in the raw units of cay.Amounts.

@@ -1,4 +1,4 @@
--- Who did what, as one chain of rows, and the signed heads of the chain.
+-- The audit log as one chain of rows, and the signed heads of the chain.
 
 -- +goose Up
 CREATE TABLE audit (

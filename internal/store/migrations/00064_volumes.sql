@@ -1,5 +1,5 @@
--- Volumes, and the sandboxes that were created with mounts of them. What a sandbox
--- mounts now is in its row, as JSON.
+-- Volumes, and the sandboxes that were created with mounts of them. The mounts that
+-- a sandbox has now are in its row, as JSON.
 
 -- +goose Up
 CREATE TABLE volumes (

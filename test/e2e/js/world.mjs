@@ -34,7 +34,7 @@ export function watch(...classes) {
   }
 }
 
-/** What of these classes nobody called. */
+/** The methods of these classes that no test called. */
 export const uncalled = (...classes) => classes.flatMap(({ name, prototype }) =>
   methodsOf(prototype).filter((method) => !called.get(prototype).has(method)).map((method) => `${name}.${method}`))
 
