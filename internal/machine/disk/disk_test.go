@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/cay-run/cay"
@@ -55,6 +56,59 @@ func TestUse(t *testing.T) {
 	}
 	if got := Use(filepath.Join(dir, "none")); got != 0 {
 		t.Errorf("nothing takes %d bytes", got)
+	}
+}
+
+// Written data counts, on its way to the disk or there; reserved room and holes
+// do not. Where a file has very many parts its blocks are the bound.
+func TestWritten(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "file")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := syscall.Fallocate(int(f.Fd()), 0, 0, 64<<20); err != nil {
+		t.Skipf("this file system cannot reserve room: %v", err)
+	}
+	is := func(want int64) {
+		t.Helper()
+		if got := Written(name); got < want || got > want+1<<20 {
+			t.Errorf("%d bytes are written, want %d", got, want)
+		}
+	}
+	is(0)
+	if Use(name) < 64<<20 {
+		t.Errorf("%d bytes are reserved, want 64 MB", Use(name))
+	}
+	for _, at := range []int64{0, 20 << 20, 60 << 20} {
+		if _, err := f.WriteAt(make([]byte, 2<<20), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is(6 << 20)
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	is(6 << 20)
+	if err := f.Truncate(200 << 20); err != nil {
+		t.Fatal(err)
+	}
+	is(6 << 20)
+
+	if err := f.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	for i := range int64(runsAtOnce + 100) {
+		if _, err := f.WriteAt([]byte{1}, i*16<<10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := Written(name); got < (runsAtOnce+100)*4<<10 || got > Use(name) {
+		t.Errorf("%d bytes of %d parts are written, and the file has %d", got, runsAtOnce+100, Use(name))
+	}
+	if got := Written(filepath.Join(t.TempDir(), "none")); got != 0 {
+		t.Errorf("what is not there has %d bytes", got)
 	}
 }
 

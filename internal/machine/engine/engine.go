@@ -90,6 +90,10 @@ type Engine interface {
 	// Usage reads what an instance uses, also of one that is held or frozen. It
 	// costs microseconds.
 	Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error)
+	// SaveSize is how many bytes Checkpoint, or with filesOnly SnapshotFiles,
+	// writes of an instance as it is now, and rather too many than too few. Room
+	// that the guest has reserved in files and not written is not among them.
+	SaveSize(ctx context.Context, id cay.InstanceID, filesOnly bool) (int64, error)
 	// LoadAll waits until an instance has all of its snapshot's memory, and has
 	// what is missing loaded at once. Unavailable when ctx ends before, and the
 	// loading goes on then, or when it fails. An instance that has everything, or

@@ -509,6 +509,12 @@ func (m *machine) Usage(_ context.Context, id cay.InstanceID) (cay.Usage, error)
 	return u, nil
 }
 
+// SaveSize is what the memory takes that is loaded.
+func (m *machine) SaveSize(ctx context.Context, id cay.InstanceID, _ bool) (int64, error) {
+	u, err := m.Usage(ctx, id)
+	return u.MemoryUsed, err
+}
+
 func (m *machine) RecordWorkingSet(_ context.Context, id cay.InstanceID, w io.Writer) error {
 	m.mu.Lock()
 	m.traced = append(m.traced, m.containers[id].spec.Trace)

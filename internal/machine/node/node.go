@@ -56,6 +56,7 @@ type Engine interface {
 	List(ctx context.Context) ([]cay.InstanceID, error)
 	Adopt(ctx context.Context, id cay.InstanceID) error
 	Usage(ctx context.Context, id cay.InstanceID) (cay.Usage, error)
+	SaveSize(ctx context.Context, id cay.InstanceID, filesOnly bool) (int64, error)
 	RecordWorkingSet(ctx context.Context, id cay.InstanceID, w io.Writer) error
 }
 

@@ -27,13 +27,9 @@ func (n *Node) roomToSave(ctx context.Context, inst *instance, filesOnly bool) e
 	if n.cfg.Disk.Dir == "" {
 		return nil
 	}
-	use, err := n.cfg.Engine.Usage(ctx, inst.spec.Instance)
+	bytes, err := n.cfg.Engine.SaveSize(ctx, inst.spec.Instance, filesOnly)
 	if err != nil {
 		return nil // the save itself tells
-	}
-	bytes := use.DiskUsed
-	if !filesOnly {
-		bytes += use.MemoryUsed
 	}
 	return n.cfg.Disk.RoomToSave("saving sandbox "+string(inst.spec.Sandbox), bytes)
 }

@@ -408,9 +408,31 @@ func (s *suite) diskFull(t *testing.T) {
 	if u.DiskUsed < 20<<20 {
 		t.Errorf("usage after writing 20 MB: %d bytes of disk", u.DiskUsed)
 	}
+	s.reservedRoom(t, id, at)
 	at.refused(t, "no space left", "/fill", "path", "/tmp/rest", "mb", "100")
 	at.expect(t, "", "/remove", "path", "/tmp/rest")
 	at.expect(t, "", "/write", "path", "/tmp/after", "text", "x")
+}
+
+// reservedRoom is taken from the disk, but no save writes it.
+func (s *suite) reservedRoom(t *testing.T, id cay.InstanceID, at *slot) {
+	t.Helper()
+	at.expect(t, "", "/reserve", "path", "/tmp/reserved", "mb", "30")
+	u, err := s.Usage(t.Context(), id)
+	must(t, err)
+	size, err := s.SaveSize(t.Context(), id, true)
+	must(t, err)
+	if u.DiskUsed < 50<<20 || size < 20<<20 || size > 25<<20 {
+		t.Errorf("20 MB are written and 30 reserved: %d bytes of disk are used, a save has %d", u.DiskUsed, size)
+	}
+	snap, _ := s.saveFiles(t, id)
+	if snap.Size() > size+1<<20 {
+		t.Errorf("a save was said to have %d bytes, and has %d", size, snap.Size())
+	}
+	if whole, err := s.SaveSize(t.Context(), id, false); err != nil || whole <= size {
+		t.Errorf("a save with memory has %d bytes, one of files %d: %v", whole, size, err)
+	}
+	at.expect(t, "", "/remove", "path", "/tmp/reserved")
 }
 
 // failedStarts tries starts that cannot succeed: nothing of them may be left.

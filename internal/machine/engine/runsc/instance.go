@@ -94,22 +94,27 @@ func (e *Engine) Watch(id cay.InstanceID) (<-chan cay.Death, error) {
 	return out, nil
 }
 
-// overlaySize is what an instance's writes take on disk. Their file has no
-// name any more; the sentry's descriptor is the way to it.
+// overlaySize is what an instance's writes take on disk.
 func (in *instance) overlaySize() int64 {
+	var st unix.Stat_t
+	if path := in.overlay(); path == "" || unix.Stat(path, &st) != nil {
+		return 0
+	}
+	return st.Blocks * 512
+}
+
+// overlay is a path of the file that has an instance's writes, or empty. The
+// file has no name any more; the sentry's descriptor is the way to it.
+func (in *instance) overlay() string {
 	path := in.disk.Load()
 	if path == nil {
 		path = findOverlay(in.pid)
 		if path == nil {
-			return 0
+			return ""
 		}
 		in.disk.Store(path)
 	}
-	var st unix.Stat_t
-	if unix.Stat(*path, &st) != nil {
-		return 0
-	}
-	return st.Blocks * 512
+	return *path
 }
 
 func findOverlay(pid int) *string {

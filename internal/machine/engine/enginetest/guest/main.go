@@ -46,6 +46,7 @@ func main() {
 		"/mkdir":   func(r *http.Request) (string, error) { return "", os.Mkdir(r.FormValue("path"), 0o755) },
 		"/elevate": elevate,
 		"/fill":    fill,
+		"/reserve": reserve,
 		"/eat":     eat,
 		"/mount":   mount,
 		"/bind":    bind,
@@ -119,6 +120,16 @@ func fill(r *http.Request) (string, error) {
 		}
 	}
 	return "", f.Sync()
+}
+
+// reserve takes room on the disk for a file, and writes nothing to it.
+func reserve(r *http.Request) (string, error) {
+	f, err := os.Create(r.FormValue("path"))
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	return "", syscall.Fallocate(int(f.Fd()), 0, 0, int64(number(r, "mb"))<<20)
 }
 
 // eat holds megabytes of memory for good.
