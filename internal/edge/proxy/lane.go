@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -157,9 +158,10 @@ func (l *lane) connect(ctx context.Context, network, addr string) (net.Conn, err
 
 // isSilence reports whether a dial failed because the guest sent nothing back:
 // neither to a SYN, nor to the question for its link address, which the host's
-// kernel repeats for three seconds.
+// kernel repeats for three seconds. A dial whose time is up fails with the
+// context's error or with the poller's, whichever is first to see it.
 func isSilence(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.EHOSTUNREACH)
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
 // isOwn reports whether a port is the agent's or the interpreter's.

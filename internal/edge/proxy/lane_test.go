@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -24,6 +25,7 @@ func TestLateDial(t *testing.T) {
 	}{
 		"late once":               {"3000", []error{late, nil}, 2, false},
 		"never":                   {"3000", []error{late}, 2, true},
+		"late to the poller":      {"3000", []error{&net.OpError{Err: os.ErrDeadlineExceeded}, nil}, 2, false},
 		"no link address at once": {"3000", []error{syscall.EHOSTUNREACH, nil}, 2, false},
 		"no link address":         {"3000", []error{syscall.EHOSTUNREACH}, 2, true},
 		"closed":                  {"3000", []error{syscall.ECONNREFUSED}, 1 + len(dialPauses), false},
