@@ -39,6 +39,8 @@ func (f *files) has(id cay.VolumeID) error {
 	return nil
 }
 
+func (f *files) Failure(cay.VolumeID, error) *cay.Error { return nil }
+
 func (f *files) Create(_ context.Context, id cay.VolumeID, sizeMB int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -31,7 +31,7 @@ func Host(cfg config.Config) host.Config {
 		Data: cfg.Data, Run: cfg.Run,
 		NetworkName: cfg.NetworkName, Network: cfg.Network, NetworkOpen: cfg.NetworkOpen, NetworkClosed: cfg.NetworkClosed, Resolvers: cfg.Resolvers,
 		Packages: err == nil && limit > 0, ServerPorts: cfg.ClientPorts(), AllQuestions: cfg.LocalhostName(),
-		RestoreTimeout: cfg.RestoreTimeout,
+		RestoreTimeout: cfg.RestoreTimeout, Disk: Reserve(cfg),
 	}
 }
 

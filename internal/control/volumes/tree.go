@@ -36,28 +36,28 @@ func (v *Volumes) Fill(ctx context.Context, who cay.Caller, ref, dir string, own
 	if err != nil {
 		return out, err
 	}
-	root, done, err := v.enter(ctx, who, ref)
+	in, err := v.enter(ctx, who, ref)
 	if err != nil {
 		return out, err
 	}
-	defer done()
-	target, err := makeDir(root, name)
+	defer in.leave()
+	target, err := makeDir(in.root, name)
 	if err != nil {
-		return out, treeError(err, dir)
+		return out, in.error(err, dir)
 	}
 	defer target.Close()
 	how := archive.Unpacker{Strict: true, Endless: true}
 	if !owners {
 		how.Owner = &archive.Owner{UID: usualOwner, GID: usualOwner}
 	}
-	in := &arriving{Reader: tar}
-	if out, err = how.Into(target, in); err == nil {
+	body := &arriving{Reader: tar}
+	if out, err = how.Into(target, body); err == nil {
 		err = syncAll(target) // what is answered for stays
 	}
-	if in.err != nil {
-		return out, cay.Wrap(cay.Unavailable, in.err, "the archive did not come as a whole")
+	if body.err != nil {
+		return out, cay.Wrap(cay.Unavailable, body.err, "the archive did not come as a whole")
 	}
-	return out, treeError(err, dir)
+	return out, in.error(err, dir)
 }
 
 // arriving keeps why a body cannot be read.
@@ -76,10 +76,9 @@ func (a *arriving) Read(p []byte) (int, error) {
 
 // Tree is a part of a volume that is open. Close ends it.
 type Tree struct {
-	root  *os.Root
-	name  string // in root
-	as    string // in the tar
-	close func()
+	in   entered
+	name string // in its root
+	as   string // in the tar
 }
 
 // Open opens what is at a path of a volume.
@@ -91,16 +90,16 @@ func (v *Volumes) Open(ctx context.Context, who cay.Caller, ref, file string) (*
 	if err != nil {
 		return nil, err
 	}
-	root, done, err := v.enter(ctx, who, ref)
+	in, err := v.enter(ctx, who, ref)
 	if err != nil {
 		return nil, err
 	}
-	st, err := root.Lstat(name)
+	st, err := in.root.Lstat(name)
 	if err != nil {
-		done()
-		return nil, treeError(err, file)
+		in.leave()
+		return nil, in.error(err, file)
 	}
-	t := &Tree{root: root, name: name, as: path.Base(name), close: done}
+	t := &Tree{in: in, name: name, as: path.Base(name)}
 	if st.IsDir() {
 		t.as = "."
 	}
@@ -108,11 +107,11 @@ func (v *Volumes) Open(ctx context.Context, who cay.Caller, ref, file string) (*
 }
 
 // Close closes it.
-func (t *Tree) Close() { t.close() }
+func (t *Tree) Close() { t.in.leave() }
 
 // Pack writes a tar of it: names are relative to a directory, a file has its own.
 func (t *Tree) Pack(ctx context.Context, tar io.Writer) error {
-	return treeError(archive.Packer{}.PackRoot(leaving{ctx, tar}, t.root, t.name, t.as), t.name)
+	return t.in.error(archive.Packer{}.PackRoot(leaving{ctx, tar}, t.in.root, t.name, t.as), t.name)
 }
 
 // leaving ends a copy with its context: a client that is gone reads no more.
@@ -128,25 +127,32 @@ func (l leaving) Write(p []byte) (int, error) {
 	return l.Writer.Write(p)
 }
 
-// enter opens the root of a volume, which is a guest's, until done is called.
-func (v *Volumes) enter(ctx context.Context, who cay.Caller, ref string) (root *os.Root, done func(), err error) {
+// entered is a volume whose root, which is a guest's, is open until leave.
+type entered struct {
+	root    *os.Root
+	leave   func()
+	failure func(error) *cay.Error
+}
+
+func (v *Volumes) enter(ctx context.Context, who cay.Caller, ref string) (in entered, err error) {
 	found, err := v.find(ctx, who, ref)
 	if err != nil {
-		return nil, nil, err
+		return in, err
 	}
 	dir, err := v.storage.Attach(ctx, found.ID)
 	if err != nil {
-		return nil, nil, err
+		return in, err
 	}
-	root, err = os.OpenRoot(dir)
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		v.storage.Detach(found.ID)
-		return nil, nil, cay.Wrap(cay.Internal, err, "open volume %s", found.ID)
+		return in, cay.Wrap(cay.Internal, err, "open volume %s", found.ID)
 	}
-	return root, func() {
+	leave := func() {
 		_ = root.Close()
 		v.storage.Detach(found.ID)
-	}, nil
+	}
+	return entered{root, leave, func(err error) *cay.Error { return v.storage.Failure(found.ID, err) }}, nil
 }
 
 // pathIn is a path of a volume relative to its root.
@@ -206,8 +212,8 @@ func syncAll(root *os.Root) error {
 	return unix.Syncfs(int(d.Fd()))
 }
 
-// treeError says what is wrong with a path or an archive.
-func treeError(err error, name string) error {
+// error says what is wrong with a path or an archive.
+func (in entered) error(err error, name string) error {
 	var known *cay.Error
 	var bad *archive.FormatError
 	var errno syscall.Errno
@@ -216,10 +222,13 @@ func treeError(err error, name string) error {
 		return err
 	case errors.As(err, &bad):
 		return cay.Errorf(cay.Invalid, "%s", bad.Reason)
+	}
+	if failure := in.failure(err); failure != nil {
+		return failure
+	}
+	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return cay.Errorf(cay.NotFound, "path %.200q does not exist in the volume", name)
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return cay.Wrap(cay.NoSpace, err, "the volume is full").WithHint("remove files from it, or make it larger")
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.ENAMETOOLONG), !errors.As(err, &errno):
 		return cay.Wrap(cay.Invalid, err, "path %.200q", name)
 	}

@@ -29,6 +29,7 @@ type Storage interface {
 	Delete(ctx context.Context, id cay.VolumeID) error
 	Attach(ctx context.Context, id cay.VolumeID) (dir string, err error)
 	Detach(id cay.VolumeID)
+	Failure(id cay.VolumeID, err error) *cay.Error
 	Usage(ctx context.Context, id cay.VolumeID) (cay.VolumeUsage, error)
 	List(ctx context.Context) ([]cay.VolumeID, error)
 }

@@ -126,7 +126,7 @@ func Room(dir, what string, bytes int64) error {
 		return nil // a writer will get the error
 	}
 	if free := int64(st.Bavail) * st.Bsize; bytes > free {
-		return cay.Errorf(cay.NoSpace, "%s has %d MB, and the disk has %d MB free", what, bytes>>20, free>>20).
+		return cay.Errorf(cay.NoSpace, "%s has %d MB, and the disk at %s has %d MB free", what, bytes>>20, mountOf(dir), free>>20).
 			WithHint("free space on the server's disk, or remove what is not needed (cay gc)")
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/embedded"
 	"github.com/cay-run/cay/internal/machine/engine"
 	"github.com/cay-run/cay/internal/machine/engine/runsc"
@@ -42,6 +43,7 @@ type Config struct {
 	Packages       bool          // the gateway answers for package indices
 	ServerPorts    []uint16      // of the server's names, which guests may reach
 	AllQuestions   bool          // the server has a name below localhost
+	Disk           disk.Reserve  // of the data directory's disk
 }
 
 // Database is the file of the records.
@@ -119,7 +121,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (*Machine, error) {
 	if m.Snapshots, err = snapshot.Open(cfg.Data); err != nil {
 		return nil, err
 	}
-	if m.Volumes, err = loop.Open(ctx, cfg.Volumes(), log); err != nil {
+	if m.Volumes, err = loop.Open(ctx, cfg.Volumes(), cfg.Disk, log); err != nil {
 		return nil, err
 	}
 	m.Engine, err = runsc.Open(runsc.Config{

@@ -35,6 +35,9 @@ type Storage interface {
 	// guest's: no caller may follow a link in it.
 	Attach(ctx context.Context, id cay.VolumeID) (dir string, err error)
 	Detach(id cay.VolumeID)
+	// Failure says what it means that a call on the files of an attached volume
+	// failed, as the function of this name does.
+	Failure(id cay.VolumeID, err error) *cay.Error
 	// Usage tells how full a volume is.
 	Usage(ctx context.Context, id cay.VolumeID) (Usage, error)
 	// List lists the volumes that there are.

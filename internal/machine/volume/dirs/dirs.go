@@ -246,6 +246,11 @@ func (s *Storage) Detach(id cay.VolumeID) {
 	s.users[id]--
 }
 
+// Failure says what the error of a call on files of a volume means.
+func (s *Storage) Failure(id cay.VolumeID, err error) *cay.Error {
+	return volume.Failure(s.path(id, rootName), err)
+}
+
 // Usage counts.
 func (s *Storage) Usage(_ context.Context, id cay.VolumeID) (volume.Usage, error) {
 	s.mu.Lock()

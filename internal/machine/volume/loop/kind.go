@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -162,6 +164,9 @@ func (k *kind) explain(err error, file string) error {
 		return cay.Wrap(cay.Unsupported, err, "this kernel cannot mount %s", k.name).WithHint("modprobe %s", k.name)
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, unix.ENOENT):
 		return cay.Wrap(cay.Unsupported, err, "the file system of a volume, %s, cannot be mounted", file).WithHint(loopdev.Hint)
+	}
+	if disk.Full(filepath.Dir(file)) != "" { // what its log has is to be written
+		return disk.Error(errors.Join(&fs.PathError{Op: "write", Path: file, Err: unix.ENOSPC}, err), "mount a volume")
 	}
 	return cay.Wrap(cay.Internal, err, "the file system of a volume, %s, cannot be mounted", file).
 		WithHint("see what the kernel says of it (dmesg)")

@@ -44,8 +44,9 @@ const (
 
 // Storage keeps volumes in a directory.
 type Storage struct {
-	dir string
-	log *slog.Logger
+	dir  string
+	disk disk.Reserve // of the disk that has it
+	log  *slog.Logger
 
 	xfsFrom int // MB, from which a new volume is XFS
 
@@ -61,15 +62,16 @@ var _ volume.Storage = (*Storage)(nil)
 type vol struct {
 	mu      sync.Mutex
 	mounted bool
-	frozen  sync.Mutex // held by the one that copies it
+	frozen  turn // of the one that copies it
 
 	users int // guarded by Storage.mu
 }
 
 // Open opens the storage in a directory, which it makes if need be. It unmounts
 // the mounts of an earlier process: a process that uses a volume still, through a
-// mount of its own, keeps its file system, and the next Attach finds that one.
-func Open(ctx context.Context, dir string, log *slog.Logger) (*Storage, error) {
+// mount of its own, keeps its file system, and the next Attach finds that one. A
+// reserve of the disk is left to work of another kind.
+func Open(ctx context.Context, dir string, reserve disk.Reserve, log *slog.Logger) (*Storage, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, disk.Error(err, "make the directory of volumes")
 	}
@@ -93,7 +95,7 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Storage, error) {
 		}
 		log.InfoContext(ctx, "removed an unfinished volume", "name", e.Name())
 	}
-	return &Storage{dir: dir, log: log, xfsFrom: xfsFrom, all: map[cay.VolumeID]*vol{}}, nil
+	return &Storage{dir: dir, disk: reserve, log: log, xfsFrom: xfsFrom, all: map[cay.VolumeID]*vol{}}, nil
 }
 
 // Close unmounts what no caller uses.
@@ -149,7 +151,7 @@ func (s *Storage) lock(id cay.VolumeID) *vol {
 		s.mu.Lock()
 		v := s.all[id]
 		if v == nil {
-			v = &vol{}
+			v = &vol{frozen: newTurn()}
 			s.all[id] = v
 		}
 		s.mu.Unlock()
@@ -181,6 +183,12 @@ func (s *Storage) Attach(ctx context.Context, id cay.VolumeID) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", cay.Wrap(cay.Unavailable, err, "mount volume %s", id)
 	}
+	if v.mounted && !s.used(v) && ended(s.path(id, rootName)) {
+		s.log.WarnContext(ctx, "the file system of a volume failed, and is mounted anew", "volume", id)
+		if err := s.unmount(id, v); err != nil {
+			return "", err
+		}
+	}
 	if !v.mounted {
 		file, k, err := s.file(id)
 		if err != nil {
@@ -196,6 +204,16 @@ func (s *Storage) Attach(ctx context.Context, id cay.VolumeID) (string, error) {
 	s.idle = slices.DeleteFunc(s.idle, func(o cay.VolumeID) bool { return o == id })
 	s.mu.Unlock()
 	return s.path(id, rootName), nil
+}
+
+// ended reports whether a mounted file system takes no writes any more, as one
+// does to which the disk refused a write of its journal or its tables.
+func ended(root string) bool {
+	fd, err := unix.Open(root, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		err = unix.Close(fd)
+	}
+	return errors.Is(err, unix.EIO) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EUCLEAN)
 }
 
 // Detach counts a user less. The volume stays mounted until others are idle for
@@ -264,6 +282,11 @@ func (s *Storage) with(ctx context.Context, id cay.VolumeID, do func(root string
 	}
 	defer s.Detach(id)
 	return do(root)
+}
+
+// Failure says what the error of a call on files of a volume means.
+func (s *Storage) Failure(id cay.VolumeID, err error) *cay.Error {
+	return volume.Failure(s.path(id, rootName), err)
 }
 
 // Usage asks the file system.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/loopdev"
 	"github.com/cay-run/cay/internal/machine/volume"
 	"github.com/cay-run/cay/internal/machine/volume/volumetest"
@@ -64,7 +65,7 @@ func able(t testing.TB) {
 
 func opened(t testing.TB, dir string) *Storage {
 	t.Helper()
-	s, err := Open(t.Context(), dir, slog.New(slog.DiscardHandler))
+	s, err := Open(t.Context(), dir, disk.Reserve{}, slog.New(slog.DiscardHandler))
 	must(t, err)
 	s.xfsFrom = xfsTest
 	t.Cleanup(func() {
@@ -288,7 +289,7 @@ func TestRoomIsGivenBack(t *testing.T) {
 		full := stored()
 		must(t, os.Remove(path))
 		must(t, s.with(t.Context(), id, func(root string) error { // a freeze waits for what a commit frees
-			return still(root, func() error { return nil })
+			return s.all[id].still(t.Context(), root, s.dir, func() error { return nil })
 		}))
 		must(t, s.unmountNow(id))
 		if now := stored(); now > full-24<<20 {

@@ -19,6 +19,9 @@ func (s *Storage) Create(ctx context.Context, id cay.VolumeID, sizeMB int) error
 	if sizeMB < leastMB {
 		return cay.Errorf(cay.Invalid, "%d MB are too few for a volume; the least is %d", sizeMB, leastMB)
 	}
+	if err := s.disk.Room("a new volume", 0); err != nil {
+		return err
+	}
 	return s.make(ctx, id, func(dir string) error {
 		k := s.kindFor(sizeMB)
 		file := filepath.Join(dir, k.file)
@@ -126,6 +129,9 @@ func (s *Storage) Clone(ctx context.Context, from, id cay.VolumeID) error {
 
 // copying calls do with what copies the file of a volume into a directory.
 func (s *Storage) copying(ctx context.Context, from cay.VolumeID, do func(copyTo func(dir string) error) error) error {
+	if err := s.disk.Room("a copy of a volume", 0); err != nil {
+		return err
+	}
 	root, err := s.Attach(ctx, from)
 	if err != nil {
 		return err
@@ -139,10 +145,8 @@ func (s *Storage) copying(ctx context.Context, from cay.VolumeID, do func(copyTo
 	source := s.all[from]
 	s.mu.Unlock()
 	return do(func(dir string) error {
-		source.frozen.Lock()
-		defer source.frozen.Unlock()
-		return still(root, func() error {
-			if err := copyFile(ctx, file, filepath.Join(dir, k.file)); err != nil {
+		return source.still(ctx, root, s.dir, func() error {
+			if err := s.copyFile(ctx, file, filepath.Join(dir, k.file)); err != nil {
 				return disk.Error(err, "copy volume %s", from)
 			}
 			return nil
@@ -150,31 +154,9 @@ func (s *Storage) copying(ctx context.Context, from cay.VolumeID, do func(copyTo
 	})
 }
 
-// still calls do while a file system takes no writes. Most of what is to be
-// written is written before.
-func still(root string, do func() error) (err error) {
-	d, err := os.Open(root)
-	if err != nil {
-		return disk.Error(err, "open a volume")
-	}
-	defer d.Close()
-	if err := unix.Syncfs(int(d.Fd())); err != nil {
-		return disk.Error(err, "sync a volume")
-	}
-	if err := freeze(d); err != nil {
-		return cay.Wrap(cay.Internal, err, "hold the writes of a volume")
-	}
-	defer func() {
-		if e := thaw(d); e != nil {
-			err = errors.Join(err, cay.Wrap(cay.Internal, e, "let the writes of a volume go on"))
-		}
-	}()
-	return do()
-}
-
 // copyFile copies a file, sharing its blocks where the disk can, else without
 // its holes.
-func copyFile(ctx context.Context, from, to string) error {
+func (s *Storage) copyFile(ctx context.Context, from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {
 		return err
@@ -192,7 +174,7 @@ func copyFile(ctx context.Context, from, to string) error {
 	if err != nil {
 		return err
 	}
-	if err := room(to, info); err != nil {
+	if err := s.disk.Room("a copy of the volume", blocks(info)*512); err != nil {
 		return err
 	}
 	if err := out.Truncate(info.Size()); err != nil {
@@ -215,11 +197,6 @@ func copyFile(ctx context.Context, from, to string) error {
 		}
 		at = end
 	}
-}
-
-// room fails before a copy that the disk has no room for.
-func room(to string, of os.FileInfo) error {
-	return disk.Room(filepath.Dir(to), "the copy of the volume", blocks(of)*512)
 }
 
 const copyAtOnce = 8 << 20

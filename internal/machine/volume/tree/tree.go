@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/volume"
 )
 
 const (
@@ -142,17 +143,17 @@ func (t *Tree) Stat(name string) (Entry, error) {
 	}
 	f, err := t.open(parts, unix.O_NOFOLLOW)
 	if err != nil {
-		return Entry{}, failed(err, parts)
+		return Entry{}, t.failed(err, parts)
 	}
 	defer f.Close()
-	return entryOf(f, parts)
+	return t.entryOf(f, parts)
 }
 
 // entryOf looks at what is open.
-func entryOf(f *os.File, parts []string) (Entry, error) {
+func (t *Tree) entryOf(f *os.File, parts []string) (Entry, error) {
 	e, err := look(f, "", parts)
 	if err != nil {
-		return Entry{}, failed(err, parts)
+		return Entry{}, t.failed(err, parts)
 	}
 	return e, nil
 }
@@ -205,7 +206,7 @@ func (t *Tree) Mkdir(name string, force bool, meta Meta) (Entry, error) {
 	}
 	if len(parts) == 0 {
 		if !force {
-			return Entry{}, failed(unix.EEXIST, parts)
+			return Entry{}, t.failed(unix.EEXIST, parts)
 		}
 		return t.Stat(name)
 	}
@@ -216,10 +217,10 @@ func (t *Tree) Mkdir(name string, force bool, meta Meta) (Entry, error) {
 		dir, err = t.makeOne(parts, meta)
 	}
 	if err != nil {
-		return Entry{}, failed(err, parts)
+		return Entry{}, t.failed(err, parts)
 	}
 	defer dir.Close()
-	return entryOf(dir, parts)
+	return t.entryOf(dir, parts)
 }
 
 func (t *Tree) makeOne(parts []string, meta Meta) (*os.File, error) {
@@ -339,13 +340,13 @@ func (t *Tree) SetMeta(name string, meta Meta) (Entry, error) {
 	}
 	f, err := t.open(parts, 0)
 	if err != nil {
-		return Entry{}, failed(err, parts)
+		return Entry{}, t.failed(err, parts)
 	}
 	defer f.Close()
 	if err := set(f, meta); err != nil {
-		return Entry{}, failed(err, parts)
+		return Entry{}, t.failed(err, parts)
 	}
-	return entryOf(f, parts)
+	return t.entryOf(f, parts)
 }
 
 // Read opens a file for reading. It is a regular one, or the call fails.
@@ -356,10 +357,10 @@ func (t *Tree) Read(name string) (*os.File, Entry, error) {
 	}
 	place, err := t.open(parts, 0)
 	if err != nil {
-		return nil, Entry{}, failed(err, parts)
+		return nil, Entry{}, t.failed(err, parts)
 	}
 	defer place.Close()
-	e, err := entryOf(place, parts)
+	e, err := t.entryOf(place, parts)
 	if err != nil {
 		return nil, Entry{}, err
 	}
@@ -368,7 +369,7 @@ func (t *Tree) Read(name string) (*os.File, Entry, error) {
 	}
 	f, err := os.OpenFile(self(place), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
-		return nil, Entry{}, failed(err, parts)
+		return nil, Entry{}, t.failed(err, parts)
 	}
 	return f, e, nil
 }
@@ -394,12 +395,12 @@ func (t *Tree) List(ctx context.Context, name string, depth int) ([]Entry, error
 	}
 	place, err := t.open(parts, unix.O_DIRECTORY)
 	if err != nil {
-		return nil, failed(err, parts)
+		return nil, t.failed(err, parts)
 	}
 	defer place.Close()
 	out := listing{entries: []Entry{}}
 	if err := t.list(ctx, place, parts, depth, &out); err != nil {
-		return nil, failed(err, parts)
+		return nil, t.failed(err, parts)
 	}
 	return out.entries, nil
 }
@@ -458,11 +459,11 @@ func (t *Tree) Remove(ctx context.Context, name string) error {
 	}
 	dir, last, err := t.parent(parts)
 	if err != nil {
-		return failed(err, parts)
+		return t.failed(err, parts)
 	}
 	defer dir.Close()
 	if err := remove(ctx, dir, last, 0); err != nil {
-		return failed(err, parts)
+		return t.failed(err, parts)
 	}
 	return nil
 }
@@ -533,7 +534,7 @@ func empty(ctx context.Context, in *os.File, name string, depth int) error {
 }
 
 // failed says what failed with a path.
-func failed(err error, parts []string) error {
+func (t *Tree) failed(err error, parts []string) error {
 	var ours *cay.Error
 	name := join(parts)
 	switch {
@@ -555,14 +556,11 @@ func failed(err error, parts []string) error {
 		return cay.Wrap(cay.Unavailable, err, "path %.200q changes all the time", name)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return cay.Wrap(cay.Denied, err, "path %.200q cannot be changed or read", name)
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return full(err)
+	}
+	if failure := volume.Failure(t.root.Name(), err); failure != nil {
+		return failure
 	}
 	return cay.Wrap(cay.Internal, err, "work on %.200q", name)
-}
-
-func full(err error) error {
-	return cay.Wrap(cay.NoSpace, err, "the volume is full").WithHint("remove files, or make the volume larger")
 }
 
 // temporary is a name that no guest knows.

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/volume"
 )
 
 // Write writes a file, which has its name when it is whole: a write that is
@@ -25,30 +26,30 @@ func (t *Tree) Write(ctx context.Context, name string, content io.Reader, size i
 		return Entry{}, err
 	}
 	if len(parts) == 0 {
-		return Entry{}, failed(unix.EISDIR, parts)
+		return Entry{}, t.failed(unix.EISDIR, parts)
 	}
 	if err := t.room(size); err != nil {
 		return Entry{}, err
 	}
 	dir, last, err := t.home(parts, force)
 	if err != nil {
-		return Entry{}, failed(err, parts)
+		return Entry{}, t.failed(err, parts)
 	}
 	defer dir.Close()
 	before, err := look(dir, last, parts)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 	case err != nil:
-		return Entry{}, failed(err, parts)
+		return Entry{}, t.failed(err, parts)
 	case before.Type == Directory:
-		return Entry{}, failed(unix.EISDIR, parts)
+		return Entry{}, t.failed(unix.EISDIR, parts)
 	case before.Type == File:
 		mode := before.Mode & 0o777
 		meta = Meta{UID: orElse(meta.UID, &before.UID), GID: orElse(meta.GID, &before.GID), Mode: orElse(meta.Mode, &mode)}
 	}
 	f, err := unnamed(dir)
 	if err != nil {
-		return Entry{}, failed(err, parts)
+		return Entry{}, t.failed(err, parts)
 	}
 	defer f.Close()
 	if err := fill(ctx, f, content); err != nil {
@@ -56,7 +57,7 @@ func (t *Tree) Write(ctx context.Context, name string, content io.Reader, size i
 		if errors.As(err, &theirs) {
 			return Entry{}, theirs.error
 		}
-		return Entry{}, failed(err, parts)
+		return Entry{}, t.failed(err, parts)
 	}
 	err = set(f, or(meta, defaultFile))
 	if err == nil {
@@ -66,16 +67,16 @@ func (t *Tree) Write(ctx context.Context, name string, content io.Reader, size i
 		err = give(f, dir, last)
 	}
 	if err != nil {
-		return Entry{}, failed(err, parts)
+		return Entry{}, t.failed(err, parts)
 	}
-	return entryOf(f, parts)
+	return t.entryOf(f, parts)
 }
 
 // room fails before a write that the volume has no room for.
 func (t *Tree) room(size int64) error {
 	has, err := t.Room()
 	if err == nil && size > has {
-		err = full(cay.Errorf(cay.NoSpace, "%d bytes are to be written, and %d are free", size, has))
+		err = volume.Full(cay.Errorf(cay.NoSpace, "%d bytes are to be written, and %d are free", size, has))
 	}
 	return err
 }
