@@ -11,6 +11,7 @@ import (
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/machine/snapshot"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // Verified is the result for one snapshot.
@@ -44,8 +45,9 @@ func (d *Desk) verifyRoutes(routes *http.ServeMux) {
 }
 
 // Verify compares every file of snapshots with its checksum and tells the
-// result of each: of all, when none is named. A server that runs does it;
-// without a server this process takes its place meanwhile.
+// result of each: of all, when none is named, and then it looks through the
+// records first. A server that runs does it; without a server this process takes
+// its place meanwhile.
 func Verify(ctx context.Context, cfg config.Config, ids []string, tell func(Verified)) error {
 	c := Ask(cfg)
 	if c.Serving(ctx) {
@@ -60,6 +62,11 @@ func Verify(ctx context.Context, cfg config.Config, ids []string, tell func(Veri
 		return err
 	}
 	defer lock.Close()
+	if path := c.host.Database(); len(ids) == 0 && cfg.DatabaseURL == "" && exists(path) {
+		if err := store.CheckFile(ctx, path); err != nil {
+			return err
+		}
+	}
 	dir, err := snapshot.Open(cfg.Data)
 	if err != nil {
 		return err

@@ -4,7 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"net/url"
+	"path/filepath"
 	"strings"
+
+	"modernc.org/sqlite"
 
 	"github.com/cay-run/cay"
 )
@@ -29,6 +33,23 @@ func (s *DB) Check(ctx context.Context) error { return s.engine.check(ctx, s) }
 // than their tables. It does not see a byte that was flipped in a value that no
 // index holds.
 func (f *sqliteFile) check(ctx context.Context, s *DB) error { return checkFile(ctx, s.reader) }
+
+// CheckFile looks through the SQLite database at path as Open does, and changes
+// nothing: neither its schema nor its log.
+func CheckFile(ctx context.Context, path string) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "the database's path is unusable")
+	}
+	u := url.URL{Scheme: "file", Path: path, RawQuery: url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(10000)"}}.Encode()}
+	c, err := sqlite.NewConnector(u.String())
+	if err != nil {
+		return dbError(err)
+	}
+	db := sql.OpenDB(c)
+	defer db.Close()
+	return checkFile(ctx, db)
+}
 
 func checkFile(ctx context.Context, db *sql.DB) error {
 	rows, err := db.QueryContext(ctx, `PRAGMA integrity_check(5)`)

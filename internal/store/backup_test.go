@@ -88,6 +88,9 @@ func TestDamageIsFoundAtTheStart(t *testing.T) {
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := store.CheckFile(t.Context(), path); cay.KindOf(err) != cay.Internal {
+		t.Errorf("a damaged database is looked through: %v", err)
+	}
 	s, err = store.Open(t.Context(), path, clearText{})
 	if err == nil {
 		s.Close()

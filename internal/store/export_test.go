@@ -20,6 +20,9 @@ func Settle(s *DB) {
 	}
 }
 
+// Commits is how many transactions of an SQLite database were committed.
+func Commits(s *DB) int64 { return s.engine.(*sqliteFile).commits.Load() }
+
 // TooNew asks for a version of PostgreSQL that is not there yet.
 func TooNew(url string) PostgresConfig { return PostgresConfig{URL: url, least: 99} }
 

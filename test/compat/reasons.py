@@ -31,6 +31,8 @@ REASONS = [
     ("python", r"test_async_many_at_once: assert False", "Its list has no pages."),
     ("python", r"(incomplete chunked read|httpcore\.ConnectError)", "It passes errors of its HTTP library on where the connection breaks or cannot be made."),
     ("python", r"test_life.py::.*assert None is True", "Its pause returns None in place of True."),
+    ("python", r"test_an_inherited_start_command.*exited with code 1", "Its pause drops mode: the option is later."),
+    ("python", r"test_timeouts.*httpcore\.ReadTimeout", "It passes an error of its HTTP library on where its own time for a command is over first."),
     ("python", r"test_named_snapshots", "Its create_snapshot drops the name."),
     ("python", r"Unsupported data type: <class '(async_)?generator'>", "It uploads no generators."),
     ("python", r"connectrpc\.errors\.ConnectError: The sandbox was not found", "It passes on that a sandbox does not run as its library's ConnectError."),

@@ -3,12 +3,65 @@ package node
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/disk/disktest"
 )
+
+// A run directory without room refuses new work by its name, and ends nothing.
+func TestAFullRunDirectory(t *testing.T) {
+	m := newMachine(t)
+	cfg := m.config()
+	cfg.Reserved = disktest.Ext4(t, 16<<20)
+	n, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	box, other := create(t, n), create(t, n)
+	empty := disktest.Fill(t, cfg.Reserved)
+	if _, err := n.Create(t.Context(), spec()); cay.KindOf(err) != cay.NoSpace || !strings.Contains(err.Error(), cfg.Reserved) {
+		t.Errorf("a create: %v", err)
+	}
+	if err := n.Kill(t.Context(), other.Spec.Instance, cay.CauseAsked); err != nil {
+		t.Errorf("an end: %v", err)
+	}
+	found(t, n, box)
+	empty()
+	create(t, n)
+}
+
+// An agent that has no room for its identity tells of its own disk; where the
+// host's is full, that is the one to name.
+func TestAnIdentityWithoutRoom(t *testing.T) {
+	m := newMachine(t)
+	cfg := m.config()
+	cfg.Dir = disktest.Ext4(t, 16<<20)
+	n, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	empty := func() {}
+	for _, full := range []bool{false, true} {
+		m.on("init", func() error {
+			if full {
+				empty = disktest.Fill(t, cfg.Dir)
+			}
+			return cay.Errorf(cay.NoSpace, "its own disk is full")
+		})
+		_, err := n.Create(t.Context(), spec())
+		empty()
+		if cay.KindOf(err) != cay.NoSpace || strings.Contains(err.Error(), "the disk of "+cfg.Dir+" is full") != full {
+			t.Errorf("the host's disk is full: %v; it is said: %v", full, err)
+		}
+	}
+	m.on("init", nil)
+	create(t, n)
+}
 
 // On a disk that has come to its reserve new work is refused, saves and resumes
 // go on into a part of it, and an end is always possible.

@@ -209,6 +209,16 @@ func TestStorageThatWaits(t *testing.T) {
 	}
 }
 
+// Before the first template is built, an operator hears what templates cost on a
+// disk whose files cannot share blocks, and what changes that.
+func TestADiskThatSharesNoBlocks(t *testing.T) {
+	h := files()
+	h.cfg.Data = filepath.Join(disktest.Ext4(t, 16<<20), "not", "there", "yet")
+	if c := with(sharing)(h); c.Status != Warn || !strings.Contains(c.Detail, "cannot share blocks") || !strings.Contains(c.Hint, "cay storage create") {
+		t.Errorf("%+v", c)
+	}
+}
+
 // Each lack of what volumes need is named with its cure.
 func TestVolumesNeed(t *testing.T) {
 	h := files()

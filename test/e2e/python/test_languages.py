@@ -214,6 +214,7 @@ def test_contexts_run_side_by_side(ci):
 LIBRARIES = """
 import bs4, cv2, docx, librosa.feature, matplotlib, nltk, numba, numpy, openpyxl, pandas, PIL, plotly, pytest
 import requests, scipy.stats, seaborn, sklearn.linear_model, spacy, sympy, xarray, xlrd
+assert (matplotlib.__version__, pandas.__version__, numpy.__version__) == ("3.10.9", "2.2.3", "2.3.5")  # E2B's
 """
 
 
