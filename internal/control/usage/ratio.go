@@ -8,7 +8,7 @@ func (m *Meter) Ratios() map[cay.TeamID]float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := make(map[cay.TeamID]float64)
-	for team, p := range m.purses {
+	for team, p := range m.teams {
 		for _, s := range p.slots {
 			out[team] = max(out[team], float64(s.used)/float64(s.budget.Limit))
 		}

@@ -77,7 +77,7 @@ type Meter struct {
 
 	mu        sync.Mutex
 	sandboxes Sandboxes // nil until Attach
-	purses    map[cay.TeamID]*purse
+	teams    map[cay.TeamID]*teamBudgets
 	halting   map[cay.SandboxID]bool
 }
 
@@ -88,7 +88,7 @@ func New(cfg Config) *Meter {
 	}
 	return &Meter{
 		ledger: cfg.Ledger, store: cfg.Store, snapshots: cfg.Snapshots, volumes: cfg.Volumes, node: cfg.Node, log: cfg.Log,
-		wake: make(chan struct{}, 1), purses: make(map[cay.TeamID]*purse), halting: make(map[cay.SandboxID]bool),
+		wake: make(chan struct{}, 1), teams: make(map[cay.TeamID]*teamBudgets), halting: make(map[cay.SandboxID]bool),
 	}
 }
 

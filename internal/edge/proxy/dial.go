@@ -12,7 +12,7 @@ import (
 // its loopback. The caller checks the permission itself. The connection
 // breaks when the sandbox is over or another instance takes its place.
 func (p *Proxy) Dial(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error) {
-	target, l, err := p.lane(id)
+	target, l, err := p.upstream(id)
 	if err != nil {
 		return nil, err
 	}

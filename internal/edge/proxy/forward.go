@@ -93,10 +93,10 @@ func (t *trip) send(w http.ResponseWriter, out *http.Request) (*http.Response, e
 		return nil
 	}
 	if isPlain(out) {
-		return t.lane.plain(out, early)
+		return t.upstream.plain(out, early)
 	}
 	out = out.WithContext(httptrace.WithClientTrace(out.Context(), &httptrace.ClientTrace{Got1xxResponse: early}))
-	resp, err := t.lane.RoundTrip(out)
+	resp, err := t.upstream.RoundTrip(out)
 	mu.Lock()
 	answered = true // the transport reads on while the answer is written
 	mu.Unlock()
@@ -109,7 +109,7 @@ func deliver(w http.ResponseWriter, resp *http.Response) error {
 	if resp.Body == http.NoBody || resp.ContentLength == 0 {
 		return nil
 	}
-	body, _ := resp.Body.(*lineBody)
+	body, _ := resp.Body.(*directBody)
 	flush := http.NewResponseController(w).Flush
 	full := false // whether the last read filled its buffer
 	for {

@@ -266,8 +266,8 @@ func TestOneWakeForMany(t *testing.T) {
 			t.Errorf("got %s", body)
 		}
 	}
-	if n := len(w.lanes); n != 1 {
-		t.Errorf("%d lanes", n)
+	if n := len(w.upstreams); n != 1 {
+		t.Errorf("%d upstreams", n)
 	}
 }
 
@@ -283,8 +283,8 @@ func TestUnknownHostsAreForgotten(t *testing.T) {
 			t.Fatal(rec.Code)
 		}
 	}
-	if len(w.lanes) != 0 || w.dials != 0 {
-		t.Errorf("%d lanes, %d dials", len(w.lanes), w.dials)
+	if len(w.upstreams) != 0 || w.dials != 0 {
+		t.Errorf("%d upstreams, %d dials", len(w.upstreams), w.dials)
 	}
 }
 

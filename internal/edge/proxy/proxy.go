@@ -68,9 +68,9 @@ type Proxy struct {
 	cfg    Config
 	search chan struct{} // held by the one search for a signature's sandbox
 
-	mu     sync.Mutex
-	lanes  map[cay.SandboxID]*lane
-	joints map[*joined]struct{} // nil after Drain
+	mu        sync.Mutex
+	upstreams map[cay.SandboxID]*upstream
+	joints    map[*joined]struct{} // nil after Drain
 }
 
 // New returns a proxy.
@@ -81,7 +81,7 @@ func New(cfg Config) *Proxy {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	return &Proxy{cfg: cfg, search: make(chan struct{}, 1), lanes: map[cay.SandboxID]*lane{}, joints: map[*joined]struct{}{}}
+	return &Proxy{cfg: cfg, search: make(chan struct{}, 1), upstreams: map[cay.SandboxID]*upstream{}, joints: map[*joined]struct{}{}}
 }
 
 // Wrap returns a handler that serves requests to sandboxes and leaves all
@@ -155,11 +155,11 @@ func move(w http.ResponseWriter, at place) {
 // next request opens new ones.
 func (p *Proxy) Cut(id cay.SandboxID, instance cay.InstanceID) {
 	p.mu.Lock()
-	l := p.lanes[id]
+	l := p.upstreams[id]
 	if l != nil && l.instance != instance {
 		l = nil // of one that came after it
 	} else {
-		delete(p.lanes, id)
+		delete(p.upstreams, id)
 	}
 	p.mu.Unlock()
 	if l != nil {
@@ -171,10 +171,10 @@ func (p *Proxy) Cut(id cay.SandboxID, instance cay.InstanceID) {
 // Close breaks all connections.
 func (p *Proxy) Close() {
 	p.mu.Lock()
-	lanes := p.lanes
-	p.lanes = map[cay.SandboxID]*lane{}
+	upstreams := p.upstreams
+	p.upstreams = map[cay.SandboxID]*upstream{}
 	p.mu.Unlock()
-	for _, l := range lanes {
+	for _, l := range upstreams {
 		l.cut()
 	}
 }
@@ -182,10 +182,10 @@ func (p *Proxy) Close() {
 // trip is one request on its way.
 type trip struct {
 	place
-	in     *http.Request // as it came, but for its prefix
-	target Target
-	lane   *lane
-	upload *upload // nil without a body
+	in       *http.Request // as it came, but for its prefix
+	target   Target
+	upstream *upstream
+	upload   *upload // nil without a body
 }
 
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
@@ -196,7 +196,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
 	if followed := trail.Of(r.Context()); followed != nil {
 		followed.Face, followed.Sandbox = faceOf(at.port), at.id
 	}
-	target, l, err := p.lane(at.id)
+	target, l, err := p.upstream(at.id)
 	if err != nil && p.cfg.Asleep != nil {
 		if sleeper, ok := p.cfg.Asleep(at.id); ok {
 			if target, l, err = p.wake(w, r, at, sleeper); l == nil && err == nil {
@@ -223,7 +223,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
 			return
 		}
 	}
-	t := &trip{place: at, in: r, target: target, lane: l}
+	t := &trip{place: at, in: r, target: target, upstream: l}
 	if isUpgrade(r) && at.port != guest.AgentPort {
 		p.upgrade(w, r, t)
 		return
@@ -279,12 +279,12 @@ func refuse(r *http.Request, at place, target Target) (answer, bool) {
 	return tokenInvalid(at.id), !same
 }
 
-// lane finds or makes the lane of a sandbox's present instance.
+// upstream finds or makes the upstream of a sandbox's present instance.
 //
 // A sandbox may end between Lookup and here, and its address may serve
-// another; therefore a new lane is entered first and looked up again after: if
-// the sandbox is still there then its Cut is yet to come and finds the lane.
-func (p *Proxy) lane(id cay.SandboxID) (Target, *lane, error) {
+// another; therefore a new upstream is entered first and looked up again after: if
+// the sandbox is still there then its Cut is yet to come and finds the upstream.
+func (p *Proxy) upstream(id cay.SandboxID) (Target, *upstream, error) {
 	target, err := p.cfg.Lookup(id)
 	if err != nil {
 		return Target{}, nil, err
@@ -307,25 +307,25 @@ func (p *Proxy) lane(id cay.SandboxID) (Target, *lane, error) {
 	return again, l, nil
 }
 
-// enter returns the lane for a target and what was there before: the same
-// lane, that of an older instance, or nil.
-func (p *Proxy) enter(id cay.SandboxID, target Target) (l, old *lane) {
+// enter returns the upstream for a target and what was there before: the same
+// upstream, that of an older instance, or nil.
+func (p *Proxy) enter(id cay.SandboxID, target Target) (l, old *upstream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	old = p.lanes[id]
+	old = p.upstreams[id]
 	if old != nil && old.instance == target.Instance && old.addr == target.Addr {
 		return old, old
 	}
-	l = newLane(target, p.cfg.Dial)
-	p.lanes[id] = l
+	l = newUpstream(target, p.cfg.Dial)
+	p.upstreams[id] = l
 	return l, old
 }
 
-// drop cuts one lane, and forgets it unless it was replaced already.
-func (p *Proxy) drop(id cay.SandboxID, l *lane) {
+// drop cuts one upstream, and forgets it unless it was replaced already.
+func (p *Proxy) drop(id cay.SandboxID, l *upstream) {
 	p.mu.Lock()
-	if p.lanes[id] == l {
-		delete(p.lanes, id)
+	if p.upstreams[id] == l {
+		delete(p.upstreams, id)
 	}
 	p.mu.Unlock()
 	l.cut()
@@ -348,26 +348,26 @@ func (p *Proxy) failed(w http.ResponseWriter, t *trip, err error) {
 		panic(http.ErrAbortHandler)
 	case p.replaced(t): // the fate of the request is unknown
 		panic(http.ErrAbortHandler)
-	case t.lane.isCut(), !p.alive(t):
+	case t.upstream.isCut(), !p.alive(t):
 		notFound(t.id).write(w, r)
 	case errors.As(err, &dial):
 		if dial.silent {
-			p.cfg.Log.Log(r.Context(), t.lane.levelOf(t.port), "a guest was silent when it was dialled", "sandbox", t.id, "port", t.port, "err", err)
+			p.cfg.Log.Log(r.Context(), t.upstream.levelOf(t.port), "a guest was silent when it was dialled", "sandbox", t.id, "port", t.port, "err", err)
 		}
 		portClosed(t.route).write(w, r)
 	default:
-		p.cfg.Log.Log(r.Context(), t.lane.levelOf(t.port), "a guest gave no answer", "sandbox", t.id, "port", t.port, "method", r.Method, "err", err)
+		p.cfg.Log.Log(r.Context(), t.upstream.levelOf(t.port), "a guest gave no answer", "sandbox", t.id, "port", t.port, "method", r.Method, "err", err)
 		noAnswer(t.route).write(w, r)
 	}
 }
 
 func (p *Proxy) alive(t *trip) bool {
 	now, err := p.cfg.Lookup(t.id)
-	return err == nil && now.Instance == t.lane.instance
+	return err == nil && now.Instance == t.upstream.instance
 }
 
 // replaced reports whether a sandbox runs on as another instance.
 func (p *Proxy) replaced(t *trip) bool {
 	now, err := p.cfg.Lookup(t.id)
-	return err == nil && now.Instance != t.lane.instance
+	return err == nil && now.Instance != t.upstream.instance
 }

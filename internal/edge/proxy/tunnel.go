@@ -14,7 +14,7 @@ import (
 // tunnel reaches a service that listens on the sandbox's loopback alone, with
 // the agent's help. It returns nil when there is none, or the agent is too old
 // to help.
-func (l *lane) tunnel(ctx context.Context, network, addr string) net.Conn {
+func (l *upstream) tunnel(ctx context.Context, network, addr string) net.Conn {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil || port == strconv.Itoa(guest.AgentPort) {
 		return nil
@@ -31,11 +31,11 @@ func (l *lane) tunnel(ctx context.Context, network, addr string) net.Conn {
 		_ = conn.Close()
 		return nil
 	}
-	return &tunnelConn{laneConn: conn, r: r}
+	return &tunnelConn{upstreamConn: conn, r: r}
 }
 
 // ask has the agent join a connection to a port.
-func (l *lane) ask(conn net.Conn, host, port string) (*bufio.Reader, bool) {
+func (l *upstream) ask(conn net.Conn, host, port string) (*bufio.Reader, bool) {
 	req := &http.Request{
 		Method: http.MethodPost,
 		URL:    &url.URL{Path: guest.TunnelPath, RawQuery: "port=" + port},
@@ -82,7 +82,7 @@ func (c *limitedConn) Read(p []byte) (int, error) {
 
 // tunnelConn reads on where the answer to the agent's header ended.
 type tunnelConn struct {
-	*laneConn
+	*upstreamConn
 	r *bufio.Reader
 }
 

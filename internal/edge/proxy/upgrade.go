@@ -45,7 +45,7 @@ func (p *Proxy) upgrade(w http.ResponseWriter, r *http.Request, t *trip) {
 	out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
 	out.Header.Set("Connection", "Upgrade")
 	out.Header.Set("Upgrade", protocol)
-	conn, reader, resp, err := t.lane.upgrade(out)
+	conn, reader, resp, err := t.upstream.upgrade(out)
 	if err != nil {
 		p.failed(w, t, err)
 		return
@@ -91,7 +91,7 @@ func relay(w http.ResponseWriter, t *trip, resp *http.Response) {
 const answerTime = time.Minute
 
 // upgrade makes a connection for one request and reads the head of its answer.
-func (l *lane) upgrade(out *http.Request) (net.Conn, *bufio.Reader, *http.Response, error) {
+func (l *upstream) upgrade(out *http.Request) (net.Conn, *bufio.Reader, *http.Response, error) {
 	conn, err := l.connect(out.Context(), "tcp", out.URL.Host)
 	if err != nil {
 		return nil, nil, nil, err
@@ -232,10 +232,10 @@ var small = sync.Pool{New: func() any { return new([smallSize]byte) }}
 // read would take it for an end.
 func readiness(c net.Conn) func() error {
 	switch wrapped := c.(type) {
-	case *laneConn:
+	case *upstreamConn:
 		c = wrapped.Conn
 	case *tunnelConn:
-		inner := readiness(wrapped.laneConn)
+		inner := readiness(wrapped.upstreamConn)
 		return func() error {
 			if inner == nil || wrapped.r.Buffered() > 0 {
 				return nil

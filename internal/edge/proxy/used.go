@@ -20,7 +20,7 @@ var changesFiles = []string{
 
 // use tells of a request that may change the sandbox. Meanwhile the sandbox may
 // have got another instance.
-func (p *Proxy) use(r *http.Request, rt route, target Target, l *lane) (Target, *lane, error) {
+func (p *Proxy) use(r *http.Request, rt route, target Target, l *upstream) (Target, *upstream, error) {
 	change, command := changes(r, rt.port)
 	if !change || !opensAgent(r, target.AccessToken) {
 		return target, l, nil
@@ -29,7 +29,7 @@ func (p *Proxy) use(r *http.Request, rt route, target Target, l *lane) (Target, 
 	if !command {
 		return target, l, nil
 	}
-	return p.lane(rt.id)
+	return p.upstream(rt.id)
 }
 
 // changes reports whether a request may change a sandbox, and whether it is a

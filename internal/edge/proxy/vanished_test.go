@@ -298,7 +298,7 @@ func (e *edge) connected(from string) (n int) {
 // held is how many connections there are to a sandbox.
 func (e *edge) held(id cay.SandboxID) int {
 	e.Proxy.mu.Lock()
-	l := e.lanes[id]
+	l := e.upstreams[id]
 	e.Proxy.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()

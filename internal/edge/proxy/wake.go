@@ -11,8 +11,8 @@ import (
 )
 
 // wake has a paused sandbox run for a request that may enter it. When it
-// returns neither a lane nor an error, it has answered.
-func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, at place, sleeper Target) (Target, *lane, error) {
+// returns neither an upstream nor an error, it has answered.
+func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, at place, sleeper Target) (Target, *upstream, error) {
 	if answered(w, r, at, sleeper) {
 		return Target{}, nil, nil
 	}
@@ -26,7 +26,7 @@ func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, at place, sleeper T
 		p.cfg.Log.WarnContext(r.Context(), "a sandbox could not be woken", "sandbox", at.id, "err", err)
 		return Target{}, nil, err
 	}
-	return p.lane(at.id)
+	return p.upstream(at.id)
 }
 
 // preflight answers a browser that asks whether a page may call the agent, and

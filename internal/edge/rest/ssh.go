@@ -69,14 +69,14 @@ func (o own) ConnectSSH(ctx context.Context, r cayv1.ConnectSSHRequestObject) (c
 	}
 	return shells{
 		info:   cayv1.SSHServer{HostKey: o.ssh.HostKey(), Listen: pointer(o.sshAt)},
-		become: become{to: "ssh", asked: value(r.Params.Upgrade, ""), serve: o.whileKeyed(who, func(c net.Conn) { o.ssh.ServeTrusted(c, who) })},
+		upgraded: upgraded{to: "ssh", asked: value(r.Params.Upgrade, ""), serve: o.whileKeyed(who, func(c net.Conn) { o.ssh.ServeTrusted(c, who) })},
 	}, nil
 }
 
 // shells is the answer of ConnectSSH.
 type shells struct {
 	info cayv1.SSHServer
-	become
+	upgraded
 }
 
 // VisitConnectSSHResponse answers.
@@ -112,7 +112,7 @@ func (o own) ConnectPort(ctx context.Context, r cayv1.ConnectPortRequestObject) 
 	if err != nil {
 		return nil, err
 	}
-	return portJoin{become{to: "tcp", asked: "tcp", serve: o.whileKeyed(callerOf(ctx), func(c net.Conn) { joinConns(c, far) }), drop: func() { far.Close() }}}, nil
+	return portJoin{upgraded{to: "tcp", asked: "tcp", serve: o.whileKeyed(callerOf(ctx), func(c net.Conn) { joinConns(c, far) }), drop: func() { far.Close() }}}, nil
 }
 
 // whileKeyed has a connection end when the key that opened it is removed.
@@ -126,19 +126,19 @@ func (s *server) whileKeyed(who cay.Caller, serve func(net.Conn)) func(net.Conn)
 }
 
 // portJoin is the answer of ConnectPort.
-type portJoin struct{ become }
+type portJoin struct{ upgraded }
 
 // VisitConnectPortResponse joins.
 func (p portJoin) VisitConnectPortResponse(w http.ResponseWriter) error { return p.visit(w) }
 
-// become makes a request's connection something else.
-type become struct {
+// upgraded is the answer of a request whose connection changes its protocol.
+type upgraded struct {
 	to, asked string
 	serve     func(net.Conn) // to its end
 	drop      func()         // in its stead; may be nil
 }
 
-func (b become) visit(w http.ResponseWriter) error {
+func (b upgraded) visit(w http.ResponseWriter) error {
 	fail := func(err error) error {
 		if b.drop != nil {
 			b.drop()

@@ -61,8 +61,8 @@ func (e *dialError) Unwrap() error { return e.err }
 // errCut is why dials fail after Cut.
 var errCut = errors.New("the sandbox is over")
 
-// lane holds all connections to one instance of a sandbox.
-type lane struct {
+// upstream holds all connections to one instance of a sandbox.
+type upstream struct {
 	instance cay.InstanceID
 	addr     netip.Addr
 	token    string // of the agent
@@ -75,14 +75,14 @@ type lane struct {
 
 	warned atomic.Int32 // times that own ports gave no answer
 
-	mu    sync.Mutex
-	conns map[*laneConn]struct{}
-	lines map[string][]*line // idle, by address, the longest idle first
-	sweep *time.Timer        // set while lines are idle
+	mu     sync.Mutex
+	conns  map[*upstreamConn]struct{}
+	direct map[string][]*direct // idle, by address, the longest idle first
+	sweep  *time.Timer          // set while direct connections are idle
 }
 
-func newLane(t Target, dial func(context.Context, string, string) (net.Conn, error)) *lane {
-	l := &lane{instance: t.Instance, addr: t.Addr, token: t.AccessToken, dial: dial, conns: map[*laneConn]struct{}{}, lines: map[string][]*line{}}
+func newUpstream(t Target, dial func(context.Context, string, string) (net.Conn, error)) *upstream {
+	l := &upstream{instance: t.Instance, addr: t.Addr, token: t.AccessToken, dial: dial, conns: map[*upstreamConn]struct{}{}, direct: map[string][]*direct{}}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.own, l.foreign, l.grpc = l.transport(idleOwn), l.transport(idleForeign), l.transport(idleForeign)
 	l.foreign.TLSClientConfig = guestTLS()
@@ -91,7 +91,7 @@ func newLane(t Target, dial func(context.Context, string, string) (net.Conn, err
 	return l
 }
 
-func (l *lane) transport(idle time.Duration) *http.Transport {
+func (l *upstream) transport(idle time.Duration) *http.Transport {
 	return &http.Transport{
 		DialContext:         l.connect,
 		DisableCompression:  true, // bytes pass as they are
@@ -106,7 +106,7 @@ func (l *lane) transport(idle time.Duration) *http.Transport {
 }
 
 // RoundTrip sends a request to the port that its URL names.
-func (l *lane) RoundTrip(r *http.Request) (*http.Response, error) {
+func (l *upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	if isGRPC(r) {
 		return l.grpc.RoundTrip(r)
 	}
@@ -123,7 +123,7 @@ func isGRPC(r *http.Request) bool {
 }
 
 // connect dials the guest, with patience for a port that is not open yet.
-func (l *lane) connect(ctx context.Context, network, addr string) (net.Conn, error) {
+func (l *upstream) connect(ctx context.Context, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
@@ -169,7 +169,7 @@ func isOwn(port string) bool {
 	return port == strconv.Itoa(guest.AgentPort) || port == strconv.Itoa(guest.InterpPort)
 }
 
-func (l *lane) tryDial(ctx context.Context, network, addr string) (*laneConn, error) {
+func (l *upstream) tryDial(ctx context.Context, network, addr string) (*upstreamConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := l.dial(ctx, network, addr)
@@ -179,10 +179,10 @@ func (l *lane) tryDial(ctx context.Context, network, addr string) (*laneConn, er
 	return l.keep(conn)
 }
 
-// keep registers a fresh connection, or refuses it when the lane was cut
+// keep registers a fresh connection, or refuses it when the upstream was cut
 // while it was made.
-func (l *lane) keep(conn net.Conn) (*laneConn, error) {
-	c := &laneConn{Conn: conn, lane: l}
+func (l *upstream) keep(conn net.Conn) (*upstreamConn, error) {
+	c := &upstreamConn{Conn: conn, upstream: l}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conns == nil {
@@ -194,11 +194,11 @@ func (l *lane) keep(conn net.Conn) (*laneConn, error) {
 }
 
 // cut breaks every connection, now and for ever.
-func (l *lane) cut() {
+func (l *upstream) cut() {
 	l.cancel()
 	l.mu.Lock()
 	conns := l.conns
-	l.conns, l.lines = nil, nil
+	l.conns, l.direct = nil, nil
 	if l.sweep != nil {
 		l.sweep.Stop()
 	}
@@ -214,33 +214,33 @@ func (l *lane) cut() {
 // levelOf is how loud it is that a port gave no answer. The agent and the
 // interpreter always answer; a guest that takes their place may not fill the
 // log.
-func (l *lane) levelOf(port int) slog.Level {
+func (l *upstream) levelOf(port int) slog.Level {
 	if !isOwn(strconv.Itoa(port)) || l.warned.Add(1) > maxWarnings {
 		return slog.LevelDebug
 	}
 	return slog.LevelWarn
 }
 
-// maxWarnings bounds the warnings of one lane.
+// maxWarnings bounds the warnings of one upstream.
 const maxWarnings = 10
 
-func (l *lane) isCut() bool { return l.ctx.Err() != nil }
+func (l *upstream) isCut() bool { return l.ctx.Err() != nil }
 
-// laneConn tells its lane when it is closed.
-type laneConn struct {
+// upstreamConn tells its upstream when it is closed.
+type upstreamConn struct {
 	net.Conn
-	lane *lane
+	upstream *upstream
 }
 
-func (c *laneConn) Close() error {
-	c.lane.mu.Lock()
-	delete(c.lane.conns, c) // a nil map is fine
-	c.lane.mu.Unlock()
+func (c *upstreamConn) Close() error {
+	c.upstream.mu.Lock()
+	delete(c.upstream.conns, c) // a nil map is fine
+	c.upstream.mu.Unlock()
 	return c.Conn.Close()
 }
 
 // CloseWrite ends what is sent to the guest, as websockets and tunnels do.
-func (c *laneConn) CloseWrite() error {
+func (c *upstreamConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
@@ -249,7 +249,7 @@ func (c *laneConn) CloseWrite() error {
 
 // abort drops the connection without waiting for a guest that is no more: a
 // read here fails at once, and nothing lingers in the kernel.
-func (c *laneConn) abort() {
+func (c *upstreamConn) abort() {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		tcp.SetLinger(0)
 	}

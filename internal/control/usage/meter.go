@@ -13,9 +13,9 @@ import (
 	"github.com/cay-run/cay/internal/store"
 )
 
-// purse is what this server knows of a team's budgets: what was used when it
-// last looked, and what is set aside for sandboxes since.
-type purse struct {
+// teamBudgets is a team's budgets as this server knows them: the use when it
+// last looked, and the amounts set aside for sandboxes since.
+type teamBudgets struct {
 	refreshing sync.Mutex // held by the one that looks
 
 	// The rest is guarded by the Meter's lock.
@@ -58,13 +58,13 @@ func (s *slot) percent() int {
 	return int(float64(s.used) / float64(s.budget.Limit) * 100)
 }
 
-func (m *Meter) purse(team cay.TeamID) *purse {
+func (m *Meter) of(team cay.TeamID) *teamBudgets {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	p := m.purses[team]
+	p := m.teams[team]
 	if p == nil {
-		p = &purse{aside: make(map[*aside]bool)}
-		m.purses[team] = p
+		p = &teamBudgets{aside: make(map[*aside]bool)}
+		m.teams[team] = p
 	}
 	return p
 }
@@ -72,7 +72,7 @@ func (m *Meter) purse(team cay.TeamID) *purse {
 // Reserve sets the first minute of a sandbox aside, in each budget that it
 // counts to. All have room for it, or none is touched.
 func (m *Meter) Reserve(ctx context.Context, s cay.Sandbox, first bool) (settle func(cay.SandboxID), err error) {
-	p := m.purse(s.Team)
+	p := m.of(s.Team)
 	if err := m.load(ctx, s.Team, p); err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (m *Meter) Reserve(ctx context.Context, s cay.Sandbox, first bool) (settle 
 }
 
 // put sets something aside, if all budgets have room for it.
-func (m *Meter) put(p *purse, a *aside) error {
+func (m *Meter) put(p *teamBudgets, a *aside) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(p.slots) == 0 {
@@ -125,7 +125,7 @@ func (m *Meter) put(p *purse, a *aside) error {
 }
 
 // settle says what came of a sandbox that something is set aside for.
-func (m *Meter) settle(p *purse, a *aside, id cay.SandboxID) {
+func (m *Meter) settle(p *teamBudgets, a *aside, id cay.SandboxID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !p.aside[a] {
@@ -140,7 +140,7 @@ func (m *Meter) settle(p *purse, a *aside, id cay.SandboxID) {
 }
 
 // setAside sums up what is set aside. The caller holds the lock.
-func (p *purse) setAside() {
+func (p *teamBudgets) setAside() {
 	for _, s := range p.slots {
 		s.set = 0
 	}
@@ -160,7 +160,7 @@ func (p *purse) setAside() {
 
 // Allows refuses to have a sandbox run for longer when a budget is used up.
 func (m *Meter) Allows(ctx context.Context, s cay.Sandbox) error {
-	p := m.purse(s.Team)
+	p := m.of(s.Team)
 	if err := m.load(ctx, s.Team, p); err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (m *Meter) Allows(ctx context.Context, s cay.Sandbox) error {
 	return m.exhausted(p, s)
 }
 
-func (m *Meter) exhausted(p *purse, s cay.Sandbox) error {
+func (m *Meter) exhausted(p *teamBudgets, s cay.Sandbox) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, slot := range p.slots {
@@ -185,7 +185,7 @@ func (m *Meter) exhausted(p *purse, s cay.Sandbox) error {
 }
 
 // load looks at a team's budgets for the first time, or in a new period.
-func (m *Meter) load(ctx context.Context, team cay.TeamID, p *purse) error {
+func (m *Meter) load(ctx context.Context, team cay.TeamID, p *teamBudgets) error {
 	m.mu.Lock()
 	now := time.Now()
 	ready := p.loaded && !slices.ContainsFunc(p.slots, func(s *slot) bool { return !s.until.IsZero() && !now.Before(s.until) })
@@ -198,15 +198,15 @@ func (m *Meter) load(ctx context.Context, team cay.TeamID, p *purse) error {
 }
 
 // stale reports whether what a team used may be looked at again.
-func (m *Meter) stale(p *purse) bool {
+func (m *Meter) stale(p *teamBudgets) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return time.Since(p.at).Abs() >= freshFor
 }
 
-// fresh is a team's purse as it is now.
-func (m *Meter) fresh(ctx context.Context, team cay.TeamID) (*purse, error) {
-	p := m.purse(team)
+// fresh returns a team's budgets as they are now.
+func (m *Meter) fresh(ctx context.Context, team cay.TeamID) (*teamBudgets, error) {
+	p := m.of(team)
 	m.mu.Lock()
 	known := p.loaded
 	m.mu.Unlock()
@@ -224,8 +224,8 @@ func (m *Meter) count(ctx context.Context, team cay.TeamID) error {
 
 // refresh counts what a team's sandboxes used until now, and looks at its
 // budgets.
-func (m *Meter) refresh(ctx context.Context, team cay.TeamID) (*purse, error) {
-	p := m.purse(team)
+func (m *Meter) refresh(ctx context.Context, team cay.TeamID) (*teamBudgets, error) {
+	p := m.of(team)
 	p.refreshing.Lock()
 	defer p.refreshing.Unlock()
 	m.mu.Lock()
@@ -332,7 +332,7 @@ func (m *Meter) tick(ctx context.Context, halts *sync.WaitGroup) time.Duration {
 		teams[b.Team] = true
 	}
 	m.mu.Lock()
-	for team, p := range m.purses { // those that had budgets, and lost them elsewhere
+	for team, p := range m.teams { // those that had budgets, and lost them elsewhere
 		if len(p.slots) > 0 || len(p.aside) > 0 {
 			teams[team] = true
 		}

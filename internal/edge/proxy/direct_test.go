@@ -333,8 +333,8 @@ func TestGuestThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// A short body goes with its head, by a line like other requests; but no guest
-// hears it twice, as a guest does a GET when it drops the line.
+// A short body goes with its head, by a direct connection like other requests; but no guest
+// hears it twice, as a guest does a GET when it drops the connection.
 func TestShortBodiesByLine(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox(t, "i1", nil, nil)

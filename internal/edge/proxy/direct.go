@@ -24,8 +24,8 @@ import (
 // and reads it. Between net/http's transport and its caller are two other goroutines, and
 // each hand-over may wait for a processor.
 
-// line is a connection to a guest's port that serves one request at a time.
-type line struct {
+// direct is a connection to a guest's port that serves one request at a time.
+type direct struct {
 	net.Conn
 	addr  string
 	begun time.Time
@@ -37,11 +37,11 @@ type line struct {
 	quiet func() error  // waits for bytes; nil where the connection cannot tell
 }
 
-// shortBody is how long a body may be that a line's request carries: it is sent
+// shortBody is how long a body may be that a direct connection's request carries: it is sent
 // when it is all here, in one packet with its head.
 const shortBody = 16 << 10
 
-// isPlain reports whether a request can go by a line.
+// isPlain reports whether a request can go by a direct connection.
 func isPlain(out *http.Request) bool {
 	if out.URL.Scheme != "http" || len(out.Header["Expect"]) > 0 || isGRPC(out) {
 		return false
@@ -54,10 +54,10 @@ func isRepeatable(out *http.Request) bool {
 	return out.Body == nil && (out.Method == http.MethodGet || out.Method == http.MethodHead || out.Method == http.MethodOptions)
 }
 
-// plain sends a request and reads the head of its answer, on a line that is idle
-// or else on a new one. If the guest has dropped the line at that very moment it
+// plain sends a request and reads the head of its answer, on a direct connection that is idle
+// or else on a new one. If the guest has dropped the connection at that very moment it
 // sends the request again, where it may.
-func (l *lane) plain(out *http.Request, early func(int, textproto.MIMEHeader) error) (*http.Response, error) {
+func (l *upstream) plain(out *http.Request, early func(int, textproto.MIMEHeader) error) (*http.Response, error) {
 	var request bytes.Buffer
 	request.Grow(1<<10 + int(max(out.ContentLength, 0)))
 	if err := out.Write(&request); err != nil {
@@ -71,11 +71,11 @@ func (l *lane) plain(out *http.Request, early func(int, textproto.MIMEHeader) er
 			if err != nil {
 				return nil, err
 			}
-			n = &line{Conn: conn, addr: out.URL.Host, begun: time.Now(), quiet: readiness(conn)}
+			n = &direct{Conn: conn, addr: out.URL.Host, begun: time.Now(), quiet: readiness(conn)}
 		}
 		resp, unheard, err := n.exchange(out, request.Bytes(), early)
 		if err == nil {
-			resp.Body = newLineBody(resp, n, l)
+			resp.Body = newDirectBody(resp, n, l)
 			return resp, nil
 		}
 		n.hangUp()
@@ -89,7 +89,7 @@ var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 32<<10
 
 // exchange writes a request and reads the head of its answer. On failure it
 // tells whether the guest heard nothing of it, as far as that matters.
-func (n *line) exchange(out *http.Request, request []byte, early func(int, textproto.MIMEHeader) error) (*http.Response, bool, error) {
+func (n *direct) exchange(out *http.Request, request []byte, early func(int, textproto.MIMEHeader) error) (*http.Response, bool, error) {
 	n.calls++
 	n.until = context.AfterFunc(out.Context(), func() { n.Conn.SetDeadline(longAgo) })
 	n.limit = &limitedConn{Conn: n.Conn, left: maxHead}
@@ -116,14 +116,14 @@ func (n *line) exchange(out *http.Request, request []byte, early func(int, textp
 // longAgo ends every read and write at once.
 var longAgo = time.Unix(1, 0)
 
-// hangUp closes a line in the middle of something.
-func (n *line) hangUp() {
+// hangUp closes a connection in the middle of something.
+func (n *direct) hangUp() {
 	n.until()
 	n.release()
 	n.Conn.Close()
 }
 
-func (n *line) release() {
+func (n *direct) release() {
 	if n.r != nil {
 		n.r.Reset(nil)
 		readers.Put(n.r)
@@ -131,19 +131,19 @@ func (n *line) release() {
 	}
 }
 
-// lineBody is the body of an answer. When it has been read to its end the line
+// directBody is the body of an answer. When it has been read to its end the connection
 // is free for the next.
-type lineBody struct {
+type directBody struct {
 	io.ReadCloser
-	line    *line
-	lane    *lane
-	resp    *http.Response
-	chunked bool
-	over    bool
+	direct   *direct
+	upstream *upstream
+	resp     *http.Response
+	chunked  bool
+	over     bool
 }
 
-func newLineBody(resp *http.Response, n *line, l *lane) io.ReadCloser {
-	b := &lineBody{ReadCloser: resp.Body, line: n, lane: l, resp: resp}
+func newDirectBody(resp *http.Response, n *direct, l *upstream) io.ReadCloser {
+	b := &directBody{ReadCloser: resp.Body, direct: n, upstream: l, resp: resp}
 	b.chunked = len(resp.TransferEncoding) > 0
 	if resp.Body == http.NoBody || resp.ContentLength == 0 {
 		b.finish(resp.StatusCode != http.StatusSwitchingProtocols)
@@ -152,7 +152,7 @@ func newLineBody(resp *http.Response, n *line, l *lane) io.ReadCloser {
 	return b
 }
 
-func (b *lineBody) Read(p []byte) (int, error) {
+func (b *directBody) Read(p []byte) (int, error) {
 	if b.over {
 		return 0, io.EOF
 	}
@@ -163,32 +163,32 @@ func (b *lineBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (b *lineBody) Close() error {
+func (b *directBody) Close() error {
 	b.finish(false)
 	return nil
 }
 
-// finish gives the line back, if the answer was whole and nothing came after.
-func (b *lineBody) finish(whole bool) {
+// finish gives the connection back, if the answer was whole and nothing came after.
+func (b *directBody) finish(whole bool) {
 	if b.over {
 		return
 	}
 	b.over = true
-	if !whole || b.resp.Close || b.line.r.Buffered() > 0 || !b.line.until() {
-		b.line.hangUp()
+	if !whole || b.resp.Close || b.direct.r.Buffered() > 0 || !b.direct.until() {
+		b.direct.hangUp()
 		return
 	}
-	b.line.release()
-	b.lane.keepIdle(b.line)
+	b.direct.release()
+	b.upstream.keepIdle(b.direct)
 }
 
 // pending reports whether the next read will not wait for the guest: there are
 // bytes, and in a chunked body they are not merely what stands between chunks.
-func (b *lineBody) pending() bool {
+func (b *directBody) pending() bool {
 	if b.over {
 		return true
 	}
-	here, _ := b.line.r.Peek(b.line.r.Buffered())
+	here, _ := b.direct.r.Peek(b.direct.r.Buffered())
 	if !b.chunked {
 		return len(here) > 0
 	}
@@ -197,14 +197,14 @@ func (b *lineBody) pending() bool {
 
 // wait returns when a read would, or why there is nothing more to read, and
 // holds nothing meanwhile.
-func (b *lineBody) wait() error {
-	if b.line.quiet != nil && b.line.r.Buffered() == 0 {
-		return b.line.quiet()
+func (b *directBody) wait() error {
+	if b.direct.quiet != nil && b.direct.r.Buffered() == 0 {
+		return b.direct.quiet()
 	}
 	return nil
 }
 
-// maxIdle bounds the lines that are kept to one port.
+// maxIdle bounds the direct connections that are kept to one port.
 const maxIdle = 64
 
 // idleTime is how long they are kept.
@@ -216,18 +216,18 @@ func idleTime(addr string) time.Duration {
 	return idleForeign
 }
 
-// idle takes an idle line whose guest has not dropped it, or nil.
-func (l *lane) idle(addr string) *line {
+// idle takes an idle connection whose guest has not dropped it, or nil.
+func (l *upstream) idle(addr string) *direct {
 	for {
 		l.mu.Lock()
-		idle := l.lines[addr]
+		idle := l.direct[addr]
 		if len(idle) == 0 {
 			l.mu.Unlock()
 			return nil
 		}
 		n := idle[len(idle)-1]
 		idle[len(idle)-1] = nil
-		l.lines[addr] = idle[:len(idle)-1]
+		l.direct[addr] = idle[:len(idle)-1]
 		l.mu.Unlock()
 		if n.isQuiet() {
 			return n
@@ -236,13 +236,13 @@ func (l *lane) idle(addr string) *line {
 	}
 }
 
-// keepIdle has a line wait for the next request.
-func (l *lane) keepIdle(n *line) {
+// keepIdle has a connection wait for the next request.
+func (l *upstream) keepIdle(n *direct) {
 	n.idle = time.Now()
 	l.mu.Lock()
-	keep := l.conns != nil && len(l.lines[n.addr]) < maxIdle
+	keep := l.conns != nil && len(l.direct[n.addr]) < maxIdle
 	if keep {
-		l.lines[n.addr] = append(l.lines[n.addr], n)
+		l.direct[n.addr] = append(l.direct[n.addr], n)
 		if l.sweep == nil {
 			l.sweep = time.AfterFunc(idleForeign, l.expire)
 		}
@@ -253,12 +253,12 @@ func (l *lane) keepIdle(n *line) {
 	}
 }
 
-// expire closes the lines that were idle for too long, and comes again while
+// expire closes the connections that were idle for too long, and comes again while
 // there are others.
-func (l *lane) expire() {
-	var old []*line
+func (l *upstream) expire() {
+	var old []*direct
 	l.mu.Lock()
-	for addr, idle := range l.lines {
+	for addr, idle := range l.direct {
 		end := time.Now().Add(-idleTime(addr))
 		i := 0
 		for i < len(idle) && !idle[i].idle.After(end) { // the oldest stand first
@@ -266,13 +266,13 @@ func (l *lane) expire() {
 		}
 		old = append(old, idle[:i]...)
 		if i == len(idle) {
-			delete(l.lines, addr)
+			delete(l.direct, addr)
 			continue
 		}
-		l.lines[addr] = append([]*line(nil), idle[i:]...)
+		l.direct[addr] = append([]*direct(nil), idle[i:]...)
 	}
 	l.sweep = nil
-	if len(l.lines) > 0 {
+	if len(l.direct) > 0 {
 		l.sweep = time.AfterFunc(idleForeign, l.expire)
 	}
 	l.mu.Unlock()
@@ -281,9 +281,9 @@ func (l *lane) expire() {
 	}
 }
 
-// isQuiet reports whether an idle line is as it was left: open, and nothing has
-// come. A line that cannot be looked at is not used again.
-func (n *line) isQuiet() bool {
+// isQuiet reports whether an idle connection is as it was left: open, and nothing has
+// come. A connection that cannot be looked at is not used again.
+func (n *direct) isQuiet() bool {
 	tcp := tcpOf(n.Conn)
 	if tcp == nil {
 		return false
@@ -302,13 +302,13 @@ func (n *line) isQuiet() bool {
 	return err == nil && quiet
 }
 
-// tcpOf is the socket under a connection of a lane, nil where there is none.
+// tcpOf is the socket under a connection of an upstream, nil where there is none.
 func tcpOf(c net.Conn) *net.TCPConn {
 	switch wrapped := c.(type) {
-	case *laneConn:
+	case *upstreamConn:
 		c = wrapped.Conn
 	case *tunnelConn:
-		c = wrapped.laneConn.Conn
+		c = wrapped.upstreamConn.Conn
 	}
 	tcp, _ := c.(*net.TCPConn)
 	return tcp

@@ -38,7 +38,7 @@ func TestLateDial(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tries := 0
-				l := newLane(Target{Addr: netip.MustParseAddr("192.0.2.1")}, func(ctx context.Context, network, addr string) (net.Conn, error) {
+				l := newUpstream(Target{Addr: netip.MustParseAddr("192.0.2.1")}, func(ctx context.Context, network, addr string) (net.Conn, error) {
 					if !strings.HasSuffix(addr, ":"+tt.port) {
 						return nil, syscall.ECONNREFUSED // the agent, for a tunnel
 					}
