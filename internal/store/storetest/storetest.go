@@ -5,6 +5,8 @@ package storetest
 import (
 	"crypto/sha256"
 	"fmt"
+	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -105,6 +107,19 @@ func sandbox(team cay.TeamID, started int) cay.Sandbox {
 		Volumes: []cay.VolumeMount{
 			{Volume: cay.NewVolumeID(), Name: "a", Path: "/mnt/ü", SubPath: "b/c", ReadOnly: true}, {Volume: cay.NewVolumeID(), Name: "d", Path: "/d"},
 		},
+	}
+}
+
+// wholeSandbox fails for a field of a new sandbox that has no value: no test
+// would read it back.
+func wholeSandbox(t testing.TB, b cay.Sandbox) {
+	t.Helper()
+	later := []string{"Version", "Cause", "EndedAt", "Reading", "Once"} // set by changes, or not read back
+	fields := reflect.ValueOf(b)
+	for i := range fields.NumField() {
+		if name := fields.Type().Field(i).Name; fields.Field(i).IsZero() && !slices.Contains(later, name) {
+			t.Errorf("%s has no value in sandbox()", name)
+		}
 	}
 }
 
@@ -276,6 +291,8 @@ func testKeys(t *testing.T, s store.Store) {
 func testSandbox(t *testing.T, s store.Store) {
 	team := addTeam(t, s, "a")
 	want := sandbox(team.ID, 1)
+	want.AutoResume = true
+	wholeSandbox(t, want)
 	noError(t, s.AddSandbox(t.Context(), want))
 	wantKind(t, s.AddSandbox(t.Context(), want), cay.Conflict)
 	got, err := s.Sandbox(t.Context(), team.ID, want.ID)
