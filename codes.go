@@ -230,7 +230,7 @@ func requestCodes() []CodeInfo {
 			Meaning: "The API key was right and its time is over. A wrong key has no code.",
 			Cure:    "Make a new one: `cay key create`."},
 		{Code: CodeTeamDisabled, Kind: Denied,
-			Meaning: "The operator of this server has disabled the team: its credentials open nothing, and what is saved stays.",
+			Meaning: "The operator of this server has disabled the team: its credentials open nothing, and its saved state stays.",
 			Cure:    "Ask the operator to enable it: `cay team enable`."},
 		{Code: CodeTeamNotEmpty, Kind: Conflict,
 			Meaning: "A team was to be removed that has sandboxes, templates, keys or other things; the message counts them.",

@@ -123,7 +123,7 @@ func Events() []EventInfo {
 		{ProcessKilled, "The memory guard inside ended one of its processes. The values are the guest's word.", []string{"pid", "name", "memoryMB", "detail"}},
 		{TeamCreated, "The team is there.", []string{"name"}},
 		{TeamRenamed, "It has another name.", []string{"name", "before"}},
-		{TeamDisabled, "Its credentials open nothing, and what they held open has ended.", nil},
+		{TeamDisabled, "Its credentials open nothing, and the connections that they held open have ended.", nil},
 		{TeamEnabled, "Its credentials open again what they did.", nil},
 		{TeamRemoved, "Its credentials are void, and all that it has is being removed.", []string{"name"}},
 		{KeyCreated, "An API key was made.", []string{"key", "name", "scopes", "expiresAt"}},

@@ -95,8 +95,8 @@ func (b *dockerBuild) registry() *client.Registry {
 	return &client.Registry{Type: "registry", Username: b.cmd.Username, Password: b.cmd.Password}
 }
 
-// onBuild asks for the triggers of an image. One that the server cannot pull
-// has none that we know; the build will say what is wrong with it.
+// onBuild asks for the triggers of an image. An image that the server cannot
+// pull has no known triggers; the build says what is wrong with it.
 func (b *dockerBuild) onBuild(image string) ([]string, error) {
 	if strings.HasPrefix(image, "e2bdev/") {
 		return nil, nil
@@ -204,8 +204,8 @@ func (b *dockerBuild) step(build client.Build, s dockerfile.Step) ([]client.Buil
 	return []client.BuildStep{{Type: "WORKDIR", Args: []string{s.Workdir}}}, nil
 }
 
-// copy packs what a COPY or ADD brings as it is to lie below its destination,
-// and sends it.
+// copy packs the files of a COPY or ADD in the form that they have below its
+// destination, and sends them.
 func (b *dockerBuild) copy(build client.Build, s dockerfile.Step) (client.BuildStep, error) {
 	c := s.Copy
 	p, err := parcel.New()

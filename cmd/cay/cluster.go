@@ -15,7 +15,7 @@ type clusterImportCmd struct{}
 // Help says how.
 func (clusterImportCmd) Help() string {
 	return "On the server's machine, as root, with no server running, and with CAY_DATABASE_URL as the server will have it. The database must " +
-		"have no records. All are copied or none; what was written is read back and compared before it counts. The SQLite file stays, as " +
+		"have no records. All are copied or none; the copy is read back and compared before it counts. The SQLite file stays, as " +
 		"cay.db.imported. Keys, snapshots, images and volumes stay in the data directory."
 }
 

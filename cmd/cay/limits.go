@@ -25,7 +25,7 @@ func (limitsCmd) Run(a *app) error {
 }
 
 type teamLimitsCmd struct {
-	Show teamLimitsShowCmd `cmd:"" default:"withargs" help:"Show a team's limits, and what it uses of them."`
+	Show teamLimitsShowCmd `cmd:"" default:"withargs" help:"Show a team's limits, and its use of them."`
 	Set  teamLimitsSetCmd  `cmd:"" help:"Change some of a team's limits; they hold at once."`
 }
 

@@ -43,7 +43,7 @@ type commands struct {
 	Undo     undoCmd     `cmd:"" help:"Bring a sandbox back to its newest checkpoint; again, further back."`
 	Template templateCmd `cmd:"" aliases:"tpl" help:"Build and keep templates."`
 	Volume   volumeCmd   `cmd:"" aliases:"vol" help:"Keep files that outlive sandboxes and that they share."`
-	Limits   limitsCmd   `cmd:"" help:"Show what your team may have and do at most, and what it uses of that."`
+	Limits   limitsCmd   `cmd:"" help:"Show the limits of your team, and its use of them."`
 	Network  networkCmd  `cmd:"" help:"Have sandboxes reach each other, and no others, by name."`
 	Team     teamCmd     `cmd:"" help:"Keep the teams of this server, as its operator."`
 	Login    loginCmd    `cmd:"" help:"Log in as a person, for the commands that follow."`

@@ -36,9 +36,9 @@ type sandboxCmd struct {
 	SSH     sshCmd     `cmd:"" name:"ssh" help:"Enter a sandbox with the SSH client of this machine."`
 	Forward forwardCmd `cmd:"" name:"port-forward" help:"Have ports of this machine lead to ports of a sandbox."`
 	Limit   limitCmd   `cmd:"" help:"Bound how fast a sandbox sends and receives, or show the bounds."`
-	Events  eventsCmd  `cmd:"" help:"Tell what happened to sandboxes, and what happens."`
+	Events  eventsCmd  `cmd:"" help:"Tell the events of sandboxes, as they happen too."`
 	Logs    logsCmd    `cmd:"" help:"Show a sandbox's log."`
-	Egress  egressCmd  `cmd:"" help:"Show what a sandbox tried to reach, and what decided."`
+	Egress  egressCmd  `cmd:"" help:"Show the connections that a sandbox tried to open, and the rules that decided."`
 	Why     whyCmd     `cmd:"" help:"Say why sandboxes ended."`
 	Cp      cpCmd      `cmd:"" help:"Copy files and directories into a sandbox or out of one."`
 }

@@ -44,7 +44,7 @@ func (storageStatusCmd) Run(a *app) error {
 		t := table{header: []string{"DATA", "DEVICE", "SIZE", "FREE", "DIRECT"}}
 		direct := "yes"
 		if !s.Direct {
-			direct = "no: what is read is in memory twice"
+			direct = "no: files that are read are in memory twice"
 		}
 		t.add(cfg.Data, s.Device, volume(s.Bytes), volume(s.Free), direct)
 		t.print(a.out, width(a.out))

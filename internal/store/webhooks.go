@@ -129,8 +129,8 @@ func (s *DB) RecordAttempts(ctx context.Context, attempts []cay.WebhookAttempt, 
 }
 
 // addAttempt records an attempt. The one that it repeats is not to be repeated
-// any more, nor is it itself when the webhook was turned off meanwhile. Two with one number are possible around the end of a server; the
-// first record stays.
+// any more, nor is it itself when the webhook was turned off meanwhile. Two attempts
+// can have one number around the end of a server; the first record stays.
 func (s *DB) addAttempt(ctx context.Context, tx *sql.Tx, a cay.WebhookAttempt) error {
 	if a.Number > 1 {
 		_, err := tx.ExecContext(ctx, `UPDATE webhook_attempts SET next_at = 0 WHERE webhook = $1 AND event = $2`, a.Webhook, a.Event)

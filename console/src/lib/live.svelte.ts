@@ -17,7 +17,7 @@ type Listener = (e: Event) => void
 class Live {
   // status is what a person is told of the connection.
   status = $state<'off' | 'connecting' | 'live' | 'away'>('off')
-  // back counts how often the server came back: what was loaded before is stale.
+  // back counts how often the server came back: lists that were loaded before are stale.
   back = $state(0)
 
   private listeners = new Set<Listener>()

@@ -54,7 +54,7 @@ func (l *buildLog) add(line cay.BuildLog) {
 		return
 	default:
 		l.full = true
-		line.Level, line.Message = cay.LogWarn, "the log is full: what follows is not kept"
+		line.Level, line.Message = cay.LogWarn, "the log is full: later lines are not kept"
 	}
 	l.pending = append(l.pending, line)
 }

@@ -24,7 +24,7 @@ import (
 // unknown instance is no error; Deaths tells of every instance that ended,
 // also of those that were killed or paused.
 //
-// The node may be another machine's: every call can fail, and what it tells in
+// The node may be another machine's: every call can fail, and events that it tells in
 // order is asked for with a cursor.
 type Node interface {
 	// Where spec welcomes an instance that was made beforehand, Create may answer

@@ -43,8 +43,8 @@ type BranchOf struct {
 	Checkpoint cay.SnapshotID // empty for none
 }
 
-// Tree returns the tree that a team's sandbox is in, its forks included. One
-// that is over still has what is kept of it.
+// Tree returns the tree that a team's sandbox is in, its forks included. The tree
+// of a sandbox that is over has the checkpoints that are kept.
 func (c *Controller) Tree(ctx context.Context, who cay.Caller, id cay.SandboxID) (Tree, error) {
 	if err := who.May(cay.ReadSandboxes); err != nil {
 		return Tree{}, err
@@ -172,7 +172,7 @@ func (c *Controller) checkRoom(ctx context.Context, s cay.Sandbox) error {
 	return err
 }
 
-// Label names a checkpoint for people. One with a label outlives its sandbox.
+// Label names a checkpoint for people. A labelled one outlives its sandbox.
 func (c *Controller) Label(ctx context.Context, who cay.Caller, id cay.SnapshotID, label string) (cay.Checkpoint, error) {
 	if err := who.May(cay.WriteSandboxes); err != nil {
 		return cay.Checkpoint{}, err
@@ -281,7 +281,7 @@ func (c *Controller) ForkCheckpoint(ctx context.Context, who cay.Caller, id cay.
 	return c.spawn(ctx, who, n.Source, n.ID, at, count, timeout), nil
 }
 
-// leaveTree removes what only a sandbox that is over needed.
+// leaveTree removes the checkpoints that only an ended sandbox needed.
 func (c *Controller) leaveTree(ctx context.Context, e *entry, s cay.Sandbox) {
 	if !e.tree.member.Load() {
 		return

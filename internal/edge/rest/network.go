@@ -115,7 +115,7 @@ func egressPolicy(n e2b.NetworkUpdate) (cay.NetworkPolicy, error) {
 	return p, p.Check()
 }
 
-// UpdateNetwork replaces what a running sandbox may reach.
+// UpdateNetwork replaces the egress policy of a running sandbox.
 func (s *server) UpdateNetwork(ctx context.Context, r e2b.UpdateNetworkRequestObject) (e2b.UpdateNetworkResponseObject, error) {
 	p, err := egressPolicy(*r.Body)
 	if err != nil {
@@ -127,7 +127,7 @@ func (s *server) UpdateNetwork(ctx context.Context, r e2b.UpdateNetworkRequestOb
 	return e2b.UpdateNetwork204Response{}, nil
 }
 
-// wireNetwork shows a network without what is secret of it.
+// wireNetwork shows a network without its secrets.
 func wireNetwork(n cay.NetworkPolicy) *e2b.Network {
 	out := &e2b.Network{
 		AllowPublicTraffic: &n.AllowPublic, AllowOut: wireList(n.AllowOut), DenyOut: wireList(n.DenyOut),

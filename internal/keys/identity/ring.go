@@ -66,7 +66,7 @@ func openRing(dir string, log *slog.Logger) (ring, error) {
 		k, err := readKey(path)
 		if err != nil {
 			return r, cay.Wrap(cay.Internal, err, "the key of identity tokens %s is damaged", path).
-				WithHint("restore it from a backup, or remove it: what trusts this server's tokens reads the new keys")
+				WithHint("restore it from a backup, or remove it: services that trust this server's tokens read the new keys")
 		}
 		r.keys = append(r.keys, k)
 	}

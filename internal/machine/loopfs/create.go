@@ -74,7 +74,7 @@ func room(dir string, size int64) (int64, error) {
 		return 0, cay.Errorf(cay.NoSpace, "moving what is in %s takes %d MB more for a while, and its disk has %d MB free", dir, need>>20, free>>20).
 			WithHint("free space there, or remove unneeded files (cay gc)")
 	case size < need:
-		return 0, cay.Errorf(cay.Invalid, "%d MB are too few: what is in %s takes %d MB, and the least is %d", size>>20, dir, used>>20, (need+1<<20-1)>>20)
+		return 0, cay.Errorf(cay.Invalid, "%d MB are too few: the data in %s takes %d MB, and the least is %d", size>>20, dir, used>>20, (need+1<<20-1)>>20)
 	case size > free-free/50:
 		return 0, cay.Errorf(cay.NoSpace, "the disk of %s has %d MB free, too few for storage of %d MB", dir, free>>20, size>>20).
 			WithHint("take less: --size")

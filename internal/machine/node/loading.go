@@ -10,20 +10,20 @@ import (
 
 // An instance that is restored by demand has a part of its memory in the files
 // of its snapshot. It maps them from before its start until it has loaded all, or
-// is over: so long the files stay on the disk, whether or not the snapshot is
-// removed, and what is not loaded yet counts at admission.
+// is over. The files stay on the disk so long, even of a snapshot that is removed,
+// and memory that is not loaded yet counts at admission.
 
 // Sharing says which instances may have one copy of what they only read of their
 // snapshot's memory.
 type Sharing int
 
 const (
-	// ShareAll is all instances of a snapshot, those of several teams too where a
+	// ShareAll means all instances of a snapshot, those of several teams too where a
 	// template is for all.
 	ShareAll Sharing = iota
-	// ShareTeam is those of the team that the snapshot is of.
+	// ShareTeam means those of the team that the snapshot is of.
 	ShareTeam
-	// ShareNone is none.
+	// ShareNone means none.
 	ShareNone
 )
 

@@ -7,8 +7,8 @@ import (
 	"github.com/cay-run/cay"
 )
 
-// SetNetwork replaces what an instance may reach, in force when it returns and
-// after every restart. When it fails the old policy holds.
+// SetNetwork replaces the policy of an instance, in force when it returns and after
+// every restart. When it fails the old policy holds.
 func (n *Node) SetNetwork(ctx context.Context, id cay.InstanceID, p cay.NetworkPolicy) error {
 	return n.ask(ctx, id, func(inst *instance) (bool, error) {
 		before := inst.record()

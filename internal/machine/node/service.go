@@ -47,8 +47,8 @@ func (s Service) Connections(ctx context.Context, id cay.InstanceID) ([]cay.Conn
 	return s.Node.Connections(id), ctx.Err()
 }
 
-// DiskUse says what groups of snapshots take on the disk: what only one group
-// has, and what others have too. A snapshot that is not there takes nothing.
+// DiskUse returns the disk use of groups of snapshots: the bytes that only one
+// group has, and those that others have too. A snapshot that is not there takes nothing.
 func (s Service) DiskUse(ctx context.Context, groups [][]cay.SnapshotID) ([]cay.DiskUse, error) {
 	use := diskUse{place: s.imageExtents, size: s.imageSize}
 	for _, group := range groups {
