@@ -77,7 +77,7 @@ type Meter struct {
 
 	mu        sync.Mutex
 	sandboxes Sandboxes // nil until Attach
-	teams    map[cay.TeamID]*teamBudgets
+	teams     map[cay.TeamID]*teamBudgets
 	halting   map[cay.SandboxID]bool
 }
 

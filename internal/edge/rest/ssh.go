@@ -68,7 +68,7 @@ func (o own) ConnectSSH(ctx context.Context, r cayv1.ConnectSSHRequestObject) (c
 		return nil, cay.Errorf(cay.Unsupported, "this server has no SSH")
 	}
 	return shells{
-		info:   cayv1.SSHServer{HostKey: o.ssh.HostKey(), Listen: pointer(o.sshAt)},
+		info:     cayv1.SSHServer{HostKey: o.ssh.HostKey(), Listen: pointer(o.sshAt)},
 		upgraded: upgraded{to: "ssh", asked: value(r.Params.Upgrade, ""), serve: o.whileKeyed(who, func(c net.Conn) { o.ssh.ServeTrusted(c, who) })},
 	}, nil
 }
