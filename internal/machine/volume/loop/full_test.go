@@ -11,10 +11,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/disk/disktest"
 	"github.com/cay-run/cay/internal/machine/volume/tree"
 )
@@ -176,4 +178,59 @@ func TestACopyDoesNotWaitForRoom(t *testing.T) {
 	must(t, v.still(t.Context(), dir, roomy, func() error { return nil }))
 	must(t, synced(filepath.Join(dir, "after"), contentOf(1)))
 	must(t, unix.Access(dir, unix.W_OK))
+}
+
+// TestAFailedFileSystem: one that takes no writes any more says so, and is
+// mounted anew once no caller has it.
+func TestAFailedFileSystem(t *testing.T) {
+	for name, sizeMB := range map[string]int{"ext4": 24, "xfs": xfsTest} {
+		t.Run(name, func(t *testing.T) {
+			s, id := one(t, sizeMB)
+			dir := attached(t, s, id)
+			file := filepath.Join(dir, "file")
+			must(t, synced(file, contentOf(1)))
+			fail(t, dir)
+			err := synced(filepath.Join(dir, "more"), contentOf(2))
+			if got := s.Failure(id, err); got == nil || got.Kind != cay.Unavailable {
+				t.Errorf("a write, %v: %v", err, got)
+			}
+			attached(t, s, id) // while another has it
+			s.Detach(id)
+			if err := synced(filepath.Join(dir, "more"), contentOf(2)); err == nil {
+				t.Error("it was mounted anew under the one that has it")
+			}
+			s.Detach(id)
+			attached(t, s, id)
+			must(t, synced(filepath.Join(dir, "more"), contentOf(2)))
+			if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, contentOf(1)) {
+				t.Errorf("what was synced: %d bytes, %v", len(got), err)
+			}
+		})
+	}
+}
+
+// fail has a file system end as an error of its journal does.
+func fail(t *testing.T, root string) {
+	t.Helper()
+	const shutdown, withoutLog = 0x8004587d, 2 // FS_IOC_SHUTDOWN of the kernel's file systems
+	d, err := os.Open(root)
+	must(t, err)
+	defer d.Close()
+	flags := uint32(withoutLog)
+	must(t, ioctl(d, shutdown, unsafe.Pointer(&flags)))
+}
+
+// TestTheReserve: neither a volume nor a copy of one is made of what the disk keeps
+// in reserve.
+func TestTheReserve(t *testing.T) {
+	s, id := one(t, 24)
+	s.disk = disk.Reserve{Dir: s.dir, Bytes: 1 << 50}
+	for what, err := range map[string]error{
+		"a volume": s.Create(t.Context(), cay.NewVolumeID(), 24), "a clone": s.Clone(t.Context(), id, cay.NewVolumeID()),
+	} {
+		if cay.KindOf(err) != cay.NoSpace || !strings.Contains(err.Error(), "reserve") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	must(t, synced(filepath.Join(attached(t, s, id), "file"), contentOf(1)))
 }

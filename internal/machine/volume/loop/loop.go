@@ -183,7 +183,8 @@ func (s *Storage) Attach(ctx context.Context, id cay.VolumeID) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", cay.Wrap(cay.Unavailable, err, "mount volume %s", id)
 	}
-	if v.mounted && !s.used(v) && ended(s.path(id, rootName)) {
+	// While the disk is full a new mount may fail, and what can be read is read on.
+	if v.mounted && !s.used(v) && disk.Full(s.dir) == "" && ended(s.path(id, rootName)) {
 		s.log.WarnContext(ctx, "the file system of a volume failed, and is mounted anew", "volume", id)
 		if err := s.unmount(id, v); err != nil {
 			return "", err
