@@ -223,8 +223,18 @@ func fail(t *testing.T, root string) {
 // TestTheReserve: neither a volume nor a copy of one is made of what the disk keeps
 // in reserve.
 func TestTheReserve(t *testing.T) {
-	s, id := one(t, 24)
-	s.disk = disk.Reserve{Dir: s.dir, Bytes: 1 << 50}
+	s, at := onSmallDisk(t)
+	id := cay.NewVolumeID()
+	must(t, s.Create(t.Context(), id, 64))
+	must(t, synced(filepath.Join(attached(t, s, id), "file"), make([]byte, 32<<20)))
+	var st unix.Statfs_t
+	must(t, unix.Statfs(at, &st))
+	s.disk = disk.Reserve{Dir: at, Bytes: int64(st.Bavail)*st.Bsize - 16<<20}
+	if err := s.Clone(t.Context(), id, cay.NewVolumeID()); cay.KindOf(err) != cay.NoSpace || !strings.Contains(err.Error(), "may take") {
+		t.Errorf("a clone that is larger than what is left: %v", err)
+	}
+	must(t, s.Create(t.Context(), cay.NewVolumeID(), 24))
+	s.disk.Bytes = 1 << 50
 	for what, err := range map[string]error{
 		"a volume": s.Create(t.Context(), cay.NewVolumeID(), 24), "a clone": s.Clone(t.Context(), id, cay.NewVolumeID()),
 	} {
@@ -232,5 +242,5 @@ func TestTheReserve(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	must(t, synced(filepath.Join(attached(t, s, id), "file"), contentOf(1)))
+	must(t, synced(filepath.Join(attached(t, s, id), "more"), contentOf(1)))
 }

@@ -239,7 +239,7 @@ func (k *kind) resize(root string, blocks int64) error {
 	}
 	defer d.Close()
 	if err := k.enlarge(d, blocks); err != nil {
-		return disk.Error(err, "make the file system of a volume larger")
+		return disk.Error(&fs.PathError{Op: "grow", Path: filepath.Dir(root), Err: err}, "make the file system of a volume larger")
 	}
 	return nil
 }

@@ -146,8 +146,13 @@ func (s *Storage) copying(ctx context.Context, from cay.VolumeID, do func(copyTo
 	s.mu.Unlock()
 	return do(func(dir string) error {
 		return source.still(ctx, root, s.dir, func() error {
-			if err := s.copyFile(ctx, file, filepath.Join(dir, k.file)); err != nil {
-				return disk.Error(err, "copy volume %s", from)
+			err := s.copyFile(ctx, file, filepath.Join(dir, k.file))
+			var refused *cay.Error
+			if errors.As(err, &refused) {
+				return refused
+			}
+			if err != nil {
+				return disk.Error(&fs.PathError{Op: "copy", Path: dir, Err: err}, "copy volume %s", from)
 			}
 			return nil
 		})

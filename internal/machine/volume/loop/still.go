@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"time"
 
@@ -74,7 +75,7 @@ func stop(d *os.File, above string) error {
 		err = unix.Syncfs(int(d.Fd()))
 	}
 	if err != nil {
-		return disk.Error(err, "sync a volume")
+		return disk.Error(&fs.PathError{Op: "sync", Path: above, Err: err}, "sync a volume")
 	}
 	if err := disk.Room(above, "what a volume may have to write before it is copied", stillRoom); err != nil {
 		return err
