@@ -15,7 +15,7 @@ import (
 	"github.com/cay-run/cay/internal/store"
 )
 
-// What testdata/before-teams.tar.gz has: the database and the keys of a server of
+// The archive before-teams.tar.gz has the database and the keys of a server of
 // 22 November 2026, which knew no scopes, members, limits, usage, webhooks and
 // audit. Its own code wrote them.
 const (
