@@ -275,7 +275,7 @@ func requestCodes() []CodeInfo {
 			Meaning: "Too many builds are under way or wait.",
 			Cure:    "Wait until one is done."},
 		{Code: CodeStreamLimit, Kind: Exhausted, Retry: Retry{true, 5 * time.Second},
-			Meaning: "The server keeps as many event streams open as it does at once.",
+			Meaning: "The team has as many event streams open as it may at once, or the server has.",
 			Cure:    "Close one, or wait."},
 		{Code: CodeWebhookLimit, Kind: Exhausted,
 			Meaning: "The team has as many webhooks as it may.",

@@ -4,6 +4,7 @@ import (
 	"net/mail"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Person is a human being who may be a member of teams. How people log in is
@@ -35,9 +36,15 @@ type AccessToken struct {
 	CreatedAt time.Time
 }
 
-// CleanEmail brings an address to the form that it is recorded in.
+// CleanEmail brings an address to the form that it is recorded in. It has ASCII
+// alone: beyond that, letters of two addresses may look alike, or become alike in
+// lower case as the Kelvin sign and k do, and open another person's account.
 func CleanEmail(text string) (string, error) {
-	text = strings.ToLower(strings.TrimSpace(text))
+	text = strings.TrimSpace(text)
+	if strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII }) {
+		return "", Errorf(Invalid, "email: %.80q has characters beyond ASCII", text).WithHint("as ann@example.com, a domain as xn--…")
+	}
+	text = strings.ToLower(text)
 	a, err := mail.ParseAddress(text)
 	if err != nil || a.Address != text || len(text) > 254 || strings.ContainsAny(text, " \"\\") {
 		return "", Errorf(Invalid, "email: %.80q is no address", text).WithHint("as ann@example.com")

@@ -35,7 +35,7 @@ type Store interface {
 	SessionByHash(ctx context.Context, hash [32]byte) (cay.Session, error)
 	Session(ctx context.Context, id cay.SessionID) (cay.Session, error)
 	UseSession(ctx context.Context, id cay.SessionID, now time.Time) error
-	AddSSHKey(ctx context.Context, key cay.SSHKey) error
+	AddSSHKey(ctx context.Context, key cay.SSHKey, most int) error
 	SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error)
 	SSHKeyOpens(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error)
 	RemoveSSHKey(ctx context.Context, team cay.TeamID, id cay.SSHKeyID) error

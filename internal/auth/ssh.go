@@ -38,20 +38,12 @@ func (a *Auth) AddSSHKey(ctx context.Context, who cay.Caller, name, public strin
 	if len(name) > maxSSHName || strings.ContainsFunc(name, unicode.IsControl) {
 		return cay.SSHKey{}, cay.Errorf(cay.Invalid, "name: must be at most %d printable characters", maxSSHName)
 	}
-	list, err := a.store.SSHKeys(ctx, team)
-	if err != nil {
-		return cay.SSHKey{}, err
-	}
-	if len(list) >= maxSSHKeys {
-		return cay.SSHKey{}, cay.Errorf(cay.Exhausted, "a team has at most %d SSH keys", maxSSHKeys).
-			WithCode(cay.CodeTeamLimit).WithHint("remove one")
-	}
 	record := cay.SSHKey{
 		ID: cay.NewSSHKeyID(), Team: team, Name: name, Fingerprint: ssh.FingerprintSHA256(key),
 		Public:    strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))),
 		CreatedAt: time.Now().UTC().Truncate(time.Millisecond),
 	}
-	err = a.store.AddSSHKey(ctx, record)
+	err = a.store.AddSSHKey(ctx, record, maxSSHKeys)
 	if cay.KindOf(err) == cay.Conflict {
 		err = cay.Wrap(cay.Conflict, err, "publicKey: the team has the key %s already", record.Fingerprint)
 	}

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"archive/tar"
 	"bufio"
 	"fmt"
 	"io"
@@ -229,5 +230,53 @@ func TestStreamsAreOfOneTeam(t *testing.T) {
 	}
 	if !told {
 		t.Error("it told nothing of its own team")
+	}
+}
+
+// An archive that is on its way into a volume or out of it stops with the key
+// that it came with.
+func TestTransfersEndWithTheirKey(t *testing.T) {
+	w := servertest.Start(t)
+	ctx := t.Context()
+	if _, err := w.Client().CreateVolume(ctx, client.NewVolume{Name: "v", SizeMB: 16}); err != nil {
+		t.Fatal(err)
+	}
+	key, err := w.Client().CreateAPIKey(ctx, client.NewAPIKey{Name: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, in := io.Pipe()
+	defer in.Close()
+	r, err := http.NewRequestWithContext(ctx, "PUT", w.URL()+"/cay/v1/volumes/v/tree", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-API-Key", key.Key)
+	r.Header.Set("Content-Type", "application/x-tar")
+	ended := make(chan int, 1)
+	go func() {
+		resp, err := http.DefaultClient.Do(r)
+		code := 0
+		if err == nil {
+			code = resp.StatusCode
+			resp.Body.Close()
+		}
+		ended <- code
+	}()
+	out := tar.NewWriter(in)
+	if err := out.WriteHeader(&tar.Header{Name: "a", Mode: 0o644, Size: 1 << 30}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Write(make([]byte, 1<<20)); err != nil { // it is read, so the request is under way
+		t.Fatal(err)
+	}
+	if err := w.Client().RemoveAPIKey(ctx, key.ID); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil { // the client sees it when it sends on
+		_, err = out.Write(make([]byte, 1))
+	}
+	if code := <-ended; code != 0 {
+		t.Errorf("it went on, and was answered with %d", code)
 	}
 }

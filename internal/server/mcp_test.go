@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -456,16 +457,100 @@ func TestDefaultSandboxes(t *testing.T) {
 	}
 }
 
-// Messages take from the rate of the team, and say when to come again.
+// Messages take from the rate of the team, say what is left of it and when to come
+// again, and are told in the audit log when they are too many.
 func TestModelsHaveARate(t *testing.T) {
 	w := servertest.Start(t)
 	limited(t, w, map[string]*int64{string(cay.LimitReads): new(int64(1)), string(cay.LimitReadBurst): new(int64(2))})
 	codes := map[int]int{}
 	for range 6 {
-		code, _ := post(t, w, headers{"X-API-Key": w.Key}, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
-		codes[code]++
+		resp := messaged(t, w, headers{"X-API-Key": w.Key}, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+		codes[resp.StatusCode]++
+		h := resp.Header
+		if h.Get("RateLimit-Limit") != "2" || h.Get("RateLimit-Remaining") == "" || h.Get("RateLimit-Reset") == "" {
+			t.Errorf("%d says of the rate %v", resp.StatusCode, h)
+		}
+		if resp.StatusCode == http.StatusTooManyRequests && (h.Get("Should-Retry") != "true" || h.Get("Retry-After") != "1") {
+			t.Errorf("a refusal says %v", h)
+		}
 	}
 	if codes[http.StatusTooManyRequests] == 0 || codes[200] == 0 {
 		t.Errorf("%v", codes)
+	}
+	resp := messaged(t, w, headers{"X-API-Key": "e2b_" + strings.Repeat("0", 40)}, `{}`)
+	if resp.StatusCode != http.StatusUnauthorized || resp.Header.Get("Should-Retry") != "false" {
+		t.Errorf("a wrong key: %d %v", resp.StatusCode, resp.Header)
+	}
+	w.Stop()
+	if !slices.ContainsFunc(auditRows(t, w), func(r cay.AuditRow) bool { return r.Action == "rate.refused" && r.Target == "read" }) {
+		t.Error("no row of the audit log tells of refused messages")
+	}
+}
+
+// messaged sends a message and drops what is answered.
+func messaged(t *testing.T, w *servertest.World, h headers, body string) *http.Response {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), "POST", w.URL()+mcp.Path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	resp, err := h.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	return resp
+}
+
+// A tool that is at work ends with the key that asked for it, or with that key's
+// team.
+func TestToolsEndWithTheirKey(t *testing.T) {
+	w := servertest.New(t)
+	asked, ended := make(chan struct{}), make(chan struct{})
+	w.Machine.Agent = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { // it never answers
+		_, _ = io.Copy(io.Discard, r.Body) // else its end is not seen
+		asked <- struct{}{}
+		<-r.Context().Done()
+		ended <- struct{}{}
+	})
+	w.Start()
+	ctx := t.Context()
+	if _, err := w.Admin("").CreateTeam(ctx, "blue"); err != nil {
+		t.Fatal(err)
+	}
+	for what, end := range map[string]func(id string) error{
+		"a removed key": func(id string) error { return w.Admin("blue").RemoveAPIKey(ctx, id) },
+		"a disabled team": func(string) error {
+			_, err := w.Admin("").DisableTeam(ctx, "blue", false)
+			return err
+		},
+	} {
+		if _, err := w.Admin("").DisableTeam(ctx, "blue", true); err != nil {
+			t.Fatal(err)
+		}
+		key, err := w.Admin("blue").CreateAPIKey(ctx, client.NewAPIKey{Name: "k"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		box, err := w.ClientOf(key.Key).Create(ctx, client.CreateOptions{Timeout: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		session := tools(t, w, key.Key, "c")
+		told := make(chan bool, 1)
+		go func() {
+			_, err := session.CallTool(ctx, &sdk.CallToolParams{Name: "list_files", Arguments: map[string]any{"path": "/", "sandbox_id": box.ID}})
+			told <- err != nil
+		}()
+		<-asked
+		if err := end(key.ID); err != nil {
+			t.Fatal(err)
+		}
+		<-ended
+		if !<-told {
+			t.Errorf("%s: the tool had a result", what)
+		}
 	}
 }

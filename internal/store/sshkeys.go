@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 
 	"github.com/cay-run/cay"
 )
@@ -9,11 +10,23 @@ import (
 const sshKeyColumns = `id, team, name, fingerprint, public, created_at`
 
 // AddSSHKey records a key.
-func (s *DB) AddSSHKey(ctx context.Context, k cay.SSHKey) error {
-	_, err := s.exec(ctx,
-		`INSERT INTO ssh_keys (`+sshKeyColumns+`) VALUES ($1, $2, $3, $4, $5, $6)`,
-		k.ID, k.Team, k.Name, k.Fingerprint, k.Public, millis(k.CreatedAt))
-	return dbError(err)
+func (s *DB) AddSSHKey(ctx context.Context, k cay.SSHKey, most int) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		if err := s.holdTeam(ctx, tx, k.Team); err != nil {
+			return err
+		}
+		var n int
+		if err := tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM ssh_keys WHERE team = $1`, k.Team).Scan(&n); err != nil {
+			return err
+		}
+		if n >= most {
+			return cay.Errorf(cay.Exhausted, "a team has at most %d SSH keys", most).WithCode(cay.CodeTeamLimit).WithHint("remove one")
+		}
+		_, err := tx.ExecContext(ctx,
+			`INSERT INTO ssh_keys (`+sshKeyColumns+`) VALUES ($1, $2, $3, $4, $5, $6)`,
+			k.ID, k.Team, k.Name, k.Fingerprint, k.Public, millis(k.CreatedAt))
+		return err
+	})
 }
 
 // SSHKeys lists a team's keys, oldest first.

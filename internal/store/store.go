@@ -185,9 +185,10 @@ type Sessions interface {
 
 // SSHKeys are the public keys that open a team's sandboxes.
 type SSHKeys interface {
-	// AddSSHKey records a key; its id, and its fingerprint in the team, must be
+	// AddSSHKey records a key of a team that has fewer than most, else Exhausted;
+	// its id, and its fingerprint in the team, must be
 	// new.
-	AddSSHKey(ctx context.Context, key cay.SSHKey) error
+	AddSSHKey(ctx context.Context, key cay.SSHKey, most int) error
 	// SSHKeys lists a team's keys, oldest first.
 	SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error)
 	// SSHKeyOpens reports whether a team has the key of a fingerprint.

@@ -33,6 +33,9 @@ const (
 	SSHClosed      = "ssh.closed"
 )
 
+// RateRefused is the action of a request beyond a rate; its target is the class.
+const RateRefused = "rate.refused"
+
 // Seen is something that may happen often. Equal ones of a minute are one row
 // with their number.
 type Seen struct {

@@ -14,9 +14,9 @@ import (
 const (
 	// linkWithin is how long a link opens the console.
 	linkWithin = 2 * time.Minute
-	// maxLinks bounds the links that are not used yet. They are kept in memory
-	// alone: a restart ends them.
-	maxLinks = 1000
+	// maxLinks bounds the links of a team that are not used yet: of more, the
+	// oldest goes. They are kept in memory alone: a restart ends them.
+	maxLinks = 100
 )
 
 // link opens the console once, as the caller that asked for it.
@@ -40,13 +40,19 @@ func (l *Logins) Link(who cay.Caller) (code string, ends time.Time, err error) {
 	l.links.mu.Lock()
 	defer l.links.mu.Unlock()
 	now := time.Now()
+	n, oldest := 0, [32]byte{}
 	for hash, old := range l.links.all {
-		if !now.Before(old.ends) {
+		switch {
+		case !now.Before(old.ends):
 			delete(l.links.all, hash)
+		case old.who.Team == who.Team:
+			if n++; n == 1 || old.ends.Before(l.links.all[oldest].ends) {
+				oldest = hash
+			}
 		}
 	}
-	if len(l.links.all) >= maxLinks {
-		return "", ends, cay.Errorf(cay.Exhausted, "%d links to the console are not used yet", maxLinks).WithCode(cay.CodeLoginRate)
+	if n >= maxLinks {
+		delete(l.links.all, oldest)
 	}
 	code = rand.Text()
 	ends = now.Add(linkWithin)

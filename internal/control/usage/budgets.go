@@ -9,6 +9,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
 )
 
 const (
@@ -53,7 +54,7 @@ func (m *Meter) AddBudget(ctx context.Context, who cay.Caller, spec Spec) (State
 			return State{}, err
 		}
 	}
-	if err := m.store.AddBudget(ctx, b, changedEvent(who, b, "added")); err != nil {
+	if err := m.record(ctx, who, b); err != nil {
 		return State{}, err
 	}
 	return m.changed(ctx, who, b.ID)
@@ -86,14 +87,27 @@ func (m *Meter) budgetOf(ctx context.Context, who cay.Caller, spec Spec) (b cay.
 				WithHint("have its operator set them, or bound a meter"))
 		}
 	}
-	all, err := m.store.Budgets(ctx, who.Team)
-	if err == nil && len(all) >= mostBudget {
-		err = cay.Errorf(cay.Exhausted, "your team has the %d budgets that it may have", mostBudget).WithCode(cay.CodeTeamLimit)
-	}
-	if err == nil && b.Label != "" {
+	if b.Label != "" {
 		err = m.addLabel(ctx, b.Team, b.Label)
 	}
 	return b, err
+}
+
+// record adds a budget, unless the team has as many as it may.
+func (m *Meter) record(ctx context.Context, who cay.Caller, b cay.Budget) error {
+	return m.store.Tx(ctx, func(tx store.Store) error {
+		if err := tx.AddEvents(ctx, changedEvent(who, b, "added")); err != nil { // first: it keeps others away
+			return err
+		}
+		all, err := tx.Budgets(ctx, b.Team)
+		if err == nil && len(all) >= mostBudget {
+			err = cay.Errorf(cay.Exhausted, "your team has the %d budgets that it may have", mostBudget).WithCode(cay.CodeTeamLimit)
+		}
+		if err != nil {
+			return err
+		}
+		return tx.AddBudget(ctx, b)
+	})
 }
 
 func firstOf(errs ...error) error {

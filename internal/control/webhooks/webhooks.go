@@ -64,7 +64,8 @@ type Hooks struct {
 
 	mu    sync.Mutex
 	lines map[cay.WebhookID]*line
-	start func(*line) // nil while Run does not run
+	tests map[cay.TeamID]int // that are under way
+	start func(*line)        // nil while Run does not run
 }
 
 // New returns hooks that send nothing before Run.
@@ -72,7 +73,7 @@ func New(cfg Config) *Hooks {
 	h := &Hooks{
 		ledger: cfg.Ledger, store: cfg.Store, sealer: cfg.Sealer, networks: cfg.Networks, transport: cfg.Transport, log: cfg.Log,
 		slots: make(chan struct{}, mostAtOnce), ailing: make(chan struct{}, mostAiling),
-		outcomes: make(chan outcome), lines: make(map[cay.WebhookID]*line),
+		outcomes: make(chan outcome), lines: make(map[cay.WebhookID]*line), tests: make(map[cay.TeamID]int),
 	}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
@@ -389,6 +390,10 @@ func (h *Hooks) TestWebhook(ctx context.Context, who cay.Caller, id cay.WebhookI
 	if a.Body, err = ownBody(e, a.Event, nil); err != nil {
 		return a, err
 	}
+	if !h.beginTest(w.Team) {
+		return a, cay.Errorf(cay.Exhausted, "your team tests %d webhooks already", testsAtOnce).WithCode(cay.CodeRateLimit)
+	}
+	defer h.endTest(w.Team)
 	if err := take(ctx, h.ailing); err != nil {
 		return a, err
 	}
@@ -396,6 +401,29 @@ func (h *Hooks) TestWebhook(ctx context.Context, who cay.Caller, id cay.WebhookI
 	h.try(ctx, w, &a)
 	a.Next = time.Time{}
 	return a, h.store.RecordAttempts(context.WithoutCancel(ctx), []cay.WebhookAttempt{a}, nil)
+}
+
+// testsAtOnce is how many tests of a team's webhooks are under way at once: they
+// have the places of addresses that fail, and each may take 15 seconds.
+const testsAtOnce = 2
+
+// beginTest reports whether a team may begin one more test.
+func (h *Hooks) beginTest(team cay.TeamID) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.tests[team] >= testsAtOnce {
+		return false
+	}
+	h.tests[team]++
+	return true
+}
+
+func (h *Hooks) endTest(team cay.TeamID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.tests[team]--; h.tests[team] == 0 {
+		delete(h.tests, team)
+	}
 }
 
 // take waits for a place among those that work at once.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -578,6 +579,46 @@ func TestDeadAddresses(t *testing.T) {
 		}
 		if n != events {
 			t.Errorf("%d of %d came", n, events)
+		}
+	})
+}
+
+// Tests of a team's webhooks that hang keep no place from another team's.
+func TestTestsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		other := cay.Team{ID: cay.NewTeamID(), Name: "b", CreatedAt: time.Now()}
+		if err := w.store.AddTeam(t.Context(), other); err != nil {
+			t.Fatal(err)
+		}
+		w.receiver.set(hang)
+		mine := w.add("https://dead.example/", "*")
+		theirs, _, err := w.hooks.CreateWebhook(t.Context(), cay.ForTeam(other.ID), webhooks.WebhookChange{
+			Name: pointer("b"), URL: pointer("https://dead.example/"), Events: []string{"*"}, Secret: pointer(secret),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tests sync.WaitGroup
+		var refused atomic.Int32
+		for range 50 {
+			tests.Go(func() {
+				if _, err := w.hooks.TestWebhook(t.Context(), w.who(), mine.ID); cay.CodeOf(err) == cay.CodeRateLimit {
+					refused.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		if n := refused.Load(); n != 48 {
+			t.Errorf("%d of 50 tests at once are refused", n)
+		}
+		from := time.Now()
+		if _, err := w.hooks.TestWebhook(t.Context(), cay.ForTeam(other.ID), theirs.ID); err != nil || time.Since(from) > 16*time.Second {
+			t.Errorf("another team's test took %s: %v", time.Since(from), err)
+		}
+		tests.Wait()
+		if _, err := w.hooks.TestWebhook(t.Context(), w.who(), mine.ID); err != nil {
+			t.Errorf("after they were over: %v", err)
 		}
 	})
 }

@@ -15,9 +15,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"strconv"
 	"strings"
-	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -129,26 +127,32 @@ func (f *Face) answer(w http.ResponseWriter, r *http.Request, tools http.Handler
 	if followed != nil {
 		who.From, followed.Team = &followed.Origin, who.Team
 	}
-	if wait, ok := f.take(who); !ok {
-		w.Header().Set("Retry-After", strconv.Itoa(wait))
-		refuse(w, followed, cay.Errorf(cay.Exhausted, "Rate limit exceeded").WithCode(cay.CodeRateLimit))
+	if err := f.take(w.Header(), who); err != nil {
+		refuse(w, followed, err)
 		return
 	}
-	v := &visit{face: f, who: who, credentials: credentials(r.Header), name: r.Header.Get(NameHeader), remote: r.RemoteAddr, left: r.Context()}
+	ctx, done := f.cfg.Auth.While(r.Context(), who) // a tool may take an hour
+	defer done()
+	v := &visit{face: f, who: who, credentials: credentials(r.Header), name: r.Header.Get(NameHeader), remote: r.RemoteAddr, left: ctx}
 	if followed != nil {
 		v.request, v.agent = followed.Request, followed.Agent
 	}
-	tools.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), visitKey{}, v)))
+	tools.ServeHTTP(w, r.WithContext(context.WithValue(ctx, visitKey{}, v)))
 }
 
-// take takes a message's token from the rate of its caller's team, and tells for
-// how many seconds to wait where there is none.
-func (f *Face) take(who cay.Caller) (wait int, ok bool) {
+// take takes a message's token from the rate of its caller's team, and says in
+// headers what is left.
+func (f *Face) take(h http.Header, who cay.Caller) error {
 	if f.cfg.Rates == nil || who.Scopes&cay.Admin != 0 {
-		return 0, true
+		return nil
 	}
 	state := f.cfg.Rates.Take(who.Team, rates.Read)
-	return 1 + int(state.Wait/time.Second), state.Allowed
+	state.Tell(h)
+	if state.Allowed {
+		return nil
+	}
+	f.cfg.Audit.Count(audit.Seen{Who: who, Action: audit.RateRefused, Target: rates.Read.String(), Outcome: cay.OutcomeFailed})
+	return state.Refusal()
 }
 
 // refuse answers with an error, in REST's form.
@@ -156,10 +160,9 @@ func refuse(w http.ResponseWriter, followed *trail.Request, err error) {
 	if followed != nil {
 		followed.Code = cmp.Or(cay.CodeOf(err), string(cay.KindOf(err)))
 	}
-	retry := cay.RetryOf(err)
 	h := w.Header()
 	h.Set("Content-Type", "application/json; charset=utf-8")
-	h.Set("Should-Retry", strconv.FormatBool(retry.May))
+	rates.TellRetry(h, err)
 	status := cay.StatusOf(err)
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]any{"code": status, "message": textOf(err), "error_code": cay.CodeOf(err)})

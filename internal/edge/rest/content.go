@@ -157,9 +157,9 @@ func (s *server) paceContent(w http.ResponseWriter, r *http.Request, team cay.Te
 		return nil
 	}
 	state := s.rates.Take(team, ClassOf(r.Method, chi.RouteContext(r.Context()).RoutePattern()))
-	tellRate(w, state)
+	state.Tell(w.Header())
 	if !state.Allowed {
-		return tooMany(state)
+		return state.Refusal()
 	}
 	return nil
 }

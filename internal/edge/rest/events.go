@@ -26,7 +26,8 @@ const (
 	keepAlive = 15 * time.Second
 	// streamWrite bounds how long a client may not read.
 	streamWrite = 30 * time.Second
-	maxStreams  = 1000
+	// A stream costs a connection: one team must not have all.
+	maxStreams, maxStreamsTeam = 5000, 500
 )
 
 // ListEvents lists or streams what happened to a team's sandboxes.
@@ -195,10 +196,10 @@ func (s *stream) VisitListEventsResponse(w http.ResponseWriter) error {
 		w.WriteHeader(http.StatusNoContent) // this is how a browser is told not to come back
 		return nil
 	}
-	defer s.streams.Add(-1)
-	if s.streams.Add(1) > maxStreams {
-		return cay.Errorf(cay.Exhausted, "there are %d streams of events already", maxStreams).WithCode(cay.CodeStreamLimit)
+	if s.streams.take(s.who.Team) != nil {
+		return cay.Errorf(cay.Exhausted, "your team has %d streams of events open, or the server has %d", maxStreamsTeam, maxStreams).WithCode(cay.CodeStreamLimit)
 	}
+	defer s.streams.give(s.who.Team)
 	h := w.Header()
 	h.Set("Content-Type", eventStream)
 	h.Set("Cache-Control", "no-store")

@@ -2,10 +2,7 @@ package rest
 
 import (
 	"context"
-	"math"
 	"net/http"
-	"strconv"
-	"time"
 
 	"github.com/go-chi/chi/v5"
 
@@ -53,46 +50,15 @@ func (s *server) limitRate(next http.Handler) http.Handler {
 		}
 		class := ClassOf(r.Method, chi.RouteContext(r.Context()).RoutePattern())
 		state := s.rates.Take(who.Team, class)
-		tellRate(w, state)
+		state.Tell(w.Header())
 		if !state.Allowed {
-			s.audit.Count(audit.Seen{Who: who, Action: rateRefused, Target: class.String(), Outcome: cay.OutcomeFailed})
-			s.fail(w, r, tooMany(state))
+			s.audit.Count(audit.Seen{Who: who, Action: audit.RateRefused, Target: class.String(), Outcome: cay.OutcomeFailed})
+			s.fail(w, r, state.Refusal())
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
-
-// rateRefused is the action of a request beyond a rate, which is counted; its
-// target is the class.
-const rateRefused = "rate.refused"
-
-// tellRate says what is left of a rate.
-func tellRate(w http.ResponseWriter, state rates.State) {
-	if !state.Bounded {
-		return
-	}
-	h := w.Header()
-	h["Ratelimit-Limit"] = []string{strconv.Itoa(state.Burst)}
-	h["Ratelimit-Remaining"] = []string{strconv.Itoa(state.Remaining)}
-	h["Ratelimit-Reset"] = []string{strconv.Itoa(wholeSeconds(state.Reset))}
-}
-
-// waits is an error after which a client should wait for a time of its own.
-type waits struct {
-	error
-	after time.Duration
-}
-
-func (w waits) Unwrap() error { return w.error }
-
-// tooMany refuses a request, in E2B's words.
-func tooMany(state rates.State) error {
-	after := time.Duration(max(1, wholeSeconds(state.Wait))) * time.Second
-	return waits{cay.Errorf(cay.Exhausted, "Rate limit exceeded").WithCode(cay.CodeRateLimit), after}
-}
-
-func wholeSeconds(d time.Duration) int { return int(math.Ceil(d.Seconds())) }
 
 // payResume takes the token of a create for a request of another class that is
 // about to resume a sandbox.
@@ -106,7 +72,7 @@ func (s *server) payResume(ctx context.Context, id cay.SandboxID) error {
 		return nil
 	}
 	if state := s.rates.Take(who.Team, rates.Create); !state.Allowed {
-		return tooMany(state)
+		return state.Refusal()
 	}
 	return nil
 }

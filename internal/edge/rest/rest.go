@@ -10,9 +10,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -119,8 +117,8 @@ type server struct {
 	explain   func(error) error
 	rates     *rates.Limiter // nil for none
 	log       *slog.Logger
-	streams   atomic.Int32 // of events, that are open
-	trees     *turns       // of archives of volumes
+	streams   *turns // of events, that are open
+	trees     *turns // of archives of volumes
 
 	volumeTokens VolumeTokens
 
@@ -143,7 +141,7 @@ func route(cfg Config) (*server, chi.Router) {
 	s.logins, s.url, s.console = cfg.Logins, cfg.URL, cfg.Console
 	s.machine = cfg.Machine
 	s.volumes, s.volumeTokens = cfg.Volumes, cfg.VolumeTokens
-	s.trees = newTurns(maxTrees, maxTreesTeam)
+	s.trees, s.streams = newTurns(maxTrees, maxTreesTeam), newTurns(maxStreams, maxStreamsTeam)
 	s.defaults, s.webhooks, s.audit, s.rates = cfg.Defaults, cfg.Webhooks, cfg.Audit, cfg.Rates
 	if s.explain == nil {
 		s.explain = func(err error) error { return err }
@@ -157,11 +155,11 @@ func route(cfg Config) (*server, chi.Router) {
 		s.fail(w, r, cay.Errorf(cay.NotFound, "%s not found: there is no such route", r.URL.Path))
 	})
 	root.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, e2b.Error{Code: http.StatusMethodNotAllowed, Message: r.Method + " is not allowed on " + r.URL.Path}, cay.Retry{})
+		writeError(w, e2b.Error{Code: http.StatusMethodNotAllowed, Message: r.Method + " is not allowed on " + r.URL.Path})
 	})
 	// The key is asked for before anything of a request is looked at, but
 	// only on routes that there are.
-	guarded := root.With(s.authenticate, s.limitRate)
+	guarded := root.With(s.authenticate, s.limitRate, s.endWithKey)
 	e2b.HandlerWithOptions(e2b.NewStrictHandlerWithOptions(s, []e2b.StrictMiddlewareFunc{s.record}, e2b.StrictHTTPServerOptions{
 		RequestErrorHandlerFunc:  s.badBody,
 		ResponseErrorHandlerFunc: s.fail,
@@ -262,6 +260,33 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 	})
 }
 
+// lasting are the operations that go on for as long as an archive is large.
+var lasting = map[string]bool{
+	"GET /cay/v1/volumes/{volumeID}/tree": true,
+	"PUT /cay/v1/volumes/{volumeID}/tree": true,
+	"GET /cay/v1/templates/{name}/export": true,
+	"POST /cay/v1/images/pull":            true,
+	"POST /cay/v1/images/import":          true,
+}
+
+// endWithKey has a request that goes on for long end with what its caller came
+// with.
+func (s *server) endWithKey(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !lasting[r.Method+" "+chi.RouteContext(r.Context()).RoutePattern()] {
+			next.ServeHTTP(w, r)
+			return
+		}
+		ctx, done := s.auth.While(r.Context(), callerOf(r.Context()))
+		defer done()
+		defer context.AfterFunc(ctx, func() { // it may wait for its client
+			out := http.NewResponseController(w)
+			_, _ = out.SetReadDeadline(time.Now()), out.SetWriteDeadline(time.Now())
+		})()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
 // presented is what a request brings to say on whose behalf it is.
 func presented(r *http.Request) auth.Presented {
 	p := auth.PresentedIn(r.Header)
@@ -302,12 +327,7 @@ func (s *server) failAs(w http.ResponseWriter, r *http.Request, err error, form 
 	if followed := trail.Of(r.Context()); followed != nil {
 		followed.Code = value(e.ErrorCode, string(cay.KindOf(err)))
 	}
-	retry := cay.RetryOf(err)
-	var late waits
-	if errors.As(err, &late) {
-		retry.After = late.after
-	}
-	writeErrorAs(w, int(e.Code), form(e), retry)
+	writeErrorAs(w, int(e.Code), form(e), err)
 }
 
 // wireError is what callers are told of an error.
@@ -330,19 +350,16 @@ func wireError(err error) e2b.Error {
 	return e2b.Error{Code: int32(status), Message: text, ErrorCode: pointer(code)}
 }
 
-// writeError writes an error. Should-Retry is always there: without it, SDKs
-// repeat some statuses on their own.
-func writeError(w http.ResponseWriter, e e2b.Error, retry cay.Retry) {
-	writeErrorAs(w, int(e.Code), e, retry)
+// writeError writes an error of the request itself, which is no better when it is
+// sent again.
+func writeError(w http.ResponseWriter, e e2b.Error) {
+	writeErrorAs(w, int(e.Code), e, cay.Errorf(cay.Invalid, "%s", e.Message))
 }
 
-func writeErrorAs(w http.ResponseWriter, status int, body any, retry cay.Retry) {
+func writeErrorAs(w http.ResponseWriter, status int, body any, err error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json; charset=utf-8")
-	h.Set("Should-Retry", strconv.FormatBool(retry.May))
-	if retry.May {
-		h.Set("Retry-After", strconv.Itoa(int(retry.After/time.Second)))
-	}
+	rates.TellRetry(h, err)
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(body) // the client may be gone
 }
@@ -355,7 +372,7 @@ func (s *server) badBody(w http.ResponseWriter, r *http.Request, err error) {
 	text := "the request's body could not be read"
 	switch {
 	case errors.As(err, &large):
-		writeError(w, e2b.Error{Code: http.StatusRequestEntityTooLarge, Message: "the request's body has more than 1 MiB"}, cay.Retry{})
+		writeError(w, e2b.Error{Code: http.StatusRequestEntityTooLarge, Message: "the request's body has more than 1 MiB"})
 		return
 	case errors.As(err, &field) && field.Field != "":
 		text = field.Field + ": cannot be a JSON " + firstWord(field.Value) + ", must be " + typeName(field.Type.String())

@@ -14,10 +14,10 @@ func testSSHKeys(t *testing.T, s store.Store) {
 	k := cay.SSHKey{
 		ID: cay.NewSSHKeyID(), Team: team.ID, Name: "laptop", Fingerprint: "SHA256:x", Public: "ssh-ed25519 x", CreatedAt: at(1),
 	}
-	noError(t, s.AddSSHKey(t.Context(), k))
+	noError(t, s.AddSSHKey(t.Context(), k, 2))
 	twice := k
 	twice.ID = cay.NewSSHKeyID()
-	if err := s.AddSSHKey(t.Context(), twice); cay.KindOf(err) != cay.Conflict {
+	if err := s.AddSSHKey(t.Context(), twice, 2); cay.KindOf(err) != cay.Conflict {
 		t.Errorf("a key twice: %v", err)
 	}
 	opens := func(team cay.TeamID, fingerprint string, want bool) {
@@ -30,7 +30,7 @@ func testSSHKeys(t *testing.T, s store.Store) {
 	opens(team.ID, "SHA256:y", false)
 	opens(other.ID, "SHA256:x", false)
 	twice.Team = other.ID
-	noError(t, s.AddSSHKey(t.Context(), twice))
+	noError(t, s.AddSSHKey(t.Context(), twice, 2))
 	opens(other.ID, "SHA256:x", true)
 	list, err := s.SSHKeys(t.Context(), team.ID)
 	noError(t, err)
