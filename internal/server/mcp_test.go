@@ -541,8 +541,8 @@ func TestToolsEndWithTheirKey(t *testing.T) {
 		session := tools(t, w, key.Key, "c")
 		told := make(chan bool, 1)
 		go func() {
-			_, err := session.CallTool(ctx, &sdk.CallToolParams{Name: "list_files", Arguments: map[string]any{"path": "/", "sandbox_id": box.ID}})
-			told <- err != nil
+			result, err := session.CallTool(ctx, &sdk.CallToolParams{Name: "list_files", Arguments: map[string]any{"path": "/", "sandbox_id": box.ID}})
+			told <- err != nil || result.IsError
 		}()
 		<-asked
 		if err := end(key.ID); err != nil {
