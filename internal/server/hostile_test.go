@@ -96,7 +96,8 @@ func TestNoTeamHasAllConsoleLinks(t *testing.T) {
 	}
 }
 
-// What a team may have some of is counted exactly, however many ask at once.
+// SSH keys, budgets and webhooks of a team are counted exactly, however many
+// callers ask at once.
 func TestCountsAreExact(t *testing.T) {
 	w := servertest.Start(t)
 	sshKey := func(int) string {
