@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory test-desktop test-mcp test-inside examples release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory hunt test-desktop test-mcp test-inside examples release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -57,6 +57,9 @@ stress-volumes: ## three sandboxes do random things to one volume for STRESS_SEC
 
 soak: ## pause and resume SOAK_CYCLES (1000) times; nothing differs
 	@scripts/long life/soak.py
+
+hunt: ## the unit tests of PACKAGES (all) HUNT_RUNS (20) times beside a load, and once stopped at random moments; none fails
+	python3 test/life/hunt.py $(PACKAGES)
 
 soak-usage: ## USAGE_SECONDS (600) of sandboxes whose use is counted, the server killed every 30 s: within 1 % of the clock
 	@scripts/long life/usage.py

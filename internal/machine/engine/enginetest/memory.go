@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -409,16 +410,7 @@ func (s *suite) memoryOnFullDisk(t *testing.T) {
 	at.address(t)
 	s.endWith(t, spec.ID)
 	must(t, s.Restore(t.Context(), spec))
-	filler, err := os.Create(filepath.Join(small, "filler"))
-	must(t, err)
-	defer filler.Close()
-	block := make([]byte, 64<<10)
-	for err == nil {
-		_, err = filler.Write(block)
-	}
-	if disk.Full(small) == "" {
-		t.Fatalf("the disk is not full: %v", err)
-	}
+	fillDisk(t, small)
 	at.expect(t, "", "/check-memory")
 	at.expect(t, "ok", "/health")
 	if text, status := at.ask(t, "/read", "path", "/tmp/large"); status != 200 || len(text) != 1<<20 {
@@ -436,6 +428,35 @@ func (s *suite) memoryOnFullDisk(t *testing.T) {
 		t.Errorf("restore on a full disk: %v", err)
 	}
 	s.gone(t, spec.ID)
+
+	// Nor is one that has no room for its log and its record: the error names the
+	// disk.
+	fillDisk(t, small)
+	boot := s.bootSpec(cay.NewInstanceID(), at)
+	boot.Dir = filepath.Join(small, "third")
+	boot.Reserved = filepath.Join(s.dir, string(boot.ID), "reserved")
+	s.endWith(t, boot.ID)
+	if err := s.Boot(t.Context(), boot); cay.KindOf(err) != cay.NoSpace || !strings.Contains(err.Error(), small) {
+		t.Errorf("boot on a full disk: %v", err)
+	}
+	s.gone(t, boot.ID)
+}
+
+// fillDisk takes what is left of a disk.
+func fillDisk(t *testing.T, dir string) {
+	t.Helper()
+	filler, err := os.OpenFile(filepath.Join(dir, "filler"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	must(t, err)
+	defer filler.Close()
+	for _, size := range []int{64 << 10, 1} {
+		block := make([]byte, size)
+		for err = nil; err == nil; {
+			_, err = filler.Write(block)
+		}
+	}
+	if disk.Full(dir) == "" {
+		t.Fatalf("the disk is not full: %v", err)
+	}
 }
 
 // smallDisk mounts a file system of its own, in memory.
