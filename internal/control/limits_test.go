@@ -247,10 +247,10 @@ func TestLimitsAreExact(t *testing.T) {
 		value int
 		do    func(w *world, boxes []cay.Sandbox, i int) error
 	}{
-		{cay.LimitSandboxes, most, createOrResume},
-		{cay.LimitCPUs, 2 * most, createOrResume},
-		{cay.LimitMemory, 512 * most, createOrResume},
-		{cay.LimitDisk, 1024 * most, createOrResume},
+		{cay.LimitSandboxes, most + 1, startAny},
+		{cay.LimitCPUs, 2 * (most + 1), startAny},
+		{cay.LimitMemory, 512 * (most + 1), startAny},
+		{cay.LimitDisk, 1024 * (most + 1), startAny},
 		{cay.LimitTemplates, most + 1, func(w *world, _ []cay.Sandbox, i int) error {
 			_, _, err := w.c.RequestBuild(context.Background(), w.who(), builds.BuildRequest{Name: fmt.Sprint("app", i)})
 			return err
@@ -260,7 +260,16 @@ func TestLimitsAreExact(t *testing.T) {
 			w := newWorld(t)
 			var boxes []cay.Sandbox
 			for range callers / 2 {
-				boxes = append(boxes, w.pause(w.create(time.Hour)))
+				spec := w.spec(time.Hour)
+				spec.AutoResume = true
+				made, err := w.c.Create(t.Context(), w.who(), spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				boxes = append(boxes, w.pause(made))
+			}
+			if tc.limit != cay.LimitTemplates { // one that is forked, which takes a place itself
+				boxes = append(boxes, w.create(time.Hour))
 			}
 			w.limit(tc.limit, tc.value)
 			if n := atOnce(t, callers, func(i int) error { return tc.do(w, boxes, i) }); n != most {
@@ -305,14 +314,21 @@ func TestLimitsAreExact(t *testing.T) {
 	})
 }
 
-func createOrResume(w *world, boxes []cay.Sandbox, i int) (err error) {
+// startAny starts a sandbox in each of the ways there are, by turns: of those that
+// are paused, and by creates and forks of the last.
+func startAny(w *world, boxes []cay.Sandbox, i int) (err error) {
+	ctx, source := context.Background(), boxes[len(boxes)-1]
 	switch {
-	case i < len(boxes) && i%2 == 0:
-		_, err = w.c.Resume(context.Background(), w.who(), boxes[i].ID, time.Hour, "", true)
-	case i < len(boxes):
-		_, _, err = w.c.Connect(context.Background(), w.who(), boxes[i].ID, time.Hour, true)
+	case i < len(boxes)-1 && i%3 == 0:
+		_, err = w.c.Resume(ctx, w.who(), boxes[i].ID, time.Hour, "", true)
+	case i < len(boxes)-1 && i%3 == 1:
+		err = w.c.Wake(ctx, boxes[i].ID)
+	case i < len(boxes)-1:
+		_, _, err = w.c.Connect(ctx, w.who(), boxes[i].ID, time.Hour, true)
+	case i%2 == 0:
+		err = forked(w.c.Fork(ctx, w.who(), source.ID, 1, time.Hour))
 	default:
-		_, err = w.c.Create(context.Background(), w.who(), w.spec(time.Hour))
+		_, err = w.c.Create(ctx, w.who(), w.spec(time.Hour))
 	}
 	return err
 }

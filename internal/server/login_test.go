@@ -34,16 +34,23 @@ type office struct {
 func newOffice(t *testing.T) *office {
 	t.Helper()
 	o := &office{t, servertest.New(t), oidctest.New(t)}
+	o.start(o.idp.URL)
+	return o
+}
+
+// start starts the server with a provider.
+func (o *office) start(issuer string) {
+	t := o.t
+	t.Helper()
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte(oidctest.Secret+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c := &o.w.Config
-	c.PublicURL, c.OIDCIssuer, c.OIDCClientID, c.OIDCClientSecretFile = loginURL, o.idp.URL, oidctest.ClientID, secret
-	c.OIDCRules = []string{"group:platform -> team default as admin", "email:*@example.com -> team default as viewer", "group:ops -> team nowhere as owner"}
-	c.OIDCDomains = []string{"example.com", "partner.example"}
+	c.PublicURL, c.OIDCIssuer, c.OIDCClientID, c.OIDCClientSecretFile = loginURL, issuer, oidctest.ClientID, secret
+	c.OIDCRules = []string{"group:platform -> team default as admin", "email:*@example.com -> team default as viewer", "email:*@zitadel.ch -> team default as viewer", "group:ops -> team nowhere as owner"}
+	c.OIDCDomains = []string{"example.com", "partner.example", "zitadel.ch"}
 	o.w.Start()
-	return o
 }
 
 func ann(more map[string]any) map[string]any {

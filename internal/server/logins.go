@@ -45,6 +45,7 @@ func (s *Server) loginFlow() (*oidc.Flow, error) {
 	flow := &oidc.Flow{
 		Provider: oidc.New(c.OIDCIssuer, nil), ClientID: c.OIDCClientID,
 		Redirect: c.URL() + rest.CallbackRoute, Scopes: append([]string{"openid"}, scopes...),
+		Claims: []string{"email", "email_verified", cmp.Or(c.OIDCGroups, "groups")},
 	}
 	if c.OIDCClientSecretFile == "" {
 		return flow, nil

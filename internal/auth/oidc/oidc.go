@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -348,6 +349,9 @@ type Flow struct {
 	Secret   string // empty for a public client
 	Redirect string // the address of the callback
 	Scopes   []string
+	// Claims are those that a login needs. An ID token that lacks one has the
+	// provider be asked at its UserInfo endpoint, where it has one.
+	Claims []string
 }
 
 func (f *Flow) config(p *found) *oauth2.Config {
@@ -388,5 +392,36 @@ func (f *Flow) Finish(ctx context.Context, code, nonce, verifier string) (Claims
 	if err == nil && (nonce == "" || claims.Nonce != nonce) {
 		err = cay.Errorf(cay.Unauthenticated, "the ID token is of another login").WithCode(cay.CodeLoginFailed)
 	}
+	if err == nil {
+		err = f.more(ctx, p, token, &claims)
+	}
 	return claims, err
+}
+
+// more adds to the claims of an ID token those that the provider tells at its
+// UserInfo endpoint alone, as it may do with all that scopes ask for (OpenID
+// Connect Core 1.0, 5.4). What the token says counts before them. A provider that
+// is asked must answer: without its groups a person would lose roles.
+func (f *Flow) more(ctx context.Context, p *found, token *oauth2.Token, claims *Claims) error {
+	lacks := func(name string) bool { _, ok := claims.All[name]; return !ok }
+	if p.UserInfoEndpoint() == "" || !slices.ContainsFunc(f.Claims, lacks) {
+		return nil
+	}
+	info, err := p.UserInfo(ctx, oauth2.StaticTokenSource(token))
+	if err != nil {
+		return errDown(f.Provider.issuer, err)
+	}
+	if info.Subject != claims.Subject { // 5.3.2
+		return cay.Errorf(cay.Unauthenticated, "the login provider tells of another person than its ID token").WithCode(cay.CodeLoginFailed)
+	}
+	told := map[string]any{}
+	if err := info.Claims(&told); err != nil {
+		return errDown(f.Provider.issuer, err)
+	}
+	if email, ok := claims.All["email"]; ok && email != told["email"] { // it is of another address
+		delete(told, "email_verified")
+	}
+	maps.Copy(told, claims.All)
+	claims.All = told
+	return nil
 }

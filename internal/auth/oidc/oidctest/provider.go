@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,7 +41,9 @@ type Provider struct {
 	Asked atomic.Int32
 
 	mu     sync.Mutex
-	person map[string]any // the claims of the next one to log in
+	info   func(person map[string]any) (status int, says any)
+	tokens map[string]map[string]any // persons, by their access tokens
+	person map[string]any            // the claims of the next one to log in
 	keys   []jose.JSONWebKey
 	codes  map[string]url.Values
 	spoil  func(claims map[string]any)
@@ -48,12 +51,13 @@ type Provider struct {
 
 // New starts a provider.
 func New(t testing.TB) *Provider {
-	p := &Provider{t: t, codes: map[string]url.Values{}}
+	p := &Provider{t: t, codes: map[string]url.Values{}, tokens: map[string]map[string]any{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", p.discovery)
 	mux.HandleFunc("GET /keys", p.published)
 	mux.HandleFunc("GET /authorize", p.authorize)
 	mux.HandleFunc("POST /token", p.token)
+	mux.HandleFunc("GET /userinfo", p.userInfo)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p.Down.Load() {
 			http.Error(w, "down", http.StatusServiceUnavailable)
@@ -91,6 +95,29 @@ func (p *Provider) Spoil(f func(claims map[string]any)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.spoil = f
+}
+
+// Tell has the provider have a UserInfo endpoint, with an answer for a person who
+// has logged in. It is called before a server reads the provider's documents.
+func (p *Provider) Tell(info func(person map[string]any) (status int, says any)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.info = info
+}
+
+func (p *Provider) userInfo(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	person, ok := p.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
+	info := p.info
+	p.mu.Unlock()
+	if !ok || info == nil {
+		http.Error(w, "a wrong token", http.StatusUnauthorized)
+		return
+	}
+	status, says := info(person)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(says)
 }
 
 // Claims are those of a good token for an audience, with more of them.
@@ -141,11 +168,17 @@ func (p *Provider) PublicKey() []byte {
 }
 
 func (p *Provider) discovery(w http.ResponseWriter, _ *http.Request) {
-	answer(w, map[string]any{
+	documents := map[string]any{
 		"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL + "/token", "jwks_uri": p.URL + "/keys",
 		"response_types_supported": []string{"code"}, "subject_types_supported": []string{"public"},
 		"id_token_signing_alg_values_supported": []string{"ES256", "HS256", "none"},
-	})
+	}
+	p.mu.Lock()
+	if p.info != nil {
+		documents["userinfo_endpoint"] = p.URL + "/userinfo"
+	}
+	p.mu.Unlock()
+	answer(w, documents)
 }
 
 func (p *Provider) published(w http.ResponseWriter, _ *http.Request) {
@@ -200,7 +233,11 @@ func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 	if spoil != nil {
 		spoil(claims)
 	}
-	answer(w, map[string]any{"access_token": rand.Text(), "token_type": "Bearer", "id_token": p.Sign(claims)})
+	access := rand.Text()
+	p.mu.Lock()
+	p.tokens[access] = person
+	p.mu.Unlock()
+	answer(w, map[string]any{"access_token": access, "token_type": "Bearer", "id_token": p.Sign(claims)})
 }
 
 func answer(w http.ResponseWriter, v any) {
