@@ -129,6 +129,7 @@ func send(t *testing.T, w *servertest.World, header map[string]string, method, p
 		t.Fatalf("%s %s: %v", method, path, err)
 	}
 	defer resp.Body.Close()
+	saysRetry(t, method+" "+path, resp)
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)

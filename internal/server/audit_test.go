@@ -43,6 +43,7 @@ func asked(t *testing.T, w *servertest.World, key, id, method, path, body string
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
+	saysRetry(t, method+" "+path, resp)
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)

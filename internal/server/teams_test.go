@@ -88,6 +88,7 @@ func call(t *testing.T, w *servertest.World, key, method, path, body string) (in
 	if resp.StatusCode == http.StatusSwitchingProtocols { // what follows has no end
 		return resp.StatusCode, ""
 	}
+	saysRetry(t, method+" "+path, resp)
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
@@ -97,6 +98,19 @@ func call(t *testing.T, w *servertest.World, key, method, path, body string) (in
 		t.Errorf("%s %s: %d with Should-Retry %q, Retry-After %q", method, path, resp.StatusCode, may, after)
 	}
 	return resp.StatusCode, string(text)
+}
+
+// saysRetry checks that a refusal says whether it is worth another try, and when:
+// each that the walks of all operations meet.
+func saysRetry(t *testing.T, what string, resp *http.Response) {
+	t.Helper()
+	if resp.StatusCode < 400 {
+		return
+	}
+	should, after := resp.Header.Get("Should-Retry"), resp.Header.Get("Retry-After")
+	if should != "true" && should != "false" || (should == "true") != (after != "") {
+		t.Errorf("%s: %d with Should-Retry %q, Retry-After %q", what, resp.StatusCode, should, after)
+	}
 }
 
 // made does an operation as the first team, which must succeed, and returns a
