@@ -400,8 +400,8 @@ func (f *Flow) Finish(ctx context.Context, code, nonce, verifier string) (Claims
 
 // more adds to the claims of an ID token those that the provider tells at its
 // UserInfo endpoint alone, as it may do with all that scopes ask for (OpenID
-// Connect Core 1.0, 5.4). What the token says counts before them. A provider that
-// is asked must answer: without its groups a person would lose roles.
+// Connect Core 1.0, 5.4). They replace no claim of the token. A provider that is
+// asked must answer: without its groups a person would lose roles.
 func (f *Flow) more(ctx context.Context, p *found, token *oauth2.Token, claims *Claims) error {
 	lacks := func(name string) bool { _, ok := claims.All[name]; return !ok }
 	if p.UserInfoEndpoint() == "" || !slices.ContainsFunc(f.Claims, lacks) {
