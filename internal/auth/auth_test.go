@@ -249,3 +249,46 @@ func TestADamagedSecretIsAnError(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A session is over after half a day without use and after seven days in all, and
+// says so; what it holds open ends at the seven days.
+func TestSessionsAreOver(t *testing.T) {
+	s := openStore(t)
+	ctx := t.Context()
+	team, _, err := auth.FirstStart(ctx, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ann := cay.Person{ID: cay.NewPersonID(), Email: "ann@example.com", CreatedAt: time.Now()}
+	member := cay.Member{Team: team.ID, Person: ann.ID, Role: cay.Viewer, AddedAt: time.Now()}
+	if err := errors.Join(s.AddPerson(ctx, ann), s.AddMember(ctx, member)); err != nil {
+		t.Fatal(err)
+	}
+	a := auth.New(s)
+	for what, one := range map[string]struct {
+		age, idle time.Duration
+		over      bool
+	}{
+		"new":                {0, 0, false},
+		"used lately":        {6 * 24 * time.Hour, 11 * time.Hour, false},
+		"not used":           {13 * time.Hour, 12*time.Hour + time.Minute, true},
+		"old, and in use":    {7*24*time.Hour + time.Minute, 0, true},
+		"of a clock to come": {-time.Hour, -time.Hour, false},
+	} {
+		x := cay.Session{SessionOwner: cay.SessionOwner{Person: ann.ID}}
+		token := auth.NewSession(&x)
+		x.CreatedAt, x.UsedAt = time.Now().Add(-one.age), time.Now().Add(-one.idle)
+		if err := s.AddSession(ctx, x); err != nil {
+			t.Fatal(err)
+		}
+		who, err := a.Caller(ctx, auth.Presented{Bearer: token})
+		if one.over != (cay.CodeOf(err) == cay.CodeSessionEnded) || !one.over && (err != nil || who.Team != team.ID) {
+			t.Errorf("%s: %+v, %v", what, who, err)
+		}
+		held, done := a.While(ctx, cay.Caller{Team: team.ID, Person: ann.ID, Session: x.ID, Scopes: cay.Viewer.Scopes()})
+		if (held.Err() != nil) != one.over {
+			t.Errorf("%s: what it holds open: %v", what, held.Err())
+		}
+		done()
+	}
+}

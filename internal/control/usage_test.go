@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -560,4 +562,63 @@ func TestABudgetKeepsSandboxesAsleep(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Budgets of the team, of a key and of metadata stack: the first that is used up
+// refuses, and a create that one of them refuses is set aside in none.
+func TestBudgetsStack(t *testing.T) {
+	w := newWorld(t)
+	keys, err := w.store.Keys(t.Context(), w.team.ID)
+	if err != nil || len(keys) != 1 {
+		t.Fatal(keys, err)
+	}
+	budget := func(name, limit string, spec usage.Spec) {
+		spec.Name, spec.Meter, spec.Limit, spec.Period = name, cay.Creates, limit, cay.Monthly
+		w.budget(spec)
+	}
+	budget("all", "6", usage.Spec{})
+	budget("the key's", "3", usage.Spec{Key: keys[0].ID})
+	budget("ann's", "1", usage.Spec{Label: "user", Value: "ann"})
+	create := func(by cay.Caller, user string) error {
+		spec := w.spec(time.Hour)
+		spec.Metadata = map[string]string{"user": user}
+		_, err := w.c.Create(context.Background(), by, spec)
+		return err
+	}
+	key, other := keys[0].Caller(), w.who()
+	var made atomic.Int32
+	var all sync.WaitGroup
+	for range 10 { // at once: one passes all three, nine are refused by the last
+		all.Go(func() {
+			switch err := create(key, "ann"); {
+			case err == nil:
+				made.Add(1)
+			case !strings.Contains(err.Error(), `"ann's"`):
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if made.Load() != 1 {
+		t.Errorf("%d of ann's were made, 1 may", made.Load())
+	}
+	for i, one := range []struct {
+		by      cay.Caller
+		user    string
+		refused string
+	}{
+		{key, "bob", ""}, {key, "bob", ""}, {key, "bob", "the key's"}, {other, "ann", "ann's"},
+		{other, "bob", ""}, {other, "bob", ""}, {other, "", ""}, {other, "bob", "all"}, {key, "ann", "all"},
+	} {
+		err := create(one.by, one.user)
+		if one.refused == "" && err != nil {
+			t.Errorf("%d: %v", i, err)
+		}
+		if one.refused != "" {
+			w.refused(fmt.Sprint(i), err)
+			if err != nil && !strings.Contains(err.Error(), `"`+one.refused+`"`) {
+				t.Errorf("%d is refused by %v", i, err)
+			}
+		}
+	}
 }
