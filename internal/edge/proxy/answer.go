@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cay-run/cay"
 )
@@ -21,7 +22,7 @@ type answer struct {
 	Code      int           `json:"code"`
 
 	title, text string // of the page
-	retry       string // whether another try may help, where that is known
+	retry       cay.Retry
 }
 
 func notFound(id cay.SandboxID) answer {
@@ -79,13 +80,12 @@ func lookupFailed(id cay.SandboxID, err error) answer {
 		if code := cay.CodeOf(err); code == cay.CodeTeamLimit || code == cay.CodeBudget {
 			a.Message = "The sandbox is paused, and the limits of its team allow no other to run"
 		}
-		a.retry = strconv.FormatBool(cay.RetryOf(err).May)
 	case cay.Denied:
 		a.Code, a.Message = http.StatusForbidden, "The sandbox may not be resumed by this request"
 	default:
 		return a
 	}
-	a.title, a.text = http.StatusText(a.Code), a.Message
+	a.title, a.text, a.retry = http.StatusText(a.Code), a.Message, cay.RetryOf(err)
 	return a
 }
 
@@ -98,8 +98,9 @@ func internalRoute(id cay.SandboxID) answer {
 func (a answer) write(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
-	if a.retry != "" {
-		h.Set("Should-Retry", a.retry)
+	h.Set("Should-Retry", strconv.FormatBool(a.retry.May))
+	if a.retry.May {
+		h.Set("Retry-After", strconv.Itoa(int(a.retry.After/time.Second)))
 	}
 	// Pages elsewhere may read the reason: it says nothing secret.
 	h.Set("Access-Control-Allow-Origin", "*")

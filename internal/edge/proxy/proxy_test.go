@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"net/url"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -299,6 +300,9 @@ func TestAnswers(t *testing.T) {
 			if ct := resp.Header.Get("Content-Type"); tt.status != 200 && ct != "application/json; charset=utf-8" {
 				t.Errorf("content type %q", ct)
 			}
+			if retry := resp.Header.Get("Should-Retry"); tt.status != 200 && retry != "false" {
+				t.Errorf("Should-Retry %q", retry)
+			}
 			req.Header.Set("User-Agent", "Mozilla/5.0 (X11; Linux x86_64)")
 			resp, body = w.do(t, req)
 			if resp.StatusCode != tt.status || !strings.Contains(body, tt.html) || tt.status != 200 && !strings.HasPrefix(body, "<html") {
@@ -312,6 +316,27 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("to a page's script: %s", body)
 			}
 		})
+	}
+}
+
+// A refusal of a look-up says whether a retry may help, and when, as the
+// catalogue of codes has it.
+func TestRefusedLookups(t *testing.T) {
+	for _, c := range cay.Codes() {
+		err := cay.Errorf(c.Kind, "no").WithCode(c.Code)
+		out := httptest.NewRecorder()
+		lookupFailed("i1", err).write(out, httptest.NewRequest("GET", "/", nil))
+		want := cay.RetryOf(err)
+		if out.Code == http.StatusBadGateway { // "not found", whatever the reason is
+			want = cay.Retry{}
+		}
+		after := ""
+		if want.May {
+			after = strconv.Itoa(int(want.After / time.Second))
+		}
+		if got := out.Header(); got.Get("Should-Retry") != strconv.FormatBool(want.May) || got.Get("Retry-After") != after {
+			t.Errorf("%s: %d with Should-Retry %q, Retry-After %q, want %+v", c.Code, out.Code, got.Get("Should-Retry"), got.Get("Retry-After"), want)
+		}
 	}
 }
 
