@@ -145,6 +145,11 @@ func TestCountsAreExact(t *testing.T) {
 			t.Errorf("%s: %d were made of %d, %d refused", path, made.Load(), one.most, refused.Load())
 		}
 	}
+	// A budget that is refused leaves no label that is metered.
+	code, text := call(t, w, w.Key, "POST", "/cay/v1/budgets", `{"meter":"creates","limit":"5","period":"day","metadata":{"left":"x"}}`)
+	if labels, err := w.Client().UsageLabels(t.Context()); code != http.StatusTooManyRequests || err != nil || len(labels) > 0 {
+		t.Errorf("%d %s: %v, %v", code, text, labels, err)
+	}
 }
 
 // Names that look or fold alike are one name or none: no team, person or secret

@@ -509,7 +509,11 @@ func messaged(t *testing.T, w *servertest.World, h headers, body string) *http.R
 func TestToolsEndWithTheirKey(t *testing.T) {
 	w := servertest.New(t)
 	asked, ended := make(chan struct{}), make(chan struct{})
-	w.Machine.Agent = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { // it never answers
+	w.Machine.Agent = http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) { // it never answers
+		if !strings.HasPrefix(r.URL.Path, "/filesystem.") { // by the server itself
+			http.NotFound(answer, r)
+			return
+		}
 		_, _ = io.Copy(io.Discard, r.Body) // else its end is not seen
 		asked <- struct{}{}
 		<-r.Context().Done()

@@ -87,23 +87,31 @@ func (m *Meter) budgetOf(ctx context.Context, who cay.Caller, spec Spec) (b cay.
 				WithHint("have its operator set them, or bound a meter"))
 		}
 	}
+	if err := hasRoom(ctx, m.store, b.Team); err != nil { // before a label is metered for it
+		return b, err
+	}
 	if b.Label != "" {
 		err = m.addLabel(ctx, b.Team, b.Label)
 	}
 	return b, err
 }
 
-// record adds a budget, unless the team has as many as it may.
+// hasRoom refuses a budget of a team that has as many as it may.
+func hasRoom(ctx context.Context, s store.Store, team cay.TeamID) error {
+	all, err := s.Budgets(ctx, team)
+	if err == nil && len(all) >= mostBudget {
+		err = cay.Errorf(cay.Exhausted, "your team has the %d budgets that it may have", mostBudget).WithCode(cay.CodeTeamLimit)
+	}
+	return err
+}
+
+// record adds a budget, if there is room for it still.
 func (m *Meter) record(ctx context.Context, who cay.Caller, b cay.Budget) error {
 	return m.store.Tx(ctx, func(tx store.Store) error {
 		if err := tx.AddEvents(ctx, changedEvent(who, b, "added")); err != nil { // first: it keeps others away
 			return err
 		}
-		all, err := tx.Budgets(ctx, b.Team)
-		if err == nil && len(all) >= mostBudget {
-			err = cay.Errorf(cay.Exhausted, "your team has the %d budgets that it may have", mostBudget).WithCode(cay.CodeTeamLimit)
-		}
-		if err != nil {
+		if err := hasRoom(ctx, tx, b.Team); err != nil {
 			return err
 		}
 		return tx.AddBudget(ctx, b)
