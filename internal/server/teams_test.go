@@ -60,8 +60,7 @@ func operations(t *testing.T) []operation {
 	return out
 }
 
-// call sends a request and returns the answer. A refusal must say whether a retry
-// may help, and when.
+// call sends a request and returns the answer.
 func call(t *testing.T, w *servertest.World, key, method, path, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, w.URL()+path, strings.NewReader(body))
@@ -92,10 +91,6 @@ func call(t *testing.T, w *servertest.World, key, method, path, body string) (in
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
-	}
-	may, after := resp.Header.Get("Should-Retry"), resp.Header.Get("Retry-After")
-	if resp.StatusCode >= 400 && may != "true" && may != "false" || (may == "true") != (after != "") {
-		t.Errorf("%s %s: %d with Should-Retry %q, Retry-After %q", method, path, resp.StatusCode, may, after)
 	}
 	return resp.StatusCode, string(text)
 }
