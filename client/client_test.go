@@ -231,7 +231,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 	var e *cay.Error
 	if _, err := away.List(t.Context()); !errors.As(err, &e) || e.Kind != cay.Unavailable || e.Hint == "" {
-		t.Errorf("List of nobody = %v, want unavailable with a hint", err)
+		t.Errorf("List without a server = %v, want unavailable with a hint", err)
 	}
 }
 

@@ -87,7 +87,7 @@ func TestClientThatLeaves(t *testing.T) {
 		return nil
 	}
 	if _, err := w.c.Create(ctx, w.who(), w.spec(time.Hour)); err == nil {
-		t.Error("a sandbox was made for nobody")
+		t.Error("a sandbox was made without a client")
 	}
 	w.gone(cay.Sandbox{ID: spec.Sandbox, Team: w.team.ID, Instance: spec.Instance}, cay.CauseFailedStart)
 }

@@ -468,7 +468,7 @@ func TestCheckpointsBeforeCommands(t *testing.T) {
 	s := w.create(time.Hour)
 	w.c.Used(ctx, s.ID, true)
 	if n := len(w.nodes(s)); n != 0 {
-		t.Errorf("%d checkpoints that nobody asked for", n)
+		t.Errorf("%d checkpoints that no client asked for", n)
 	}
 	if _, err := w.c.SetAuto(ctx, cay.ForTeam(s.Team), s.ID, cay.AutoCheckpoint{Before: true, Keep: 2}); err != nil {
 		t.Fatal(err)

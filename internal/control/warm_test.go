@@ -61,7 +61,7 @@ func TestWarmCreateIsRecordedOnce(t *testing.T) {
 		t.Errorf("told %v, want %v", got, want)
 	}
 	if !w.c.Needs(t.Context(), "s1") {
-		t.Error("nobody needs the snapshot that it runs from")
+		t.Error("the snapshot that it runs from is not needed")
 	}
 	if err := w.c.Kill(t.Context(), w.who(), s.ID); err != nil {
 		t.Fatal(err)

@@ -102,7 +102,7 @@ func TestOnePortForAll(t *testing.T) {
 		}
 	}
 	if _, err := to(t, addr, roots, h1).Get("https://evil.test/"); err == nil {
-		t.Error("it has a certificate for anybody")
+		t.Error("it has a certificate for any name")
 	}
 }
 

@@ -228,6 +228,6 @@ func TestLongPoliciesLieOnce(t *testing.T) {
 		t.Errorf("%d were forgotten, %v", n, err)
 	}
 	if n := count(`SELECT COUNT(*) FROM policies`); n != 0 {
-		t.Errorf("%d policies are left that nobody has", n)
+		t.Errorf("%d policies are left without a sandbox", n)
 	}
 }

@@ -164,7 +164,7 @@ func TestACME(t *testing.T) {
 		}
 	}
 	if _, err := shown(m, "evil.test"); err == nil {
-		t.Error("there is a certificate for anybody")
+		t.Error("there is a certificate for any name")
 	}
 	z.mu.Lock()
 	for name, left := range z.records {

@@ -93,7 +93,7 @@ func TestLocalIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.Leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: "bank.example"}); err == nil {
-		t.Error("it signs for anybody")
+		t.Error("it signs for any name")
 	}
 }
 

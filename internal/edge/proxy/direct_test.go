@@ -202,7 +202,7 @@ func TestDroppedLines(t *testing.T) {
 		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n")
 	})
 	if status, _ := w.fetch(t, http.MethodGet, "iswitch"); status != http.StatusBadGateway {
-		t.Errorf("a switch that nobody asked for: %d", status)
+		t.Errorf("a switch that no client asked for: %d", status)
 	}
 }
 
@@ -329,7 +329,7 @@ func TestGuestThatDoesNotRead(t *testing.T) {
 		}
 	}
 	if sent >= length {
-		t.Error("a gigabyte went into somebody's memory")
+		t.Error("a gigabyte is in memory")
 	}
 }
 

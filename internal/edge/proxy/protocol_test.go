@@ -362,7 +362,7 @@ func TestSlowClient(t *testing.T) {
 		}
 	}
 	if n := sent.Load(); n >= 128<<20 {
-		t.Errorf("%d bytes went into somebody's memory", n)
+		t.Errorf("%d bytes are in memory", n)
 	}
 	conn.Close()
 	select {

@@ -195,7 +195,7 @@ func TestRoutes(t *testing.T) {
 		{"signed read", "GET", signed("a b.txt", "read", "token2"), "localhost", "", "", 200, "two agent"},
 		{"signed write", "POST", signed("", "write", "token1"), "localhost", "", "", 200, "one agent"},
 		{"signed for the other act", "POST", signed("x", "read", "token1"), "localhost", "", "", 401, "invalid signature"},
-		{"signed by nobody", "GET", signed("x", "read", "token3"), "localhost", "", "", 401, "invalid signature"},
+		{"signed by a stranger", "GET", signed("x", "read", "token3"), "localhost", "", "", 401, "invalid signature"},
 		{"files without signature", "GET", "/files?path=x", "localhost", "", "", 200, "rest"},
 		{"signed read of a tar", "GET", signedURL("/files/tar", "d", "read-tar", "token2", ""), "localhost", "", "", 200, "two agent"},
 		{"signed write of a tar", "PUT", signedURL("/files/tar", "d", "write-tar", "token1", ""), "localhost", "", "", 200, "one agent"},

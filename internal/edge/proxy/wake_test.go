@@ -64,7 +64,7 @@ func TestWake(t *testing.T) {
 				t.Errorf("status %d, woken %v, %s", resp.StatusCode, woken.Load(), body)
 			}
 			if resp, _ := w.do(t, w.request(t, "GET", "/", "3000-i2.localhost", nil)); resp.StatusCode != 502 {
-				t.Errorf("a sandbox that nobody may wake: %d", resp.StatusCode)
+				t.Errorf("a sandbox that no request may wake: %d", resp.StatusCode)
 			}
 		})
 	}

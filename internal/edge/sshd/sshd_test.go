@@ -198,7 +198,7 @@ func TestWhoIsLetIn(t *testing.T) {
 		in   bool
 	}{
 		"a key of the team":              {box, mine, true},
-		"as somebody inside":             {box + "+root", mine, true},
+		"as an account inside":           {box + "+root", mine, true},
 		"an API key":                     {box, ssh.Password(password), true},
 		"another key":                    {box, foreign, false},
 		"another password":               {box, ssh.Password("e2b_other"), false},

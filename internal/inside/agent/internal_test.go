@@ -94,7 +94,7 @@ func TestGuard(t *testing.T) {
 		"short":                   {short, 0, map[int]int{1: 900, 2: 5, 3: 700, 4: 6}, 1, 1, []int{3}, []int{3, 2}},
 		"short of what is ours":   {plenty, 56 * mib, map[int]int{2: 5, 3: 7}, 1, 1, []int{3}, []int{3, 2}},
 		"plenty of what is ours":  {plenty, 512 * mib, map[int]int{2: 5}, 1, 1, nil, nil},
-		"nobody but us":           {short, 0, map[int]int{1: 900, 7: 800}, 1, 1, nil, nil},
+		"the agent alone":         {short, 0, map[int]int{1: 900, 7: 800}, 1, 1, nil, nil},
 		"a machine without a sum": {sample{}, 0, map[int]int{2: 5}, 1, 1, nil, nil},
 		"too many tasks":          {sample{total, 700 * mib, 2300}, 0, map[int]int{3: 700, 9: 5}, 1, 1, []int{3}, []int{3}},
 		"many in one group":       {short, 0, map[int]int{3: 70, 4: 60, 5: 60, 9: 1}, 33, 1, []int{-33}, []int{3, 3, 4, 5, 9}},
@@ -184,7 +184,7 @@ func TestCrowd(t *testing.T) {
 		maps.Copy(pages, more)
 		return pages
 	}
-	everybody := func(int) int { return 33 }
+	all := func(int) int { return 33 }
 	alone := func(pid int) int { return pid }
 	big := map[int]int{5: 900 * mib / os.Getpagesize()}
 	for name, c := range map[string]struct {
@@ -194,15 +194,15 @@ func TestCrowd(t *testing.T) {
 		slots  int // of which a look learns; 0: the engine refused a fork
 		killed []int
 	}{
-		"a group":                        {plenty, forks(guardStorm), everybody, 0, pidsFrom(10, guardStorm)},
+		"a group":                        {plenty, forks(guardStorm), all, 0, pidsFrom(10, guardStorm)},
 		"a family, each a group":         {plenty, forks(guardStorm), alone, 0, pidsFrom(10, guardStorm)},
 		"orphans, each a group":          {plenty, forks(guardStorm), alone, 0, pidsFrom(10, guardStorm)},
-		"not that many":                  {plenty, forks(guardStorm - 1), everybody, 0, nil},
-		"a group beside a big one":       {plenty, with(big, forks(guardStorm)), everybody, 0, append([]int{5}, pidsFrom(10, guardStorm)...)},
+		"not that many":                  {plenty, forks(guardStorm - 1), all, 0, nil},
+		"a group beside a big one":       {plenty, with(big, forks(guardStorm)), all, 0, append([]int{5}, pidsFrom(10, guardStorm)...)},
 		"a big one beside a quiet crowd": {tight, with(big, forks(guardStorm)), alone, 0, nil},
 		"short by a big one":             {sample{total, 10 * mib, 90}, with(big, forks(guardStorm)), alone, 0, []int{5}},
-		"a full table":                   {plenty, forks(guardStorm), everybody, 110, pidsFrom(10, guardStorm)},
-		"a table with room":              {plenty, forks(guardStorm), everybody, 200, nil},
+		"a full table":                   {plenty, forks(guardStorm), all, 110, pidsFrom(10, guardStorm)},
+		"a table with room":              {plenty, forks(guardStorm), all, 200, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := fakeProc(t, "", c.pages)

@@ -88,7 +88,7 @@ func TestStartRefuses(t *testing.T) {
 
 func TestIdentity(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can become somebody")
+		t.Skip("only root can become another user")
 	}
 	w := newWorld(t)
 	r := w.start(w.client(), sh(`id -u; id -G; pwd; echo $HOME $USER $LOGNAME`)).wait()

@@ -572,7 +572,7 @@ func TestDirectoryThatIsClosed(t *testing.T) {
 	}
 	w := openWorld(t, Config{User: "nobody", Credential: &syscall.Credential{Uid: 65534, Gid: 65534}})
 	if code, text := w.do(t, http.MethodPost, "/contexts", `{"language":"bash","cwd":"/"}`); code != http.StatusOK {
-		t.Fatalf("a directory of everyone: %d %s", code, text)
+		t.Fatalf("a directory that all can write: %d %s", code, text)
 	}
 	inside := filepath.Join(t.TempDir(), "closed", "below")
 	if err := errors.Join(os.MkdirAll(inside, 0o755), os.Chmod(filepath.Dir(inside), 0o700)); err != nil {

@@ -14,7 +14,7 @@ import (
 
 func TestLockIsForOne(t *testing.T) {
 	dir := t.TempDir()
-	unlock, err := Lock(t.Context(), dir, func() { t.Error("nobody held it") })
+	unlock, err := Lock(t.Context(), dir, func() { t.Error("no other process held it") })
 	if err != nil {
 		t.Fatal(err)
 	}

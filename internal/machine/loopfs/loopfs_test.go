@@ -355,7 +355,7 @@ func TestMakingItIsBrokenOff(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if err := Create(ended, dir, size); err == nil {
-		t.Error("it was made though nobody wanted it any more")
+		t.Error("it was made after its caller had gone")
 	}
 	check("after it was called off")
 

@@ -81,7 +81,7 @@ func TestCompareFails(t *testing.T) {
 		}
 	}
 	if _, err := n.Compare(t.Context(), here, cay.Moment{Instance: cay.NewInstanceID()}); cay.KindOf(err) != cay.NotFound {
-		t.Errorf("compared with nobody: %v", err)
+		t.Errorf("compared with an unknown instance: %v", err)
 	}
 	other := m.saved[record.ID]
 	other.ID, other.Root = cay.NewSnapshotID(), "other"

@@ -61,7 +61,7 @@ func TestShareIsFair(t *testing.T) {
 	}{
 		{"nobody", nil, 100, counts{}},
 		{"enough for all", []claimant{{"a", 3, 10}, {"b", 1, 20}}, 100, counts{"a": 3, "b": 1}},
-		{"everybody gets one first", []claimant{{"a", 50, 10}, {"b", 1, 40}}, 100, counts{"a": 6, "b": 1}},
+		{"each gets one first", []claimant{{"a", 50, 10}, {"b", 1, 40}}, 100, counts{"a": 6, "b": 1}},
 		{"who is too large gets none", []claimant{{"a", 2, 10}, {"b", 9, 200}}, 100, counts{"a": 2}},
 		{"who wants most comes first", []claimant{{"a", 1, 60}, {"b", 2, 60}}, 100, counts{"b": 1}},
 		{"nothing to share", []claimant{{"a", 1, 60}}, 0, counts{}},

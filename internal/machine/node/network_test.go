@@ -39,6 +39,6 @@ func TestSetNetwork(t *testing.T) {
 	n = m.open(t)
 	has(n, "1.1.1.1")
 	if err := n.SetNetwork(t.Context(), "nobody", p); cay.KindOf(err) != cay.NotFound {
-		t.Errorf("SetNetwork of nobody: %v", err)
+		t.Errorf("SetNetwork of an unknown instance: %v", err)
 	}
 }

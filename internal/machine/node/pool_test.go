@@ -79,7 +79,7 @@ func TestPoolHandsOver(t *testing.T) {
 	pooled(t, 1<<30, func(t *testing.T, m *machine, n *Node) {
 		fill(t, n, shape, 2)
 		if got := n.Instances(); len(got) != 0 {
-			t.Errorf("nobody's instances are listed: %v", got)
+			t.Errorf("pooled instances are listed: %v", got)
 		}
 		for id, c := range m.containers {
 			if !c.held || !c.spec.Background {
@@ -87,7 +87,7 @@ func TestPoolHandsOver(t *testing.T) {
 			}
 		}
 		if len(m.policies) != 0 {
-			t.Errorf("the network is open to nobody: %v", m.policies)
+			t.Errorf("the network is open without an owner: %v", m.policies)
 		}
 		asked := welcome()
 		inst := warm(t, n, asked)
@@ -298,7 +298,7 @@ func TestAdmission(t *testing.T) {
 		create(t, n)
 		settled()
 		if n.coming != (need{}) {
-			t.Errorf("room is kept for nobody: %+v", n.coming)
+			t.Errorf("room is kept without a create: %+v", n.coming)
 		}
 	})
 }
@@ -318,7 +318,7 @@ func TestPoolWaitsForItsTurn(t *testing.T) {
 		n.claim(shape)
 		settled()
 		if got := len(listed(t, m)); got != 0 {
-			t.Errorf("the pool made %d while somebody waited", got)
+			t.Errorf("the pool made %d while a create waited", got)
 		}
 		close(on)
 		<-done

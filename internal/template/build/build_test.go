@@ -292,7 +292,7 @@ func TestUploads(t *testing.T) {
 	r := &run{Builder: b, spec: cay.BuildSpec{Team: team}}
 	_, _, err := r.firstNames(cay.BuildStep{FilesHash: hash})
 	if b.forget(team, hash, context.Canceled); !b.Uploaded(team, hash) {
-		t.Error("an archive went that is good, as far as anybody knows")
+		t.Error("an archive went that is good, as far as the builder knows")
 	}
 	if b.forget(team, hash, err); cay.KindOf(err) != cay.Invalid || b.Uploaded(team, hash) {
 		t.Errorf("a damaged archive stays: %v", err)

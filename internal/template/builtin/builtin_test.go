@@ -166,7 +166,7 @@ func TestExtras(t *testing.T) {
 		t.Errorf("a new server wants %v", got)
 	}
 	id, root := w.built(Desktop)
-	nobody := Needs{Snapshot: func(cay.SnapshotID) bool { return false }}
+	unused := Needs{Snapshot: func(cay.SnapshotID) bool { return false }}
 	for range 2 { // asked for again, nothing happens
 		if r, err := w.Build(t.Context(), Desktop, nil); err != nil || r.Snapshot.ID != id {
 			t.Fatalf("got %+v, %v", r, err)
@@ -175,7 +175,7 @@ func TestExtras(t *testing.T) {
 	if got := w.Wanted(); !slices.Equal(got, append(Names(), Desktop)) {
 		t.Errorf("then it wants %v", got)
 	}
-	if found, err := w.Collect(t.Context(), nobody, false); err != nil || len(found) > 0 {
+	if found, err := w.Collect(t.Context(), unused, false); err != nil || len(found) > 0 {
 		t.Errorf("removed %v, %v", found, err)
 	}
 	for range 2 {
@@ -183,7 +183,7 @@ func TestExtras(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := w.Collect(t.Context(), nobody, false); err != nil {
+	if _, err := w.Collect(t.Context(), unused, false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.dir.Image(root); err == nil || !slices.Equal(w.Wanted(), Names()) {

@@ -114,7 +114,7 @@ func TestLayersBecomeATree(t *testing.T) {
 		want   string
 	}{
 		"files and directories": {[][]item{{{name: "a/"}, {name: "a/f", body: "1"}, {name: "g", body: "2"}}}, "a/ a/f=1 g=2"},
-		"parents nobody named":  {[][]item{{{name: "x/y/z/f", body: "1"}}}, "x/ x/y/ x/y/z/ x/y/z/f=1"},
+		"parents without names": {[][]item{{{name: "x/y/z/f", body: "1"}}}, "x/ x/y/ x/y/z/ x/y/z/f=1"},
 		"a later layer wins":    {[][]item{{{name: "f", body: "old"}}, {{name: "f", body: "new"}}}, "f=new"},
 		"a whiteout":            {[][]item{{{name: "d/f", body: "1"}, {name: "d/g", body: "2"}}, {{name: "d/.wh.f"}}}, "d/ d/g=2"},
 		"a whiteout of a tree":  {[][]item{{{name: "d/e/f", body: "1"}}, {{name: ".wh.d"}}}, ""},

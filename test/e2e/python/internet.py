@@ -1,7 +1,7 @@
 """An internet of one namespace, for tests of what sandboxes may reach.
 
-Its addresses are of 192.88.99.0/24, the range that 6to4 relays had: nobody
-uses it now. Everything is served by one program inside the namespace. With an
+Its addresses are of 192.88.99.0/24, the range that 6to4 relays had: it
+is out of use. Everything is served by one program inside the namespace. With an
 authority it speaks TLS too, with a certificate for the names in NAMES.
 """
 

@@ -1,6 +1,6 @@
 """Notes which public methods of the SDK's classes the tests have called.
 
-The last test of a file asks for what nobody called, so that a method which a
+The last test of a file names the methods that no test called, so that a method which a
 newer SDK brings does not stay untested.
 """
 

@@ -93,7 +93,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := Dial(ctx, "unix", path, Dealer); err == nil {
-		t.Fatal("connected to nobody")
+		t.Fatal("connected without a peer")
 	}
 }
 

@@ -24,6 +24,6 @@ func TestClaimIsExclusive(t *testing.T) {
 		}
 	})
 	if n := <-waited; !seen[n] {
-		t.Errorf("got %d, which nobody gave back", n)
+		t.Errorf("got %d, which was not given back", n)
 	}
 }
