@@ -62,6 +62,14 @@ func textOf(t *testing.T, api *client.Client, ref, path string) string {
 	return string(text)
 }
 
+// needsRoot skips a test of a volume that is filled or mounted.
+func needsRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("owners and mounts of volumes need root")
+	}
+}
+
 func noError(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -70,6 +78,7 @@ func noError(t *testing.T, err error) {
 }
 
 func TestVolumesFilledAndExported(t *testing.T) {
+	needsRoot(t)
 	w := servertest.Start(t)
 	api, ctx := w.Client(), t.Context()
 	_, err := api.CreateVolume(ctx, client.NewVolume{Name: "data", SizeMB: 64})
@@ -112,6 +121,7 @@ func TestVolumesFilledAndExported(t *testing.T) {
 // Archives that one team sends without end take its own turns, and each comes
 // back.
 func TestEndlessArchivesForVolumes(t *testing.T) {
+	needsRoot(t)
 	w := servertest.Start(t)
 	api := w.Client()
 	v, err := api.CreateVolume(t.Context(), client.NewVolume{Name: "data", SizeMB: 64})
@@ -167,6 +177,7 @@ func TestEndlessArchivesForVolumes(t *testing.T) {
 }
 
 func TestHostileArchivesForVolumes(t *testing.T) {
+	needsRoot(t)
 	w := servertest.Start(t)
 	api, ctx := w.Client(), t.Context()
 	_, err := api.CreateVolume(ctx, client.NewVolume{Name: "data", SizeMB: 64})
@@ -195,6 +206,7 @@ func TestHostileArchivesForVolumes(t *testing.T) {
 }
 
 func TestVolumeSnapshots(t *testing.T) {
+	needsRoot(t)
 	w := servertest.Start(t)
 	api, ctx := w.Client(), t.Context()
 	_, err := api.CreateVolume(ctx, client.NewVolume{Name: "data", SizeMB: 64})
@@ -261,6 +273,7 @@ func TestVolumeSnapshots(t *testing.T) {
 // A volume that a sandbox mounts, running or paused, is neither deleted nor
 // restored, and the refusal names the sandbox.
 func TestVolumesInUse(t *testing.T) {
+	needsRoot(t)
 	w := servertest.Start(t)
 	api, ctx := w.Client(), t.Context()
 	_, err := api.CreateVolume(ctx, client.NewVolume{Name: "data", SizeMB: 64})

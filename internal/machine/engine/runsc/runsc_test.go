@@ -49,6 +49,10 @@ func TestSamples(t *testing.T) {
 // opener returns what opens the engine that was built last, with state of its
 // own, and tells begun of its commands.
 func opener(t *testing.T, cgroup string, begun enginetest.Begun) func(testing.TB) engine.Engine {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("the engine needs root")
+	}
 	root, err := filepath.Abs("../../../..")
 	if err != nil {
 		t.Fatal(err)
