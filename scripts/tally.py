@@ -21,8 +21,9 @@ for line in sys.stdin:
             print("".join(output.pop(key, [])), end="", flush=True)
         case "skip" if key[1]:
             text = "".join(output.pop(key, []))
-            reason = re.search(r"_test\.go:\d+: (?:NOT TESTED HERE: )?(.*)", text)
-            skipped[reason[1] if reason else "without a reason"].append(key)
+            reason = re.search(r"\w+\.go:\d+: (?:NOT TESTED HERE: )?(.*)", text)
+            # Directories of tests are each their own; the reason is one.
+            skipped[re.sub(r"/\S*/Test\S*", "…", reason[1]) if reason else "without a reason"].append(key)
         case "pass":
             passed += key[1] is not None
             output.pop(key, None)
