@@ -43,8 +43,8 @@ import jdk.jshell.spi.ExecutionEnv;
  *
  * <p>Each line of DIR/requests is a number and what to do with the content of DIR/code; JSON lines
  * in DIR/events say what came of it. Code runs in this process through JShell, the console that
- * comes with Java. What it prints are events too; what programs that it starts print goes straight
- * to the standard outputs.
+ * comes with Java. Its output is events too; output of programs that it starts goes straight to the
+ * standard outputs.
  */
 public class Java {
     private static final List<String> IMPORTS = List.of(
@@ -289,7 +289,7 @@ public class Java {
     // Output
 
     /**
-     * What is printed, one event a write. A line and its end are two writes, as a PrintStream of a
+     * The code's output, one event a write. A line and its end are two writes, as a PrintStream of a
      * class of its own makes them: clients see the end as a message of its own, as with E2B's kernel.
      */
     private final class Output extends PrintStream {

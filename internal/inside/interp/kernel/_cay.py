@@ -157,8 +157,8 @@ class _Unkept(dict):
 
 
 def _keep_no_output(shell):
-    """IPython keeps a copy of everything printed and shown, for a notebook that
-    nobody here will save. It takes longer to keep than to print, and a program
+    """IPython keeps a copy of everything printed and shown, for a notebook,
+    which no client here saves. It takes longer to keep than to print, and a program
     that prints without end would fill the memory with it."""
     shell._tee = lambda channel: contextlib.nullcontext()
     shell.history_manager.outputs = _Unkept()
