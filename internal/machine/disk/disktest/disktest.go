@@ -10,13 +10,20 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // Ext4 makes an ext4 of so many bytes in a file, without a part reserved for
 // root, mounts it, and returns where. It skips the test where that cannot be.
 func Ext4(t testing.TB, bytes int64) string {
 	t.Helper()
-	dir := t.TempDir()
+	return Ext4On(t, t.TempDir(), bytes)
+}
+
+// Ext4On is Ext4 with its file, which takes room as it is used, in a directory. On a
+// disk with less room it promises more than there is.
+func Ext4On(t testing.TB, dir string, bytes int64) string {
+	t.Helper()
 	image, at := filepath.Join(dir, "image"), filepath.Join(dir, "disk")
 	if err := os.Mkdir(at, 0o755); err != nil {
 		t.Fatal(err)
@@ -33,8 +40,16 @@ func Ext4(t testing.TB, bytes int64) string {
 		}
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("umount", at).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v: %s", err, out)
+		// A sandbox or a device that has a file of it open may end a moment later.
+		err := syscall.Unmount(at, 0)
+		for begun := time.Now(); errors.Is(err, syscall.EBUSY) && time.Since(begun) < 10*time.Second; err = syscall.Unmount(at, 0) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if errors.Is(err, syscall.EBUSY) {
+			err = syscall.Unmount(at, syscall.MNT_DETACH)
+		}
+		if err != nil {
+			t.Errorf("unmount %s: %v", at, err)
 		}
 	})
 	return at

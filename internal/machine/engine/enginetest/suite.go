@@ -66,6 +66,7 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 		{"links to moved files", (*suite).linksToMoved},
 		{"renames into moved directories", (*suite).renamesIntoMoved},
 		{"targets of links", (*suite).targetsOfLinks},
+		{"errors of syncs", (*suite).errorsOfSyncs},
 		{"first to go", (*suite).firstToGo},
 		{"contents of memory", (*suite).contents},
 		{"memory watched", (*suite).watched},

@@ -22,6 +22,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/guest/toagent"
+	"github.com/cay-run/cay/internal/machine/disk/disktest"
 )
 
 // mountVolume has a directory of the host appear as volumes/0 below an
@@ -116,6 +117,25 @@ func (s *suite) volumes(t *testing.T) {
 	must(t, s.Boot(t.Context(), spec)) // without the volume
 	a.expect(t, "ok", "/health")
 	a.refused(t, "no such file", "/read", "path", "/srv/mine")
+}
+
+// errorsOfSyncs has a volume on a disk that promises more room than there is: what is
+// written is taken, and only its sync tells that it has no place. That keeps no
+// instance from being saved.
+func (s *suite) errorsOfSyncs(t *testing.T) {
+	at, under := s.slots[0], disktest.Ext4(t, 32<<20)
+	dir := disktest.Ext4On(t, under, 256<<20)
+	id := s.withVolume(t, dir, at)
+	at.expect(t, "", "/fill", "path", volumeInside+"/fits", "mb", "1")
+	empty := disktest.Fill(t, under)
+	for _, name := range []string{"fits", "new"} {
+		if text, status := at.ask(t, "/fill", "path", volumeInside+"/"+name, "mb", "8"); status == http.StatusOK {
+			t.Errorf("a sync of %s without room tells success: %s", name, text)
+		}
+	}
+	s.snapshot(t, id, true)
+	empty()
+	at.expect(t, "", "/fill", "path", volumeInside+"/again", "mb", "1")
 }
 
 // byAgent has the real agent mount volumes: what a resume tells again is there
