@@ -1,6 +1,7 @@
 """Faults of the whole host: no other test can run meanwhile."""
 
 import contextlib
+import io
 import json
 import os
 import pathlib
@@ -85,6 +86,87 @@ def test_a_build_on_a_full_disk(create):
     box.kill()
     deleted = world.Server().cay("template", "delete", name, check=False)
     assert deleted.returncode == 0, deleted.stderr
+
+
+@contextlib.contextmanager
+def small_disk_of_volumes():
+    """Has the volumes on a disk of 600 MB; gives what fills it and what gives that back."""
+    volumes = pathlib.Path(os.environ["CAY_DATA_DIR"], "volumes")
+    image = volumes.with_name("volumes.img")
+    with open(image, "wb") as file:
+        file.truncate(600 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
+    subprocess.run(["mount", "-o", "loop", image, volumes], check=True)
+    filling = volumes / "filling"
+
+    def fill():
+        with open(filling, "wb") as file, contextlib.suppress(OSError):
+            while True:
+                os.write(file.fileno(), bytes(1 << 20))
+        with open(filling, "ab") as file, contextlib.suppress(OSError):
+            while True:
+                os.write(file.fileno(), bytes(4096))
+
+    try:
+        yield fill, filling.unlink
+    finally:
+        subprocess.run(["umount", "-l", volumes], check=True)
+        image.unlink()
+
+
+WRITES = """
+import os
+for n in range(1 << 16):
+    f = os.open(f"/mnt/v/{n}", os.O_WRONLY | os.O_CREAT)
+    os.write(f, b"%08d" % n * 8192)
+    os.fsync(f)
+    os.close(f)
+    print(n, flush=True)
+"""
+
+
+@pytest.mark.parametrize("size", [64, 1024])  # in ext4 and in XFS
+def test_volumes_on_a_full_disk(create, size):
+    """A sandbox is told that a write failed, what it was told to be synced stays, and each call names the disk."""
+    names = f"507.*{os.environ['CAY_DATA_DIR']}/volumes"
+    name = "full" + uuid.uuid4().hex[:8]
+    with small_disk_of_volumes() as (fill, empty):
+        made = cayv1.call("POST", "/volumes", {"name": name, "sizeMB": size})
+        volume = e2b.Volume.connect(made["volumeID"])
+        volume.write_file("/kept", "kept")
+        box = create(volume_mounts={"/mnt/v": name})
+        try:
+            cayv1.call("POST", f"/volumes/{name}/snapshots", {"name": "before"})
+            fill()
+            told = []
+            with pytest.raises(e2b.CommandExitException, match="No space left|Input/output|Read-only"):
+                box.commands.run(f"python3 -c '{WRITES}'", on_stdout=lambda text: told.extend(text.split()), timeout=120)
+            with pytest.raises(e2b.VolumeException, match=names):
+                volume.write_file("/more", io.BytesIO(bytes(40 << 20)))
+            for path, body in ((f"/volumes/{name}/snapshots", {"name": "full"}), ("/volumes", {"name": name + "2", "sizeMB": size})):
+                with pytest.raises(cayv1.Failed, match=names):
+                    cayv1.call("POST", path, body)
+            assert volume.read_file("/kept") == "kept"
+            box.pause()  # its memory is on another disk
+            with pytest.raises(cayv1.Failed, match="409"):  # of a volume that it has
+                cayv1.call("POST", f"/volumes/{name}/snapshots/before/restore")
+            box.connect(timeout=300)
+            assert box.commands.run("cat /mnt/v/kept").stdout == "kept"
+            empty()
+            box.pause()
+            box.connect(timeout=300)  # which mounts anew what failed
+            assert box.commands.run("echo on > /mnt/v/on && sync /mnt/v/on && cat /mnt/v/on").stdout == "on\n"
+            for n in told:
+                assert volume.read_file(f"/{n}") == f"{int(n):08d}" * 8192
+            cayv1.call("POST", f"/volumes/{name}/snapshots", {"name": "after"})
+            box.kill()
+            cayv1.call("POST", f"/volumes/{name}/snapshots/before/restore")
+            assert [e.name for e in volume.list("/")] == ["kept"]
+        finally:
+            box.kill()
+            for snapshot in cayv1.call("GET", f"/volumes/{name}/snapshots"):
+                cayv1.call("DELETE", f"/volumes/{name}/snapshots/{snapshot['name']}")
+            cayv1.call("DELETE", f"/volumes/{name}")
 
 
 def test_a_disk_at_its_reserve(create, eventually):
