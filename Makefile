@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory hunt test-desktop test-mcp test-inside examples release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory hunt test-desktop test-mcp test-inside examples release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -54,6 +54,9 @@ chaos-volumes: ## the same CHAOS_KILLS (200) times while four sandboxes write to
 
 stress-volumes: ## three sandboxes do random things to one volume for STRESS_SECONDS (30); all of them and the host see the same after each 5 s
 	@scripts/long life/shared.py
+
+many-files: ## MANY_FILES (200000) files in one volume: each call ends, and the server's memory does not grow with them
+	@scripts/long life/manyfiles.py
 
 soak: ## pause and resume SOAK_CYCLES (1000) times; nothing differs
 	@scripts/long life/soak.py
