@@ -192,6 +192,19 @@ func readTail(path string) []byte {
 	return text
 }
 
+// readHead reads the beginning of a sentry's last words, which names the failure
+// and where it was; the other goroutines come after.
+func readHead(path string) []byte {
+	const most = 8 << 10
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	text, _ := io.ReadAll(io.LimitReader(f, most))
+	return text
+}
+
 // lastLines keeps the end of a log, where the reason is, and the start of its
 // lines, where it is put in words.
 func lastLines(text []byte) string {

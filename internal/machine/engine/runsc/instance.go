@@ -72,8 +72,8 @@ func (e *Engine) evidence(in *instance) cay.Death {
 		d.Cause, d.Detail = cay.CauseMemoryLost, "the pages of its snapshot could not be read"
 	default:
 		d.Cause, d.Detail = cay.CauseEngine, "the sandbox ended by itself"
-		if text := readTail(e.recordFile(in.ID, "panic.log")); len(text) > 0 {
-			d.Detail = "the sentry failed: " + firstLine(text)
+		if text := readHead(e.recordFile(in.ID, "panic.log")); len(text) > 0 {
+			d.Detail, d.Trace = "the sentry failed: "+firstLine(text), string(text)
 		}
 	}
 	return d
