@@ -231,7 +231,7 @@ type Death struct {
 	Sandbox  SandboxID
 	Cause    Cause
 	Detail   string // evidence for logs, e.g. "oom_kill 3"
-	Trace    string // where the engine's own program failed, for the operator's log alone; at most 8 KiB
+	Trace    string // where the engine's own program failed, at most 8 KiB; the node logs it, and passes on none
 	At       time.Time
 }
 

@@ -162,7 +162,7 @@ func refuse(w http.ResponseWriter, followed *trail.Request, err error) {
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/json; charset=utf-8")
-	rates.TellRetry(h, err)
+	rates.TellRetry(h, rates.RetryOf(err))
 	status := cay.StatusOf(err)
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]any{"code": status, "message": textOf(err), "error_code": cay.CodeOf(err)})

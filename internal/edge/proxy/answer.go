@@ -6,11 +6,10 @@ import (
 	"html"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/edge/rates"
 )
 
 // answer is an answer of the proxy itself. Programs get it as JSON, whose texts
@@ -98,10 +97,7 @@ func internalRoute(id cay.SandboxID) answer {
 func (a answer) write(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
-	h.Set("Should-Retry", strconv.FormatBool(a.retry.May))
-	if a.retry.May {
-		h.Set("Retry-After", strconv.Itoa(int(a.retry.After/time.Second)))
-	}
+	rates.TellRetry(h, a.retry)
 	// Pages elsewhere may read the reason: it says nothing secret.
 	h.Set("Access-Control-Allow-Origin", "*")
 	if isNavigation(r) {

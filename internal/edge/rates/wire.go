@@ -34,14 +34,18 @@ type late struct {
 
 func (l late) Unwrap() error { return l.error }
 
-// TellRetry says in headers whether the request of an error should be sent again,
-// and when. Should-Retry is always there: without it, SDKs repeat some statuses
-// on their own.
-func TellRetry(h http.Header, err error) {
+// RetryOf is cay.RetryOf, with the wait that a refusal of a rate has.
+func RetryOf(err error) cay.Retry {
 	retry := cay.RetryOf(err)
 	if own := (late{}); errors.As(err, &own) {
 		retry.After = own.after
 	}
+	return retry
+}
+
+// TellRetry says in headers whether a request should be sent again, and when.
+// Should-Retry is always there: without it, SDKs repeat some statuses on their own.
+func TellRetry(h http.Header, retry cay.Retry) {
 	h.Set("Should-Retry", strconv.FormatBool(retry.May))
 	if retry.May {
 		h.Set("Retry-After", strconv.Itoa(int(retry.After/time.Second)))

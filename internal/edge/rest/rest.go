@@ -359,7 +359,7 @@ func writeError(w http.ResponseWriter, e e2b.Error) {
 func writeErrorAs(w http.ResponseWriter, status int, body any, err error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json; charset=utf-8")
-	rates.TellRetry(h, err)
+	rates.TellRetry(h, rates.RetryOf(err))
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(body) // the client may be gone
 }

@@ -141,6 +141,7 @@ func (n *Node) tend(inst *instance) {
 	if inst.death != nil && inst.death.Cause != cay.CauseAsked { // a kill that comes next would leave no record of it
 		n.cfg.Log.Warn("an instance died", "sandbox", inst.spec.Sandbox, "instance", inst.spec.Instance,
 			"cause", inst.death.Cause, "detail", inst.death.Detail, "trace", inst.death.Trace)
+		inst.death.Trace = ""
 	}
 	d := inst.deathRecord()
 	if inst.lease != nil {

@@ -254,9 +254,9 @@ func TestDeath(t *testing.T) {
 	m := newMachine(t)
 	n := m.open(t)
 	inst := create(t, n)
-	m.die(inst.Spec.Instance, cay.Death{Cause: cay.CauseOutOfMemory, Detail: "oom_kill 3"})
+	m.die(inst.Spec.Instance, cay.Death{Cause: cay.CauseOutOfMemory, Detail: "oom_kill 3", Trace: "for the log alone"})
 	d := nextDeath(t, n)
-	if d.Instance != inst.Spec.Instance || d.Sandbox != inst.Spec.Sandbox || d.Cause != cay.CauseOutOfMemory || d.Detail != "oom_kill 3" || d.At.IsZero() {
+	if d.Instance != inst.Spec.Instance || d.Sandbox != inst.Spec.Sandbox || d.Cause != cay.CauseOutOfMemory || d.Detail != "oom_kill 3" || d.Trace != "" || d.At.IsZero() {
 		t.Errorf("death: %+v", d)
 	}
 	nothingLeft(t, m, n)

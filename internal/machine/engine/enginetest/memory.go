@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/machine/disk"
+	"github.com/cay-run/cay/internal/machine/disk/disktest"
 	"github.com/cay-run/cay/internal/machine/engine"
 )
 
@@ -410,7 +410,7 @@ func (s *suite) memoryOnFullDisk(t *testing.T) {
 	at.address(t)
 	s.endWith(t, spec.ID)
 	must(t, s.Restore(t.Context(), spec))
-	fillDisk(t, small)
+	disktest.Fill(t, small)
 	at.expect(t, "", "/check-memory")
 	at.expect(t, "ok", "/health")
 	if text, status := at.ask(t, "/read", "path", "/tmp/large"); status != 200 || len(text) != 1<<20 {
@@ -431,7 +431,7 @@ func (s *suite) memoryOnFullDisk(t *testing.T) {
 
 	// Nor is one that has no room for its log and its record: the error names the
 	// disk.
-	fillDisk(t, small)
+	disktest.Fill(t, small)
 	boot := s.bootSpec(cay.NewInstanceID(), at)
 	boot.Dir = filepath.Join(small, "third")
 	boot.Reserved = filepath.Join(s.dir, string(boot.ID), "reserved")
@@ -440,23 +440,6 @@ func (s *suite) memoryOnFullDisk(t *testing.T) {
 		t.Errorf("boot on a full disk: %v", err)
 	}
 	s.gone(t, boot.ID)
-}
-
-// fillDisk takes what is left of a disk.
-func fillDisk(t *testing.T, dir string) {
-	t.Helper()
-	filler, err := os.OpenFile(filepath.Join(dir, "filler"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	must(t, err)
-	defer filler.Close()
-	for _, size := range []int{64 << 10, 1} {
-		block := make([]byte, size)
-		for err = nil; err == nil; {
-			_, err = filler.Write(block)
-		}
-	}
-	if disk.Full(dir) == "" {
-		t.Fatalf("the disk is not full: %v", err)
-	}
 }
 
 // smallDisk mounts a file system of its own, in memory.

@@ -165,7 +165,7 @@ func (k *kind) explain(err error, file string) error {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, unix.ENOENT):
 		return cay.Wrap(cay.Unsupported, err, "the file system of a volume, %s, cannot be mounted", file).WithHint(loopdev.Hint)
 	}
-	if disk.Full(filepath.Dir(file)) != "" { // what its log has is to be written
+	if disk.Full(filepath.Dir(file)) != "" { // a mount writes what the log holds
 		return disk.Error(errors.Join(&fs.PathError{Op: "write", Path: file, Err: unix.ENOSPC}, err), "mount a volume")
 	}
 	return cay.Wrap(cay.Internal, err, "the file system of a volume, %s, cannot be mounted", file).

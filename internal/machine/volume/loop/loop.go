@@ -183,7 +183,7 @@ func (s *Storage) Attach(ctx context.Context, id cay.VolumeID) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", cay.Wrap(cay.Unavailable, err, "mount volume %s", id)
 	}
-	// While the disk is full a new mount may fail, and what can be read is read on.
+	// While the disk is full a new mount may fail; the old one can still be read.
 	if v.mounted && !s.used(v) && disk.Full(s.dir) == "" && ended(s.path(id, rootName)) {
 		s.log.WarnContext(ctx, "the file system of a volume failed, and is mounted anew", "volume", id)
 		if err := s.unmount(id, v); err != nil {

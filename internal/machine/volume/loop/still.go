@@ -24,8 +24,8 @@ const (
 	stillRoom = 64 << 20
 )
 
-// still calls do while the file system of a volume takes no writes. Most of what
-// is to be written is written before. above is a directory on the disk that has
+// still calls do while the file system of a volume takes no writes. It writes most
+// of the dirty pages before. above is a directory on the disk that has
 // the volume.
 func (v *vol) still(ctx context.Context, root, above string, do func() error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, stillTime)
@@ -46,8 +46,8 @@ func (v *vol) still(ctx context.Context, root, above string, do func() error) (e
 		}
 		return nil
 	}
-	// The kernel waits for the disk as long as it takes; what waits for it here does
-	// not.
+	// The kernel waits for the disk as long as it takes; the caller waits no longer
+	// than its context.
 	result := make(chan error, 1)
 	go func() { result <- stop(d, above) }()
 	select {
@@ -77,7 +77,7 @@ func stop(d *os.File, above string) error {
 	if err != nil {
 		return disk.Error(&fs.PathError{Op: "sync", Path: above, Err: err}, "sync a volume")
 	}
-	if err := disk.Room(above, "what a volume may have to write before it is copied", stillRoom); err != nil {
+	if err := disk.Room(above, "the log of a volume, which is written before a copy,", stillRoom); err != nil {
 		return err
 	}
 	if err := freeze(d); err != nil {
