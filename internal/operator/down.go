@@ -79,9 +79,13 @@ func recordDown(ctx context.Context, cfg config.Config, m *host.Machine) error {
 	if err != nil {
 		return err
 	}
+	lease, err := TakeLease(ctx, cfg, db)
+	if err != nil {
+		return errors.Join(err, db.Close())
+	}
 	saved := func(id cay.SnapshotID) bool {
 		_, _, err := m.Snapshots.Get(id)
 		return err == nil
 	}
-	return errors.Join(lifecycle.RecordDown(ctx, db, saved), db.Close())
+	return errors.Join(lifecycle.RecordDown(ctx, db, saved), lease.Leave(ctx), db.Close())
 }

@@ -88,7 +88,7 @@ func (s *Server) openRecords(ctx context.Context) (err error) {
 	}
 	s.records.Observe(s.telemetry)
 	s.later(s.records.Close)
-	return s.takeNode(ctx)
+	return s.takeLease(ctx)
 }
 
 // openMachine opens the machine.
@@ -227,7 +227,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		return err
 	}
 	s.control, err = control.Open(ctx, control.Config{
-		Store: s.records, Node: s.node.Service(), NodeID: nodeID, Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Audit: s.audit, Log: s.log, Auth: s.auth,
+		Store: s.records, Node: s.node.Service(), NodeID: operator.NodeID, Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Audit: s.audit, Log: s.log, Auth: s.auth,
 		TeamLimits: limits,
 		Volumes:    s.host.Volumes,
 		Networks: outside.Networks{

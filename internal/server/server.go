@@ -43,8 +43,6 @@ import (
 )
 
 const (
-	// nodeID is the name of the only machine.
-	nodeID cay.NodeID = "local"
 	// drainTime is how long requests may go on after Run was told to end:
 	// enough for a create, and not longer, because the next server cannot
 	// answer before, and streams of commands may last for hours.
@@ -88,7 +86,7 @@ type Server struct {
 	host      *host.Machine
 	diverted  sync.WaitGroup // that serve what the packet filter diverts
 	records   *store.DB
-	epoch     int64 // of this server's lease of the records
+	lease     operator.Lease
 	sealer    *seal.Key
 	identity  *identity.Issuer
 	authority *egress.Authority // of what guests see at egress
@@ -189,7 +187,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.running.Go(func() { s.keepNode(work, lost) })
+	s.running.Go(func() { s.keepLease(work, lost) })
 	s.running.Go(func() { _ = s.control.Run(work) })
 	s.running.Go(func() { s.logins.Run(work) })
 	s.running.Go(func() { s.audit.Run(work) })

@@ -127,7 +127,7 @@ type tip struct {
 }
 
 // lastAudit is zero when there is no row yet.
-func lastAudit(ctx context.Context, q querier) (out tip, err error) {
+func lastAudit(ctx context.Context, q reader) (out tip, err error) {
 	var hash string
 	err = q.QueryRowContext(ctx, `SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1`).Scan(&out.Seq, &hash)
 	if errors.Is(err, sql.ErrNoRows) {

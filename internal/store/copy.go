@@ -63,7 +63,7 @@ FROM sqlite_master m WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite%' AND m.
 }
 
 // copyTables copies tables and compares what it reads back.
-func copyTables(ctx context.Context, tables []table, from querier, into *sql.Tx) (out []Copied, err error) {
+func copyTables(ctx context.Context, tables []table, from reader, into *sql.Tx) (out []Copied, err error) {
 	for _, t := range tables {
 		sent, err := copyTable(ctx, t, from, into)
 		if err != nil {
@@ -103,7 +103,7 @@ func (s *sum) add(row []any) {
 }
 
 // readTable has a row's values for each, which the next one overwrites.
-func readTable(ctx context.Context, t table, q querier, each func([]any) error) (out sum, err error) {
+func readTable(ctx context.Context, t table, q reader, each func([]any) error) (out sum, err error) {
 	rows, err := q.QueryContext(ctx, `SELECT `+t.columns+` FROM `+t.name)
 	if err != nil {
 		return out, dbError(err)
@@ -135,7 +135,7 @@ func readTable(ctx context.Context, t table, q querier, each func([]any) error) 
 // is half of PostgreSQL's.
 const mostParameters = 30_000
 
-func copyTable(ctx context.Context, t table, from querier, into *sql.Tx) (sum, error) {
+func copyTable(ctx context.Context, t table, from reader, into *sql.Tx) (sum, error) {
 	columns := strings.Count(t.columns, ",") + 1
 	most := min(200, mostParameters/columns) * columns
 	args := make([]any, 0, most)

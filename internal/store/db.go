@@ -27,7 +27,7 @@ type DB struct {
 	priced   *atomic.Pointer[cay.Prices] // nil in it until they are read
 
 	writer, reader *sql.DB
-	r              querier // of the reader, or the transaction that calls share
+	r              reader  // of the database, or the transaction that calls share
 	joined         *joined // nil outside Tx
 }
 
@@ -41,8 +41,11 @@ var _ Store = (*DB)(nil)
 
 // engine is what differs between the databases.
 type engine interface {
-	// querier makes the statements outside of transactions.
-	querier(db *sql.DB) querier
+	// reads makes the queries outside of transactions.
+	reads(db *sql.DB) reader
+	// guard has transactions that begin from now on fail once another epoch has
+	// begun.
+	guard(g guard)
 	// again reports whether a transaction that failed is to run once more, after
 	// so many runs; it waits until then.
 	again(ctx context.Context, err error, runs int) bool
@@ -78,7 +81,7 @@ func (s *DB) skipLocked() string {
 
 // hold runs a statement that keeps other servers' transactions away until the
 // end of this one. In a database with one writer none is there.
-func (s *DB) hold(ctx context.Context, tx querier, text string, args ...any) error {
+func (s *DB) hold(ctx context.Context, tx writer, text string, args ...any) error {
 	if !s.engine.many() {
 		return nil
 	}
@@ -88,7 +91,7 @@ func (s *DB) hold(ctx context.Context, tx querier, text string, args ...any) err
 
 // holdTeam keeps away what else changes a team until the end of the transaction,
 // by the row that its events are numbered with: any event does the same.
-func (s *DB) holdTeam(ctx context.Context, tx querier, team cay.TeamID) error {
+func (s *DB) holdTeam(ctx context.Context, tx writer, team cay.TeamID) error {
 	if !s.engine.many() {
 		return nil
 	}
@@ -111,7 +114,7 @@ func (s *DB) decide(ctx context.Context, team cay.TeamID) error {
 }
 
 // now is the time of the database in milliseconds: servers agree on it.
-func (s *DB) now(ctx context.Context, q querier) (ms int64, err error) {
+func (s *DB) now(ctx context.Context, q reader) (ms int64, err error) {
 	if !s.engine.many() {
 		return millis(time.Now()), nil
 	}

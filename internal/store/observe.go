@@ -32,13 +32,8 @@ func (s *DB) EventCount(ctx context.Context) (n int64, err error) {
 
 // observed is a database whose single statements are told of.
 type observed struct {
-	db querier
+	db reader
 	to Observer
-}
-
-func (o observed) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	defer o.took(time.Now())
-	return o.db.ExecContext(ctx, query, args...)
 }
 
 func (o observed) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {

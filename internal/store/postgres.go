@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,6 +36,8 @@ const (
 	// openLock is the advisory lock of a server that opens the records: one at a
 	// time looks at the schema.
 	openLock = 0x636179_01
+	// lockTimeout is PostgreSQL's code of a lock that was not got in time.
+	lockTimeout = "55P03"
 )
 
 // PostgresConfig says where the records are, and what they need.
@@ -48,7 +51,8 @@ type PostgresConfig struct {
 
 // postgres is a database that other servers write as well.
 type postgres struct {
-	db *sql.DB
+	db   *sql.DB
+	held *atomic.Pointer[guard] // nil in it before there is one
 }
 
 // OpenPostgres opens the records in PostgreSQL and brings their schema up to
@@ -57,25 +61,25 @@ func OpenPostgres(ctx context.Context, cfg PostgresConfig, seal Sealer) (*DB, er
 	if seal == nil {
 		return nil, errNoSealer()
 	}
-	db, err := pool(cfg)
+	p, err := pool(cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := prepare(ctx, db, cfg); err != nil {
-		db.Close()
+	if err := prepare(ctx, p.db, cfg); err != nil {
+		p.db.Close()
 		return nil, err
 	}
-	return newDB(&postgres{db: db}, db, db, seal), nil
+	return newDB(p, p.db, p.db, seal), nil
 }
 
 // ProbePostgres reports whether records could be kept there, and changes nothing.
 func ProbePostgres(ctx context.Context, cfg PostgresConfig) error {
-	db, err := pool(cfg)
+	p, err := pool(cfg)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	conn, err := db.Conn(ctx)
+	defer p.db.Close()
+	conn, err := p.db.Conn(ctx)
 	if err != nil {
 		return connectError(err)
 	}
@@ -84,19 +88,20 @@ func ProbePostgres(ctx context.Context, cfg PostgresConfig) error {
 }
 
 // pool makes the connections to a database as they are needed.
-func pool(cfg PostgresConfig) (*sql.DB, error) {
+func pool(cfg PostgresConfig) (*postgres, error) {
 	c, err := pgx.ParseConfig(cfg.URL)
 	if err != nil {
 		return nil, cay.Errorf(cay.Invalid, "the database's address cannot be read: %s", withoutPassword(err.Error(), cfg.URL)).
 			WithHint("it looks like postgres://user:password@host:5432/name?sslmode=verify-full")
 	}
 	set(c)
-	db := sql.OpenDB(connector{stdlib.GetConnector(*c)})
+	held := new(atomic.Pointer[guard])
+	db := sql.OpenDB(connector{stdlib.GetConnector(*c), held})
 	db.SetMaxOpenConns(mostConns)
 	db.SetMaxIdleConns(mostConns)
 	db.SetConnMaxIdleTime(5 * time.Minute)
 	db.SetConnMaxLifetime(time.Hour) // an operator who moves the database has all moved in an hour
-	return db, nil
+	return &postgres{db, held}, nil
 }
 
 // set adds what each connection needs to what the address says.
@@ -236,7 +241,7 @@ func postgresError(err *pgconn.PgError) error {
 	case err.Code == "25006":
 		return cay.Wrap(cay.Unavailable, err, "the database is read-only").
 			WithHint("it became a standby, or was told so; CAY_DATABASE_URL may name all hosts")
-	case err.Code[:2] == "40", err.Code == "55P03":
+	case err.Code[:2] == "40", err.Code == lockTimeout:
 		return cay.Wrap(cay.Unavailable, err, "the database is busy")
 	case err.Code[:2] == "53":
 		return cay.Wrap(cay.Unavailable, err, "the database has no room for another connection, or no memory")
@@ -326,7 +331,9 @@ const (
 
 func (*postgres) many() bool { return true }
 
-func (*postgres) querier(db *sql.DB) querier { return patient{db} }
+func (*postgres) reads(db *sql.DB) reader { return patient{db} }
+
+func (p *postgres) guard(g guard) { p.held.Store(&g) }
 
 func (*postgres) again(ctx context.Context, err error, runs int) bool { return waitFor(ctx, err, runs) }
 
@@ -346,10 +353,6 @@ func (p *postgres) check(ctx context.Context, s *DB) error {
 // patient is a database whose single queries are asked again while it is away.
 // They change nothing.
 type patient struct{ db *sql.DB }
-
-func (p patient) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return p.db.ExecContext(ctx, query, args...)
-}
 
 func (p patient) QueryContext(ctx context.Context, query string, args ...any) (rows *sql.Rows, err error) {
 	err = patiently(ctx, func() error {

@@ -2,10 +2,13 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql/driver"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -17,7 +20,10 @@ import (
 
 // connector opens connections to PostgreSQL that know whether a commit happened
 // whose answer was lost, and that keep every text.
-type connector struct{ driver.Connector }
+type connector struct {
+	driver.Connector
+	held *atomic.Pointer[guard]
+}
 
 // Connect implements driver.Connector.
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
@@ -58,19 +64,43 @@ func (c *pgConn) QueryContext(ctx context.Context, query string, args []driver.N
 }
 
 // BeginTx implements driver.ConnBeginTx. With the begin comes the transaction's
-// number, by which its end is looked up when no answer comes.
+// number, by which its end is looked up when no answer comes, and the check of its
+// guard, in the same round trip.
 func (c *pgConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
 	if o.ReadOnly || o.Isolation != 0 {
 		return c.Conn.BeginTx(ctx, o)
 	}
-	results, err := c.Conn.Conn().PgConn().Exec(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_current_xact_id()::text").ReadAll()
+	held := c.from.held.Load()
+	text := "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_current_xact_id()::text"
+	if held != nil {
+		text += held.check()
+	}
+	results, err := c.Conn.Conn().PgConn().Exec(ctx, text).ReadAll()
 	if err != nil {
 		if broken(err) && ctx.Err() == nil {
 			return nil, driver.ErrBadConn // nothing happened: the pool takes another
 		}
-		return nil, err
+		return nil, errors.Join(err, (&pgTx{conn: c}).Rollback())
 	}
-	return &pgTx{c, string(results[1].Rows[0][0])}, nil
+	tx := &pgTx{c, string(results[1].Rows[0][0])}
+	if held != nil && len(results[3].Rows) == 0 {
+		return nil, errors.Join(ErrTakenOver, tx.Rollback())
+	}
+	return tx, nil
+}
+
+// check are statements that let other transactions of the node pass, keep a fence
+// waiting until the end of this one, and have a row while the epoch is the last. The
+// last statement sees what was committed before the lock was got.
+func (g *guard) check() string {
+	node := strings.ReplaceAll(toPostgres(string(g.node)), "'", "''")
+	return fmt.Sprintf("; SELECT pg_advisory_xact_lock_shared(%d); SELECT 1 FROM nodes WHERE id = '%s' AND epoch = %d", guardKey(g.node), node, g.epoch)
+}
+
+// guardKey is the advisory lock of a node's transactions.
+func guardKey(node cay.NodeID) int64 {
+	sum := sha256.Sum256([]byte("node " + string(node)))
+	return int64(binary.BigEndian.Uint64(sum[:]))
 }
 
 // pgTx is a transaction that writes.

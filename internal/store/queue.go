@@ -13,7 +13,7 @@ type QueuedBuild struct {
 	Build cay.BuildID
 	Team  cay.TeamID
 	Owner cay.NodeID // empty while it waits
-	Until time.Time  // end of the owner's lease
+	Over  bool       // the owner's lease has ended, by the database's clock
 }
 
 // BuildsOf counts a team's among the builds that wait or run.
@@ -43,17 +43,21 @@ func (s *DB) QueuedBuilds(ctx context.Context) ([]QueuedBuild, error) {
 			return nil, dbError(err)
 		}
 	}
+	now, err := s.now(ctx, s.r)
+	if err != nil {
+		return nil, dbError(err)
+	}
 	rows, err := s.r.QueryContext(ctx, `SELECT build, team, owner, lease_until FROM build_queue ORDER BY queued_at, build`)
 	return collect(rows, err, func(row scanner) (q QueuedBuild, err error) {
 		var until int64
 		err = row.Scan(&q.Build, &q.Team, &q.Owner, &until)
-		q.Until = fromMillis(until)
+		q.Over = q.Owner != "" && until <= now
 		return q, err
 	})
 }
 
 // TakeBuild leases the build that waits longest.
-func (s *DB) TakeBuild(ctx context.Context, owner cay.NodeID, until time.Time) (b cay.Build, sealed string, err error) {
+func (s *DB) TakeBuild(ctx context.Context, owner cay.NodeID, lease time.Duration) (b cay.Build, sealed string, err error) {
 	err = s.tx(ctx, func(tx *sql.Tx) error {
 		row := tx.QueryRowContext(ctx, `SELECT build, sealed FROM build_queue WHERE owner = '' ORDER BY queued_at, build LIMIT 1`+s.skipLocked())
 		id, err := one(row, func(row scanner) (id cay.BuildID, err error) {
@@ -63,8 +67,12 @@ func (s *DB) TakeBuild(ctx context.Context, owner cay.NodeID, until time.Time) (
 		if err != nil {
 			return err
 		}
+		now, err := s.now(ctx, tx)
+		if err != nil {
+			return err
+		}
 		_, err = tx.ExecContext(ctx, `UPDATE build_queue SET owner = $1, lease_until = $2, sealed = '' WHERE build = $3`,
-			owner, millis(until), id)
+			owner, now+lease.Milliseconds(), id)
 		if err != nil {
 			return err
 		}
@@ -75,8 +83,12 @@ func (s *DB) TakeBuild(ctx context.Context, owner cay.NodeID, until time.Time) (
 }
 
 // RenewBuild moves the end of a lease.
-func (s *DB) RenewBuild(ctx context.Context, id cay.BuildID, owner cay.NodeID, until time.Time) error {
-	return s.onLease(ctx, `UPDATE build_queue SET lease_until = $3 WHERE build = $1 AND owner = $2`, id, owner, millis(until))
+func (s *DB) RenewBuild(ctx context.Context, id cay.BuildID, owner cay.NodeID, lease time.Duration) error {
+	now, err := s.now(ctx, s.r)
+	if err != nil {
+		return dbError(err)
+	}
+	return s.onLease(ctx, `UPDATE build_queue SET lease_until = $3 WHERE build = $1 AND owner = $2`, id, owner, now+lease.Milliseconds())
 }
 
 // EndBuild takes a build out of the queue.

@@ -61,7 +61,7 @@ func errNoSealer() error {
 func newDB(e engine, writer, reader *sql.DB, seal Sealer) *DB {
 	return &DB{
 		engine: e, seal: seal, priced: new(atomic.Pointer[cay.Prices]),
-		writer: writer, reader: reader, r: e.querier(reader),
+		writer: writer, reader: reader, r: e.reads(reader),
 	}
 }
 
@@ -109,7 +109,10 @@ func open(path, lock string, conns int, pragmas ...string) (*sql.DB, error) {
 	return db, nil
 }
 
-func (*sqliteFile) querier(db *sql.DB) querier { return db }
+func (*sqliteFile) reads(db *sql.DB) reader { return db }
+
+// guard has nothing to do: the lock of the directory keeps other servers away.
+func (*sqliteFile) guard(guard) {}
 
 func (*sqliteFile) many() bool { return false }
 

@@ -60,7 +60,7 @@ type Nodes interface {
 	// returns the epoch that this begins: one more each time. Conflict means that
 	// another machine has it.
 	TakeNode(ctx context.Context, node cay.NodeID, machine string, lease time.Duration) (epoch int64, err error)
-	// RenewNode moves the end of the lease of an epoch. Conflict means that a
+	// RenewNode moves the end of the lease of an epoch. ErrTakenOver means that a
 	// later one has begun.
 	RenewNode(ctx context.Context, node cay.NodeID, epoch int64, lease time.Duration) error
 	// LeaveNode ends the lease of an epoch; one that is not the last is no error.
@@ -375,12 +375,13 @@ type Builds interface {
 	// QueuedBuilds lists all teams' builds that wait or run, those that wait
 	// longest first.
 	QueuedBuilds(ctx context.Context) ([]QueuedBuild, error)
-	// TakeBuild leases the build that waits longest to an owner, and forgets
-	// what it is made from, which it returns. NotFound means that none waits.
-	TakeBuild(ctx context.Context, owner cay.NodeID, until time.Time) (b cay.Build, sealed string, err error)
+	// TakeBuild leases the build that waits longest to an owner, by the database's
+	// clock, and forgets what it is made from, which it returns. NotFound means that
+	// none waits.
+	TakeBuild(ctx context.Context, owner cay.NodeID, lease time.Duration) (b cay.Build, sealed string, err error)
 	// RenewBuild moves the end of a lease. NotFound means that the owner has it
 	// no more.
-	RenewBuild(ctx context.Context, id cay.BuildID, owner cay.NodeID, until time.Time) error
+	RenewBuild(ctx context.Context, id cay.BuildID, owner cay.NodeID, lease time.Duration) error
 	// EndBuild takes a build out of the queue. NotFound means that the owner
 	// has it no more.
 	EndBuild(ctx context.Context, id cay.BuildID, owner cay.NodeID) error

@@ -71,6 +71,7 @@ func TestTwoServers(t *testing.T) {
 			tt.test(t, both, servers[0], team.ID)
 		})
 	}
+	t.Run("Fence", func(t *testing.T) { fence(t, server, empty) })
 }
 
 func box(team cay.TeamID) (cay.Sandbox, cay.Event) {
@@ -156,7 +157,7 @@ func buildsTogether(t *testing.T, both func(func(*store.DB, int) error), s *stor
 	var mu sync.Mutex
 	taken := map[cay.BuildID]int{}
 	both(func(s *store.DB, n int) error {
-		b, sealed, err := s.TakeBuild(ctx, cay.NodeID(fmt.Sprint(n)), time.Now().Add(time.Hour))
+		b, sealed, err := s.TakeBuild(ctx, cay.NodeID(fmt.Sprint(n)), time.Hour)
 		if cay.KindOf(err) == cay.NotFound {
 			return nil
 		}

@@ -146,7 +146,7 @@ func (s *DB) PutBranch(ctx context.Context, b cay.Branch) error {
 
 // branch reads where a sandbox is: without a record at the start of its own
 // tree.
-func branch(ctx context.Context, q querier, team cay.TeamID, id cay.SandboxID) (cay.Branch, error) {
+func branch(ctx context.Context, q reader, team cay.TeamID, id cay.SandboxID) (cay.Branch, error) {
 	b, err := scanBranch(q.QueryRowContext(ctx,
 		`SELECT sandbox, team, tree, checkpoint, auto, rewound FROM branches WHERE team = $1 AND sandbox = $2`, team, id))
 	if errors.Is(err, sql.ErrNoRows) {

@@ -4,13 +4,26 @@ import (
 	"context"
 	"database/sql"
 	"time"
+
+	"github.com/cay-run/cay"
 )
 
-// querier is a database or a transaction in it.
-type querier interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+// reader is a database, which is written in transactions alone, or one of those.
+type reader interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// writer is a transaction.
+type writer interface {
+	reader
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// guard is the epoch of a node that a server's transactions are of.
+type guard struct {
+	node  cay.NodeID
+	epoch int64
 }
 
 // joined is a transaction that several calls share.

@@ -627,7 +627,7 @@ AND id NOT IN (SELECT account FROM usage_open) AND id NOT IN (SELECT account FRO
 func (s *DB) Prices(ctx context.Context) (cay.Prices, error) { return s.pricesNow(ctx, s.r) }
 
 // pricesNow reads the prices, or remembers them: every count needs them.
-func (s *DB) pricesNow(ctx context.Context, q querier) (cay.Prices, error) {
+func (s *DB) pricesNow(ctx context.Context, q reader) (cay.Prices, error) {
 	if p := s.priced.Load(); p != nil && !s.engine.many() { // else another server may have set others
 		return *p, nil
 	}
@@ -687,7 +687,7 @@ func (s *DB) UsageLabels(ctx context.Context, team cay.TeamID) ([]string, error)
 	return labelsOf(ctx, s.r, team)
 }
 
-func labelsOf(ctx context.Context, q querier, team cay.TeamID) ([]string, error) {
+func labelsOf(ctx context.Context, q reader, team cay.TeamID) ([]string, error) {
 	rows, err := q.QueryContext(ctx, `SELECT label FROM usage_labels WHERE team = $1 ORDER BY label`, team)
 	return collect(rows, err, func(row scanner) (label string, err error) { return label, row.Scan(&label) })
 }

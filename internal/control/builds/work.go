@@ -70,7 +70,7 @@ func (q *Queue) work(ctx context.Context) {
 func (q *Queue) take(ctx context.Context) (cay.Build, string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 	defer cancel()
-	return q.store.TakeBuild(ctx, q.owner, ledger.Now().Add(leaseFor))
+	return q.store.TakeBuild(ctx, q.owner, leaseFor)
 }
 
 // carry carries out a build that this server has leased.
@@ -129,7 +129,7 @@ func (q *Queue) renew(ctx context.Context, id cay.BuildID) {
 			return
 		case <-tick.C:
 		}
-		err := q.store.RenewBuild(ctx, id, q.owner, ledger.Now().Add(leaseFor))
+		err := q.store.RenewBuild(ctx, id, q.owner, leaseFor)
 		switch {
 		case cay.KindOf(err) == cay.NotFound:
 			q.log.InfoContext(ctx, "a build has lost its lease", "build", id)
@@ -157,7 +157,7 @@ func (q *Queue) watch(ctx context.Context) {
 				q.signal()
 				return false
 			}
-			return one.Owner != q.owner && one.Until.Before(time.Now())
+			return one.Owner != q.owner && one.Over
 		})
 		if err != nil && ctx.Err() == nil {
 			q.log.WarnContext(ctx, "cannot look at the queue of builds", "err", err)

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"testing"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/store"
@@ -154,27 +155,27 @@ func testQueue(t *testing.T, s store.Store) {
 	waits := func(b cay.Build) store.QueuedBuild { return store.QueuedBuild{Build: b.ID, Team: b.Team} }
 	queued(waits(all[2]), waits(all[1]), waits(all[0]))
 
-	got, sealed, err := s.TakeBuild(ctx, "n1", at(100))
+	got, sealed, err := s.TakeBuild(ctx, "n1", time.Hour)
 	noError(t, err)
 	same(t, "the build that waits longest", got, all[2])
 	same(t, "what it is made from", sealed, "sealed "+string(all[2].ID))
 	leased := waits(all[2])
-	leased.Owner, leased.Until = "n1", at(100)
+	leased.Owner = "n1"
 	queued(leased, waits(all[1]), waits(all[0]))
-	got, _, err = s.TakeBuild(ctx, "n2", at(100))
+	got, _, err = s.TakeBuild(ctx, "n2", time.Hour)
 	noError(t, err)
 	same(t, "the next one", got, all[1])
 
-	wantKind(t, s.RenewBuild(ctx, all[2].ID, "n2", at(200)), cay.NotFound)
+	wantKind(t, s.RenewBuild(ctx, all[2].ID, "n2", time.Hour), cay.NotFound)
 	wantKind(t, s.EndBuild(ctx, all[2].ID, "n2"), cay.NotFound)
-	noError(t, s.RenewBuild(ctx, all[2].ID, "n1", at(200)))
-	leased.Until = at(200)
+	noError(t, s.RenewBuild(ctx, all[2].ID, "n1", -time.Second))
+	leased.Over = true
 	noError(t, s.EndBuild(ctx, all[1].ID, "n2"))
 	queued(leased, waits(all[0]))
 	noError(t, s.RemoveTemplate(ctx, team.ID, all[2].Template))
-	wantKind(t, s.RenewBuild(ctx, all[2].ID, "n1", at(300)), cay.NotFound)
+	wantKind(t, s.RenewBuild(ctx, all[2].ID, "n1", time.Hour), cay.NotFound)
 	noError(t, s.RemoveTemplate(ctx, team.ID, all[0].Template))
 	queued()
-	_, _, err = s.TakeBuild(ctx, "n1", at(100))
+	_, _, err = s.TakeBuild(ctx, "n1", time.Hour)
 	wantKind(t, err, cay.NotFound)
 }

@@ -1,0 +1,307 @@
+package store_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/store/pgtest"
+	"github.com/cay-run/cay/internal/store/storetest"
+)
+
+// fence has a second machine's server take the records over at any moment: no record
+// of the first one's comes after that. Databases are copies of an empty one.
+func fence(t *testing.T, server *pgtest.Server, empty string) {
+	for _, tt := range []struct {
+		name string
+		test func(t *testing.T, database func() (name, at string), server *pgtest.Server)
+	}{
+		{"Between", fenceBetween}, {"InTheMiddle", fenceInTheMiddle}, {"APausedProcess", fencePaused}, {"AtWork", fenceAtWork}, {"Clock", fenceClock},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.test(t, func() (string, string) {
+				name := server.Database(t, empty)
+				return name, server.URL(name)
+			}, server)
+		})
+	}
+}
+
+// holds takes the records for a machine, whose writes they refuse once another one
+// has them.
+func holds(t *testing.T, s *store.DB, machine string, lease time.Duration) (epoch int64) {
+	t.Helper()
+	epoch, err := s.TakeNode(t.Context(), "it's", machine, lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Guard("it's", epoch)
+	return epoch
+}
+
+func addTeam(t testing.TB, s store.Store, name string) error {
+	return s.AddTeam(t.Context(), cay.Team{ID: cay.NewTeamID(), Name: name, CreatedAt: time.Now()})
+}
+
+// hasTeams checks which teams are recorded.
+func hasTeams(t *testing.T, s *store.DB, want ...string) {
+	t.Helper()
+	list, err := s.Teams(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, team := range list {
+		names = append(names, team.Name)
+	}
+	if strings.Join(names, " ") != strings.Join(want, " ") {
+		t.Errorf("the teams are %q, want %q", names, want)
+	}
+}
+
+func takenOver(t *testing.T, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, store.ErrTakenOver) || cay.KindOf(err) != cay.Unavailable {
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
+func fenceBetween(t *testing.T, database func() (string, string), _ *pgtest.Server) {
+	_, at := database()
+	one, two := storetest.OpenPostgres(t, at), storetest.OpenPostgres(t, at)
+	epoch := holds(t, one, "one", time.Hour)
+	if err := addTeam(t, one, "a"); err != nil {
+		t.Error(err)
+	}
+	if _, err := two.TakeNode(t.Context(), "it's", "two", time.Hour); cay.KindOf(err) != cay.Conflict {
+		t.Errorf("a lease that holds was taken: %v", err)
+	}
+	if err := one.RenewNode(t.Context(), "it's", epoch, -time.Second); err != nil {
+		t.Error(err)
+	}
+	if err := addTeam(t, one, "b"); err != nil {
+		t.Errorf("a lease is over, and no other server has come: %v", err)
+	}
+	holds(t, two, "two", time.Hour)
+	takenOver(t, "a record", addTeam(t, one, "c"))
+	takenOver(t, "a lease", one.RenewNode(t.Context(), "it's", epoch, time.Hour))
+	takenOver(t, "a transaction", one.Tx(t.Context(), func(store.Store) error { return nil }))
+	if err := one.LeaveNode(t.Context(), "it's", epoch); err != nil {
+		t.Error(err)
+	}
+	if err := addTeam(t, two, "d"); err != nil {
+		t.Error(err)
+	}
+	hasTeams(t, one, "a", "b", "d") // it may read
+	// The same machine's next server takes them at once.
+	again := storetest.OpenPostgres(t, at)
+	holds(t, again, "two", time.Hour)
+	takenOver(t, "a record of the killed one", addTeam(t, two, "e"))
+	hasTeams(t, again, "a", "b", "d")
+}
+
+func fenceInTheMiddle(t *testing.T, database func() (string, string), _ *pgtest.Server) {
+	_, at := database()
+	for what, tail := range map[string]func(tx store.Store) error{
+		"a transaction that goes on": func(tx store.Store) error { return addTeam(t, tx, "b") },
+		"a transaction at its end":   func(store.Store) error { return nil },
+	} {
+		one, two := storetest.OpenPostgres(t, at), storetest.OpenPostgres(t, at)
+		holds(t, one, "one", -time.Second)
+		takenOver(t, what, one.Tx(t.Context(), func(tx store.Store) error {
+			if err := addTeam(t, tx, "a"); err != nil {
+				return err
+			}
+			holds(t, two, "two", -time.Second)
+			return tail(tx)
+		}))
+		hasTeams(t, two)
+	}
+}
+
+const otherServer = "CAY_TEST_OTHER_SERVER"
+
+// fencePaused stops the process of a server in the middle of a transaction, and has
+// it go on when its machine's records are another one's.
+func fencePaused(t *testing.T, database func() (string, string), _ *pgtest.Server) {
+	_, at := database()
+	two := storetest.OpenPostgres(t, at)
+	cmd := exec.Command(os.Args[0], "-test.run=^TestOtherServer$")
+	cmd.Env = append(os.Environ(), otherServer+"="+at)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	lines := bufio.NewScanner(out)
+	next := func(prefix string) string {
+		for lines.Scan() {
+			if text, ok := strings.CutPrefix(lines.Text(), prefix); ok {
+				return text
+			}
+		}
+		t.Fatalf("the other server ended: %v", lines.Err())
+		return ""
+	}
+	next("in the middle")
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, two, "two", time.Hour)
+	hasTeams(t, two)
+	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(in, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	if told := next("over: "); !strings.Contains(told, store.ErrTakenOver.Error()) {
+		t.Errorf("its transaction ended with %q", told)
+	}
+	hasTeams(t, two)
+}
+
+// TestOtherServer is the process that fencePaused stops.
+func TestOtherServer(t *testing.T) {
+	at := os.Getenv(otherServer)
+	if at == "" {
+		return
+	}
+	s := storetest.OpenPostgres(t, at)
+	holds(t, s, "one", -time.Second)
+	err := s.Tx(t.Context(), func(tx store.Store) error {
+		if err := addTeam(t, tx, "a"); err != nil {
+			return err
+		}
+		fmt.Println("in the middle")
+		if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+			return err
+		}
+		return addTeam(t, tx, "b")
+	})
+	fmt.Println("over:", err)
+}
+
+// fenceAtWork has a server lose its records while many write.
+func fenceAtWork(t *testing.T, database func() (string, string), _ *pgtest.Server) {
+	_, at := database()
+	one, two := storetest.OpenPostgres(t, at), storetest.OpenPostgres(t, at)
+	holds(t, one, "one", -time.Second)
+	var answered atomic.Int64
+	busy := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range together {
+		all.Go(func() {
+			for j := 0; ; j++ {
+				err := addTeam(t, one, fmt.Sprintf("%d-%d", i, j))
+				if err != nil {
+					takenOver(t, "a record", err)
+					return
+				}
+				if answered.Add(1) == 4*together {
+					close(busy)
+				}
+			}
+		})
+	}
+	<-busy
+	holds(t, two, "two", time.Hour)
+	first, err := two.Teams(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all.Wait()
+	last, err := two.Teams(t.Context())
+	if err != nil || len(last) != len(first) || int64(len(last)) != answered.Load() {
+		t.Errorf("%d records were there when the next server began, %d in the end, %d were answered, %v", len(first), len(last), answered.Load(), err)
+	}
+}
+
+// fenceClock sets the database's clock: a lease that ends too early or too late costs
+// time, and no record.
+func fenceClock(t *testing.T, database func() (string, string), server *pgtest.Server) {
+	name, at := database()
+	server.Exec(t, name, `CREATE SCHEMA leap`, `CREATE TABLE leap.clock (ahead interval NOT NULL)`, `INSERT INTO leap.clock VALUES ('0')`,
+		`CREATE FUNCTION leap.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS 'SELECT pg_catalog.clock_timestamp() + ahead FROM leap.clock'`)
+	leap := func(to string) { server.Exec(t, name, `UPDATE leap.clock SET ahead = '`+to+`'`) }
+	at += "&search_path=" + url.QueryEscape("public,leap,pg_catalog")
+	one, two, three := storetest.OpenPostgres(t, at), storetest.OpenPostgres(t, at), storetest.OpenPostgres(t, at)
+	const lease = 10 * time.Minute
+	holds(t, one, "one", lease)
+	if err := addTeam(t, one, "a"); err != nil {
+		t.Fatal(err)
+	}
+	list, err := one.Teams(t.Context())
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	b := waitingBuild(t, one, list[0].ID)
+	if _, _, err := one.TakeBuild(t.Context(), "other", lease); err != nil {
+		t.Fatal(err)
+	}
+	over := func(want bool) {
+		t.Helper()
+		queue, err := two.QueuedBuilds(t.Context())
+		if err != nil || len(queue) != 1 || queue[0].Build != b || queue[0].Over != want {
+			t.Errorf("the queue is %+v, %v; its lease is over: %v", queue, err, want)
+		}
+	}
+	refused := func(s *store.DB, machine, left string) {
+		t.Helper()
+		if _, err := s.TakeNode(t.Context(), "it's", machine, lease); cay.KindOf(err) != cay.Conflict || !strings.Contains(err.Error(), left) {
+			t.Errorf("a lease that holds: %v", err)
+		}
+	}
+	over(false)
+	refused(two, "two", "ends in")
+
+	leap("20 minutes")
+	over(true)
+	holds(t, two, "two", lease)
+	takenOver(t, "a record after a leap", addTeam(t, one, "b"))
+
+	leap("-1 day") // two's lease ends in a day
+	if err := addTeam(t, two, "c"); err != nil {
+		t.Error(err)
+	}
+	refused(three, "three", "ends in 10m0s")
+	leap("-23 hours")
+	holds(t, three, "three", lease)
+	takenOver(t, "a record after the second leap", addTeam(t, two, "d"))
+	hasTeams(t, three, "a", "c")
+}
+
+// waitingBuild has a build of a team wait.
+func waitingBuild(t *testing.T, s *store.DB, team cay.TeamID) cay.BuildID {
+	t.Helper()
+	kind := cay.Template{ID: cay.NewTemplateID(), Team: team}
+	b := cay.Build{ID: cay.NewBuildID(), Template: kind.ID, Team: team, State: cay.BuildBuilding, UpdatedAt: time.Now()}
+	for _, err := range []error{s.AddTemplate(t.Context(), kind), s.PutBuild(t.Context(), b), s.QueueBuild(t.Context(), b, "sealed")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b.ID
+}
