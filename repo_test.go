@@ -70,6 +70,7 @@ var groups = map[string][]string{
 	"internal/trail":    {""},
 	"internal/keys":     {""},
 	"internal/conns":    {""},
+	"internal/blob":     {""},
 	"internal/config":   {""},
 	"internal/machine":  {"", "api", "internal/guest", "internal/keys", "internal/conns", "internal/trail"},
 	"internal/template": {"", "api", "internal/guest", "internal/conns", "internal/machine/node", "internal/machine/snapshot", "internal/machine/erofs", "internal/machine/disk", "internal/trail"},
@@ -77,7 +78,7 @@ var groups = map[string][]string{
 	"internal/auth":     {"", "internal/keys"},
 	"internal/control":  {"", "internal/auth", "internal/guest", "internal/store", "internal/trail"},
 	"internal/edge":     {"", "api", "client", "internal/guest", "internal/keys", "internal/conns", "internal/auth", "internal/control", "internal/trail"},
-	"internal/cli":      {"", "client", "internal/machine/disk", "internal/template/dockerfile"},
+	"internal/cli":      {"", "client", "internal/blob", "internal/machine/disk", "internal/template/dockerfile"},
 	"internal/operator": everything,
 	"internal/server":   everything,
 	"test":              everything,
@@ -177,7 +178,7 @@ func TestOneImporter(t *testing.T) {
 		"go.opentelemetry.io":                    "internal/telemetry",
 		"github.com/caddyserver/certmagic":       "internal/edge/certs",
 		"github.com/moby/buildkit":               "internal/template/dockerfile",
-		"github.com/minio/minio-go/v7":           "internal/cli/cargo",
+		"github.com/minio/minio-go/v7":           "internal/blob",
 
 		"github.com/modelcontextprotocol/go-sdk": "internal/edge/mcp",
 	}

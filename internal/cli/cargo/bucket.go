@@ -3,82 +3,29 @@ package cargo
 import (
 	"archive/tar"
 	"context"
-	"errors"
 	"io"
-	"net/http"
-	"net/url"
 	"path"
 	"strings"
 	"unicode/utf8"
 
-	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
-	"github.com/minio/minio-go/v7/pkg/s3utils"
-
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/blob"
 )
 
 // Bucket is a prefix of an S3 bucket.
-type Bucket struct {
-	api    *minio.Client
-	bucket string
-	prefix string // empty, or ends with "/"
-}
+type Bucket struct{ at *blob.S3 }
 
 // IsBucket reports whether a text names a prefix of a bucket.
-func IsBucket(text string) bool { return strings.HasPrefix(text, "s3://") }
+func IsBucket(text string) bool { return blob.IsS3(text) }
 
-// OpenBucket reads s3://BUCKET/PREFIX, and from the environment what opens it,
-// by the names that AWS' own tools have for it: AWS_ENDPOINT_URL_S3 or
-// AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION, AWS_ACCESS_KEY_ID with
-// AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, else the profile AWS_PROFILE of
-// AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials. Without any of those,
-// requests are not signed, as public buckets allow.
+// OpenBucket opens s3://BUCKET/PREFIX, with what the environment says of it: see
+// blob.OpenS3.
 func OpenBucket(text string, getenv func(string) string) (*Bucket, error) {
-	rest, _ := strings.CutPrefix(text, "s3://")
-	name, prefix, _ := strings.Cut(rest, "/")
-	if err := s3utils.CheckValidBucketName(name); err != nil {
-		return nil, cay.Wrap(cay.Invalid, err, "%.200q names no bucket", text).WithHint("say s3://BUCKET/PREFIX")
-	}
-	if prefix != "" && !strings.HasSuffix(prefix, "/") {
-		prefix += "/"
-	}
-	host, secure, lookup := "s3.amazonaws.com", true, minio.BucketLookupAuto
-	if at := first(getenv("AWS_ENDPOINT_URL_S3"), getenv("AWS_ENDPOINT_URL")); at != "" {
-		u, err := url.Parse(at)
-		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return nil, cay.Errorf(cay.Invalid, "AWS_ENDPOINT_URL is %q, not like https://host:port", at)
-		}
-		host, secure, lookup = u.Host, u.Scheme == "https", minio.BucketLookupPath
-	}
-	api, err := minio.New(host, &minio.Options{
-		Creds: opens(getenv), Secure: secure, BucketLookup: lookup,
-		Region: first(getenv("AWS_REGION"), getenv("AWS_DEFAULT_REGION")),
-	})
+	at, err := blob.OpenS3(text, getenv)
 	if err != nil {
-		return nil, cay.Wrap(cay.Invalid, err, "the bucket cannot be used")
+		return nil, err
 	}
-	return &Bucket{api: api, bucket: name, prefix: prefix}, nil
-}
-
-func opens(getenv func(string) string) *credentials.Credentials {
-	if id := getenv("AWS_ACCESS_KEY_ID"); id != "" {
-		return credentials.NewStaticV4(id, getenv("AWS_SECRET_ACCESS_KEY"), getenv("AWS_SESSION_TOKEN"))
-	}
-	file := credentials.NewFileAWSCredentials(getenv("AWS_SHARED_CREDENTIALS_FILE"), getenv("AWS_PROFILE"))
-	if _, err := file.GetWithContext(nil); err == nil {
-		return file
-	}
-	return credentials.NewStatic("", "", "", credentials.SignatureAnonymous)
-}
-
-func first(texts ...string) string {
-	for _, text := range texts {
-		if text != "" {
-			return text
-		}
-	}
-	return ""
+	return &Bucket{at}, nil
 }
 
 // Tar is a tar stream of the objects below the prefix, by names without it. An
@@ -86,12 +33,12 @@ func first(texts ...string) string {
 func (b *Bucket) Tar(ctx context.Context) io.ReadCloser {
 	ctx, stop := context.WithCancel(ctx)
 	r := stream(func(w *tar.Writer) error {
-		for object := range b.api.ListObjects(ctx, b.bucket, minio.ListObjectsOptions{Prefix: b.prefix, Recursive: true}) {
-			if object.Err != nil {
-				return b.explain(object.Err)
+		for file, err := range b.at.Files(ctx) {
+			if err == nil {
+				err = b.fetch(ctx, w, file)
 			}
-			if err := b.fetch(ctx, w, object); err != nil {
-				return b.explain(err)
+			if err != nil {
+				return err
 			}
 		}
 		return ctx.Err()
@@ -109,22 +56,16 @@ func (s *stopping) Close() error {
 	return s.ReadCloser.Close()
 }
 
-func (b *Bucket) fetch(ctx context.Context, w *tar.Writer, object minio.ObjectInfo) error {
-	name := strings.TrimPrefix(object.Key, b.prefix)
-	h := &tar.Header{Format: tar.FormatPAX, Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: object.Size, ModTime: object.LastModified}
+func (b *Bucket) fetch(ctx context.Context, w *tar.Writer, file blob.File) error {
+	h := &tar.Header{Format: tar.FormatPAX, Typeflag: tar.TypeReg, Name: file.Name, Mode: 0o644, Size: file.Size, ModTime: file.Changed}
 	switch {
-	case name == "":
+	case file.Name == "":
 		return nil // the mark of the prefix itself
-	case strings.HasSuffix(name, "/"):
+	case strings.HasSuffix(file.Name, "/"):
 		h.Typeflag, h.Mode, h.Size = tar.TypeDir, 0o755, 0
 		return w.WriteHeader(h)
 	}
-	// The object that was listed is fetched, and no newer one that took its place.
-	o := minio.GetObjectOptions{}
-	if err := o.SetMatchETag(object.ETag); err != nil {
-		return err
-	}
-	content, err := b.api.GetObject(ctx, b.bucket, object.Key, o)
+	content, err := b.at.ReadFile(ctx, file)
 	if err != nil {
 		return err
 	}
@@ -134,7 +75,7 @@ func (b *Bucket) fetch(ctx context.Context, w *tar.Writer, object minio.ObjectIn
 	}
 	n, err := io.Copy(w, content)
 	if err == nil && n != h.Size {
-		err = cay.Errorf(cay.Unavailable, "the object %.200q came with %d of %d bytes", object.Key, n, h.Size)
+		err = cay.Errorf(cay.Unavailable, "the object %.200q came with %d of %d bytes", file.Name, n, h.Size)
 	}
 	return err
 }
@@ -158,51 +99,32 @@ func (b *Bucket) Store(ctx context.Context, in io.Reader) (Stored, error) {
 		if err == io.EOF {
 			return out, nil
 		}
+		if err == nil {
+			err = b.put(ctx, h, t, &out)
+		}
 		if err != nil {
 			return out, err
-		}
-		if err := b.put(ctx, h, t, &out); err != nil {
-			return out, b.explain(err)
 		}
 	}
 }
 
 func (b *Bucket) put(ctx context.Context, h *tar.Header, content io.Reader, out *Stored) error {
-	key := b.prefix + strings.TrimPrefix(path.Clean(h.Name), "/")
-	if !utf8.ValidString(key) {
+	name := strings.TrimPrefix(path.Clean(h.Name), "/")
+	if !utf8.ValidString(name) {
 		return cay.Errorf(cay.Invalid, "the name %.200q is not UTF-8, which an object's must be", h.Name)
 	}
 	switch h.Typeflag {
 	case tar.TypeReg:
 	case tar.TypeDir:
-		key += "/"
+		name += "/"
 	default:
 		out.Left++
 		return nil
 	}
-	// A sum of each part, and no stream of signed chunks: not every server reads
-	// those.
-	_, err := b.api.PutObject(ctx, b.bucket, key, content, h.Size, minio.PutObjectOptions{SendContentMd5: true, DisableContentSha256: true})
+	err := b.at.WriteFile(ctx, name, content, h.Size)
 	if err == nil {
 		out.Objects++
 		out.Bytes += h.Size
 	}
 	return err
-}
-
-// explain says in the words of this program what a bucket answered.
-func (b *Bucket) explain(err error) error {
-	var known *cay.Error
-	if errors.As(err, &known) || errors.Is(err, context.Canceled) {
-		return err
-	}
-	answer := minio.ToErrorResponse(err)
-	switch {
-	case answer.Code == minio.NoSuchBucket:
-		return cay.Errorf(cay.NotFound, "there is no bucket %.100q", b.bucket)
-	case answer.StatusCode == http.StatusForbidden, answer.Code == minio.AccessDenied:
-		return cay.Wrap(cay.Denied, err, "the bucket %.100q is not open to these credentials", b.bucket).
-			WithHint("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE")
-	}
-	return cay.Wrap(cay.Unavailable, err, "the bucket %.100q", b.bucket)
 }
