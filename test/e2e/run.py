@@ -102,7 +102,7 @@ def suites(server):
     # what is on it, harms it or waits for it to be calm, as the warm pool does,
     # then what restarts and ends the server.
     alone = ["test_warm.py", "test_hostile.py", "test_lives.py", "test_host.py"]
-    last = ["test_names.py", "test_loading.py", "test_operating.py", "test_injection.py", "test_sso.py", "test_packages.py", "test_usage.py", "test_restart.py", "test_down.py", "test_build_limits.py"]
+    last = ["test_names.py", "test_loading.py", "test_operating.py", "test_injection.py", "test_sso.py", "test_packages.py", "test_usage.py", "test_postgres.py", "test_restart.py", "test_down.py", "test_build_limits.py"]
     yield "Python SDKs", lambda: pytest(
         env, ".", *[f"--ignore={name}" for name in alone + last],
         "-n", os.environ.get("CAY_E2E_WORKERS", "2"), "--dist", "loadfile")

@@ -12,7 +12,6 @@ import time
 import uuid
 
 import e2b
-import e2b_code_interpreter
 import pytest
 
 import world
@@ -22,29 +21,6 @@ import world
 def server():
     """The running server, found by the pid in its lock file."""
     return world.running()
-
-
-def test_sandboxes_outlive_a_crash(server):
-    sandbox = e2b_code_interpreter.Sandbox.create(timeout=600, metadata={"who": "survivor"})
-    sandbox.run_code("x = 41")
-    sandbox.files.write("note.txt", "kept")
-    sleeper = sandbox.commands.run("sleep 3600", background=True, timeout=0)
-    before = sandbox.get_info()
-
-    server.kill9()
-    assert not server.healthy()
-    server.start()
-
-    listed = e2b.Sandbox.list(query=e2b.SandboxQuery(metadata={"who": "survivor"})).next_items()
-    assert [s.sandbox_id for s in listed] == [sandbox.sandbox_id]
-    assert sandbox.get_info().end_at == before.end_at
-    assert sandbox.run_code("x + 1").text == "42"
-    assert sandbox.files.read("note.txt") == "kept"
-    assert sleeper.pid in [p.pid for p in sandbox.commands.list()]
-    again = e2b.Sandbox.connect(sandbox.sandbox_id)
-    assert again.commands.run("echo back").stdout == "back\n"
-    assert sandbox.kill()
-    assert not sandbox.is_running()
 
 
 def test_a_crash_in_mid_build_leaves_nothing(server, eventually):
