@@ -84,6 +84,8 @@ var groups = map[string][]string{
 	"test":              everything,
 
 	"internal/telemetry": {"", "internal/trail", "internal/machine"},
+
+	"cmd/cay-mcp-gateway": {"internal/inside", "internal/guest"},
 }
 
 var everything = []string{"", "api", "client", "internal"}
@@ -182,11 +184,13 @@ func TestOneImporter(t *testing.T) {
 
 		"github.com/modelcontextprotocol/go-sdk": "internal/edge/mcp",
 	}
+	// At the other end of a sandbox's edge there is no other door to go through.
+	alsoAt := map[string]string{"internal/inside/gateway": "github.com/modelcontextprotocol/go-sdk"}
 	for _, p := range packages(t) {
 		from := strings.TrimPrefix(p.ImportPath, module+"/")
 		for _, imported := range p.Imports {
 			for library, door := range doors {
-				if within(imported, library) && !within(from, door) && !strings.HasSuffix(from, "test") && !within(from, "api") {
+				if within(imported, library) && !within(from, door) && alsoAt[from] != library && !strings.HasSuffix(from, "test") && !within(from, "api") {
 					t.Errorf("%s imports %s, which belongs to %s alone", from, imported, door)
 				}
 			}

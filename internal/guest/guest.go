@@ -27,6 +27,9 @@ const (
 
 	// AgentPath is the agent in every root image; it is PID 1.
 	AgentPath = "/usr/lib/cay/cay-agent"
+	// GatewayPath is the gateway of tools, in the template mcp-gateway and what is
+	// built from it: E2B's SDKs run it by its name.
+	GatewayPath = "/usr/bin/mcp-gateway"
 	// SFTPFlag has AgentPath serve files on its standard input and output, as
 	// their starter. Agents that are older do not know it.
 	SFTPFlag = "-sftp"

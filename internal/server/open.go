@@ -190,6 +190,8 @@ func (s *Server) openTemplates(context.Context) (err error) {
 		Images:          images,
 		AgentPath:       s.host.Binaries.AgentPath,
 		AgentDigest:     s.host.Binaries.AgentDigest,
+		GatewayPath:     s.host.Binaries.GatewayPath,
+		GatewayDigest:   s.host.Binaries.GatewayDigest,
 		Authority:       s.authority.PEM(),
 		ServerAuthority: s.ownAuthority(),
 		Log:             s.log,

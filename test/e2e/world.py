@@ -60,9 +60,9 @@ class Server:
             [str(self.binary), *args], env=self.env, check=check, timeout=timeout,
             text=True, stdin=subprocess.DEVNULL, capture_output=True, **kw)
 
-    def start(self, timeout=1200):
+    def start(self, timeout=1200, templates=()):
         """Starts the server and waits until it serves and has built its templates,
-        which takes minutes the first time."""
+        or those named, which takes minutes the first time."""
         self.data.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
@@ -75,7 +75,7 @@ class Server:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the server is not ready after {timeout} s:\n{self.tail()}")
             time.sleep(0.1)
-        self.cay("template", "wait", timeout=timeout)
+        self.cay("template", "wait", *templates, timeout=timeout)
 
     def healthy(self):
         try:

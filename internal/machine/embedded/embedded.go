@@ -1,5 +1,5 @@
 // Package embedded carries the programs that a node runs beside the server:
-// the agent, gVisor's runsc and its sentry. scripts/build-engine puts them
+// the agent, the gateway of tools, gVisor's runsc and its sentry. scripts/build-engine puts them
 // into bin before the server is built.
 package embedded
 
@@ -25,6 +25,9 @@ type Binaries struct {
 	EngineDir   string // the directory of engines, one below it for each hash
 	AgentPath   string
 	AgentDigest string // SHA-256, in hex
+	// GatewayPath is the program mcp-gateway of the template of that name.
+	GatewayPath   string
+	GatewayDigest string
 }
 
 // Unpack writes the programs below a data directory, each under its hash, and
@@ -39,19 +42,24 @@ func unpack(files fs.FS, dataDir string) (Binaries, error) {
 		return Binaries{}, cay.Wrap(cay.Unavailable, err, "this cay was built without its engine and agent").
 			WithHint("build it with scripts/build")
 	}
-	agent := m.sums["cay-agent"]
+	agent, gateway := m.sums["cay-agent"], m.sums["cay-mcp-gateway"]
 	b := Binaries{
 		EngineHash:  m.engine,
 		EngineDir:   filepath.Join(dataDir, "engines"),
 		AgentPath:   filepath.Join(dataDir, "agents", agent, "cay-agent"),
 		AgentDigest: agent,
+
+		GatewayPath:   filepath.Join(dataDir, "agents", gateway, "cay-mcp-gateway"),
+		GatewayDigest: gateway,
 	}
 	engine := map[string]string{"cay-runsc": "cay-runsc", "gvisor_sentry": "gvisor-bin/gvisor_sentry"}
 	if err := place(files, filepath.Join(b.EngineDir, b.EngineHash), engine); err != nil {
 		return Binaries{}, unpackError(err, dataDir)
 	}
-	if err := place(files, filepath.Dir(b.AgentPath), map[string]string{"cay-agent": "cay-agent"}); err != nil {
-		return Binaries{}, unpackError(err, dataDir)
+	for name, path := range map[string]string{"cay-agent": b.AgentPath, "cay-mcp-gateway": b.GatewayPath} {
+		if err := place(files, filepath.Dir(path), map[string]string{name: name}); err != nil {
+			return Binaries{}, unpackError(err, dataDir)
+		}
 	}
 	return b, nil
 }
@@ -84,7 +92,7 @@ func readManifest(files fs.FS) (manifest, error) {
 	if m.engine == "" {
 		return manifest{}, errors.New("the manifest names no engine")
 	}
-	for _, name := range []string{"cay-runsc", "gvisor_sentry", "cay-agent"} {
+	for _, name := range []string{"cay-runsc", "gvisor_sentry", "cay-agent", "cay-mcp-gateway"} {
 		if m.sums[name] == "" {
 			return manifest{}, errors.New("the manifest names no " + name)
 		}

@@ -11,10 +11,12 @@ import (
 
 func TestUnpack(t *testing.T) {
 	files := fstest.MapFS{
-		"bin/manifest":      {Data: []byte("engine abc\n01  cay-runsc\n02  gvisor_sentry\n03  cay-agent\n")},
+		"bin/manifest":      {Data: []byte("engine abc\n01  cay-runsc\n02  gvisor_sentry\n03  cay-agent\n04  cay-mcp-gateway\n")},
 		"bin/cay-runsc":     {Data: []byte("runsc")},
 		"bin/gvisor_sentry": {Data: []byte("sentry")},
 		"bin/cay-agent":     {Data: []byte("agent")},
+
+		"bin/cay-mcp-gateway": {Data: []byte("gateway")},
 	}
 	data := t.TempDir()
 	for range 2 { // again finds it all there
@@ -22,13 +24,14 @@ func TestUnpack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if b.EngineHash != "abc" || b.AgentDigest != "03" {
+		if b.EngineHash != "abc" || b.AgentDigest != "03" || b.GatewayDigest != "04" {
 			t.Fatalf("unpacked %+v", b)
 		}
 		for path, want := range map[string]string{
 			filepath.Join(b.EngineDir, "abc/cay-runsc"):                "runsc",
 			filepath.Join(b.EngineDir, "abc/gvisor-bin/gvisor_sentry"): "sentry",
-			b.AgentPath: "agent",
+			b.AgentPath:   "agent",
+			b.GatewayPath: "gateway",
 		} {
 			text, err := os.ReadFile(path)
 			if err != nil || string(text) != want {

@@ -49,6 +49,8 @@ type Config struct {
 	Images          Images // nil makes them of Debian's packages
 	AgentPath       string // the agent to put into images, for this machine's Linux
 	AgentDigest     string
+	GatewayPath     string // the gateway of tools, for the template that has it
+	GatewayDigest   string
 	Authority       []byte // PEM that guests trust besides what the host trusts; may be empty
 	ServerAuthority []byte // PEM of the authority of the server's own names, which guests trust as well; may be empty
 	Log             *slog.Logger
@@ -162,16 +164,27 @@ func (b *Builder) plan(name string) (definition, []image.File, error) {
 }
 
 func (b *Builder) key(def definition, files []image.File) string {
-	return def.key(files, b.cfg.AgentDigest, b.cfg.Node.EngineHash())
+	gateway := ""
+	if def.gateway {
+		gateway = b.cfg.GatewayDigest
+	}
+	return def.key(files, b.cfg.AgentDigest, gateway, b.cfg.Node.EngineHash())
 }
 
-// root makes the root image, with the agent in it.
+// root makes the root image, with the agent in it, and the gateway where it is to be.
 func (b *Builder) root(ctx context.Context, def definition, files []image.File, p image.Progress) (digest string, err error) {
 	agent, err := os.ReadFile(b.cfg.AgentPath)
 	if err != nil {
 		return "", disk.Error(err, "read the agent")
 	}
 	files = append(files, image.File{Path: guest.AgentPath, Mode: 0o755, Data: agent})
+	if def.gateway {
+		gateway, err := os.ReadFile(b.cfg.GatewayPath)
+		if err != nil {
+			return "", disk.Error(err, "read the gateway of tools")
+		}
+		files = append(files, image.File{Path: guest.GatewayPath, Mode: 0o755, Data: gateway})
+	}
 	return b.images.Build(ctx, def.recipe, files, p)
 }
 

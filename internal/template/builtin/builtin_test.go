@@ -123,8 +123,8 @@ func TestKeyNamesWhatASnapshotDependsOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := []image.File{{Path: "/etc/a", Data: []byte("a")}}
-	one := def.key(files, "agent", "engine")
-	if one != def.key(files, "agent", "engine") {
+	one := def.key(files, "agent", "", "engine")
+	if one != def.key(files, "agent", "", "engine") {
 		t.Error("equal inputs have two keys")
 	}
 	interp, err := lookup(CodeInterpreter)
@@ -134,11 +134,12 @@ func TestKeyNamesWhatASnapshotDependsOn(t *testing.T) {
 	bigger := def
 	bigger.limits.MemoryMB++
 	for what, key := range map[string]string{
-		"recipe": interp.key(files, "agent", "engine"),
-		"files":  def.key(nil, "agent", "engine"),
-		"agent":  def.key(files, "agent2", "engine"),
-		"engine": def.key(files, "agent", "engine2"),
-		"limits": bigger.key(files, "agent", "engine"),
+		"recipe":  interp.key(files, "agent", "", "engine"),
+		"files":   def.key(nil, "agent", "", "engine"),
+		"agent":   def.key(files, "agent2", "", "engine"),
+		"engine":  def.key(files, "agent", "", "engine2"),
+		"gateway": def.key(files, "agent", "gateway", "engine"),
+		"limits":  bigger.key(files, "agent", "", "engine"),
 	} {
 		if key == one {
 			t.Errorf("the key does not name the %s", what)

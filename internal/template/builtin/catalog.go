@@ -17,6 +17,7 @@ const (
 	CodeInterpreter       = "code-interpreter-v1"
 	CodeInterpreterNewer  = "code-interpreter-newer"
 	Desktop               = "desktop"
+	MCPGateway            = "mcp-gateway"
 )
 
 // Names lists those that every server has, in the order in which to build
@@ -33,7 +34,7 @@ func Descriptions() map[string]string {
 }
 
 // Extras lists those that are built when an operator asks for them.
-func Extras() []string { return []string{CodeInterpreterNewer, Desktop} }
+func Extras() []string { return []string{CodeInterpreterNewer, Desktop, MCPGateway} }
 
 // definition is one template.
 type definition struct {
@@ -41,6 +42,8 @@ type definition struct {
 	args   []string // of PID 1
 	ports  []int    // that must answer /health before the snapshot
 	limits cay.Limits
+	// gateway has the gateway of tools put into the root.
+	gateway bool
 }
 
 func lookup(name string) (definition, error) {
@@ -75,6 +78,13 @@ func lookup(name string) (definition, error) {
 			args:   []string{guest.AgentPath},
 			limits: cay.Limits{CPUs: 2, MemoryMB: 2048, DiskMB: 10240},
 		}, nil
+	case MCPGateway:
+		return definition{
+			recipe:  image.MCPGateway(),
+			args:    []string{guest.AgentPath},
+			limits:  cay.Limits{CPUs: 2, MemoryMB: 1024, DiskMB: 10240},
+			gateway: true,
+		}, nil
 	}
 	return definition{}, cay.Errorf(cay.NotFound, "no recipe for a template %q", name)
 }
@@ -104,7 +114,7 @@ func (d definition) setup() cay.Setup {
 
 // key names everything that a snapshot of this definition depends on. Equal
 // keys need no second build.
-func (d definition) key(files []image.File, agentDigest, engineHash string) string {
+func (d definition) key(files []image.File, agentDigest, gatewayDigest, engineHash string) string {
 	text, err := json.Marshal(struct {
 		Recipe, Files, Agent, Engine string
 		Format, Image                int
@@ -112,9 +122,10 @@ func (d definition) key(files []image.File, agentDigest, engineHash string) stri
 		Ports                        []int
 		Limits                       cay.Limits
 		Boot                         cay.Boot
+		Gateway                      string `json:",omitempty"`
 	}{
 		d.recipe.Digest(), image.FilesDigest(files), agentDigest, engineHash,
-		cay.SnapshotFormat, image.Format, d.args, d.ports, d.limits, d.boot(),
+		cay.SnapshotFormat, image.Format, d.args, d.ports, d.limits, d.boot(), gatewayDigest,
 	})
 	if err != nil {
 		panic(err) // plain data: it cannot fail

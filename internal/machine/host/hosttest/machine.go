@@ -96,7 +96,7 @@ func (m *Machine) Open(ctx context.Context, cfg host.Config, _ *slog.Logger) (*h
 		return nil, err
 	}
 	return &host.Machine{
-		Binaries:  embedded.Binaries{EngineHash: EngineHash, AgentPath: agent, AgentDigest: "hosttest"},
+		Binaries:  embedded.Binaries{EngineHash: EngineHash, AgentPath: agent, AgentDigest: "hosttest", GatewayPath: agent, GatewayDigest: "hosttest"},
 		Engine:    m,
 		Snapshots: snapshots,
 		Volumes:   volumes,

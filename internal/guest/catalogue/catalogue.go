@@ -1,0 +1,121 @@
+// Package catalogue is the table of servers of the Model Context Protocol that
+// the gateway inside a sandbox starts by name: which package of npm or PyPI is
+// the server of a name in E2B's catalogue, and which key of its configuration
+// becomes which argument or variable. The names and keys are those of
+// e2b/sandbox/mcp.py in the Python SDK 2.63.0. Host and guest share it: a template
+// installs some of them when it is made, the gateway the others when they are
+// asked for.
+package catalogue
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// Dir is where servers are installed, each in a directory of its own.
+const Dir = "/opt/mcp-gateway"
+
+// Server is one row.
+type Server struct {
+	Name string
+	// NPM or PyPI is the package, and Version the one that is installed.
+	NPM, PyPI, Version string
+	// Args follow the program. {key} stands for the value of a key, without which
+	// the argument is left out, and {key...} for each of a list's values.
+	Args []string
+	// Env has a key's name by the variable that gets its value.
+	Env map[string]string
+	// Fixed are variables that do not come from the configuration.
+	Fixed map[string]string
+	// Needs are the keys without which the server does not start.
+	Needs []string
+}
+
+// Path is where the server lies when it is installed. It has the version, so
+// that an older one, of the template, is not taken for it.
+func (s Server) Path() string { return Dir + "/" + s.Name + "@" + s.Version }
+
+// Install is a shell script that installs the server, as root. A directory
+// at Path is whole. Scripts of packages do not run: they fetch browsers and
+// count installations, and no server of the table needs one.
+func (s Server) Install() string {
+	command := "npm install --no-audit --no-fund --ignore-scripts --loglevel=error --prefix '" + s.Path() + ".new' '" + s.NPM + "@" + s.Version + "' >&2"
+	if s.PyPI != "" {
+		command = "python3 -m pip install --quiet --no-cache-dir --disable-pip-version-check --root-user-action=ignore --target '" + s.Path() + ".new' '" + s.PyPI + "==" + s.Version + "' >&2"
+	}
+	return "set -e\nmkdir -p '" + Dir + "'\nrm -rf '" + s.Path() + ".new'\nmkdir '" + s.Path() + ".new'\n" + command + "\nmv -T '" + s.Path() + ".new' '" + s.Path() + "'\n"
+}
+
+// Find returns the row of a name.
+func Find(name string) (Server, bool) {
+	i, ok := slices.BinarySearchFunc(servers, name, func(s Server, name string) int { return cmp.Compare(s.Name, name) })
+	if !ok {
+		return Server{}, false
+	}
+	return servers[i], true
+}
+
+// Names lists all names, sorted.
+func Names() []string {
+	out := make([]string, len(servers))
+	for i, s := range servers {
+		out[i] = s.Name
+	}
+	return out
+}
+
+// Near lists a few names that are like one that is not there.
+func Near(name string) []string { return near(name, Names()) }
+
+// near lists those of the words that are like one: that contain it or are in it,
+// or are a few changes away.
+func near(word string, words []string) []string {
+	word = strings.ToLower(word)
+	type candidate struct {
+		word string
+		far  int
+	}
+	var found []candidate
+	for _, w := range words {
+		low := strings.ToLower(w)
+		far := distance(word, low)
+		if len(word) > 2 && (strings.Contains(low, word) || strings.Contains(word, low)) {
+			far = 0
+		}
+		if far <= 1+min(len(word), len(low))/3 {
+			found = append(found, candidate{w, far})
+		}
+	}
+	slices.SortStableFunc(found, func(a, b candidate) int { return cmp.Compare(a.far, b.far) })
+	var out []string
+	for _, c := range found[:min(len(found), 5)] {
+		out = append(out, c.word)
+	}
+	return out
+}
+
+// distance is how many letters must be changed, put in or taken out (Levenshtein).
+func distance(a, b string) int {
+	const most = 64 // longer words are like none
+	if len(a) > most || len(b) > most {
+		return most
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := before
+			if a[i] != b[j] {
+				change++
+			}
+			before = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
