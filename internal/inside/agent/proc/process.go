@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	pb "github.com/cay-run/cay/api/proto/process"
+	"github.com/cay-run/cay/internal/inside/agent/life"
 	"github.com/cay-run/cay/internal/inside/agent/reap"
 )
 
@@ -27,9 +28,9 @@ type process struct {
 	child  *reap.Child
 
 	outputs []*output
-	stdin   *input // nil where there is none
-	tty     *input // nil without a terminal
-	life    *life  // nil without an end
+	stdin   *input     // nil where there is none
+	tty     *input     // nil without a terminal
+	life    *life.Life // nil without an end
 
 	mu   sync.Mutex // serialises changes of subs
 	subs atomic.Pointer[[]*subscriber]
@@ -106,7 +107,7 @@ func (p *process) run(buried func()) {
 		}()
 	}
 	status := p.child.Status()
-	p.life.stop()
+	p.life.Stop()
 	buried()
 	if p.stdin != nil {
 		_ = p.stdin.close() // no client is left to tell

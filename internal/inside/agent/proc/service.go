@@ -17,6 +17,7 @@ import (
 
 	pb "github.com/cay-run/cay/api/proto/process"
 	"github.com/cay-run/cay/api/proto/process/processconnect"
+	"github.com/cay-run/cay/internal/inside/agent/life"
 	"github.com/cay-run/cay/internal/inside/agent/reap"
 	"github.com/cay-run/cay/internal/inside/agent/user"
 	"github.com/cay-run/cay/internal/inside/agent/wire"
@@ -92,7 +93,7 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[pb.StartReques
 	}
 	defer p.unsubscribe(sub)
 	if d, ok := ctx.Value(lifeKey{}).(time.Duration); ok && d > 0 {
-		p.life = newLife(d, p.expire)
+		p.life = life.New(d, p.expire)
 	}
 	go s.run(p)
 	return p.follow(ctx, sub, true, wire.Keepalive(req.Header()), func(e *pb.ProcessEvent) error {
