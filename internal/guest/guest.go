@@ -62,8 +62,15 @@ const (
 // InternalPaths are the agent's routes that only the host may call. The proxy
 // answers 404 for them.
 var InternalPaths = []string{
-	"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade", TunnelPath, DiaryPath,
+	"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade", TunnelPath, DiaryPath, RestPath, WakePath,
 }
+
+// POST RestPath stops the services of a sandbox and answers {"stopped": N}; POST
+// WakePath starts those again and answers 204. Agents that are older answer 404.
+const (
+	RestPath = "/services/rest"
+	WakePath = "/services/wake"
+)
 
 // TunnelPath is the agent's way to a service that listens on the loopback of
 // the sandbox alone. POST TunnelPath?port=N with "Upgrade: tcp" answers 101,

@@ -19,6 +19,7 @@ import (
 	"github.com/cay-run/cay/internal/inside/agent/reap"
 	"github.com/cay-run/cay/internal/inside/agent/user"
 	"github.com/cay-run/cay/internal/inside/agent/wire"
+	"github.com/cay-run/cay/internal/inside/services"
 )
 
 // maxMessage bounds one message of the process service: a write to a standard
@@ -34,6 +35,8 @@ type Config struct {
 	Root string
 	// Log hears of failures; slog.Default if nil.
 	Log *slog.Logger
+	// Services are those that the agent runs as PID 1; nil for none.
+	Services *services.Manager
 }
 
 // Agent is the daemon.
@@ -143,10 +146,33 @@ func (a *Agent) routes() http.Handler {
 	mux.HandleFunc("POST /init", a.init)
 	mux.HandleFunc("POST "+guest.TunnelPath, tunnel)
 	mux.HandleFunc("GET "+guest.DiaryPath, a.serveDiary)
+	mux.HandleFunc("POST "+guest.RestPath, a.rest)
+	mux.HandleFunc("POST "+guest.WakePath, a.wake)
 	_, procs := a.procs.Handler(connect.WithReadMaxBytes(maxMessage))
 	wire.Mount(mux, process.File_process_proto, procs)
 	a.files.Routes(mux)
 	return a.recovered(cors(a.authorised(uncompressed(routed(mux)))))
+}
+
+// bootServices is how long /init waits for the services that start with a boot. A
+// caller gives /init half a minute.
+const bootServices = 15 * time.Second
+
+// rest stops the services, and wake starts those again: their files are read
+// between the two.
+func (a *Agent) rest(w http.ResponseWriter, _ *http.Request) {
+	n := 0
+	if a.cfg.Services != nil {
+		n = a.cfg.Services.Rest()
+	}
+	writeJSON(w, map[string]int{"stopped": n})
+}
+
+func (a *Agent) wake(w http.ResponseWriter, _ *http.Request) {
+	if a.cfg.Services != nil {
+		a.cfg.Services.Wake()
+	}
+	w.WriteHeader(http.StatusNoContent)
 }
 
 // health says that the agent serves.

@@ -115,6 +115,9 @@ func (a *Agent) takeIdentity(ctx context.Context, in guest.Init) error {
 			return err
 		}
 	}
+	if in.Mode == guest.ModeBuild && a.cfg.Services != nil {
+		a.cfg.Services.Boot(bootServices)
+	}
 	return nil
 }
 

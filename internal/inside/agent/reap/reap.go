@@ -135,6 +135,26 @@ func (r *Reaper) Start(path string, args []string, attr *syscall.ProcAttr) (*Chi
 	return c, nil
 }
 
+// Adopt takes a process that was not started here and whose parent has gone: as
+// PID 1 its exit comes here too. The error is ECHILD while another is its parent,
+// and where it has ended.
+func (r *Reaper) Adopt(pid int) (*Child, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil {
+		return nil, syscall.ECHILD // gVisor says ESRCH
+	}
+	r.table.Lock()
+	c := r.children[pid]
+	r.table.Unlock()
+	if c != nil {
+		return c, nil
+	}
+	c = &Child{Pid: pid, reaper: r, done: make(chan struct{})}
+	r.add(c)
+	return c, nil
+}
+
 // add notes a child whose start is under way; mu is held for reading.
 func (r *Reaper) add(c *Child) {
 	r.table.Lock()

@@ -222,3 +222,15 @@ func groupsOf(file []byte, u User) []uint32 {
 	}
 	return ids
 }
+
+// Group finds a group by its name, or by its number where no group has that name.
+func (d DB) Group(name string) (gid uint32, ok bool) {
+	file, _ := d.read("group") // an unreadable file leaves numbers
+	for line := range bytes.Lines(file) {
+		if n, id, _, valid := parseGroup(string(bytes.TrimRight(line, "\r\n"))); valid && n == name {
+			return id, true
+		}
+	}
+	n, err := strconv.ParseUint(name, 10, 32)
+	return uint32(n), err == nil
+}
