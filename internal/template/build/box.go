@@ -151,6 +151,40 @@ func (x *box) unpack(ctx context.Context, user, dir string, archive io.Reader) e
 	return cay.Errorf(cay.Invalid, "%.500s", told.Message)
 }
 
+// rest stops the services that run inside, so that nothing writes their files
+// while they are read, and returns what starts those again. An agent without
+// services has none to stop.
+func (x *box) rest(ctx context.Context) (wake func(context.Context) error, err error) {
+	none := func(context.Context) error { return nil }
+	var told struct{ Stopped int }
+	status, err := x.post(ctx, guest.RestPath, &told)
+	if err != nil || status == http.StatusNotFound || told.Stopped == 0 {
+		return none, err
+	}
+	return func(ctx context.Context) error {
+		_, err := x.post(ctx, guest.WakePath, nil)
+		return err
+	}, nil
+}
+
+// post calls a route of the agent's without a body and decodes its answer.
+func (x *box) post(ctx context.Context, path string, out any) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, x.url+path, nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := x.http.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if err == nil && out != nil && resp.StatusCode == http.StatusOK {
+		err = json.Unmarshal(text, out)
+	}
+	return resp.StatusCode, err
+}
+
 // lines cuts a stream into lines.
 type lines struct {
 	stream string

@@ -438,12 +438,19 @@ func (r *run) boot(ctx context.Context, volumes []cay.VolumeMount) error {
 
 // keep stores what the sandbox has changed by now as a layer.
 func (r *run) keep(ctx context.Context, step string) error {
+	wake, err := r.box.rest(ctx)
+	if err != nil {
+		return err
+	}
 	changes, err := r.box.lease.Changes(ctx)
 	if err != nil {
 		return err
 	}
 	defer changes.Close()
 	l, err := r.layers.Add(ctx, r.base, r.last, changes, int64(r.spec.Limits.DiskMB)<<20)
+	if err == nil {
+		err = wake(ctx)
+	}
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,7 @@
 package build
 
+import "github.com/cay-run/cay/internal/guest"
+
 // provision makes a sandbox's system of an image: bash and sudo, a user that
 // may use it, the host's authorities. $1 is the family. Packages come from the
 // image's own sources; where those cannot be reached, what can be done without
@@ -40,6 +42,16 @@ mkdir -p /home/user /code /usr/local/bin /run/e2b || exit 1
 chown user /home/user /code
 find /usr/local -type d -exec chmod a+rwx {} +
 chmod 1777 /tmp /var/tmp
+
+# Services by the agent (ADR 75). Packages that bring systemd leave its commands
+# under other names.
+if have dpkg-divert; then
+	for name in bin/systemctl bin/journalctl sbin/init; do
+		dpkg-divert --quiet --local --rename --divert /$name.systemd --add /$name &&
+			dpkg-divert --quiet --local --rename --divert /usr/$name.systemd --add /usr/$name &&
+			ln -sf ` + guest.AgentPath + ` /usr/$name || exit 1
+	done
+fi
 
 bundle=/etc/ssl/certs/ca-certificates.crt
 cp $bundle /tmp/.cay-bundle

@@ -6,7 +6,7 @@ import (
 )
 
 // Format is raised when the same tree would make another image.
-const Format = 2
+const Format = 3
 
 // imageUUID is the same in every image, so that equal trees are equal images.
 const imageUUID = "6b9f1d2c-0c4e-4b7a-9a52-0d4ec4a7c001"

@@ -3,6 +3,7 @@ package image
 import (
 	"encoding/json"
 	"encoding/xml"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
 )
 
 func TestDigestNamesTheRecipe(t *testing.T) {
@@ -323,6 +325,41 @@ func TestQuickProfile(t *testing.T) {
 			if out, err := cmd.CombinedOutput(); err != nil || string(out) != want {
 				t.Errorf("%s: %q, %v, want %q", shell, out, err, want)
 			}
+		}
+	}
+}
+
+// A tree of Debian has the agent's commands once, whatever was there, and dpkg
+// knows that their names are taken.
+func TestServicesOfATree(t *testing.T) {
+	tree := t.TempDir()
+	if err := services(tree); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(filepath.Join(tree, "usr")); err == nil {
+		t.Error("a tree that is no Debian is changed")
+	}
+	for path, text := range map[string]string{"usr/bin/systemctl": "real", "usr/sbin/other": "", "var/lib/dpkg/diversions": "/bin/sh\n/bin/sh.distrib\ndash\n"} {
+		path = filepath.Join(tree, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := services(tree); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"bin/systemctl", "bin/journalctl", "sbin/init"} {
+			if to, err := os.Readlink(filepath.Join(tree, "usr", name)); err != nil || to != guest.AgentPath {
+				t.Errorf("%s leads to %q, %v", name, to, err)
+			}
+		}
+		if text, err := os.ReadFile(filepath.Join(tree, "usr/bin/systemctl.systemd")); err != nil || string(text) != "real" {
+			t.Errorf("what was there is %q, %v", text, err)
+		}
+		text, err := os.ReadFile(filepath.Join(tree, "var/lib/dpkg/diversions"))
+		if err != nil || strings.Count(string(text), "\n") != 3+6*3 || !strings.Contains(string(text), "/usr/bin/journalctl\n/usr/bin/journalctl.systemd\n:\n") {
+			t.Errorf("diversions %q, %v", text, err)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/machine/disk"
 )
 
@@ -26,6 +27,9 @@ func personalise(ctx context.Context, tree string, files []File) error {
 		return err
 	}
 	if err := quickProfile(tree); err != nil {
+		return err
+	}
+	if err := services(tree); err != nil {
 		return err
 	}
 	changed, err := write(tree, files)
@@ -68,6 +72,41 @@ func quickProfile(tree string) error {
 		return nil
 	}
 	_, err = write(tree, []File{{Path: "/etc/profile", Mode: st.Mode().Perm(), Data: text}})
+	return err
+}
+
+// services has systemctl and journalctl be the agent's, and init, without which
+// Debian's packages start nothing (ADR 75). Packages that bring systemd find the
+// names taken, by diversions as an administrator makes them, and put their own
+// beside them.
+func services(tree string) error {
+	const diversions = "var/lib/dpkg/diversions"
+	old, err := os.ReadFile(filepath.Join(tree, diversions))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // no Debian
+	}
+	if err != nil {
+		return disk.Error(err, "read the diversions of the tree")
+	}
+	text := string(old)
+	for _, name := range []string{"bin/systemctl", "bin/journalctl", "sbin/init"} {
+		for _, from := range []string{"/" + name, "/usr/" + name} { // packages name either, and the two are one
+			if !strings.Contains("\n"+text, "\n"+from+"\n") {
+				text += from + "\n" + from + ".systemd\n:\n"
+			}
+		}
+		path := filepath.Join(tree, "usr", name)
+		if to, err := os.Readlink(path); err == nil && to == guest.AgentPath {
+			continue
+		}
+		if err := os.Rename(path, path+".systemd"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return disk.Error(err, "put %s aside", name)
+		}
+		if err := os.Symlink(guest.AgentPath, path); err != nil {
+			return disk.Error(err, "link %s to the agent", name)
+		}
+	}
+	_, err = write(tree, []File{{Path: "/" + diversions, Mode: 0o644, Data: []byte(text)}})
 	return err
 }
 

@@ -61,3 +61,10 @@ def changes(box, since=None):
 def by_path(answer):
     assert len(answer["changes"]) == answer["added"] + answer["changed"] + answer["removed"], answer
     return {c["path"]: c for c in answer["changes"]}
+
+
+def delete_template(name):
+    """Deletes a template by the route that SDKs have no method for."""
+    request = urllib.request.Request(os.environ["E2B_API_URL"] + "/templates/" + name, method="DELETE", headers={"X-API-Key": os.environ["E2B_API_KEY"]})
+    with urllib.request.urlopen(request, timeout=120):
+        pass

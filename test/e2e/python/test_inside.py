@@ -5,7 +5,9 @@ CAY_E2E_INSIDE=1, as in `make test-inside`.
 """
 
 import os
+import uuid
 
+import cayv1
 import e2b
 import pytest
 
@@ -68,22 +70,117 @@ def test_bubblewrap(create):
         resumed(box)
 
 
+# A service that counts its starts, as a person writes one.
+COUNTER = """[Unit]
+Description=A counter
+[Service]
+User=user
+StateDirectory=counter
+Environment=PORT=8123
+ExecStartPre=/bin/sh -c 'echo start >>/var/lib/counter/starts'
+ExecStart=/usr/bin/python3 -u -c 'import os, http.server as h; print("serving as", os.getuid()); \\
+  h.test(h.SimpleHTTPRequestHandler, port=int(os.environ["PORT"]), bind="127.0.0.1")'
+Restart=on-failure
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def test_units(create, eventually):
+    box = create()
+    box.files.write("/etc/systemd/system/counter.service", COUNTER, user="root")
+    output(box, "systemctl daemon-reload && systemctl enable --now counter 2>&1", "root")
+
+    def answers(box):
+        ask = "curl -so /dev/null --retry 50 --retry-connrefused --retry-delay 0 --retry-max-time 60 -w '%{http_code}' http://localhost:8123"
+        assert output(box, ask) == "200"
+        assert output(box, "systemctl is-active counter; systemctl is-enabled counter; cat /var/lib/counter/starts | wc -l").split()[:2] == ["active", "enabled"]
+        return int(output(box, "wc -l </var/lib/counter/starts")), output(box, "systemctl show -p MainPID --value counter")
+
+    first = answers(box)
+    assert first[0] == 1
+    assert "serving as 1000" in output(box, "journalctl -u counter -o cat -n 50", "root")
+    with pytest.raises(e2b.CommandExitException, match="try sudo"):
+        box.commands.run("systemctl stop counter")
+    node = cayv1.checkpoint(box)
+    box.commands.run(f"kill -9 {first[1]}", user="root")
+    eventually(lambda: output(box, "wc -l </var/lib/counter/starts") == "2")
+    again = answers(box)
+    assert again[1] != first[1]
+    # It goes on where a sandbox goes on; one that boots from files starts it.
+    resumed(box)
+    assert answers(box) == again
+    fork, = box.fork()
+    assert answers(fork) == again
+    fork.kill()
+    cayv1.rollback(box, node)
+    assert answers(box) == first
+    box.pause()
+    e2b.Sandbox.connect(box.sandbox_id, timeout=300, on_resume="reboot")
+    booted = answers(box)
+    assert booted[0] == 2
+    status = output(box, "systemctl stop counter && systemctl status counter || echo $?", "root")
+    assert "inactive (dead)" in status and status.endswith("3")
+
+
+# The answers of the three services of a usual web application.
+ASK = ("redis-cli get kept; curl -so /dev/null -w '%{http_code}\\n' http://localhost; "
+       "cd / && su postgres -c 'psql -tAc \"select 6*7\"'")
+
+
 @installs
-def test_services(create):
-    box = installed(create, "postgresql", "redis-server", "nginx-light", "curl")
-    # An installation starts nothing: base has no init system.
-    assert output(box, "pgrep -c 'postgres|redis|nginx' || true", "root") == "0"
-    for name in "postgresql", "redis-server", "nginx":
-        box.commands.run(f"service {name} start", user="root", timeout=120)
-    box.commands.run("until redis-cli ping; do sleep 0.1; done && redis-cli set kept yes", timeout=60)
-    ask = ("redis-cli get kept; curl -so /dev/null -w '%{http_code}\\n' http://localhost; "
-           "cd / && su postgres -c 'psql -tAc \"select 6*7\"'")
+def test_services(create, eventually):
+    box = installed(create, "postgresql", "redis-server", "nginx-light", "curl", "procps")
+    box.commands.run("redis-cli set kept yes", timeout=60)  # the installation started all three
     for _ in range(2):
-        assert output(box, ask, "root").splitlines() == ["yes", "200", "42"]
+        assert output(box, ASK, "root").splitlines() == ["yes", "200", "42"]
+        assert output(box, "systemctl is-active postgresql postgresql@15-main redis-server nginx").split() == ["active"] * 4
         resumed(box)
-    box.commands.run("service nginx stop && service redis-server restart", user="root", timeout=60)
-    box.commands.run("until redis-cli ping; do sleep 0.1; done", timeout=60)
+    fork, = box.fork()
+    assert output(fork, ASK, "root").splitlines() == ["yes", "200", "42"]
+    fork.kill()
+    box.commands.run("service nginx stop && systemctl restart postgresql && systemctl reload redis-server || true; redis-cli save", user="root", timeout=120)
     assert output(box, "curl -so /dev/null http://localhost; echo $?") == "7"
+    box.commands.run("systemctl start nginx && systemctl reload nginx && systemctl disable --now redis-server", user="root", timeout=60)
+    assert output(box, "systemctl is-enabled redis-server nginx || true").split() == ["disabled", "enabled"]
+    # A kill of a main process is a restart where the unit asks for one.
+    before = output(box, "systemctl enable --now redis-server 2>/dev/null; systemctl show -p MainPID --value redis-server", "root")
+    box.commands.run(f"kill -9 {before}", user="root")
+    eventually(lambda: output(box, "redis-cli ping || true") == "PONG")
+    assert output(box, "systemctl show -p MainPID --value redis-server") != before
+    # A boot from its files starts what is enabled.
+    box.pause()
+    e2b.Sandbox.connect(box.sandbox_id, timeout=900, on_resume="reboot")
+    assert output(box, ASK, "root").splitlines() == ["yes", "200", "42"]
+    # The real systemd beside it changes nothing.
+    box.commands.run("DEBIAN_FRONTEND=noninteractive apt-get install -qy systemd systemd-sysv libpam-systemd cron && "
+                     "DEBIAN_FRONTEND=noninteractive apt-get install -qy --reinstall systemd nginx-light", user="root", timeout=600)
+    assert output(box, "readlink /bin/systemctl /bin/journalctl; systemctl is-active cron nginx; /sbin/runlevel; systemctl is-system-running").splitlines() == [
+        "/usr/lib/cay/cay-agent", "/usr/lib/cay/cay-agent", "active", "active", "N 5", "running"]
+    assert output(box, ASK, "root").splitlines() == ["yes", "200", "42"]
+    resumed(box)
+    assert output(box, ASK, "root").splitlines() == ["yes", "200", "42"]
+
+
+@installs
+def test_services_of_a_template(create):
+    name = "t-" + uuid.uuid4().hex[:12]
+    template = (
+        e2b.Template().from_template("base").set_user("root")
+        .run_cmd("apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends postgresql redis-server nginx-light curl")
+        # A later step finds them up, and what it does is kept.
+        .run_cmd("su postgres -c 'createdb kept' && redis-cli set kept yes")
+        .set_user("user")
+    )
+    try:
+        e2b.Template.build(template, name, cpu_count=2, memory_mb=1024)
+        for _ in range(2):
+            box = create(name)
+            assert output(box, ASK, "root").splitlines() == ["yes", "200", "42"]
+            assert output(box, "cd / && su postgres -c 'psql -tAc \"select 7\" kept'", "root") == "7"
+            box.kill()
+    finally:
+        cayv1.delete_template(name)
 
 
 @installs
