@@ -127,11 +127,11 @@ func start(ctx context.Context, config string) error {
 	if err != nil {
 		return err
 	}
-	return spawn(ctx, text)
+	return spawn(text)
 }
 
 // spawn starts the gateway and returns when it serves.
-func spawn(ctx context.Context, told []byte) error {
+func spawn(told []byte) error {
 	if err := os.MkdirAll(filepath.Dir(logPath), 0o755); err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func spawn(ctx context.Context, told []byte) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, self, serveWord)
+	cmd := exec.Command(self, serveWord) // it outlives this command
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{says}

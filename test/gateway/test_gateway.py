@@ -12,6 +12,8 @@ import pytest
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
+import oddserver
+
 # Servers of the catalogue that need no account, and a tool that answers without a network.
 SERVERS = {
     "arxiv": ({"storagePath": "/home/user/papers"}, None),
@@ -33,30 +35,6 @@ SERVERS = {
     "time": ({}, ("get_current_time", {"timezone": "UTC"}, "UTC")),
     "wikipedia": ({}, None),
 }
-
-# A server without a package: what it does wrong is what servers do wrong.
-ODD = r'''
-import json, os, sys, time
-def say(m): print(json.dumps(m), flush=True)
-TOOLS = [{"name": n, "inputSchema": {"type": "object"}} for n in ("env", "crash", "big", "hang", "get")] + [{"name": "lie", "inputSchema": 7}]
-print("a banner", flush=True)
-for line in sys.stdin:
-    m = json.loads(line)
-    if "id" not in m: continue
-    def text(t): say({"jsonrpc": "2.0", "id": m["id"], "result": {"content": [{"type": "text", "text": t}]}})
-    if m["method"] == "initialize":
-        say({"jsonrpc": "2.0", "id": m["id"], "result": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "odd", "version": "1"}}})
-    elif m["method"] == "tools/list":
-        say({"jsonrpc": "2.0", "id": m["id"], "result": {"tools": TOOLS}})
-    elif m["method"] == "tools/call":
-        name = m["params"]["name"]
-        if name == "env": text(json.dumps({"env": dict(os.environ), "uid": os.getuid()}))
-        if name == "crash": sys.exit("out of luck")
-        if name == "big": text("x" * 100_000_000)
-    else:
-        say({"jsonrpc": "2.0", "id": m["id"], "error": {"code": -32601, "message": "none"}})
-'''
-
 
 @contextlib.asynccontextmanager
 async def agent(box, token=None):
@@ -80,14 +58,6 @@ def inside(box, work):
         async with agent(box) as session:
             return await work(session)
     return asyncio.run(run())
-
-
-def repository(box, code=ODD):
-    """Has GitHub's o/odd be a repository of the sandbox itself."""
-    box.files.write("/srv/o/odd/server.py", code, user="root")
-    box.commands.run("cd /srv/o/odd && git init -q && git add . && git -c user.name=a -c user.email=a@b commit -qm x && "
-                     "git config --system --add safe.directory '*' && mv /srv/o/odd /srv/o/odd.git && "
-                     "git config --system url.file:///srv/.insteadOf https://github.com/", user="root")
 
 
 def gateway(box, config):
@@ -161,7 +131,7 @@ def test_servers_that_misbehave():
     """A server of a repository: as the user, without the token, its faults are its own."""
     box = e2b.Sandbox.create("mcp-gateway", timeout=600)
     try:
-        repository(box)
+        oddserver.install(box)
         config = {"time": {}, "github/o/odd": {"run_cmd": "python3 server.py", "install_cmd": "touch installed", "envs": {"KEY": "${e2b.secrets.none}"}},
                   "cay": {"timeout": 5, "tools": {"github/o/odd": ["env", "crash", "big", "hang", "lie"]}}}
         gateway(box, config)

@@ -21,6 +21,9 @@ type Server struct {
 	Name string
 	// NPM or PyPI is the package, and Version the one that is installed.
 	NPM, PyPI, Version string
+	// With is a requirement of PyPI besides: some packages bound too little of
+	// what they need.
+	With string
 	// Args follow the program. {key} stands for the value of a key, without which
 	// the argument is left out, and {key...} for each of a list's values.
 	Args []string
@@ -42,7 +45,11 @@ func (s Server) Path() string { return Dir + "/" + s.Name + "@" + s.Version }
 func (s Server) Install() string {
 	command := "npm install --no-audit --no-fund --ignore-scripts --loglevel=error --prefix '" + s.Path() + ".new' '" + s.NPM + "@" + s.Version + "' >&2"
 	if s.PyPI != "" {
-		command = "python3 -m pip install --quiet --no-cache-dir --disable-pip-version-check --root-user-action=ignore --target '" + s.Path() + ".new' '" + s.PyPI + "==" + s.Version + "' >&2"
+		command = "python3 -m pip install --quiet --no-cache-dir --disable-pip-version-check --root-user-action=ignore --target '" + s.Path() + ".new' '" + s.PyPI + "==" + s.Version + "'"
+		if s.With != "" {
+			command += " '" + s.With + "'"
+		}
+		command += " >&2"
 	}
 	return "set -e\nmkdir -p '" + Dir + "'\nrm -rf '" + s.Path() + ".new'\nmkdir '" + s.Path() + ".new'\n" + command + "\nmv -T '" + s.Path() + ".new' '" + s.Path() + "'\n"
 }

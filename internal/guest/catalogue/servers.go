@@ -79,7 +79,7 @@ var servers = []Server{
 	{Name: "smartbear", NPM: "@smartbear/mcp", Version: "0.41.0", Env: env{
 		"API_HUB_API_KEY": "apiHubApiKey", "BUGSNAG_API_KEY": "bugsnagApiKey", "BUGSNAG_AUTH_TOKEN": "bugsnagAuthToken", "BUGSNAG_ENDPOINT": "bugsnagEndpoint", "REFLECT_API_TOKEN": "reflectApiToken",
 		"PACT_BROKER_BASE_URL": "pactBrokerBaseUrl", "PACT_BROKER_TOKEN": "pactBrokerToken", "PACT_BROKER_USERNAME": "pactBrokerUsername", "PACT_BROKER_PASSWORD": "pactBrokerPassword"}},
-	{Name: "sqlite", PyPI: "mcp-server-sqlite", Version: "2025.4.25", Args: []string{"--db-path", "/home/user/sqlite.db"}},
+	{Name: "sqlite", PyPI: "mcp-server-sqlite", Version: "2025.4.25", With: "mcp<2", Args: []string{"--db-path", "/home/user/sqlite.db"}},
 	{Name: "stripe", NPM: "@stripe/mcp", Version: "0.3.3", Env: env{"STRIPE_SECRET_KEY": "secretKey"}, Needs: []string{"secretKey"}},
 	{Name: "tavily", NPM: "tavily-mcp", Version: "0.2.22", Env: env{"TAVILY_API_KEY": "apiKey"}, Needs: []string{"apiKey"}},
 	{Name: "time", PyPI: "mcp-server-time", Version: "2026.10.19"},
