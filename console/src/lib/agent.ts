@@ -1,13 +1,16 @@
-// The agent of a sandbox: its processes and files. It is reached below /agent of
-// the console's own origin, with the sandbox's token and never with the session.
+// The agent of a sandbox: its processes and files; and its interpreter. They are
+// reached below /agent of the console's own origin, with the sandbox's tokens and
+// never with the session.
 import { Failure, failureOf, post } from './api'
 
-const port = '49983'
+const agentPort = '49983'
+const interpPort = '49999'
 export const user = 'user'
 
 interface Access {
   state: string
   envdAccessToken?: string
+  trafficAccessToken?: string
 }
 
 const known = new Map<string, Promise<Access>>()
@@ -23,13 +26,16 @@ function access(id: string): Promise<Access> {
   return a
 }
 
-async function call(id: string, path: string, init: RequestInit & { as?: string } = {}, again = true): Promise<Response> {
+async function call(id: string, path: string, init: RequestInit & { as?: string; port?: string } = {}, again = true): Promise<Response> {
   const a = await access(id)
   const h = new Headers(init.headers)
+  const port = init.port ?? agentPort
   h.set('E2b-Sandbox-Id', id)
   h.set('E2b-Sandbox-Port', port)
-  h.set('Authorization', 'Basic ' + btoa((init.as ?? user) + ':'))
-  if (a.envdAccessToken) h.set('X-Access-Token', a.envdAccessToken)
+  if (port === agentPort) {
+    h.set('Authorization', 'Basic ' + btoa((init.as ?? user) + ':'))
+    if (a.envdAccessToken) h.set('X-Access-Token', a.envdAccessToken)
+  } else if (a.trafficAccessToken) h.set('E2b-Traffic-Access-Token', a.trafficAccessToken)
   let answer: Response
   try {
     answer = await fetch('/agent' + path, { ...init, headers: h, redirect: 'error', credentials: 'omit', cache: 'no-store' })
@@ -37,7 +43,7 @@ async function call(id: string, path: string, init: RequestInit & { as?: string 
     if (init.signal?.aborted) throw e
     throw new Failure(0, 'The connection to the sandbox broke.')
   }
-  if (answer.status === 401 && again) {
+  if ((answer.status === 401 || (answer.status === 403 && port !== agentPort)) && again) {
     known.delete(id) // a rollback or a fork may have changed it
     return call(id, path, init, false)
   }
@@ -60,19 +66,21 @@ export async function unary<T = any>(id: string, method: string, body: unknown, 
 }
 
 // stream makes a call whose answer goes on: each message has a byte of flags and
-// four of its length before it.
-export async function* stream(id: string, method: string, body: unknown, signal: AbortSignal, as?: string): AsyncGenerator<any> {
+// four of its length before it. begun is told the head of the answer.
+export async function* stream(
+  id: string, method: string, body: unknown, signal: AbortSignal, o: { headers?: Record<string, string>; begun?: (head: Headers) => void } = {},
+): AsyncGenerator<any> {
   const text = new TextEncoder().encode(JSON.stringify(body))
   const frame = new Uint8Array(5 + text.length)
   new DataView(frame.buffer).setUint32(1, text.length)
   frame.set(text, 5)
   const answer = await call(id, '/' + method, {
     method: 'POST',
-    headers: { 'Content-Type': 'application/connect+json', 'Connect-Protocol-Version': '1' },
+    headers: { 'Content-Type': 'application/connect+json', 'Connect-Protocol-Version': '1', ...o.headers },
     body: frame,
     signal,
-    as,
   })
+  o.begun?.(answer.headers)
   const from = answer.body!.getReader()
   let have = new Uint8Array(0)
   const decoder = new TextDecoder()
@@ -132,6 +140,62 @@ export const files = {
   tar: (id: string, path: string, as?: string, signal?: AbortSignal) => call(id, '/files/tar?' + new URLSearchParams({ path, username: as ?? user }), { signal, as }),
   write: (id: string, path: string, body: Blob | string, as?: string, signal?: AbortSignal) =>
     call(id, '/files?' + new URLSearchParams({ path, username: as ?? user }), { method: 'POST', headers: { 'Content-Type': 'application/octet-stream' }, body, signal, as }),
+}
+
+export interface Context {
+  id: string
+  language: string
+  cwd: string
+}
+
+// interp is the code interpreter, where the template has one.
+export const interp = {
+  // there says whether it answers: a template without one has nothing at its port.
+  there: async (id: string): Promise<boolean> => {
+    try {
+      await call(id, '/health', { port: interpPort })
+      return true
+    } catch (e) {
+      if ((e as Failure).status === 503) return true // it starts
+      if ((e as Failure).status >= 500 || (e as Failure).status === 404) return false
+      throw e
+    }
+  },
+  contexts: async (id: string): Promise<Context[]> => (await call(id, '/contexts', { port: interpPort })).json(),
+  create: async (id: string, language: string): Promise<Context> => (await interpPost(id, '/contexts', { language })).json(),
+  restart: (id: string, context: string) => interpPost(id, `/contexts/${encodeURIComponent(context)}/restart`, {}),
+  // run runs code and gives its events; the code is interrupted when signal says so.
+  async *run(id: string, body: { code: string; language?: string; context_id?: string }, signal: AbortSignal): AsyncGenerator<any> {
+    const answer = await interpPost(id, '/execute', body, signal)
+    const from = answer.body!.pipeThrough(new TextDecoderStream()).getReader()
+    let parts: string[] = [] // of a line: a result of megabytes comes in many
+    try {
+      for (;;) {
+        const { value, done } = await from.read().catch((e) => {
+          if (signal.aborted) throw e
+          throw new Failure(0, 'The connection to the sandbox broke.')
+        })
+        if (done) throw new Failure(0, 'The connection to the sandbox broke.')
+        const lines = value.split('\n')
+        for (const [i, part] of lines.entries()) {
+          parts.push(part)
+          if (i === lines.length - 1) break
+          const text = parts.join('')
+          parts = []
+          if (!text.trim()) continue
+          const event = JSON.parse(text)
+          if (event.type === 'end_of_execution') return
+          yield event
+        }
+      }
+    } finally {
+      from.cancel().catch(() => {})
+    }
+  },
+}
+
+function interpPost(id: string, path: string, body: unknown, signal?: AbortSignal): Promise<Response> {
+  return call(id, path, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body), signal, port: interpPort })
 }
 
 export function encode(bytes: Uint8Array): string {

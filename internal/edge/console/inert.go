@@ -49,6 +49,7 @@ func guarded(next http.Handler) http.Handler {
 var kept = []string{
 	"Content-Type", "Content-Length", "Content-Encoding", "Content-Range", "Accept-Ranges", "Etag", "Last-Modified", "Date", "Vary", "Trailer",
 	"Retry-After", "Should-Retry", "X-Next-Token", "X-Request-Id", "Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset",
+	"Cay-Replay", "Cay-Terminal-Size", // of a terminal
 	// The guards of this origin.
 	"Content-Security-Policy", "Cross-Origin-Opener-Policy", "Cross-Origin-Resource-Policy", "X-Frame-Options", "X-Content-Type-Options",
 	"Referrer-Policy", "Permissions-Policy", "Cache-Control",

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	pb "github.com/cay-run/cay/api/proto/process"
 	"github.com/cay-run/cay/api/proto/process/processconnect"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/inside/agent/proc"
 )
 
 func TestStartOverEveryWire(t *testing.T) {
@@ -366,6 +368,94 @@ func TestTerminal(t *testing.T) {
 	if r.wait(); r.end.GetExitCode() != -1 || r.end.GetError() != "signal: killed" {
 		t.Errorf("end: %v", r.end)
 	}
+}
+
+// viewer follows a terminal with what it showed before, and returns its size.
+func (w *world) viewer(c processconnect.ProcessClient, pid uint32) (r *running, size string) {
+	w.t.Helper()
+	req := connect.NewRequest(&pb.ConnectRequest{Process: byPid(pid)})
+	req.Header().Set(proc.ReplayHeader, "1")
+	s, err := c.Connect(w.undead(), req)
+	must(w.t, err)
+	r = &running{t: w.t, stream: s, msg: func() *pb.ProcessEvent { return s.Msg().GetEvent() }}
+	w.t.Cleanup(func() { s.Close() })
+	must(w.t, r.first())
+	return r, s.ResponseHeader().Get(proc.SizeHeader)
+}
+
+// A viewer that comes later sees what the terminal showed, also while no viewer was
+// there and after its end; a client that does not ask sees what comes from now on.
+func TestReplay(t *testing.T) {
+	w := newWorld(t)
+	for name, c := range map[string]processconnect.ProcessClient{"json": w.client(connect.WithProtoJSON()), "proto": w.client()} {
+		t.Run(name, func(t *testing.T) {
+			done := filepath.Join(w.home, "done-"+name)
+			req := sh(`stty -echo; printf 'before\033[c\033[6n\005\n'; read x; echo "got $x"; touch ` + done + `; read y; echo "bye $y"`)
+			req.Pty = &pb.PTY{Size: &pb.PTY_Size{Cols: 101, Rows: 33}}
+			r := w.start(c, req)
+			r.until(func() bool { return strings.Contains(r.pty.String(), "before") })
+			if !strings.Contains(r.pty.String(), "\x1b[6n") {
+				t.Errorf("the first viewer sees %q", r.pty.String())
+			}
+			r.stream.Close()
+			must(t, w.send(c, r.pid, ptyInput("it\r")))
+			eventually(t, "output without a viewer", func() bool { _, err := os.Stat(done); return err == nil })
+			plain, err := w.connect(c, byPid(r.pid))
+			must(t, err)
+			one, size := w.viewer(c, r.pid)
+			one.until(func() bool { return strings.Contains(one.pty.String(), "got it") })
+			if size != "101x33" || !strings.HasPrefix(one.pty.String(), "before\r\n") {
+				t.Errorf("size %q, shown %q", size, one.pty.String())
+			}
+			must(t, w.send(c, r.pid, ptyInput("all\r")))
+			const whole = "before\r\ngot it\r\nbye all\r\n"
+			if one.wait(); one.pty.String() != whole {
+				t.Errorf("the viewer saw %q", one.pty.String())
+			}
+			if plain.wait(); strings.Contains(plain.pty.String(), "before") || !strings.HasSuffix(plain.pty.String(), "bye all\r\n") {
+				t.Errorf("a client that does not ask saw %q", plain.pty.String())
+			}
+			late, _ := w.viewer(c, r.pid)
+			if late.wait(); late.pty.String() != whole {
+				t.Errorf("after its end: %q", late.pty.String())
+			}
+		})
+	}
+}
+
+// Viewers that come while a terminal is busy miss nothing and see nothing twice.
+func TestReplayIsExact(t *testing.T) {
+	w := newWorld(t)
+	c := processconnect.NewProcessClient(transport(t, true), w.url)
+	req := sh(`stty -opost; read go; i=0; while [ $i -lt 6000 ]; do echo "line $i"; i=$((i+1)); done; echo over; exec sleep 1000`)
+	req.Pty = &pb.PTY{}
+	r := w.start(c, req)
+	must(t, w.send(c, r.pid, ptyInput("\r")))
+	var want strings.Builder
+	for i := range 6000 {
+		fmt.Fprintf(&want, "line %d\n", i)
+	}
+	want.WriteString("over\n")
+	whole := func(text string) string { // what is typed is echoed first
+		if i := strings.Index(text, "line 0\n"); i >= 0 {
+			return text[i:]
+		}
+		return text
+	}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			v, _ := w.viewer(c, r.pid)
+			v.until(func() bool { return strings.HasSuffix(v.pty.String(), "over\n") })
+			if got := whole(v.pty.String()); got != want.String() {
+				t.Errorf("viewer %d saw %d bytes, want %d", i, len(got), want.Len())
+			}
+		})
+		r.until(func() bool { return strings.Contains(r.pty.String(), fmt.Sprintf("line %d\n", 600*i)) })
+	}
+	r.until(func() bool { return strings.HasSuffix(r.pty.String(), "over\n") })
+	wg.Wait()
+	must(t, w.signal(c, r.pid, pb.Signal_SIGNAL_SIGKILL))
 }
 
 func TestManyAtOnce(t *testing.T) {

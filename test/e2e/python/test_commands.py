@@ -1,9 +1,13 @@
 """Every method of commands and pty, through the sync and the async SDK."""
 
 import asyncio
+import base64
 import itertools
+import json
+import os
 import threading
 import time
+import urllib.request
 import uuid
 
 import e2b
@@ -380,3 +384,53 @@ def test_sandbox_killed_while_a_command_runs(create):
 def test_every_method_was_called(uncalled):
     missing = uncalled(*conftest.COMMANDS)
     assert not missing, missing
+
+
+def shown(box, pid, until, **headers):
+    """The bytes that a viewer of a terminal reads until a text is in them, and the head of its answer."""
+    body = json.dumps({"process": {"pid": pid}}).encode()
+    request = urllib.request.Request(
+        os.environ["E2B_API_URL"] + "/process.Process/Connect", method="POST", data=b"\0" + len(body).to_bytes(4, "big") + body,
+        headers={"E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": "49983", "X-Access-Token": box._envd_access_token,
+                 "Content-Type": "application/connect+json", "Connect-Protocol-Version": "1", **headers})
+    text = b""
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        while until not in text:
+            size = int.from_bytes(answer.read(5)[1:], "big")
+            event = json.loads(answer.read(size)).get("event", {})
+            text += base64.b64decode(event.get("data", {}).get("pty", ""))
+            assert "end" not in event, text
+        return text, answer.headers
+
+
+def test_a_terminal_shows_what_it_showed():
+    """Also what it printed without a viewer, and before a pause; its questions are not
+    asked again. An SDK that follows it sees what comes from then on."""
+    replay = {"Cay-Replay": "1"}
+    box = e2b.Sandbox.create("base", timeout=600)
+    handle = box.pty.create(e2b.PtySize(rows=33, cols=101))
+    pid = handle.pid
+    box.pty.send_stdin(pid, b"stty -echo; PS1=; echo $((6*7))-first\n")
+    assert b"42-first" in shown(box, pid, b"42-first", **replay)[0]
+    handle.disconnect()
+    box.pty.send_stdin(pid, b"seq -f row-%g 1 40000; printf 'x\\033[c\\033[6n\\033]52;c;eA==\\007y\\n'; echo all-$((6*7)); touch done\n")
+    while not box.files.exists("done"):
+        time.sleep(0.05)
+
+    def look():
+        text, head = shown(box, pid, b"all-42\r\n", **replay)
+        assert head["Cay-Terminal-Size"] == "101x33" and 200_000 < int(head["Cay-Replay"]) <= 256 << 10
+        assert b"\nxy\r\n" in text and b"\x1b[c" not in text and b"\x1b[6n" not in text and b"]52" not in text
+        # The newest rows are there without a gap; the first that is kept may be cut.
+        rows = [int(row[4:]) for row in text.split(b"\r\n") if row.startswith(b"row-")][1:]
+        assert rows == list(range(rows[0], 40_001)) and len(rows) > 10_000
+
+    look()
+    box.pause()
+    box = e2b.Sandbox.connect(box.sandbox_id)
+    look()
+    follower, seen = box.pty.connect(pid), bytearray()
+    box.pty.send_stdin(pid, b"echo then-$((6*7))\n")
+    read_until(follower, b"then-42", seen)
+    assert b"row-" not in seen and b"all-42" not in seen
+    box.kill()

@@ -30,9 +30,10 @@ type process struct {
 	outputs []*output
 	stdin   *input     // nil where there is none
 	tty     *input     // nil without a terminal
+	screen  *screen    // what the terminal showed; nil without one, guarded by mu
 	life    *life.Life // nil without an end
 
-	mu   sync.Mutex // serialises changes of subs
+	mu   sync.Mutex // serialises changes of subs, and those of screen with them
 	subs atomic.Pointer[[]*subscriber]
 
 	expired chan struct{} // closed when its life is over
@@ -53,13 +54,18 @@ type message struct {
 	in    *slab
 }
 
-func (p *process) subscribe() *subscriber {
-	s := &subscriber{events: make(chan message, backlog), gone: make(chan struct{})}
+// subscribe follows the process from now on. With replay it also returns what its
+// terminal showed before, to the byte.
+func (p *process) subscribe(replay bool) (s *subscriber, shown []byte) {
+	s = &subscriber{events: make(chan message, backlog), gone: make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	subs := append(slices.Clone(p.subscribers()), s)
 	p.subs.Store(&subs)
-	return s
+	if replay && p.screen != nil {
+		shown = p.screen.replay()
+	}
+	return s, shown
 }
 
 func (p *process) unsubscribe(s *subscriber) {
@@ -77,10 +83,28 @@ func (p *process) subscribers() []*subscriber {
 	return nil
 }
 
-// publish hands an event to every subscriber, and waits for those that are
-// behind.
-func (p *process) publish(m message) {
-	for _, s := range p.subscribers() {
+// show publishes output of the terminal, and keeps it. A subscriber that comes
+// meanwhile has it from one of the two.
+func (p *process) show(m message, b []byte) {
+	p.mu.Lock()
+	p.screen.write(b)
+	subs := p.subscribers()
+	p.mu.Unlock()
+	publish(subs, m)
+}
+
+// forget gives up what the terminal showed.
+func (p *process) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.screen != nil {
+		p.screen.free()
+	}
+}
+
+// publish hands an event to subscribers, and waits for those that are behind.
+func publish(subs []*subscriber, m message) {
+	for _, s := range subs {
 		m.in.hold()
 		select {
 		case s.events <- m:
@@ -137,12 +161,17 @@ func (p *process) expire() {
 	_ = p.child.Signal(syscall.SIGKILL) // it may have ended meanwhile
 }
 
-// follow sends the process's events until its end. With owner it fails when
-// the process's time is up.
-func (p *process) follow(ctx context.Context, s *subscriber, owner bool, keepalive time.Duration, send func(*pb.ProcessEvent) error) error {
+// follow sends what the terminal showed before, and the process's events until its
+// end. With owner it fails when the process's time is up.
+func (p *process) follow(ctx context.Context, s *subscriber, shown []byte, owner bool, keepalive time.Duration, send func(*pb.ProcessEvent) error) error {
 	start := &pb.ProcessEvent_Start{Start: &pb.ProcessEvent_StartEvent{Pid: p.pid}}
 	if err := send(&pb.ProcessEvent{Event: start}); err != nil {
 		return err
+	}
+	for part := range slices.Chunk(shown, ttyChunk) {
+		if err := send(&pb.ProcessEvent{Event: &pb.ProcessEvent_Data{Data: ptyEvent(part)}}); err != nil {
+			return err
+		}
 	}
 	expired := p.expired
 	if !owner {

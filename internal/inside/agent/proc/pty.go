@@ -76,6 +76,20 @@ func resize(file *os.File, size *pb.PTY_Size) error {
 	return nil
 }
 
+// sizeOf says how many columns and rows a terminal has; nothing when it is over.
+func sizeOf(file *os.File) (size string) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return ""
+	}
+	_ = raw.Control(func(fd uintptr) { // fails where the file is closed
+		if ws, err := unix.IoctlGetWinsize(int(fd), unix.TIOCGWINSZ); err == nil {
+			size = fmt.Sprintf("%dx%d", ws.Col, ws.Row)
+		}
+	})
+	return size
+}
+
 func dimension(n uint32, fallback uint16) uint16 {
 	if n == 0 {
 		return fallback

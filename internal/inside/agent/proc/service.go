@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -44,12 +45,17 @@ type Config struct {
 type Service struct {
 	cfg   Config
 	table *table
+	room  atomic.Int64 // bytes that may still be kept of terminals
 }
 
 var _ processconnect.ProcessHandler = (*Service)(nil)
 
 // New returns a service without processes.
-func New(cfg Config) *Service { return &Service{cfg: cfg, table: newTable()} }
+func New(cfg Config) *Service {
+	s := &Service{cfg: cfg, table: newTable()}
+	s.room.Store(screensMax)
+	return s
+}
 
 // Handler returns the service's path prefix and its handler.
 func (s *Service) Handler(opts ...connect.HandlerOption) (string, http.Handler) {
@@ -96,7 +102,7 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[pb.StartReques
 		p.life = life.New(d, p.expire)
 	}
 	go s.run(p)
-	return p.follow(ctx, sub, true, wire.Keepalive(req.Header()), func(e *pb.ProcessEvent) error {
+	return p.follow(ctx, sub, nil, true, wire.Keepalive(req.Header()), func(e *pb.ProcessEvent) error {
 		return stream.Send(&pb.StartResponse{Event: e})
 	})
 }
@@ -121,6 +127,15 @@ func (s *Service) run(p *process) {
 	note("process ended", who...)
 }
 
+// A client that follows a terminal asks with ReplayHeader for what it showed before
+// (any value). Its answer says in the same header how many bytes of the output that
+// follows are that, and in SizeHeader for how many columns and rows they were made,
+// as 80x24. Cay's own: E2B's clients ask for nothing and get what comes from now on.
+const (
+	ReplayHeader = "Cay-Replay"
+	SizeHeader   = "Cay-Terminal-Size"
+)
+
 // Connect follows a process from now on, or tells the end of one that ended a
 // moment ago.
 func (s *Service) Connect(ctx context.Context, req *connect.Request[pb.ConnectRequest], stream *connect.ServerStream[pb.ConnectResponse]) error {
@@ -128,9 +143,16 @@ func (s *Service) Connect(ctx context.Context, req *connect.Request[pb.ConnectRe
 	if err != nil {
 		return err
 	}
-	sub := p.subscribe()
+	replay := req.Header().Get(ReplayHeader) != ""
+	sub, shown := p.subscribe(replay)
 	defer p.unsubscribe(sub)
-	return p.follow(ctx, sub, false, wire.Keepalive(req.Header()), func(e *pb.ProcessEvent) error {
+	if replay && p.tty != nil {
+		stream.ResponseHeader().Set(ReplayHeader, strconv.Itoa(len(shown)))
+		if size := sizeOf(p.tty.file); size != "" {
+			stream.ResponseHeader().Set(SizeHeader, size)
+		}
+	}
+	return p.follow(ctx, sub, shown, false, wire.Keepalive(req.Header()), func(e *pb.ProcessEvent) error {
 		return stream.Send(&pb.ConnectResponse{Event: e})
 	})
 }

@@ -152,6 +152,7 @@ func (s *Service) launch(h http.Header, req *pb.StartRequest) (*process, *subscr
 	open := p.openPipes
 	if req.Pty != nil {
 		open = p.openTTY
+		p.screen = newScreen(&s.room)
 	}
 	theirs, err := open(attr, prog.user, req)
 	defer closeAll(theirs)
@@ -163,7 +164,7 @@ func (s *Service) launch(h http.Header, req *pb.StartRequest) (*process, *subscr
 		return nil, nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
 	p.pid = uint32(p.child.Pid)
-	sub := p.subscribe()
+	sub, _ := p.subscribe(false)
 	s.table.add(p)
 	return p, sub, nil
 }
@@ -210,7 +211,11 @@ func (p *process) openTTY(attr *syscall.ProcAttr, u user.User, req *pb.StartRequ
 		return nil, err
 	}
 	p.tty = newInput(tty.file)
-	p.addOutput(tty, ttyChunk, ptyEvent)
+	p.outputs = append(p.outputs, &output{
+		file: tty.file, fd: tty.fd, chunk: ttyChunk,
+		want: func() bool { return true }, // it is kept
+		emit: func(b []byte, in *slab) { p.show(outputOf(ptyEvent(b), in), b) },
+	})
 	attr.Files = descriptors(tty.child, tty.child, tty.child)
 	return []int{tty.child}, nil
 }
@@ -222,9 +227,13 @@ func (p *process) addOutput(from ends, chunk int, event func([]byte) *pb.Process
 		chunk: chunk,
 		want:  func() bool { return len(p.subscribers()) > 0 },
 		emit: func(b []byte, in *slab) {
-			p.publish(message{&pb.ProcessEvent{Event: &pb.ProcessEvent_Data{Data: event(b)}}, in})
+			publish(p.subscribers(), outputOf(event(b), in))
 		},
 	})
+}
+
+func outputOf(e *pb.ProcessEvent_DataEvent, in *slab) message {
+	return message{&pb.ProcessEvent{Event: &pb.ProcessEvent_Data{Data: e}}, in}
 }
 
 // closeFiles closes what was opened for a process that did not start.

@@ -50,6 +50,7 @@ func (t *table) bury(p *process) {
 		if t.ended[p.pid] == p {
 			delete(t.ended, p.pid)
 		}
+		p.forget()
 	})
 }
 
