@@ -77,7 +77,7 @@ var groups = map[string][]string{
 	"internal/store":    {"", "internal/keys"},
 	"internal/auth":     {"", "internal/keys"},
 	"internal/control":  {"", "internal/auth", "internal/guest", "internal/store", "internal/trail"},
-	"internal/edge":     {"", "api", "client", "internal/guest", "internal/keys", "internal/conns", "internal/auth", "internal/control", "internal/trail"},
+	"internal/edge":     {"", "api", "client", "internal/guest", "internal/keys", "internal/conns", "internal/auth", "internal/control", "internal/trail", "internal/template/dockerfile"},
 	"internal/cli":      {"", "client", "internal/blob", "internal/machine/disk", "internal/template/dockerfile"},
 	"internal/operator": everything,
 	"internal/server":   everything,

@@ -174,7 +174,9 @@ func belongings(t *testing.T, w *servertest.World) map[string]string {
 // queries, what they need behind the path. Both name what the first team has.
 var (
 	bodies = map[string]string{
+		"actOnSandboxes":         `{"action":"pause","sandboxIDs":["iother"]}`,
 		"addSSHKey":              `{"name":"another","publicKey":"` + sshKey + `"}`,
+		"allowEgress":            `{"allow":["example.com"]}`,
 		"assignTags":             `{"target":"{templateID}:default","tags":["theirs"]}`,
 		"connectSandbox":         `{"timeout":60}`,
 		"adminCreateTeam":        `{"name":"theirs"}`,
@@ -186,6 +188,7 @@ var (
 		"createSecret":           `{"name":"OURS","value":"theirs"}`,
 		"joinNetwork":            `{"network":"theirs"}`,
 		"promoteSandbox":         `{"branch":"iother"}`,
+		"readDockerfile":         `{"dockerfile":"FROM e2bdev/base"}`,
 		"removeTags":             `{"name":"{templateID}","tags":["theirs"]}`,
 		"requestBuild":           `{"name":"theirs"}`,
 		"requestBuildV2":         `{"name":"theirs"}`,

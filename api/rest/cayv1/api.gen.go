@@ -312,6 +312,43 @@ type DiskUse struct {
 	TemplateID  string `json:"templateID"`
 }
 
+// DockerfileStage defines model for DockerfileStage.
+type DockerfileStage struct {
+	// FromImage The image that it begins with; this or fromStage.
+	FromImage *string `json:"fromImage,omitempty"`
+
+	// FromStage The stage before it, by its place here.
+	FromStage *int `json:"fromStage,omitempty"`
+
+	// Name As written after AS, else its number.
+	Name string `json:"name"`
+
+	// ReadyCmd Of HEALTHCHECK.
+	ReadyCmd *string `json:"readyCmd,omitempty"`
+
+	// StartCmd Of CMD and ENTRYPOINT.
+	StartCmd *string          `json:"startCmd,omitempty"`
+	Steps    []DockerfileStep `json:"steps"`
+}
+
+// DockerfileStep defines model for DockerfileStep.
+type DockerfileStep struct {
+	// Args Of the step of a build; of COPY the sources and the destination as written.
+	Args []string `json:"args"`
+
+	// Line In the Dockerfile, from 1; 0 for what Cay adds.
+	Line int `json:"line"`
+
+	// Needs Its further needs: files of a context, files of a stage (stage), secrets; absent for nothing.
+	Needs *string `json:"needs,omitempty"`
+
+	// Text As written.
+	Text string `json:"text"`
+
+	// Type RUN, COPY, ENV, WORKDIR or USER.
+	Type string `json:"type"`
+}
+
 // End defines model for End.
 type End struct {
 	Alias *string `json:"alias,omitempty"`
@@ -421,6 +458,15 @@ type ForkedSandbox struct {
 	SandboxID          string  `json:"sandboxID"`
 	TemplateID         string  `json:"templateID"`
 	TrafficAccessToken *string `json:"trafficAccessToken,omitempty"`
+}
+
+// FoundLine defines model for FoundLine.
+type FoundLine struct {
+	Fields    map[string]string `json:"fields"`
+	Level     string            `json:"level"`
+	Message   string            `json:"message"`
+	SandboxID string            `json:"sandboxID"`
+	Timestamp time.Time         `json:"timestamp"`
 }
 
 // Image defines model for Image.
@@ -651,6 +697,12 @@ type SSHServer struct {
 	Listen *string `json:"listen,omitempty"`
 }
 
+// SandboxOutcome defines model for SandboxOutcome.
+type SandboxOutcome struct {
+	Error     *Error `json:"error,omitempty"`
+	SandboxID string `json:"sandboxID"`
+}
+
 // Session defines model for Session.
 type Session struct {
 	// Address From where the login was begun.
@@ -875,9 +927,6 @@ type Audit = AuditPage
 // Events defines model for Events.
 type Events = EventPage
 
-// Sessions defines model for Sessions.
-type Sessions = []Session
-
 // ListAllAuditParams defines parameters for ListAllAudit.
 type ListAllAuditParams struct {
 	// Team Only rows of this team.
@@ -1017,6 +1066,18 @@ type OpenConsoleSessionJSONBody struct {
 	Key  *string `json:"key,omitempty"`
 }
 
+// ReadDockerfileJSONBody defines parameters for ReadDockerfile.
+type ReadDockerfileJSONBody struct {
+	// Args Values of its ARGs.
+	Args *map[string]string `json:"args,omitempty"`
+
+	// Dockerfile Its text. At most 1 MiB.
+	Dockerfile string `json:"dockerfile"`
+
+	// Target The stage to build, by name or number; the last unless given.
+	Target *string `json:"target,omitempty"`
+}
+
 // ListEventsParams defines parameters for ListEvents.
 type ListEventsParams struct {
 	// After Only events with a greater seq; 0 unless given. A stream takes -1 for those that are yet to come.
@@ -1057,6 +1118,24 @@ type RedeemLoginJSONBody struct {
 	Verifier string `json:"verifier"`
 }
 
+// SearchLogsParams defines parameters for SearchLogs.
+type SearchLogsParams struct {
+	// Search Only lines with this text; capitals and small letters are alike. At most 256 bytes.
+	Search *string `form:"search,omitempty" json:"search,omitempty"`
+
+	// Level Only lines of this level or worse: debug, info, warn or error.
+	Level *string `form:"level,omitempty" json:"level,omitempty"`
+
+	// From Only lines of this time or later.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Only lines before this time.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+
+	// Limit 1 to 1000; 200 unless given.
+	Limit *int32 `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
 // AddMemberJSONBody defines parameters for AddMember.
 type AddMemberJSONBody struct {
 	Email string `json:"email"`
@@ -1073,10 +1152,37 @@ type SetMemberRoleJSONBody struct {
 	Role string `json:"role"`
 }
 
+// ActOnSandboxesJSONBody defines parameters for ActOnSandboxes.
+type ActOnSandboxesJSONBody struct {
+	// Action pause, resume or kill.
+	Action string `json:"action"`
+
+	// SandboxIDs 1 to 100 ids, each once.
+	SandboxIDs []string `json:"sandboxIDs"`
+
+	// Timeout For resume: the seconds that each then has, 300 unless given.
+	Timeout *int64 `json:"timeout,omitempty"`
+}
+
+// CountSandboxesParams defines parameters for CountSandboxes.
+type CountSandboxesParams struct {
+	// Metadata As of /v2/sandboxes: a query string, name=value joined by &, of which all must be there.
+	Metadata *string `form:"metadata,omitempty" json:"metadata,omitempty"`
+
+	// Template The id or name of a template.
+	Template *string `form:"template,omitempty" json:"template,omitempty"`
+}
+
 // CompareSandboxParams defines parameters for CompareSandbox.
 type CompareSandboxParams struct {
 	// From The checkpoint's id; unless given, the newest that the sandbox's state comes from.
 	From *string `form:"from,omitempty" json:"from,omitempty"`
+}
+
+// AllowEgressJSONBody defines parameters for AllowEgress.
+type AllowEgressJSONBody struct {
+	// Allow Addresses, ranges and names, as of allowOut; 1 to 64.
+	Allow []string `json:"allow"`
 }
 
 // ListSandboxEventsParams defines parameters for ListSandboxEvents.
@@ -1229,6 +1335,9 @@ type ForkCheckpointJSONRequestBody ForkCheckpointJSONBody
 // OpenConsoleSessionJSONRequestBody defines body for OpenConsoleSession for application/json ContentType.
 type OpenConsoleSessionJSONRequestBody OpenConsoleSessionJSONBody
 
+// ReadDockerfileJSONRequestBody defines body for ReadDockerfile for application/json ContentType.
+type ReadDockerfileJSONRequestBody ReadDockerfileJSONBody
+
 // PullImageJSONRequestBody defines body for PullImage for application/json ContentType.
 type PullImageJSONRequestBody = ImagePull
 
@@ -1244,6 +1353,9 @@ type AddMemberJSONRequestBody AddMemberJSONBody
 // SetMemberRoleJSONRequestBody defines body for SetMemberRole for application/json ContentType.
 type SetMemberRoleJSONRequestBody SetMemberRoleJSONBody
 
+// ActOnSandboxesJSONRequestBody defines body for ActOnSandboxes for application/json ContentType.
+type ActOnSandboxesJSONRequestBody ActOnSandboxesJSONBody
+
 // SetAutoCheckpointsJSONRequestBody defines body for SetAutoCheckpoints for application/json ContentType.
 type SetAutoCheckpointsJSONRequestBody = AutoCheckpoints
 
@@ -1252,6 +1364,9 @@ type SetBandwidthJSONRequestBody = Bandwidth
 
 // CreateCheckpointJSONRequestBody defines body for CreateCheckpoint for application/json ContentType.
 type CreateCheckpointJSONRequestBody = NewCheckpoint
+
+// AllowEgressJSONRequestBody defines body for AllowEgress for application/json ContentType.
+type AllowEgressJSONRequestBody AllowEgressJSONBody
 
 // JoinNetworkJSONRequestBody defines body for JoinNetwork for application/json ContentType.
 type JoinNetworkJSONRequestBody = NetworkJoin
@@ -1400,6 +1515,9 @@ type ServerInterface interface {
 	// (GET /cay/v1/disk-use)
 	GetDiskUse(w http.ResponseWriter, r *http.Request)
 
+	// (POST /cay/v1/dockerfiles)
+	ReadDockerfile(w http.ResponseWriter, r *http.Request)
+
 	// (GET /cay/v1/events)
 	ListEvents(w http.ResponseWriter, r *http.Request, params ListEventsParams)
 
@@ -1433,6 +1551,9 @@ type ServerInterface interface {
 	// (POST /cay/v1/logout)
 	LogOut(w http.ResponseWriter, r *http.Request)
 
+	// (GET /cay/v1/logs)
+	SearchLogs(w http.ResponseWriter, r *http.Request, params SearchLogsParams)
+
 	// (GET /cay/v1/me)
 	GetMe(w http.ResponseWriter, r *http.Request)
 
@@ -1453,6 +1574,12 @@ type ServerInterface interface {
 
 	// (GET /cay/v1/prices)
 	GetPrices(w http.ResponseWriter, r *http.Request)
+
+	// (POST /cay/v1/sandbox-actions)
+	ActOnSandboxes(w http.ResponseWriter, r *http.Request)
+
+	// (GET /cay/v1/sandbox-counts)
+	CountSandboxes(w http.ResponseWriter, r *http.Request, params CountSandboxesParams)
 
 	// (POST /cay/v1/sandboxes/{sandboxID}/access)
 	AccessSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
@@ -1480,6 +1607,9 @@ type ServerInterface interface {
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/egress)
 	ListConnections(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
+	// (POST /cay/v1/sandboxes/{sandboxID}/egress)
+	AllowEgress(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/end)
 	GetSandboxEnd(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
@@ -1776,6 +1906,11 @@ func (_ Unimplemented) GetDiskUse(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (POST /cay/v1/dockerfiles)
+func (_ Unimplemented) ReadDockerfile(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (GET /cay/v1/events)
 func (_ Unimplemented) ListEvents(w http.ResponseWriter, r *http.Request, params ListEventsParams) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -1831,6 +1966,11 @@ func (_ Unimplemented) LogOut(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (GET /cay/v1/logs)
+func (_ Unimplemented) SearchLogs(w http.ResponseWriter, r *http.Request, params SearchLogsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (GET /cay/v1/me)
 func (_ Unimplemented) GetMe(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -1863,6 +2003,16 @@ func (_ Unimplemented) ListNetworks(w http.ResponseWriter, r *http.Request) {
 
 // (GET /cay/v1/prices)
 func (_ Unimplemented) GetPrices(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/sandbox-actions)
+func (_ Unimplemented) ActOnSandboxes(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/sandbox-counts)
+func (_ Unimplemented) CountSandboxes(w http.ResponseWriter, r *http.Request, params CountSandboxesParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1908,6 +2058,11 @@ func (_ Unimplemented) CompareSandbox(w http.ResponseWriter, r *http.Request, sa
 
 // (GET /cay/v1/sandboxes/{sandboxID}/egress)
 func (_ Unimplemented) ListConnections(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/sandboxes/{sandboxID}/egress)
+func (_ Unimplemented) AllowEgress(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -3224,6 +3379,20 @@ func (siw *ServerInterfaceWrapper) GetDiskUse(w http.ResponseWriter, r *http.Req
 	handler.ServeHTTP(w, r)
 }
 
+// ReadDockerfile operation middleware
+func (siw *ServerInterfaceWrapper) ReadDockerfile(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReadDockerfile(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListEvents operation middleware
 func (siw *ServerInterfaceWrapper) ListEvents(w http.ResponseWriter, r *http.Request) {
 
@@ -3530,6 +3699,91 @@ func (siw *ServerInterfaceWrapper) LogOut(w http.ResponseWriter, r *http.Request
 	handler.ServeHTTP(w, r)
 }
 
+// SearchLogs operation middleware
+func (siw *ServerInterfaceWrapper) SearchLogs(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params SearchLogsParams
+
+	// ------------- Optional query parameter "search" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "search", r.URL.Query(), &params.Search, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "search"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "search", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "level" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "level", r.URL.Query(), &params.Level, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "level"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "level", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", r.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "from"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "from", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", r.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "to"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "to", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SearchLogs(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetMe operation middleware
 func (siw *ServerInterfaceWrapper) GetMe(w http.ResponseWriter, r *http.Request) {
 
@@ -3643,6 +3897,66 @@ func (siw *ServerInterfaceWrapper) GetPrices(w http.ResponseWriter, r *http.Requ
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetPrices(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ActOnSandboxes operation middleware
+func (siw *ServerInterfaceWrapper) ActOnSandboxes(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ActOnSandboxes(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CountSandboxes operation middleware
+func (siw *ServerInterfaceWrapper) CountSandboxes(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CountSandboxesParams
+
+	// ------------- Optional query parameter "metadata" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "metadata", r.URL.Query(), &params.Metadata, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "metadata"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "metadata", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "template" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "template", r.URL.Query(), &params.Template, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "template"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "template", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CountSandboxes(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3893,6 +4207,32 @@ func (siw *ServerInterfaceWrapper) ListConnections(w http.ResponseWriter, r *htt
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListConnections(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AllowEgress operation middleware
+func (siw *ServerInterfaceWrapper) AllowEgress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AllowEgress(w, r, sandboxID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -5159,6 +5499,18 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Post(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/access", wrapper.AccessSandbox)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/logs", wrapper.SearchLogs)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/dockerfiles", wrapper.ReadDockerfile)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/sandbox-counts", wrapper.CountSandboxes)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/sandbox-actions", wrapper.ActOnSandboxes)
+	})
+	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/cay/v1/logout", wrapper.LogOut)
 	})
 	r.Group(func(r chi.Router) {
@@ -5202,6 +5554,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/egress", wrapper.ListConnections)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/egress", wrapper.AllowEgress)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/ports/{port}", wrapper.ConnectPort)
@@ -5408,8 +5763,6 @@ type ImageProgressApplicationXNdjsonResponse struct {
 
 type MovedJSONResponse Moved
 
-type SessionsJSONResponse []Session
-
 type UsageJSONResponse Usage
 type UsageTextCsvResponse struct {
 	Body io.Reader
@@ -5551,7 +5904,7 @@ type AdminListSessionsResponseObject interface {
 	VisitAdminListSessionsResponse(w http.ResponseWriter) error
 }
 
-type AdminListSessions200JSONResponse struct{ SessionsJSONResponse }
+type AdminListSessions200JSONResponse []Session
 
 func (response AdminListSessions200JSONResponse) VisitAdminListSessionsResponse(w http.ResponseWriter) error {
 
@@ -6235,6 +6588,33 @@ func (response GetDiskUse200JSONResponse) VisitGetDiskUseResponse(w http.Respons
 	return err
 }
 
+type ReadDockerfileRequestObject struct {
+	Body *ReadDockerfileJSONRequestBody
+}
+
+type ReadDockerfileResponseObject interface {
+	VisitReadDockerfileResponse(w http.ResponseWriter) error
+}
+
+type ReadDockerfile200JSONResponse struct {
+	Stages []DockerfileStage `json:"stages"`
+
+	// Warnings Instructions that have no effect here.
+	Warnings []string `json:"warnings"`
+}
+
+func (response ReadDockerfile200JSONResponse) VisitReadDockerfileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListEventsRequestObject struct {
 	Params ListEventsParams
 }
@@ -6578,6 +6958,35 @@ func (response LogOut204Response) VisitLogOutResponse(w http.ResponseWriter) err
 	return nil
 }
 
+type SearchLogsRequestObject struct {
+	Params SearchLogsParams
+}
+
+type SearchLogsResponseObject interface {
+	VisitSearchLogsResponse(w http.ResponseWriter) error
+}
+
+type SearchLogs200JSONResponse struct {
+	// Complete Nothing else is like that.
+	Complete bool        `json:"complete"`
+	Lines    []FoundLine `json:"lines"`
+
+	// Sandboxes The logs that were read.
+	Sandboxes int `json:"sandboxes"`
+}
+
+func (response SearchLogs200JSONResponse) VisitSearchLogsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetMeRequestObject struct {
 }
 
@@ -6706,6 +7115,56 @@ type GetPricesResponseObject interface {
 type GetPrices200JSONResponse Prices
 
 func (response GetPrices200JSONResponse) VisitGetPricesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ActOnSandboxesRequestObject struct {
+	Body *ActOnSandboxesJSONRequestBody
+}
+
+type ActOnSandboxesResponseObject interface {
+	VisitActOnSandboxesResponse(w http.ResponseWriter) error
+}
+
+type ActOnSandboxes200JSONResponse struct {
+	Outcomes []SandboxOutcome `json:"outcomes"`
+}
+
+func (response ActOnSandboxes200JSONResponse) VisitActOnSandboxesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CountSandboxesRequestObject struct {
+	Params CountSandboxesParams
+}
+
+type CountSandboxesResponseObject interface {
+	VisitCountSandboxesResponse(w http.ResponseWriter) error
+}
+
+type CountSandboxes200JSONResponse struct {
+	// Paused Those that are about to be paused or resumed among them.
+	Paused  int `json:"paused"`
+	Running int `json:"running"`
+}
+
+func (response CountSandboxes200JSONResponse) VisitCountSandboxesResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -6917,6 +7376,23 @@ func (response ListConnections200JSONResponse) VisitListConnectionsResponse(w ht
 	w.WriteHeader(200)
 	_, err := buf.WriteTo(w)
 	return err
+}
+
+type AllowEgressRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Body      *AllowEgressJSONRequestBody
+}
+
+type AllowEgressResponseObject interface {
+	VisitAllowEgressResponse(w http.ResponseWriter) error
+}
+
+type AllowEgress204Response struct {
+}
+
+func (response AllowEgress204Response) VisitAllowEgressResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
 }
 
 type GetSandboxEndRequestObject struct {
@@ -7145,7 +7621,7 @@ type ListSessionsResponseObject interface {
 	VisitListSessionsResponse(w http.ResponseWriter) error
 }
 
-type ListSessions200JSONResponse struct{ SessionsJSONResponse }
+type ListSessions200JSONResponse []Session
 
 func (response ListSessions200JSONResponse) VisitListSessionsResponse(w http.ResponseWriter) error {
 
@@ -7840,6 +8316,9 @@ type StrictServerInterface interface {
 	// (GET /cay/v1/disk-use)
 	GetDiskUse(ctx context.Context, request GetDiskUseRequestObject) (GetDiskUseResponseObject, error)
 
+	// (POST /cay/v1/dockerfiles)
+	ReadDockerfile(ctx context.Context, request ReadDockerfileRequestObject) (ReadDockerfileResponseObject, error)
+
 	// (GET /cay/v1/events)
 	ListEvents(ctx context.Context, request ListEventsRequestObject) (ListEventsResponseObject, error)
 
@@ -7873,6 +8352,9 @@ type StrictServerInterface interface {
 	// (POST /cay/v1/logout)
 	LogOut(ctx context.Context, request LogOutRequestObject) (LogOutResponseObject, error)
 
+	// (GET /cay/v1/logs)
+	SearchLogs(ctx context.Context, request SearchLogsRequestObject) (SearchLogsResponseObject, error)
+
 	// (GET /cay/v1/me)
 	GetMe(ctx context.Context, request GetMeRequestObject) (GetMeResponseObject, error)
 
@@ -7893,6 +8375,12 @@ type StrictServerInterface interface {
 
 	// (GET /cay/v1/prices)
 	GetPrices(ctx context.Context, request GetPricesRequestObject) (GetPricesResponseObject, error)
+
+	// (POST /cay/v1/sandbox-actions)
+	ActOnSandboxes(ctx context.Context, request ActOnSandboxesRequestObject) (ActOnSandboxesResponseObject, error)
+
+	// (GET /cay/v1/sandbox-counts)
+	CountSandboxes(ctx context.Context, request CountSandboxesRequestObject) (CountSandboxesResponseObject, error)
 
 	// (POST /cay/v1/sandboxes/{sandboxID}/access)
 	AccessSandbox(ctx context.Context, request AccessSandboxRequestObject) (AccessSandboxResponseObject, error)
@@ -7920,6 +8408,9 @@ type StrictServerInterface interface {
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/egress)
 	ListConnections(ctx context.Context, request ListConnectionsRequestObject) (ListConnectionsResponseObject, error)
+
+	// (POST /cay/v1/sandboxes/{sandboxID}/egress)
+	AllowEgress(ctx context.Context, request AllowEgressRequestObject) (AllowEgressResponseObject, error)
 
 	// (GET /cay/v1/sandboxes/{sandboxID}/end)
 	GetSandboxEnd(ctx context.Context, request GetSandboxEndRequestObject) (GetSandboxEndResponseObject, error)
@@ -9108,6 +9599,37 @@ func (sh *strictHandler) GetDiskUse(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// ReadDockerfile operation middleware
+func (sh *strictHandler) ReadDockerfile(w http.ResponseWriter, r *http.Request) {
+	var request ReadDockerfileRequestObject
+
+	var body ReadDockerfileJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ReadDockerfile(ctx, request.(ReadDockerfileRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ReadDockerfile")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ReadDockerfileResponseObject); ok {
+		if err := validResponse.VisitReadDockerfileResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // ListEvents operation middleware
 func (sh *strictHandler) ListEvents(w http.ResponseWriter, r *http.Request, params ListEventsParams) {
 	var request ListEventsRequestObject
@@ -9407,6 +9929,32 @@ func (sh *strictHandler) LogOut(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// SearchLogs operation middleware
+func (sh *strictHandler) SearchLogs(w http.ResponseWriter, r *http.Request, params SearchLogsParams) {
+	var request SearchLogsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.SearchLogs(ctx, request.(SearchLogsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "SearchLogs")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(SearchLogsResponseObject); ok {
+		if err := validResponse.VisitSearchLogsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // GetMe operation middleware
 func (sh *strictHandler) GetMe(w http.ResponseWriter, r *http.Request) {
 	var request GetMeRequestObject
@@ -9586,6 +10134,63 @@ func (sh *strictHandler) GetPrices(w http.ResponseWriter, r *http.Request) {
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetPricesResponseObject); ok {
 		if err := validResponse.VisitGetPricesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ActOnSandboxes operation middleware
+func (sh *strictHandler) ActOnSandboxes(w http.ResponseWriter, r *http.Request) {
+	var request ActOnSandboxesRequestObject
+
+	var body ActOnSandboxesJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ActOnSandboxes(ctx, request.(ActOnSandboxesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ActOnSandboxes")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ActOnSandboxesResponseObject); ok {
+		if err := validResponse.VisitActOnSandboxesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CountSandboxes operation middleware
+func (sh *strictHandler) CountSandboxes(w http.ResponseWriter, r *http.Request, params CountSandboxesParams) {
+	var request CountSandboxesRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CountSandboxes(ctx, request.(CountSandboxesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CountSandboxes")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CountSandboxesResponseObject); ok {
+		if err := validResponse.VisitCountSandboxesResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -9845,6 +10450,39 @@ func (sh *strictHandler) ListConnections(w http.ResponseWriter, r *http.Request,
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ListConnectionsResponseObject); ok {
 		if err := validResponse.VisitListConnectionsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AllowEgress operation middleware
+func (sh *strictHandler) AllowEgress(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request AllowEgressRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body AllowEgressJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AllowEgress(ctx, request.(AllowEgressRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AllowEgress")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AllowEgressResponseObject); ok {
+		if err := validResponse.VisitAllowEgressResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -36,29 +36,14 @@ func (c *Catalogue) List(ctx context.Context, who cay.Caller, q Query) (Page, er
 		return Page{}, err
 	}
 	page := Page{Total: make(map[cay.State]int)}
-	sq := store.SandboxQuery{
-		Team: who.Team, States: q.States, Metadata: q.Metadata, StartedAfter: q.StartedAfter,
-		Ascending: q.Ascending, After: q.After,
+	sq, found, err := c.query(ctx, who, q)
+	if err != nil || !found {
+		return page, err
 	}
-	if q.Template != "" {
-		t, err := c.ledger.FindTemplate(ctx, who.Team, q.Template)
-		switch {
-		case cay.KindOf(err) == cay.NotFound:
-			return page, nil
-		case err != nil:
-			return page, err
-		}
-		sq.Template = t.ID
+	if page.Total, err = c.count(ctx, sq); err != nil {
+		return page, err
 	}
-	for _, state := range q.States {
-		one := sq
-		one.States = []cay.State{state}
-		n, err := c.store.CountSandboxes(ctx, one)
-		if err != nil {
-			return page, err
-		}
-		page.Total[state] = n
-	}
+	sq.Ascending, sq.After = q.Ascending, q.After
 	if q.Limit > 0 {
 		sq.Limit = q.Limit + 1 // one more tells whether there is a next page
 	}
@@ -73,4 +58,44 @@ func (c *Catalogue) List(ctx context.Context, who cay.Caller, q Query) (Page, er
 	}
 	page.Sandboxes = list
 	return page, nil
+}
+
+// Count counts by state what a query finds.
+func (c *Catalogue) Count(ctx context.Context, who cay.Caller, q Query) (map[cay.State]int, error) {
+	if err := who.May(cay.ReadSandboxes); err != nil {
+		return nil, err
+	}
+	sq, found, err := c.query(ctx, who, q)
+	if err != nil || !found {
+		return nil, err
+	}
+	return c.count(ctx, sq)
+}
+
+// query is what the store is asked; not found when no template is like that.
+func (c *Catalogue) query(ctx context.Context, who cay.Caller, q Query) (sq store.SandboxQuery, found bool, err error) {
+	sq = store.SandboxQuery{Team: who.Team, States: q.States, Metadata: q.Metadata, StartedAfter: q.StartedAfter}
+	if q.Template == "" {
+		return sq, true, nil
+	}
+	t, err := c.ledger.FindTemplate(ctx, who.Team, q.Template)
+	if cay.KindOf(err) == cay.NotFound {
+		return sq, false, nil
+	}
+	sq.Template = t.ID
+	return sq, err == nil, err
+}
+
+func (c *Catalogue) count(ctx context.Context, sq store.SandboxQuery) (map[cay.State]int, error) {
+	out := make(map[cay.State]int, len(sq.States))
+	for _, state := range sq.States {
+		one := sq
+		one.States = []cay.State{state}
+		n, err := c.store.CountSandboxes(ctx, one)
+		if err != nil {
+			return nil, err
+		}
+		out[state] = n
+	}
+	return out, nil
 }

@@ -80,7 +80,7 @@ func (c *Controller) Changes(ctx context.Context, who cay.Caller, id cay.Sandbox
 func (c *Controller) compare(ctx context.Context, team cay.TeamID, sides [2]cay.Moment) (cay.Comparison, error) {
 	ctx, cancel := context.WithTimeout(ctx, compareWithin)
 	defer cancel()
-	done, err := c.comparing.take(ctx, team)
+	done, err := c.comparing.take(ctx, team, "comparison")
 	if err != nil {
 		return cay.Comparison{}, err
 	}
@@ -101,8 +101,8 @@ type turn struct {
 	users int // callers that have or want it; guarded by turns.mu
 }
 
-// take waits for a team's turn, which lasts until done is called.
-func (t *turns) take(ctx context.Context, team cay.TeamID) (done func(), err error) {
+// take waits for a team's turn at a thing, which lasts until done is called.
+func (t *turns) take(ctx context.Context, team cay.TeamID, thing string) (done func(), err error) {
 	t.mu.Lock()
 	mine := t.teams[team]
 	if mine == nil {
@@ -126,7 +126,7 @@ func (t *turns) take(ctx context.Context, team cay.TeamID) (done func(), err err
 		return func() { <-mine.taken; leave() }, nil
 	case <-ctx.Done():
 		leave()
-		return nil, cay.Wrap(cay.Unavailable, ctx.Err(), "another comparison of this team's is under way").
+		return nil, cay.Wrap(cay.Unavailable, ctx.Err(), "another %s of this team's is under way", thing).
 			WithHint("try again when it is done")
 	}
 }

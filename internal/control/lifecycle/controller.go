@@ -139,7 +139,7 @@ type Controller struct {
 
 	saves saves
 
-	comparing turns
+	comparing, searching turns
 }
 
 // entry is a sandbox that is not killed. A change holds its lock from the

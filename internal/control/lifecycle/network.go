@@ -5,6 +5,7 @@ import (
 	"context"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
@@ -26,6 +27,23 @@ func (c *Controller) SetNetwork(ctx context.Context, who cay.Caller, id cay.Sand
 	return c.changeNetwork(ctx, who, id, func(now cay.NetworkPolicy) (cay.NetworkPolicy, error) {
 		p := outwards(now, p)
 		return p, p.HasIdentities()
+	})
+}
+
+// AllowOut has a running sandbox reach addresses, ranges and names besides all that
+// its policy allows, at once. The rest of the policy stays, its secrets too.
+func (c *Controller) AllowOut(ctx context.Context, who cay.Caller, id cay.SandboxID, more []string) error {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return err
+	}
+	return c.changeNetwork(ctx, who, id, func(now cay.NetworkPolicy) (cay.NetworkPolicy, error) {
+		now.AllowOut = slices.Clone(now.AllowOut)
+		for _, to := range more {
+			if to = strings.ToLower(to); !slices.Contains(now.AllowOut, to) {
+				now.AllowOut = append(now.AllowOut, to)
+			}
+		}
+		return now, now.Check()
 	})
 }
 

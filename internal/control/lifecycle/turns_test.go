@@ -9,23 +9,23 @@ import (
 
 func TestTurns(t *testing.T) {
 	var all turns
-	done, err := all.take(t.Context(), "one")
+	done, err := all.take(t.Context(), "one", "comparison")
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := all.take(t.Context(), "other") // does not wait
+	other, err := all.take(t.Context(), "other", "comparison") // does not wait
 	if err != nil {
 		t.Fatal(err)
 	}
 	other()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := all.take(ctx, "one"); cay.KindOf(err) != cay.Unavailable {
+	if _, err := all.take(ctx, "one", "comparison"); cay.KindOf(err) != cay.Unavailable {
 		t.Errorf("a second turn of one team: %v", err)
 	}
 	next := make(chan func())
 	go func() {
-		done, err := all.take(t.Context(), "one")
+		done, err := all.take(t.Context(), "one", "comparison")
 		if err != nil {
 			t.Error(err)
 		}

@@ -113,6 +113,49 @@ func (b *Book) Read(id cay.SandboxID) ([]Line, error) {
 	return out, nil
 }
 
+// Log is what is kept of one sandbox.
+type Log struct {
+	Sandbox cay.SandboxID
+	Changed time.Time // when the newest line came
+	Size    int64     // bytes
+}
+
+// Logs lists what is kept, the log that changed last first.
+func (b *Book) Logs() ([]Log, error) {
+	if b == nil {
+		return nil, nil
+	}
+	entries, err := os.ReadDir(b.dir)
+	if err != nil {
+		return nil, failed(err)
+	}
+	by := map[cay.SandboxID]*Log{}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !info.Mode().IsRegular() { // it may be gone meanwhile
+			continue
+		}
+		name, _, _ := strings.Cut(e.Name(), ".")
+		l := by[cay.SandboxID(name)]
+		if l == nil {
+			l = &Log{Sandbox: cay.SandboxID(name)}
+			by[l.Sandbox] = l
+		}
+		l.Size += info.Size()
+		if info.ModTime().After(l.Changed) {
+			l.Changed = info.ModTime()
+		}
+	}
+	out := make([]Log, 0, len(by))
+	for _, l := range by {
+		out = append(out, *l)
+	}
+	slices.SortFunc(out, func(a, b Log) int {
+		return cmp.Or(b.Changed.Compare(a.Changed), cmp.Compare(a.Sandbox, b.Sandbox))
+	})
+	return out, nil
+}
+
 // Prune removes logs without a new line since a time, and the oldest of
 // others while all together are too big. It spares those to keep.
 func (b *Book) Prune(before time.Time, keep func(cay.SandboxID) bool) error {

@@ -99,3 +99,30 @@ func TestPrune(t *testing.T) {
 		}
 	}
 }
+
+func TestLogsByChange(t *testing.T) {
+	b, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().Truncate(time.Second)
+	for id, age := range map[cay.SandboxID]time.Duration{"first": 3 * time.Hour, "third": time.Hour, "second": 2 * time.Hour} {
+		if err := b.Append(id, line("x")); err != nil {
+			t.Fatal(err)
+		}
+		os.Chtimes(b.path(id), now.Add(-age), now.Add(-age))
+	}
+	// The older file of one does not make another of it.
+	if err := os.WriteFile(b.path("second")+older, make([]byte, 1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	os.Chtimes(b.path("second")+older, now.Add(-4*time.Hour), now.Add(-4*time.Hour))
+	got, err := b.Logs()
+	if err != nil || len(got) != 3 || got[0].Sandbox != "third" || got[1].Sandbox != "second" || got[2].Sandbox != "first" ||
+		got[1].Size < 1000 || !got[1].Changed.Equal(now.Add(-2*time.Hour)) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := (*Book)(nil).Logs(); err != nil || got != nil {
+		t.Errorf("of none: %v, %v", got, err)
+	}
+}

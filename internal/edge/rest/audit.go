@@ -25,6 +25,7 @@ var actions = map[string]string{
 	"createSandboxV2":        string(cay.SandboxCreated),
 	"killSandbox":            string(cay.SandboxKilled),
 	"updateNetwork":          string(cay.SandboxNetworkChanged),
+	"allowEgress":            string(cay.SandboxNetworkChanged),
 	"pauseSandbox":           string(cay.SandboxPaused),
 	"resumeSandbox":          string(cay.SandboxResumed),
 	"forkSandbox":            string(cay.SandboxForked),
@@ -112,6 +113,7 @@ var actions = map[string]string{
 	"connectSandbox":         connected,
 	"connectSandboxV2":       connected,
 	"accessSandbox":          connected,
+	"actOnSandboxes":         "sandboxes.changed",
 }
 
 // Actions returns the action that the audit log has of each operation that
@@ -156,6 +158,8 @@ var unaudited = map[string]string{
 	"exchangeToken":  "the key that it makes is recorded",
 	"beginLogin":     "nothing is known of its caller; the login is recorded",
 	"redeemLogin":    "the login is recorded when the person has come",
+
+	"readDockerfile": "it changes nothing",
 
 	"openConsoleSession": "the session is recorded, and a refusal is",
 	"buildTemplateV1":    "gone",

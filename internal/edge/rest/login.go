@@ -171,7 +171,7 @@ func (o own) GetMe(ctx context.Context, _ cayv1.GetMeRequestObject) (cayv1.GetMe
 // ListSessions lists a person's own sessions.
 func (o own) ListSessions(ctx context.Context, _ cayv1.ListSessionsRequestObject) (cayv1.ListSessionsResponseObject, error) {
 	list, err := o.wireSessions(ctx, "")
-	return cayv1.ListSessions200JSONResponse{SessionsJSONResponse: list}, err
+	return cayv1.ListSessions200JSONResponse(list), err
 }
 
 // EndSession ends a session of a person's own.
@@ -187,7 +187,7 @@ func (o own) EndSessions(ctx context.Context, _ cayv1.EndSessionsRequestObject) 
 // AdminListSessions lists the sessions of any person.
 func (o own) AdminListSessions(ctx context.Context, r cayv1.AdminListSessionsRequestObject) (cayv1.AdminListSessionsResponseObject, error) {
 	list, err := o.wireSessions(ctx, cay.PersonID(r.PersonID))
-	return cayv1.AdminListSessions200JSONResponse{SessionsJSONResponse: list}, err
+	return cayv1.AdminListSessions200JSONResponse(list), err
 }
 
 // AdminEndSessions ends all sessions of any person.
@@ -200,10 +200,10 @@ func (o own) AdminEndSession(ctx context.Context, r cayv1.AdminEndSessionRequest
 	return cayv1.AdminEndSession204Response{}, o.logins.EndSession(ctx, callerOf(ctx), cay.PersonID(r.PersonID), cay.SessionID(r.SessionID))
 }
 
-func (o own) wireSessions(ctx context.Context, person cay.PersonID) (cayv1.SessionsJSONResponse, error) {
+func (o own) wireSessions(ctx context.Context, person cay.PersonID) ([]cayv1.Session, error) {
 	who := callerOf(ctx)
 	list, err := o.logins.Sessions(ctx, who, person)
-	out := cayv1.SessionsJSONResponse{}
+	out := []cayv1.Session{}
 	for _, x := range list {
 		out = append(out, wireSession(x, who.Session))
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cay-run/cay/api/rest/cayv1"
 	"github.com/cay-run/cay/api/rest/e2b"
 
 	"github.com/cay-run/cay"
@@ -16,6 +17,8 @@ import (
 const (
 	maxLogLines  = 1000
 	maxLogSearch = 256
+
+	defaultFound = 200
 )
 
 // GetSandboxLogs reads a sandbox's log, oldest first, by E2B's older call.
@@ -72,6 +75,34 @@ func (s *server) GetSandboxLogsV2(ctx context.Context, r e2b.GetSandboxLogsV2Req
 		return nil, err
 	}
 	return e2b.GetSandboxLogsV2200JSONResponse{Logs: logEntries(lines)}, nil
+}
+
+// SearchLogs finds lines in the logs of all of a team's sandboxes.
+func (o own) SearchLogs(ctx context.Context, r cayv1.SearchLogsRequestObject) (cayv1.SearchLogsResponseObject, error) {
+	p := r.Params
+	q := lifecycle.LogSearch{
+		Text: value(p.Search, ""), Level: value(p.Level, ""),
+		From: value(p.From, time.Time{}), To: value(p.To, time.Time{}), Limit: int(value(p.Limit, defaultFound)),
+	}
+	switch {
+	case len(q.Text) > maxLogSearch:
+		return nil, cay.Errorf(cay.Invalid, "search: has more than %d bytes", maxLogSearch)
+	case q.Limit < 1 || q.Limit > maxLogLines:
+		return nil, cay.Errorf(cay.Invalid, "limit: must be 1 to %d", maxLogLines)
+	case !q.To.IsZero() && !q.From.Before(q.To):
+		return nil, cay.Errorf(cay.Invalid, "from: must be before to")
+	}
+	found, err := o.sandboxes.SearchLogs(ctx, callerOf(ctx), q)
+	if err != nil {
+		return nil, err
+	}
+	out := cayv1.SearchLogs200JSONResponse{Lines: make([]cayv1.FoundLine, 0, len(found.Lines)), Complete: found.Complete, Sandboxes: found.Logs}
+	for _, l := range found.Lines {
+		out.Lines = append(out.Lines, cayv1.FoundLine{
+			SandboxID: string(l.Sandbox), Timestamp: l.At, Level: l.Level, Message: l.Message, Fields: logFields(l.LogLine),
+		})
+	}
+	return out, nil
 }
 
 // logTime reads Unix milliseconds; none is the zero time.

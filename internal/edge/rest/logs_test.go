@@ -2,6 +2,10 @@ package rest_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -62,5 +66,70 @@ func TestLogs(t *testing.T) {
 	want[any](t, w.call("DELETE", "/sandboxes/"+id, ""), 204)
 	if got := want[object](t, w.call("GET", "/v2"+path, ""), 200)["logs"].([]any); len(got) != 4 || got[0].(object)["message"] != "sandbox killed" {
 		t.Errorf("after its end: %v", got)
+	}
+}
+
+// A search finds lines of all of a team's sandboxes, of those that are over too,
+// and of no other team's.
+func TestSearchInLogs(t *testing.T) {
+	w := newWorld(t, "")
+	begun := time.Now().Add(-time.Hour).Truncate(time.Millisecond)
+	said := int64(0)
+	w.node.OnDiary = func(_ cay.InstanceID, after int64) (guest.Diary, error) {
+		out := guest.Diary{Epoch: "e"}
+		if after == 0 {
+			said++
+			at := begun.Add(time.Duration(said) * time.Second)
+			out.Entries = []guest.DiaryEntry{
+				{Seq: 1, At: at, Level: "info", Logger: "process", Message: fmt.Sprintf("Process %d started", said)},
+				{Seq: 2, At: at, Level: "error", Logger: "guard", Message: fmt.Sprintf("Killed for 100%% of memory, %d", said)},
+			}
+		}
+		return out, nil
+	}
+	var ids []string
+	for range 3 {
+		id := w.create(`{"templateID":"base"}`)["sandboxID"].(string)
+		want[object](t, w.call("GET", "/v2/sandboxes/"+id+"/logs", ""), 200) // it is read
+		ids = append(ids, id)
+	}
+	want[any](t, w.call("DELETE", "/sandboxes/"+ids[0], ""), 204)
+	find := func(query string) (lines []string, complete bool) {
+		t.Helper()
+		got := want[object](t, w.call("GET", "/cay/v1/logs"+query, ""), 200)
+		for _, l := range got["lines"].([]any) {
+			l := l.(object)
+			lines = append(lines, fmt.Sprint(slices.Index(ids, l["sandboxID"].(string)), " ", l["message"]))
+		}
+		return lines, got["complete"].(bool)
+	}
+	at := func(s int) string {
+		return url.QueryEscape(begun.Add(time.Duration(s) * time.Second).UTC().Format(time.RFC3339Nano))
+	}
+	for query, wanted := range map[string]struct {
+		lines    []string
+		complete bool
+	}{
+		"?search=KILLED":                                {[]string{"2 Killed for 100% of memory, 3", "1 Killed for 100% of memory, 2", "0 Killed for 100% of memory, 1"}, true},
+		"?search=started&limit=2":                       {[]string{"2 Process 3 started", "1 Process 2 started"}, false},
+		"?level=error&from=" + at(3):                    {[]string{"2 Killed for 100% of memory, 3"}, true},
+		"?search=100%25&to=" + at(2):                    {[]string{"0 Killed for 100% of memory, 1"}, true},
+		"?search=100%25&to=" + at(2) + "&from=" + at(1): {[]string{"0 Killed for 100% of memory, 1"}, true},
+		"?search=nothing+is+like+this":                  {nil, true},
+	} {
+		if lines, complete := find(query); !slices.Equal(lines, wanted.lines) || complete != wanted.complete {
+			t.Errorf("%s: %q, complete %v", query, lines, complete)
+		}
+	}
+	if lines, complete := find(""); len(lines) != 6 || !complete {
+		t.Errorf("everything: %q %v", lines, complete)
+	}
+	if r := w.callAs(w.other, "GET", "/cay/v1/logs", ""); r.status != 200 || strings.Contains(r.text, "Killed") {
+		t.Errorf("another team: %d %s", r.status, r.text)
+	}
+	for query, field := range map[string]string{
+		"?limit=0": "limit", "?limit=1001": "limit", "?level=bad": "level", "?search=" + strings.Repeat("x", 257): "search", "?from=" + at(2) + "&to=" + at(1): "from",
+	} {
+		wantError(t, w.call("GET", "/cay/v1/logs"+query, ""), 400, field)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cay-run/cay/api/rest/cayv1"
 	"github.com/cay-run/cay/api/rest/e2b"
 
 	"github.com/cay-run/cay"
@@ -125,6 +126,20 @@ func (s *server) UpdateNetwork(ctx context.Context, r e2b.UpdateNetworkRequestOb
 		return nil, err
 	}
 	return e2b.UpdateNetwork204Response{}, nil
+}
+
+// maxAllowed bounds the places that one request allows.
+const maxAllowed = 64
+
+// AllowEgress has a running sandbox reach more.
+func (o own) AllowEgress(ctx context.Context, r cayv1.AllowEgressRequestObject) (cayv1.AllowEgressResponseObject, error) {
+	if n := len(r.Body.Allow); n < 1 || n > maxAllowed {
+		return nil, cay.Errorf(cay.Invalid, "allow: must have 1 to %d entries", maxAllowed)
+	}
+	if err := o.sandboxes.AllowOut(ctx, callerOf(ctx), sandboxID(r.SandboxID), r.Body.Allow); err != nil {
+		return nil, err
+	}
+	return cayv1.AllowEgress204Response{}, nil
 }
 
 // wireNetwork shows a network without its secrets.

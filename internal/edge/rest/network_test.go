@@ -50,6 +50,32 @@ func TestUpdateNetwork(t *testing.T) {
 	wantError(t, w.call("GET", "/cay/v1"+path+"/egress", ""), 409, "paused")
 }
 
+// More is allowed without a word of the rest, whose secrets no answer tells.
+func TestAllowEgress(t *testing.T) {
+	w := newWorld(t, "")
+	box := w.create(`{"templateID":"base","network":{"allowOut":["1.1.1.1"],"denyOut":["0.0.0.0/0"],
+		"egressProxy":{"address":"x.example:1","username":"u","password":"secret"},"rules":{"a.example":[{"transform":{"headers":{"X-A":"b"}}}]}}}`)
+	path := "/cay/v1/sandboxes/" + box["sandboxID"].(string) + "/egress"
+	before := w.node.Alive()[0].Spec.Network
+	for range 2 {
+		want[any](t, w.call("POST", path, `{"allow":["Example.COM","9.9.9.0/24","1.1.1.1"]}`), 204)
+	}
+	after := w.node.Alive()[0].Spec.Network
+	if fmt.Sprint(after.AllowOut) != "[1.1.1.1 example.com 9.9.9.0/24]" {
+		t.Errorf("allowed: %v", after.AllowOut)
+	}
+	after.AllowOut = before.AllowOut
+	if !reflect.DeepEqual(before, after) {
+		t.Errorf("the rest is %+v, was %+v", after, before)
+	}
+	wantError(t, w.call("POST", path, `{"allow":[]}`), 400, "allow")
+	wantError(t, w.call("POST", path, `{"allow":["a b"]}`), 400, "network.allowOut")
+	wantError(t, w.call("POST", path, `{"allow":["1.1.1.1"`+strings.Repeat(`,"x.example"`, 64)+`]}`), 400, "allow")
+	wantError(t, w.callAs(w.other, "POST", path, `{"allow":["x.example"]}`), 404, "doesn't exist")
+	want[any](t, w.call("POST", "/sandboxes/"+box["sandboxID"].(string)+"/pause", ""), 204)
+	wantError(t, w.call("POST", path, `{"allow":["x.example"]}`), 409, "paused")
+}
+
 // A field of a policy that create, PUT, control or GET forget is dropped
 // without a word, so each one has a value here.
 func TestEveryFieldOfAPolicyArrives(t *testing.T) {

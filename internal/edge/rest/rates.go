@@ -78,8 +78,11 @@ func (s *server) payResume(ctx context.Context, id cay.SandboxID) error {
 }
 
 // oweCreates takes the tokens of sandboxes that a request made besides its first.
-func (s *server) oweCreates(ctx context.Context, more int) {
+func (s *server) oweCreates(ctx context.Context, more int) { s.owe(ctx, rates.Create, more) }
+
+// owe takes tokens for what a request does besides itself.
+func (s *server) owe(ctx context.Context, class rates.Class, more int) {
 	if who := callerOf(ctx); s.rates != nil && who.Scopes&cay.Admin == 0 {
-		s.rates.Owe(who.Team, rates.Create, more)
+		s.rates.Owe(who.Team, class, more)
 	}
 }
