@@ -111,7 +111,10 @@ export async function failureOf(answer: Response): Promise<Failure> {
   let message = `The server answers ${answer.status}.`
   let code = ''
   try {
-    const body = await answer.json()
+    const text = await answer.text()
+    // The interpreter says what is wrong as a sentence.
+    if ((answer.headers.get('content-type') ?? '').startsWith('text/plain') && text.length < 2000) message = text.trim() || message
+    const body = JSON.parse(text)
     if (typeof body.message === 'string') message = body.message
     code = body.error_code ?? (typeof body.code === 'string' ? body.code : '')
   } catch {

@@ -34,8 +34,8 @@ func Page() fs.FS {
 // Config is what the console needs.
 type Config struct {
 	Page fs.FS
-	// API answers the page's calls below /api; Agents those below /agent, which
-	// name a sandbox in headers.
+	// API answers the page's calls below /api; Agents those below /agent, to the
+	// agents and interpreters of sandboxes, which are named in headers.
 	API, Agents http.Handler
 	// Domain is the one below which the console has its name; empty for none.
 	Domain string
@@ -102,9 +102,10 @@ func hostname(host string) string {
 }
 
 // policy is what the page may do. xterm.js inserts style elements and takes no
-// nonce for them.
+// nonce for them. A frame holds markup that code in a sandbox made, as a blob in a
+// sandboxed frame: it has this policy too, no origin and no scripts.
 const policy = "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data: blob:; font-src 'self'; " +
-	"style-src 'self' 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; " +
+	"style-src 'self' 'unsafe-inline'; frame-src blob:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; " +
 	"require-trusted-types-for 'script'; trusted-types svelte-trusted-html"
 
 // guard is what every answer at the console's origin has.

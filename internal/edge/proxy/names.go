@@ -29,12 +29,13 @@ func (p *Proxy) Hosts(domain string) http.Handler {
 	})
 }
 
-// Agents serves requests to the agents of sandboxes, named by headers, and nothing
-// else.
+// Agents serves requests to the agents and interpreters of sandboxes, named by
+// headers, and nothing else.
 func (p *Proxy) Agents() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at := place{way: byHeaders}
-		if at.route, at.verdict = parseHeaders(r.Header); at.verdict != ours || at.port != guest.AgentPort {
+		at.route, at.verdict = parseHeaders(r.Header)
+		if at.verdict != ours || at.port != guest.AgentPort && at.port != guest.InterpPort {
 			badRoute(w, r, at)
 			return
 		}
