@@ -17,6 +17,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
+	"github.com/cay-run/cay/internal/auth/oidc/oidctest"
 	"github.com/cay-run/cay/internal/edge/console"
 	"github.com/cay-run/cay/internal/server/servertest"
 )
@@ -49,7 +50,9 @@ func TestConsole(t *testing.T) {
 	restarts.HandleFunc("POST /start", func(http.ResponseWriter, *http.Request) { w.Start() })
 	// The browser's relay leads to one port: the server comes back on it.
 	w.Stop()
-	w.Config.Listen = fmt.Sprintf("127.0.0.1:%d", free(t))
+	port := free(t)
+	w.Config.Listen = fmt.Sprintf("127.0.0.1:%d", port)
+	provider := logins(t, w, port)
 	w.Start()
 	stop := serve(t, restarts)
 	admin, err := w.Operator().AdminToken(t.Context())
@@ -66,13 +69,28 @@ func TestConsole(t *testing.T) {
 	}
 	cmd := exec.CommandContext(ctx, python, append(args, "flows.py")...)
 	cmd.Env = append(os.Environ(),
-		"CONSOLE_API="+w.URL(), "CONSOLE_KEY="+w.Key, "CONSOLE_ADMIN="+admin, "CONSOLE_CONTROL="+stop, "CONSOLE_HOSTILE="+hostile, "CONSOLE_HOME="+home,
+		"CONSOLE_API="+w.URL(), "CONSOLE_KEY="+w.Key, "CONSOLE_ADMIN="+admin, "CONSOLE_CONTROL="+stop, "CONSOLE_HOSTILE="+hostile, "CONSOLE_HOME="+home, "CONSOLE_PROVIDER="+provider,
 		"PYTHONPATH="+filepath.Join("..", "e2e", "python"), "PYTHONDONTWRITEBYTECODE=1")
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// logins has people log in at a provider of tests, and returns its port.
+func logins(t *testing.T, w *servertest.World, port int) string {
+	t.Helper()
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte(oidctest.Secret), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	idp := oidctest.New(t)
+	idp.LogIn(map[string]any{"sub": "ann", "email": "ann@example.com", "email_verified": true, "name": "Ann <b>bold</b>"})
+	c := &w.Config
+	c.PublicURL, c.OIDCIssuer, c.OIDCClientID, c.OIDCClientSecretFile = fmt.Sprintf("http://localhost:%d", port), idp.URL, oidctest.ClientID, secret
+	c.OIDCRules, c.OIDCDomains = []string{"email:*@example.com -> team default as developer"}, []string{"example.com"}
+	return idp.URL[strings.LastIndex(idp.URL, ":")+1:]
 }
 
 // seed gives the team one of everything, with names that are hostile where the

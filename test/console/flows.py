@@ -5,130 +5,25 @@ a script's exception fail each test.
 """
 
 import concurrent.futures
-import contextlib
 import hashlib
 import json
 import os
 import pathlib
 import re
-import socket
 import tarfile
-import threading
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
 
-import chromium
 import pytest
 from playwright.sync_api import expect
+from steps import API, HERE, KEY, PORT, call, findings, screen, shot, visit, watched
 
-API = os.environ["CONSOLE_API"]
-PORT = urllib.parse.urlparse(API).port
-
-
-def relay(server, port):
-    """As chromium.relay, and goes on while the server is away."""
-    with contextlib.suppress(OSError):
-        while True:
-            inner, _ = server.accept()
-            try:
-                outer = socket.create_connection(("127.0.0.1", port))
-            except OSError:
-                inner.close()
-                continue
-            for pair in ((inner, outer), (outer, inner)):
-                threading.Thread(target=chromium.pour, args=pair, daemon=True).start()
-
-
-chromium.relay = relay
-expect.set_options(timeout=20_000)
-
-HERE = f"http://console.localhost:{PORT}"
-KEY = os.environ["CONSOLE_KEY"]
 HOSTILE = os.environ["CONSOLE_HOSTILE"]
-SHOTS = os.environ.get("CAY_CONSOLE_SHOTS")
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-AXE = ROOT / "console" / "node_modules" / "axe-core" / "axe.min.js"
-
-
-def call(method, path, body=None, **headers):
-    """A request to the API, beside the browser."""
-    headers = headers or {"X-API-Key": KEY}
-    if body is not None:
-        headers["Content-Type"] = "application/json"
-    request = urllib.request.Request(API + path, method=method, headers=headers, data=None if body is None else json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        text = answer.read()
-        return json.loads(text) if text else None
 
 
 def control(what):
     urllib.request.urlopen(urllib.request.Request(os.environ["CONSOLE_CONTROL"] + what, method="POST"), timeout=60).read()
-
-
-@pytest.fixture(scope="session")
-def browser():
-    with chromium.launched(PORT) as browser:
-        yield browser
-
-
-@pytest.fixture(scope="session")
-def token():
-    """A session of the operator, in the first team."""
-    link = call("POST", "/cay/v1/console-links", **{"X-Admin-Token": os.environ["CONSOLE_ADMIN"]})
-    return call("POST", "/cay/v1/console-sessions", {"code": link["code"]}, **{"User-Agent": "flows"})["token"]
-
-
-def watched(context, allow=()):
-    """A page whose errors are collected; those that match are expected."""
-    page = context.new_page()
-    page.set_default_timeout(20_000)
-    page.errors = []
-
-    def note(text):
-        if not any(re.search(pattern, text) for pattern in [*allow, *page.allow]):
-            page.errors.append(text)
-
-    page.allow = []
-    page.on("console", lambda message: note(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: note(str(error)))
-    return page
-
-
-@pytest.fixture
-def new_context(browser):
-    made = []
-
-    def make(**options):
-        context = browser.new_context(**options)
-        made.append(context)
-        return context
-
-    yield make
-    for context in made:
-        context.close()
-
-
-@pytest.fixture
-def page(new_context, token):
-    """A page that is logged in as the operator."""
-    context = new_context(viewport={"width": 1280, "height": 800})
-    context.add_init_script(f"sessionStorage.setItem('cay.session', {json.dumps(token)})")
-    page = watched(context)
-    yield page
-    assert page.errors == []
-
-
-def visit(page, path):
-    page.goto(HERE + path)
-    expect(page.locator("h1").first).to_be_visible()
-
-
-def shot(page, name):
-    if SHOTS:
-        pathlib.Path(SHOTS).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=f"{SHOTS}/{name}.png")
 
 
 def running():
@@ -193,6 +88,38 @@ def test_a_key_logs_in(new_context):
     page.goto(HERE + "/")
     expect(page.get_by_role("heading", name="With an API key")).to_be_visible()
     assert page.errors == [] and tab.errors == []
+
+
+def test_a_login_at_the_provider(new_context):
+    """Through the browser, to the provider and back, into the tab that began it."""
+    page = watched(new_context(), allow=["401|403"])
+    page.goto(HERE + "/")
+    page.get_by_role("button", name="Go to the login provider").click()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    assert page.url == HERE + "/"
+    expect(page.get_by_role("link", name="ann@example.com")).to_be_visible()
+    shot(page, "overview-of-a-person")
+    kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}])")
+    assert "cay_session_" in kept and "verifier" not in kept
+    page.reload()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    # A developer sees no page of keys, and no other tab is logged in.
+    expect(page.get_by_role("link", name="API keys")).to_have_count(0)
+    tab = watched(page.context)
+    tab.goto(HERE + "/")
+    expect(tab.get_by_role("heading", name="With an API key")).to_be_visible()
+    visit(page, "/sessions")
+    expect(page.get_by_role("row")).to_have_count(2)
+    expect(page.get_by_role("row").last).to_contain_text("this one")
+    # The operator disables the person.
+    admin = {"X-Admin-Token": os.environ["CONSOLE_ADMIN"]}
+    person = call("GET", "/cay/v1/admin/people", **admin)[0]["personID"]
+    call("PATCH", "/cay/v1/admin/people/" + person, {"disabled": True}, **admin)
+    page.goto(HERE + "/")
+    expect(page.get_by_role("button", name="Go to the login provider")).to_be_visible()
+    page.get_by_role("button", name="Go to the login provider").click()
+    expect(page.get_by_text(re.compile("disabled|not let in|may not", re.IGNORECASE)).first).to_be_visible()
+    call("PATCH", "/cay/v1/admin/people/" + person, {"disabled": False}, **admin)
 
 
 def test_a_session_that_is_ended_while_in_use(new_context):
@@ -296,13 +223,87 @@ def test_a_sandbox_from_pause_to_its_end(page):
     expect(page.get_by_role("cell", name="sandbox.killed")).to_be_visible()
 
 
+def test_many_with_an_outcome_each(page):
+    made = [call("POST", "/sandboxes", {"templateID": "base", "timeout": 600, "metadata": {"batch": "yes"}})["sandboxID"] for _ in range(20)]
+    visit(page, "/sandboxes?q=batch%3Dyes")
+    expect(page.get_by_role("link", name="All 20")).to_be_visible()
+    call("POST", f"/sandboxes/{made[0]}/pause", {})
+    expect(page.get_by_role("link", name="Running 19")).to_be_visible()
+    expect(page.get_by_role("link", name="Paused 1")).to_be_visible()
+    page.get_by_role("checkbox", name="Choose all 20").check()
+    page.get_by_role("button", name="Pause", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Pause 19 sandboxes?")
+    # One is gone by then, and one request does not arrive: they are named.
+    call("DELETE", "/sandboxes/" + made[5])
+    page.allow.append("Failed to load|ERR_FAILED")
+    page.route("**/cay/v1/sandbox-actions", lambda route: route.abort(), times=1)
+    dialog.get_by_role("button", name="Pause", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("those stay chosen")
+    shot(page, "sandboxes-not-all")
+    failed = dialog.get_by_role("list", name="Not done").get_by_role("listitem")
+    assert failed.count() >= 16 and "does not answer" in failed.first.inner_text()
+    dialog.get_by_role("button", name="Pause", exact=True).click()
+    # The one that is gone stays; all others are paused.
+    expect(failed.filter(has_text=made[5])).to_have_count(1)
+    expect(failed).to_have_count(1)
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("link", name="Paused 19")).to_be_visible()
+    outcomes = call("POST", "/cay/v1/sandbox-actions", {"action": "kill", "sandboxIDs": made})["outcomes"]
+    assert [o["sandboxID"] for o in outcomes if "error" in o] == [made[5]]
+    expect(page.get_by_text("No sandbox is like that")).to_be_visible()
+
+
+def test_ssh_keys(page):
+    visit(page, "/ssh-keys")
+    expect(page.get_by_text("No SSH key")).to_be_visible()
+    page.get_by_role("button", name="Add key").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Public key").fill("-----BEGIN OPENSSH PRIVATE KEY-----")
+    expect(dialog.get_by_role("alert")).to_contain_text("private key")
+    expect(dialog.get_by_role("button", name="Add", exact=True)).to_be_disabled()
+    dialog.get_by_label("Public key").fill("ssh-ed25519 nonsense")
+    page.allow.append("400")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("key")
+    dialog.get_by_label("Public key").fill("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGEu0bvUx5n9T0xZQ0n3cM5S0d1H3u3TtqgQpQ8l1Gqx <b>ann</b>@laptop")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    row = page.get_by_role("row").filter(has_text="<b>ann</b>@laptop")
+    expect(row).to_contain_text("SHA256:")
+    shot(page, "ssh-keys")
+    assert page.locator("td b").count() == 0
+    row.get_by_role("button").click()
+    page.get_by_role("menuitem", name="Remove").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove", exact=True).click()
+    expect(page.get_by_text("No SSH key")).to_be_visible()
+
+
+def test_networks(page):
+    boxes = [call("POST", "/sandboxes", {"templateID": "base", "timeout": 600})["sandboxID"] for _ in range(2)]
+    visit(page, "/networks")
+    expect(page.get_by_text("No private network")).to_be_visible()
+    for box, name in zip(boxes, ("web", "db")):
+        page.get_by_role("button", name="Add a sandbox").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Sandbox", exact=True).select_option(box)
+        dialog.get_by_label("Network", exact=True).fill("shop")
+        dialog.get_by_label("Its name there").fill(name)
+        dialog.get_by_role("button", name="Add", exact=True).click()
+        expect(page.get_by_role("row").filter(has_text=box)).to_contain_text(f"{name}.cay.internal")
+    shot(page, "networks")
+    assert {m["name"] for m in call("GET", "/cay/v1/networks")} == {"web", "db"}
+    page.get_by_role("button", name="Actions on " + boxes[0]).click()
+    page.get_by_role("menuitem", name="Take out").click()
+    page.get_by_role("dialog").get_by_role("button", name="Take out", exact=True).click()
+    expect(page.get_by_role("row").filter(has_text=boxes[0])).to_have_count(0)
+    for box in boxes:
+        call("DELETE", "/sandboxes/" + box)
+    expect(page.get_by_text("No private network")).to_be_visible()
+
+
 # Terminals and files, of a real agent on this machine.
 
 HOME = pathlib.Path(os.environ["CONSOLE_HOME"])
-
-
-def screen(page):
-    return page.locator(".one:not([hidden]) .xterm-rows")
 
 
 def test_a_terminal_that_a_reload_comes_back_to(page):
@@ -320,15 +321,31 @@ def test_a_terminal_that_a_reload_comes_back_to(page):
     page.locator(".one:not([hidden]) .xterm-helper-textarea").focus()
     page.keyboard.type("echo again-$MARK\n")
     expect(screen(page)).to_contain_text("again-kept")
-    # A second viewer sees what is printed from now on, in the same shell.
+    # A second viewer sees the same screen, and later output too.
     other = page.context.new_page()
     other.goto(page.url)
     expect(other.get_by_role("tab")).to_have_count(1)
-    expect(other.locator(".one:not([hidden]) .xterm-helper-textarea")).to_be_attached()
-    other.wait_for_timeout(500)
+    expect(screen(other)).to_contain_text("42-ünïcødé")
+    expect(screen(other)).to_contain_text("again-kept")
     page.keyboard.type("echo for-two\n")
     expect(screen(other)).to_contain_text("for-two")
+    # Output without a viewer is there for the next one.
+    page.keyboard.type("(until [ -e go ]; do sleep 0.05; done; printf '\\033[c\\033[6nun''seen\\n'; touch gone) &\n")
+    expect(screen(other)).to_contain_text("[1]")
     other.close()
+    at = page.url
+    page.goto(HERE + "/sessions")
+    expect(page.locator("h1").first).to_be_visible()
+    (HOME / "go").touch()
+    while not (HOME / "gone").exists():
+        page.wait_for_timeout(20)
+    page.goto(at)
+    expect(screen(page)).to_contain_text("unseen")
+    # The questions in it are not answered again, as if typed.
+    page.locator(".one:not([hidden]) .xterm-helper-textarea").focus()
+    page.keyboard.type("echo asked-not\n")
+    expect(screen(page)).to_contain_text("asked-not")
+    assert "^[[" not in screen(page).inner_text() and "1;2c" not in screen(page).inner_text()
     # 100 KB pasted arrive whole and in order.
     page.keyboard.type("stty -echo; cat > pasted; stty echo; sha256sum pasted\n")
     page.wait_for_timeout(300)
@@ -541,16 +558,9 @@ def test_a_server_that_restarts(page):
 
 PAGES = {
     "overview": "/", "sandboxes": "/sandboxes", "new-sandbox": "/sandboxes/new", "ended": "/sandboxes?state=ended",
-    "templates": "/templates", "snapshots": "/snapshots", "volumes": "/volumes", "secrets": "/secrets", "keys": "/keys", "members": "/members",
-    "usage": "/usage", "webhooks": "/webhooks", "audit": "/audit", "machine": "/machine", "sessions": "/sessions", "no-such-page": "/nothing",
+    "templates": "/templates", "new-template": "/templates/new", "snapshots": "/snapshots", "volumes": "/volumes", "secrets": "/secrets", "networks": "/networks", "logs": "/logs",
+    "keys": "/keys", "ssh-keys": "/ssh-keys", "members": "/members", "usage": "/usage", "webhooks": "/webhooks", "audit": "/audit", "machine": "/machine", "sessions": "/sessions", "no-such-page": "/nothing",
 }
-
-
-def findings(page):
-    """Findings of axe-core. It is run in the page's own world, past its policy."""
-    page.evaluate(AXE.read_text() + "; 0")
-    got = page.evaluate("axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})")
-    return [(v["id"], [n["html"][:160] + " " + n["failureSummary"][:240] for n in v["nodes"][:3]]) for v in got["violations"]]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

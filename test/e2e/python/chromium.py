@@ -65,9 +65,9 @@ def relay(server, port):
 
 
 @contextlib.contextmanager
-def launched(port, home=None):
-    """A browser that reaches this machine's port, and nothing else; of a user
-    with that home directory."""
+def launched(port, home=None, also=()):
+    """A browser that reaches this machine's port, others that are named, and nothing
+    else; of a user with that home directory."""
     name = f"cay-browser-{uuid.uuid4().hex[:8]}"
     program = pathlib.Path(f"/tmp/{name}")
     program.write_text(f'#!/bin/sh\nexec ip netns exec {name} chromium "$@"\n')
@@ -75,15 +75,17 @@ def launched(port, home=None):
     subprocess.run(["ip", "netns", "add", name], check=True)
     try:
         subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
-        server = listener(name, port)
-        threading.Thread(target=relay, args=(server, port), daemon=True).start()
+        servers = [listener(name, at) for at in (port, *also)]
+        for server, at in zip(servers, (port, *also)):
+            threading.Thread(target=relay, args=(server, at), daemon=True).start()
         with sync_playwright() as play:
             browser = play.chromium.launch(
                 executable_path=str(program), timeout=60_000, env={**os.environ, **({"HOME": str(home)} if home else {})},
                 args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"])
             yield browser
             browser.close()
-        server.close()
+        for server in servers:
+            server.close()
     finally:
         program.unlink()
         subprocess.run(["ip", "netns", "del", name], check=False)

@@ -1,0 +1,441 @@
+"""Flows through the console, in Chromium, on a real server with real sandboxes."""
+
+import hashlib
+import json
+import os
+import re
+import tarfile
+import urllib.error
+
+import pytest
+from playwright.sync_api import expect
+from steps import PORT, call, findings, screen, shot, visit
+
+expect.set_options(timeout=40_000)
+
+
+def sandbox(**options):
+    return call("POST", "/sandboxes", {"templateID": "base", "timeout": 900, "metadata": {"by": "flows"}, **options})["sandboxID"]
+
+
+@pytest.fixture
+def box():
+    made = sandbox()
+    yield made
+    try:
+        call("DELETE", "/sandboxes/" + made)
+    except urllib.error.HTTPError as error:
+        assert error.code == 404
+
+
+def shell(page, box):
+    """Opens a terminal that answers."""
+    visit(page, f"/sandboxes/{box}/terminal")
+    expect(screen(page)).to_contain_text("$")
+    return page.locator(".one:not([hidden]) .xterm-helper-textarea")
+
+
+def typed(page, line, answer):
+    """Types a line into the terminal that has the focus, and waits for its answer,
+    which the line itself does not have."""
+    assert answer not in line
+    page.keyboard.type(line + "\n")
+    expect(screen(page)).to_contain_text(answer)
+
+
+def test_create_and_everything_inside(page):
+    visit(page, "/sandboxes/new")
+    page.get_by_label("Template or snapshot").fill("base")
+    page.get_by_label("Minutes").fill("20")
+    page.get_by_label("When its time is up").select_option("pause")
+    page.get_by_label("Traffic wakes it").check()
+    page.get_by_role("button", name="Add").first.click()
+    page.get_by_label("Metadata: name 1").fill("made")
+    page.get_by_label("Metadata: value 1").fill("in a <browser>")
+    page.get_by_role("button", name="Add").nth(1).click()
+    page.get_by_label("Environment variables: name 1").fill("GREETING")
+    page.get_by_label("Environment variables: value 1").fill("hällo wörld")
+    page.get_by_label("Allowed out").fill("example.com")
+    page.get_by_label("Denied out").fill("0.0.0.0/0")
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.get_by_role("heading", name=re.compile("^i[0-9a-z]{10}"))).to_be_visible()
+    box = page.url.rsplit("/", 1)[1]
+    expect(page.get_by_text("in a <browser>")).to_be_visible()
+    shot(page, "real-overview")
+
+    # A terminal inside.
+    page.get_by_role("link", name="Terminal", exact=True).click()
+    expect(screen(page)).to_contain_text("$")
+    typed(page, "echo $GREETING $((6*7)); id -un; tty; stty size", "hällo wörld 42")
+    expect(screen(page)).to_contain_text("/dev/pts/")
+    typed(page, "export MARK=kept; printf '\\033[1;31mred\\033[0m 漢字 \\u00e9\\n'", "red 漢字 é")
+    shot(page, "real-terminal")
+
+    # A web server inside, on an origin of its own.
+    typed(page, "mkdir -p site && echo '<h1>from inside</h1>' > site/index.html && (python3 -m http.server -d site 8000 > /dev/null 2>&1 &) ; echo start''ed", "started")
+    page.get_by_role("link", name="Ports", exact=True).click()
+    row = page.get_by_role("row").filter(has_text=f"8000-{box}")
+    expect(row).to_be_visible()
+    shot(page, "real-ports")
+    with page.context.expect_page() as opened:
+        row.get_by_role("button", name="Open").click()
+    expect(opened.value.get_by_role("heading", name="from inside")).to_be_visible()
+    assert opened.value.evaluate("location.origin") == f"http://8000-{box}.localhost:{PORT}"
+    assert opened.value.evaluate("window.opener") is None and opened.value.evaluate("document.referrer") == ""
+    opened.value.close()
+
+    # A connection that the rules refuse, and why.
+    page.get_by_role("link", name="Terminal", exact=True).click()
+    expect(screen(page)).to_contain_text("started")
+    page.locator(".one:not([hidden]) .xterm-helper-textarea").focus()
+    typed(page, "python3 -c 'import socket; socket.create_connection((\"pypi.org\", 443), 5)' 2>&1 | tail -1; echo tri''ed", "tried")
+    page.get_by_role("link", name="Network", exact=True).click()
+    expect(page.get_by_role("row").filter(has_text="pypi.org").first).to_contain_text("refused")
+    shot(page, "real-network")
+
+    # Paused with its processes, woken by a visit to its port.
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.get_by_role("button", name="Resume", exact=True)).to_be_visible(timeout=60_000)
+    page.get_by_role("link", name="Files", exact=True).click()
+    expect(page.get_by_text("The sandbox is paused")).to_be_visible()
+    shot(page, "real-paused")
+    page.get_by_role("link", name="Ports", exact=True).click()
+    expect(page.get_by_text("opening a port wakes it")).to_be_visible()
+    page.get_by_label("Another port").fill("8000")
+    with page.context.expect_page() as opened:
+        page.get_by_role("button", name="Open", exact=True).click()
+    expect(opened.value.get_by_role("heading", name="from inside")).to_be_visible()
+    opened.value.close()
+    expect(page.get_by_role("button", name="Extend", exact=True)).to_be_visible()
+
+    # The shell is the one of before, with the screen that it had.
+    page.get_by_role("link", name="Terminal", exact=True).click()
+    expect(screen(page)).to_contain_text("hällo wörld 42")
+    page.locator(".one:not([hidden]) .xterm-helper-textarea").focus()
+    typed(page, "echo $MARK-on", "kept-on")
+
+    # Its end, with a snapshot first, and why.
+    page.get_by_role("button", name="Kill", exact=True).click()
+    page.get_by_label("Save it as a snapshot first").check()
+    page.allow.append("404")  # it is over: the page asks why instead
+    page.get_by_role("dialog").get_by_role("button", name="Kill", exact=True).click()
+    expect(page.get_by_text("ended", exact=True).first).to_be_visible(timeout=60_000)
+    page.get_by_role("link", name="Overview").last.click()
+    expect(page.get_by_text("Why it is over")).to_be_visible()
+    shot(page, "real-over")
+    page.get_by_role("link", name="Logs", exact=True).last.click()
+    expect(page.get_by_role("log")).to_contain_text("process started")
+    shot(page, "real-logs")
+
+
+def test_a_terminal_is_shared_and_survives(page, box):
+    area = shell(page, box)
+    typed(page, "echo first-$((6*7)); export MARK=kept", "first-42")
+    # A program that fills the screen, seen whole by a second viewer and after a reload.
+    typed(page, "printf '\\033[?1049h\\033[2J\\033[5;10Hin the middle'; read -r x; printf '\\033[?1049l'; echo le''ft", "in the middle")
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(screen(other)).to_contain_text("in the middle")
+    assert "first-42" not in screen(other).inner_text()
+    page.reload()
+    expect(screen(page)).to_contain_text("in the middle")
+    area.focus()
+    typed(page, "", "left")
+    expect(screen(other)).to_contain_text("first-42")
+    # Output while no page looks.
+    page.keyboard.type("(sleep 1; seq -f 'row-%g' 1 3000; echo all''-rows) &\n")
+    expect(screen(other)).to_contain_text("[1]")
+    other.close()
+    at = page.url
+    visit(page, "/sessions")
+    page.wait_for_timeout(3000)
+    page.goto(at)
+    expect(screen(page)).to_contain_text("all-rows")
+    expect(screen(page)).to_contain_text("row-3000")
+    page.mouse.move(600, 400)
+    page.mouse.wheel(0, -3000)
+    expect(screen(page)).to_contain_text(re.compile("row-2[0-9]{3}"))
+    area.focus()
+    typed(page, "echo $MARK-still", "kept-still")
+    # Paused and resumed: the screen is there.
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.get_by_role("button", name="Resume", exact=True).click(timeout=60_000)
+    page.get_by_role("dialog").get_by_role("button", name="Resume", exact=True).click()
+    expect(screen(page)).to_contain_text("kept-still", timeout=60_000)
+    area.focus()
+    typed(page, "echo $MARK-again", "kept-again")
+    # The sandbox ends meanwhile.
+    page.allow.append("404|502|503|ERR_")
+    call("DELETE", "/sandboxes/" + box)
+    expect(page.get_by_text("The sandbox is over")).to_be_visible()
+
+
+def test_files_up_and_down(page, box):
+    visit(page, f"/sandboxes/{box}/files")
+    big = os.urandom(24 << 20)
+    page.locator("input[type=file]").first.set_input_files([
+        {"name": "big.bin", "mimeType": "application/octet-stream", "buffer": big},
+        {"name": "näme & <b>.txt", "mimeType": "text/plain", "buffer": "text\n".encode()}])
+    expect(page.get_by_text("2 files are there")).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("link", name="näme & <b>.txt")).to_be_visible()
+    shot(page, "real-files")
+    page.get_by_role("button", name="Actions on big.bin").click()
+    with page.expect_download(timeout=60_000) as download:
+        page.get_by_role("menuitem", name="Download", exact=True).click()
+    with open(download.value.path(), "rb") as f:
+        assert hashlib.sha256(f.read()).digest() == hashlib.sha256(big).digest()
+    page.get_by_role("link", name="näme & <b>.txt").click()
+    text = page.get_by_role("textbox", name="Text of the file")
+    expect(text).to_contain_text("text")
+    text.focus()
+    page.keyboard.press("Control+End")
+    page.keyboard.type("more")
+    page.keyboard.press("Control+s")
+    expect(page.get_by_text("Saved.")).to_be_visible()
+    page.get_by_role("button", name="Back").click()
+    page.get_by_role("button", name="New directory").click()
+    page.get_by_role("dialog").get_by_label("Name").fill("sub")
+    page.get_by_role("dialog").get_by_role("button", name="Make").click()
+    expect(page.get_by_role("link", name="sub", exact=True)).to_be_visible()
+    page.get_by_role("button", name="More actions").last.click()
+    with page.expect_download(timeout=60_000) as download:
+        page.get_by_role("menuitem", name="Download this directory").click()
+    with tarfile.open(download.value.path()) as tar:
+        names = {m.name.removeprefix("./").split("/", 1)[-1]: m for m in tar.getmembers()}
+        found = next(m for name, m in names.items() if name.endswith("näme & <b>.txt"))
+        assert tar.extractfile(found).read() == b"text\nmore"
+    # A directory that the user may not read, and one that is not there.
+    page.allow.append("40[0-9]|500")
+    visit(page, f"/sandboxes/{box}/files?dir=/root")
+    expect(page.get_by_role("alert")).to_be_visible()
+    shot(page, "real-files-refused")
+    page.get_by_label("As which user").select_option("root")
+    expect(page.get_by_role("row").first).to_be_visible()
+    visit(page, f"/sandboxes/{box}/files?dir=/not/there")
+    expect(page.get_by_role("alert")).to_be_visible()
+
+
+def test_back_and_forth(page, box):
+    area = shell(page, box)
+    typed(page, "echo one > state; export SHELL_STATE=one; echo do''ne", "done")
+
+    def checkpoint(label):
+        page.get_by_role("link", name="Checkpoints").click()
+        page.get_by_role("button", name="Checkpoint", exact=True).click()
+        page.get_by_role("dialog").get_by_label("Label").fill(label)
+        page.get_by_role("dialog").get_by_role("button", name="Take", exact=True).click()
+        expect(page.get_by_role("button", name=re.compile("^" + label))).to_be_visible(timeout=60_000)
+
+    checkpoint("first")
+    page.get_by_role("link", name="Terminal", exact=True).click()
+    expect(screen(page)).to_contain_text("done")
+    area.focus()
+    typed(page, "echo two > state; echo new > added; SHELL_STATE=two; echo do''ne-two", "done-two")
+    checkpoint("second")
+    page.get_by_role("button", name=re.compile("^first")).click()
+    page.get_by_label("Compare with").select_option(index=2)
+    expect(page.get_by_text("/home/user/added")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("/home/user/state")).to_be_visible()
+    shot(page, "real-checkpoints")
+    page.get_by_role("button", name="Roll back to it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Roll back", exact=True).click()
+    expect(page.get_by_text("It is back there")).to_be_visible(timeout=60_000)
+    page.get_by_role("link", name="Terminal", exact=True).click()
+    expect(screen(page)).to_contain_text("done")
+    area.focus()
+    typed(page, "cat state; ls added; echo was-$SHELL_STATE", "was-one")
+    expect(screen(page)).to_contain_text("No such file")
+    assert "done-two" not in screen(page).inner_text()
+    # A fork of the second goes on from there.
+    page.get_by_role("link", name="Checkpoints").click()
+    page.get_by_role("button", name=re.compile("^second")).click()
+    page.get_by_role("button", name="Fork from it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Fork", exact=True).click()
+    expect(page.locator("li .tag", has_text="fork")).to_have_count(1, timeout=60_000)
+    shot(page, "real-tree")
+    page.locator("li .tag", has_text="fork").locator("xpath=..").get_by_role("link").click()
+    expect(page.get_by_role("heading", name=box)).to_have_count(0)
+    fork = page.url.split("/sandboxes/")[1].split("/")[0]
+    page.get_by_role("link", name="Terminal", exact=True).click()
+    expect(screen(page)).to_contain_text("done-two")
+    area.focus()
+    typed(page, "cat state added; echo fork-$SHELL_STATE", "fork-two")
+    call("DELETE", "/sandboxes/" + fork)
+
+
+def test_many_and_their_logs(page):
+    made = [sandbox(metadata={"batch": "real"}) for _ in range(3)]
+    visit(page, "/sandboxes?q=batch%3Dreal")
+    expect(page.get_by_role("link", name="Running 3")).to_be_visible()
+    page.get_by_role("checkbox", name="Choose all 3").check()
+    for verb, state in (("Pause", "Paused 3"), ("Resume", "Running 3")):
+        page.get_by_role("button", name=verb, exact=True).click()
+        page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()
+        expect(page.get_by_role("link", name=state)).to_be_visible(timeout=120_000)
+    shot(page, "real-sandboxes")
+    area = shell(page, made[0])
+    typed(page, "echo say''s", "says")
+    area.focus()
+    # The processes of two of them are found at once.
+    for box in made[:2]:
+        call("GET", f"/v2/sandboxes/{box}/logs")
+    visit(page, "/logs")
+    page.get_by_label("Find text in all logs").fill("PROCESS STARTED")
+    expect(page.get_by_role("log").get_by_role("link", name=made[0]).first).to_be_visible()
+    expect(page.locator("mark").first).to_have_text("process started")
+    assert "q=PROCESS" in page.url
+    shot(page, "real-logs-of-all")
+    assert findings(page) == []
+    page.get_by_label("Find text in all logs").fill("no line says this")
+    expect(page.get_by_text("No line is like that")).to_be_visible()
+    visit(page, "/sandboxes?q=batch%3Dreal")
+    page.get_by_role("checkbox", name="Choose all 3").check()
+    page.get_by_role("button", name="Kill", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Kill", exact=True).click()
+    expect(page.get_by_text("No sandbox is like that")).to_be_visible(timeout=60_000)
+
+
+def test_notebook(page):
+    box = sandbox(templateID="code-interpreter-v1")
+    page.allow.append("Blocked|Unsafe attempt")  # by the frame's sandbox, which is wanted
+    asked = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    visit(page, f"/sandboxes/{box}/notebook")
+
+    def code(i):
+        return page.get_by_role("textbox", name=f"Code of cell {i}", exact=True)
+
+    def cell(i):
+        return page.get_by_role("region", name=f"Cell {i}", exact=True)
+
+    code(1).focus()
+    page.keyboard.type("x = 20\nprint('ünïcødé')\nx + 1")
+    page.keyboard.press("Shift+Enter")
+    expect(cell(1)).to_contain_text("ünïcødé")
+    expect(cell(1)).to_contain_text("21")
+    # A second cell has the focus, and the variables of the first.
+    expect(code(2)).to_be_focused()
+    page.keyboard.type("import matplotlib.pyplot as plt\nplt.plot([1, x]); plt.show()")
+    page.keyboard.press("Control+Enter")
+    expect(cell(2).get_by_role("img", name=re.compile("^Result"))).to_be_visible(timeout=60_000)
+    assert cell(2).get_by_role("img", name=re.compile("^Result")).evaluate("(i) => i.naturalWidth") > 100
+    cell(2).get_by_role("button", name="chart").click()
+    expect(cell(2)).to_contain_text('"line"')
+    cell(2).get_by_role("button", name="picture").click()
+    shot(page, "real-notebook")
+    assert findings(page) == []
+    # Markup of the guest: shown, without its scripts, and without reach.
+    page.get_by_role("button", name="Cell", exact=True).click()
+    page.keyboard.type("from IPython.display import HTML, SVG, display\n"
+                       "display(HTML('<b id=b>bold</b><script>parent.document.title=\"owned\";alert(1)</script><img src=x onerror=alert(2)><form action=/login><button>press</button></form><a href=\"/sandboxes\" target=_top>out</a>'))\n"
+                       "display(SVG('<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"50\" height=\"20\"><script>alert(3)</script><text y=\"15\" onload=\"alert(4)\">svg</text></svg>'))\n"
+                       "print('<img src=x onerror=alert(5)>\\x1b[31m\\u202e')")
+    page.allow.append("x'|ERR_|frame-src|img-src|Content Security Policy")
+    page.keyboard.press("Control+Enter")
+    frame = cell(3).frame_locator("iframe")
+    expect(frame.locator("#b")).to_have_text("bold")
+    frame.get_by_role("button", name="press").click()
+    frame.get_by_role("link", name="out").click()
+    page.wait_for_timeout(500)
+    assert "/notebook" in page.url and "owned" not in page.title() and asked == []
+    expect(cell(3)).to_contain_text("⟨202E⟩")
+    assert page.locator(".outputs > pre img").count() == 0
+    shot(page, "real-notebook-html")
+    # An error, one that is interrupted, another language.
+    page.get_by_role("button", name="Cell", exact=True).click()
+    page.keyboard.type("1 / 0")
+    page.keyboard.press("Control+Enter")
+    expect(cell(4).get_by_role("alert")).to_contain_text("ZeroDivisionError")
+    page.get_by_role("button", name="Cell", exact=True).click()
+    page.keyboard.type("import time\nprint('begun')\ntime.sleep(600)")
+    page.keyboard.press("Control+Enter")
+    expect(cell(5)).to_contain_text("begun")
+    page.get_by_role("button", name="Interrupt").click()
+    expect(cell(5)).to_contain_text("Interrupted")
+    page.get_by_role("button", name="Cell", exact=True).click()
+    cell(6).get_by_label("Language of cell 6").select_option("javascript")
+    code(6).focus()
+    page.keyboard.type("[1, 2, 3].map((n) => n * 2)")
+    page.keyboard.press("Control+Enter")
+    expect(cell(6)).to_contain_text("2, 4, 6", timeout=60_000)
+    # A reload keeps cells and results; the variables live inside.
+    page.reload()
+    expect(cell(1)).to_contain_text("21")
+    expect(cell(2).get_by_role("img", name=re.compile("^Result"))).to_be_visible()
+    code(6).focus()
+    page.keyboard.press("Control+a")
+    cell(6).get_by_label("Language of cell 6").select_option("python")
+    code(6).focus()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("x * 100")
+    page.keyboard.press("Control+Enter")
+    expect(cell(6)).to_contain_text("2000")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="More actions").last.click()
+        page.get_by_role("menuitem", name="Download as notebook").click()
+    with open(download.value.path()) as f:
+        book = json.load(f)
+    assert book["nbformat"] == 4 and len(book["cells"]) == 6 and "x = 20\n" in book["cells"][0]["source"]
+    assert any("image/png" in o.get("data", {}) for o in book["cells"][1]["outputs"])
+    page.get_by_role("button", name="Restart").click()
+    page.get_by_role("dialog").get_by_role("button", name="Restart").click()
+    expect(page.get_by_text("The contexts are new")).to_be_visible(timeout=60_000)
+    code(6).focus()
+    page.keyboard.press("Control+Enter")
+    expect(cell(6).get_by_role("alert")).to_contain_text("NameError")
+    page.locator("input[type=file]").set_input_files({"name": "a.ipynb", "mimeType": "application/json", "buffer": json.dumps({
+        "cells": [{"cell_type": "markdown", "source": ["# Title\n", "text"]}, {"cell_type": "code", "source": "6 * 7", "outputs": []}], "nbformat": 4, "metadata": {}}).encode()})
+    expect(page.get_by_role("region", name=re.compile("^Cell"))).to_have_count(2)
+    page.get_by_role("button", name="Run all").click()
+    expect(cell(2)).to_contain_text("42")
+    call("DELETE", "/sandboxes/" + box)
+
+
+def test_a_sandbox_without_an_interpreter(page, box):
+    page.allow.append("50[0-9]|404")
+    visit(page, f"/sandboxes/{box}/notebook")
+    expect(page.get_by_text("This sandbox has no code interpreter")).to_be_visible()
+
+
+def test_a_template_of_a_dockerfile(page):
+    visit(page, "/templates/new")
+    editor = page.get_by_role("textbox", name="Dockerfile")
+    expect(editor).to_contain_text("FROM e2bdev/base")
+
+    def write(text):
+        editor.focus()
+        page.keyboard.press("Control+a")
+        page.keyboard.type(text)
+
+    page.allow.append("400")
+    write("FROM e2bdev/base\nNONSENSE here\n")
+    expect(page.get_by_text("NONSENSE")).to_have_count(2)
+    expect(page.locator(".cay-failed")).to_contain_text("NONSENSE here")
+    write("FROM e2bdev/base\nCOPY app /app\n")
+    expect(page.get_by_text("takes files of a directory")).to_be_visible()
+    page.get_by_label("Name").fill("console-made")
+    expect(page.get_by_role("button", name="Build", exact=True)).to_be_disabled()
+    write("FROM e2bdev/base AS one\nRUN echo first > /home/user/first\nFROM one\nRUN echo 'says <b>this</b>'; false\n")
+    expect(page.get_by_text("2 stages, 2 steps")).to_be_visible()
+    page.get_by_role("button", name="Build", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("Line 4", timeout=120_000)
+    expect(page.locator(".cay-failed")).to_contain_text("false")
+    expect(page.get_by_role("log")).to_contain_text("says <b>this</b>")
+    shot(page, "real-build-failed")
+    assert findings(page) == []
+    write("FROM e2bdev/base AS one\nRUN echo first > /home/user/first\nFROM one\nRUN cat /home/user/first\nENV MADE=here\nWORKDIR /home/user\n")
+    expect(page.get_by_text("2 stages, 4 steps")).to_be_visible()
+    page.get_by_role("button", name="Build", exact=True).click()
+    expect(page.get_by_role("heading", name="Built", exact=True)).to_be_visible(timeout=120_000)
+    shot(page, "real-build")
+    page.get_by_role("link", name="New sandbox").click()
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.get_by_role("heading", name=re.compile("^i[0-9a-z]{10}"))).to_be_visible()
+    box = page.url.rsplit("/", 1)[1]
+    page.get_by_role("link", name="Terminal", exact=True).click()
+    expect(screen(page)).to_contain_text("$")
+    typed(page, "cat first; echo made-$MADE", "made-here")
+    call("DELETE", "/sandboxes/" + box)
+    names = [t.get("names") for t in call("GET", "/templates")]
+    assert any("console-made" in " ".join(n or []) for n in names) and not any("stage" in " ".join(n or []) for n in names), names
+    call("DELETE", "/templates/console-made")
