@@ -43,7 +43,11 @@ def typed(page, line, answer):
     expect(screen(page)).to_contain_text(answer)
 
 
+BROKEN = "ERR_INCOMPLETE_CHUNKED"  # a pause or an end breaks the streams of terminals
+
+
 def test_create_and_everything_inside(page):
+    page.allow.append(BROKEN)
     visit(page, "/sandboxes/new")
     page.get_by_label("Template or snapshot").fill("base")
     page.get_by_label("Minutes").fill("20")
@@ -129,10 +133,11 @@ def test_create_and_everything_inside(page):
 
 
 def test_a_terminal_is_shared_and_survives(page, box):
+    page.allow.append(BROKEN)
     area = shell(page, box)
     typed(page, "echo first-$((6*7)); export MARK=kept", "first-42")
     # A program that fills the screen, seen whole by a second viewer and after a reload.
-    typed(page, "printf '\\033[?1049h\\033[2J\\033[5;10Hin the middle'; read -r x; printf '\\033[?1049l'; echo le''ft", "in the middle")
+    typed(page, "printf '\\033[?1049h\\033[2J\\033[5;10Hin the %s' middle; read -r x; printf '\\033[?1049l'; echo le''ft", "in the middle")
     other = page.context.new_page()
     other.goto(page.url)
     expect(screen(other)).to_contain_text("in the middle")
@@ -170,12 +175,12 @@ def test_a_terminal_is_shared_and_survives(page, box):
     expect(page.get_by_text("The sandbox is over")).to_be_visible()
 
 
-def test_files_up_and_down(page, box):
+def test_files_up_and_down(page, box, tmp_path):
     visit(page, f"/sandboxes/{box}/files")
     big = os.urandom(24 << 20)
-    page.locator("input[type=file]").first.set_input_files([
-        {"name": "big.bin", "mimeType": "application/octet-stream", "buffer": big},
-        {"name": "näme & <b>.txt", "mimeType": "text/plain", "buffer": "text\n".encode()}])
+    (tmp_path / "big.bin").write_bytes(big)
+    (tmp_path / "näme & <b>.txt").write_text("text\n")
+    page.locator("input[type=file]").first.set_input_files([tmp_path / "big.bin", tmp_path / "näme & <b>.txt"], timeout=60_000)
     expect(page.get_by_text("2 files are there")).to_be_visible(timeout=60_000)
     expect(page.get_by_role("link", name="näme & <b>.txt")).to_be_visible()
     shot(page, "real-files")
@@ -216,6 +221,7 @@ def test_files_up_and_down(page, box):
 
 
 def test_back_and_forth(page, box):
+    page.allow.append(BROKEN)
     area = shell(page, box)
     typed(page, "echo one > state; export SHELL_STATE=one; echo do''ne", "done")
 
@@ -272,6 +278,7 @@ def test_many_and_their_logs(page):
         page.get_by_role("button", name=verb, exact=True).click()
         page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()
         expect(page.get_by_role("link", name=state)).to_be_visible(timeout=120_000)
+        expect(page.get_by_role("dialog")).to_have_count(0)
     shot(page, "real-sandboxes")
     area = shell(page, made[0])
     typed(page, "echo say''s", "says")
@@ -297,7 +304,7 @@ def test_many_and_their_logs(page):
 
 def test_notebook(page):
     box = sandbox(templateID="code-interpreter-v1")
-    page.allow.append("Blocked|Unsafe attempt")  # by the frame's sandbox, which is wanted
+    page.allow.append("Blocked|Unsafe attempt|allow-same-origin")  # by the frame's sandbox, which is wanted
     asked = []
     page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
     visit(page, f"/sandboxes/{box}/notebook")
@@ -409,11 +416,11 @@ def test_a_template_of_a_dockerfile(page):
 
     page.allow.append("400")
     write("FROM e2bdev/base\nNONSENSE here\n")
-    expect(page.get_by_text("NONSENSE")).to_have_count(2)
+    expect(page.locator(".note.bad")).to_contain_text("NONSENSE")
     expect(page.locator(".cay-failed")).to_contain_text("NONSENSE here")
     write("FROM e2bdev/base\nCOPY app /app\n")
     expect(page.get_by_text("takes files of a directory")).to_be_visible()
-    page.get_by_label("Name").fill("console-made")
+    page.get_by_label("Name", exact=True).fill("console-made")
     expect(page.get_by_role("button", name="Build", exact=True)).to_be_disabled()
     write("FROM e2bdev/base AS one\nRUN echo first > /home/user/first\nFROM one\nRUN echo 'says <b>this</b>'; false\n")
     expect(page.get_by_text("2 stages, 2 steps")).to_be_visible()
