@@ -72,7 +72,7 @@ var groups = map[string][]string{
 	"internal/conns":    {""},
 	"internal/blob":     {""},
 	"internal/config":   {""},
-	"internal/machine":  {"", "api", "internal/guest", "internal/keys", "internal/conns", "internal/trail"},
+	"internal/machine":  {"", "api", "internal/blob", "internal/guest", "internal/keys", "internal/conns", "internal/trail"},
 	"internal/template": {"", "api", "internal/guest", "internal/conns", "internal/machine/node", "internal/machine/snapshot", "internal/machine/erofs", "internal/machine/disk", "internal/trail"},
 	"internal/store":    {"", "internal/keys"},
 	"internal/auth":     {"", "internal/keys"},

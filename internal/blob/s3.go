@@ -205,6 +205,11 @@ func (e explained) Read(p []byte) (int, error) {
 	return n, err
 }
 
+func (s *S3) refused(err error) error {
+	return cay.Wrap(cay.Denied, errors.Join(ErrCredentials, err), "the bucket %.100q is not open to these credentials", s.bucket).
+		WithHint("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE")
+}
+
 // answerOf is what the server said; nothing where none answered.
 func answerOf(err error) (answer minio.ErrorResponse) {
 	errors.As(err, &answer)
@@ -226,6 +231,8 @@ func (s *S3) explain(err error, name string) error {
 	case "RequestTimeTooSkewed", "RequestExpired":
 		return cay.Wrap(cay.Unavailable, errors.Join(ErrClock, err), "the clock of this machine and that of the bucket %.100q differ by more than it allows", s.bucket).
 			WithHint("set the clock: timedatectl set-ntp true")
+	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "XAdminUserNotFound": // the last is versitygw's, with 404
+		return s.refused(err)
 	case minio.PreconditionFailed:
 		return cay.Wrap(cay.Conflict, errors.Join(ErrExists, err), "the object %s is there already", name)
 	case "InvalidRange":
@@ -235,8 +242,7 @@ func (s *S3) explain(err error, name string) error {
 	}
 	switch answer.StatusCode {
 	case http.StatusForbidden, http.StatusUnauthorized:
-		return cay.Wrap(cay.Denied, errors.Join(ErrCredentials, err), "the bucket %.100q is not open to these credentials", s.bucket).
-			WithHint("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE")
+		return s.refused(err)
 	case http.StatusNotFound:
 		return missing(name, err)
 	case http.StatusPreconditionFailed:

@@ -18,6 +18,9 @@ const NodeID cay.NodeID = "local"
 // clock: a failover of the database takes less.
 const nodeLease = time.Minute
 
+// MachineName is the file of a data directory that has a name which no other has.
+const MachineName = "machine.id"
+
 // Lease is a process's right to write the records of this machine's sandboxes. In
 // PostgreSQL the database refuses what the process writes once another has it. A
 // file in the data directory is reached by one machine, whose lock is enough.
@@ -31,7 +34,7 @@ func TakeLease(ctx context.Context, cfg config.Config, records *store.DB) (Lease
 	if cfg.DatabaseURL == "" {
 		return Lease{records: records}, nil
 	}
-	machine, err := seal.Token(filepath.Join(cfg.Data, "machine.id"))
+	machine, err := seal.Token(filepath.Join(cfg.Data, MachineName))
 	if err != nil {
 		return Lease{}, err
 	}

@@ -56,6 +56,7 @@ type Config struct {
 	Templates  *builtin.Builder
 	Builds     *build.Builder
 	Packages   *pkgcache.Cache  // nil for none
+	Replica    Replica          // nil for none
 	Backlog    *builtin.Backlog // of the templates that the server builds by itself
 	Disk       disk.Reserve
 	// Publish offers a template that Cay brings to every team.

@@ -51,7 +51,7 @@ import (
 //   - The faces come last: nothing of theirs listens before Run.
 func (s *Server) open(ctx context.Context) error {
 	steps := []func(context.Context) error{
-		s.begin, s.openTelemetry, s.openRecords, s.openMachine, s.openProxy, s.openNode, s.openTemplates, s.openControl, s.openFaces, s.openMetrics, s.publishBuilt,
+		s.begin, s.openTelemetry, s.openRecords, s.openMachine, s.openReplica, s.openProxy, s.openNode, s.openTemplates, s.openControl, s.openFaces, s.openMetrics, s.publishBuilt,
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -150,6 +150,7 @@ func (s *Server) openNode(ctx context.Context) error {
 		Egress:    s.egress,
 		Authority: string(s.authority.PEM()) + string(s.ownAuthority()),
 		Snapshots: s.host.Snapshots,
+		Fetch:     s.fetch(),
 		Volumes:   s.host.Volumes,
 		OnGone:    s.proxy.Cut,
 		Token:     s.tokensOf.Access,
@@ -246,8 +247,8 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	s.desk = operator.New(operator.Config{
 		Host: operator.Host(s.cfg), Team: s.team, Store: s.records, Control: s.control, Node: s.node,
 		Snapshots: s.host.Snapshots, Templates: s.templates, Builds: s.builds, Packages: s.packages,
-		AdminToken: s.adminToken,
-		Disk:       operator.Reserve(s.cfg), Publish: s.publish, Backlog: s.backlog, Audit: s.audit, Log: s.log,
+		AdminToken: s.adminToken, Replica: s.copies(),
+		Disk: operator.Reserve(s.cfg), Publish: s.publish, Backlog: s.backlog, Audit: s.audit, Log: s.log,
 	})
 	return nil
 }

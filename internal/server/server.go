@@ -31,6 +31,7 @@ import (
 	"github.com/cay-run/cay/internal/machine/loopfs"
 	"github.com/cay-run/cay/internal/machine/node"
 	"github.com/cay-run/cay/internal/machine/pkgcache"
+	"github.com/cay-run/cay/internal/machine/replica"
 	"github.com/cay-run/cay/internal/machine/snapshot"
 	"github.com/cay-run/cay/internal/operator"
 	"github.com/cay-run/cay/internal/operator/doctor"
@@ -84,7 +85,8 @@ type Server struct {
 
 	telemetry *telemetry.Telemetry
 	host      *host.Machine
-	diverted  sync.WaitGroup // that serve what the packet filter diverts
+	replica   *replica.Replica // nil without a bucket
+	diverted  sync.WaitGroup   // that serve what the packet filter diverts
 	records   *store.DB
 	lease     operator.Lease
 	sealer    *seal.Key
@@ -192,6 +194,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.running.Go(func() { s.logins.Run(work) })
 	s.running.Go(func() { s.audit.Run(work) })
 	s.running.Go(func() { s.desk.CollectAlways(work) })
+	s.running.Go(func() { s.desk.ReplicateAlways(work) })
 	s.running.Go(func() { s.desk.WatchDisk(work) })
 	s.running.Go(func() { s.desk.Serve(work, operators) })
 	for _, l := range faces {

@@ -19,9 +19,10 @@ import (
 )
 
 const (
-	keyFile = "seal.key"
-	keyLen  = 32
-	prefix  = "sealed:1:" // of every sealed text; the number names the key and the method
+	// File is the name of the key in a data directory.
+	File   = "seal.key"
+	keyLen = 32
+	prefix = "sealed:1:" // of every sealed text; the number names the key and the method
 )
 
 // Key seals and opens.
@@ -42,7 +43,7 @@ func NewKey(secret []byte) (*Key, error) {
 
 // Open reads the key of a data directory and makes it at the first start.
 func Open(dir string) (*Key, error) {
-	path := filepath.Join(dir, keyFile)
+	path := filepath.Join(dir, File)
 	secret, err := Secret(path)
 	if err != nil {
 		return nil, err
@@ -134,5 +135,5 @@ func (k *Key) Open(text, place string) ([]byte, error) {
 		}
 	}
 	return nil, cay.Errorf(cay.Internal, "a sealed record cannot be opened: it is damaged, or the sealing key is another").
-		WithHint("restore %s of the data directory together with the database", keyFile)
+		WithHint("restore %s of the data directory together with the database", File)
 }

@@ -42,10 +42,10 @@ func TestSeal(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
-	if st, err := os.Stat(filepath.Join(dir, keyFile)); err != nil || st.Mode().Perm() != 0o600 {
+	if st, err := os.Stat(filepath.Join(dir, File)); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("the key file: %v, %v", st.Mode(), err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, keyFile), []byte("short"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, File), []byte("short"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(dir); cay.KindOf(err) != cay.Internal {

@@ -249,8 +249,20 @@ func (s source) step() string {
 	return "restore its snapshot"
 }
 
-// find locates a snapshot and its root, and fills in limits that are not set.
+// find locates a snapshot and its root, and fills in limits that are not set. It
+// fetches those that are lacking.
 func (n *Node) find(ctx context.Context, spec *cay.InstanceSpec) (source, error) {
+	from, err := n.locate(ctx, spec)
+	if n.cfg.Fetch == nil || cay.KindOf(err) != cay.NotFound {
+		return from, err
+	}
+	if fetched := n.cfg.Fetch(ctx, spec.Snapshot); fetched != nil {
+		return source{}, fetched
+	}
+	return n.locate(ctx, spec)
+}
+
+func (n *Node) locate(ctx context.Context, spec *cay.InstanceSpec) (source, error) {
 	dir, record, err := n.cfg.Snapshots.Get(spec.Snapshot)
 	if err == nil && (spec.FilesOnly || n.cfg.Engine.CanRestore(record) != nil) {
 		if err := n.awaitFiles(ctx, spec.Snapshot); err != nil {

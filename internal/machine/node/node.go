@@ -137,7 +137,10 @@ type Config struct {
 	// name of other hosts.
 	TrustAlways bool
 	Snapshots   Snapshots
-	Volumes     Volumes // nil: an instance that asks for one is refused
+	// Fetch copies what is lacking of a snapshot from elsewhere; NotFound means that it
+	// is nowhere. Nil knows no other place.
+	Fetch   func(ctx context.Context, id cay.SnapshotID) error
+	Volumes Volumes // nil: an instance that asks for one is refused
 	// OnGone is called when an instance is over, or replaced by another, and
 	// no longer found by Lookup, before its address is used again. It must
 	// not block for long.

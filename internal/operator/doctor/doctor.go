@@ -54,6 +54,7 @@ var examinations = []examination{
 	{"run directory", true, runDirectory},
 	{"port", false, port}, // Port asks for it
 	{"database", false, database},
+	{"bucket", false, bucket},
 	{"sharing", false, sharing},
 	{"volumes", false, volumes},
 	{"memory", false, memory},

@@ -240,3 +240,18 @@ func TestVolumesNeed(t *testing.T) {
 		t.Errorf("with all: %+v", c)
 	}
 }
+
+func TestBucket(t *testing.T) {
+	h := files()
+	if c := bucket(t.Context(), h); c.Status != OK {
+		t.Errorf("without one: %+v", c)
+	}
+	h.cfg.Bucket.Bucket = t.TempDir()
+	if c := bucket(t.Context(), h); c.Status != OK {
+		t.Errorf("%+v", c)
+	}
+	h.cfg.Bucket.Bucket = "s3://-"
+	if c := bucket(t.Context(), h); c.Status != Fail || c.Hint == "" {
+		t.Errorf("no name of a bucket: %+v", c)
+	}
+}

@@ -1,0 +1,521 @@
+// Package replica copies snapshots and root images to a bucket, and back to a data
+// directory that lacks them.
+//
+//	owner                      whose the bucket is, and which machine writes it
+//	snapshots/<id>/record      a snapshot: its record, and the pieces of its files; written last
+//	snapshots/<id>/<piece>     named by what is in it
+//	images/<digest>/record     a root image, likewise
+//	images/<digest>/<piece>
+//
+// All is compressed, and encrypted with keys that are made of the data directory's
+// sealing key: the bucket alone tells sizes and ids. A piece is opened for its place
+// only, and is what its name says, or it is damaged.
+package replica
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/blob"
+	"github.com/cay-run/cay/internal/machine/disk"
+	"github.com/cay-run/cay/internal/machine/snapshot"
+)
+
+const (
+	format    = 1 // of records; a change of keys, pieces or names raises it
+	pieceSize = 4 << 20
+	atOnce    = 4 // pieces under way
+	// keepFor is how long what nothing needs stays in the bucket.
+	keepFor = 24 * time.Hour
+
+	ownerName  = "owner"
+	recordName = "record"
+	snapshots  = "snapshots/"
+	images     = "images/"
+)
+
+// Replica is the bucket of an installation. Its methods may be called at the same
+// time; copies to the bucket and the removal of what is not needed take turns.
+type Replica struct {
+	bucket  *blob.Bucket
+	dir     *snapshot.Dir
+	keys    keys
+	machine string
+	keepFor time.Duration
+	piece   int64 // bytes
+	room    func(bytes int64) error
+
+	writing sync.Mutex
+
+	ctx      context.Context // of what goes on without its caller
+	stop     context.CancelFunc
+	mu       sync.Mutex
+	fetching map[cay.SnapshotID]*fetch
+	running  sync.WaitGroup
+}
+
+// fetch is a snapshot that is being copied from the bucket.
+type fetch struct {
+	done chan struct{}
+	err  error // once it is done
+}
+
+// New returns the replica that a bucket has of a data directory's snapshots. Secret
+// is the sealing key; machine is a name that no other data directory has; room refuses
+// what the disk has no room for. Close must follow.
+func New(bucket *blob.Bucket, dir *snapshot.Dir, secret []byte, machine string, room func(bytes int64) error) *Replica {
+	r := &Replica{
+		bucket: bucket, dir: dir, keys: keys(secret), machine: machine, keepFor: keepFor, piece: pieceSize, room: room,
+		fetching: map[cay.SnapshotID]*fetch{},
+	}
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	return r
+}
+
+// Close ends what is being fetched.
+func (r *Replica) Close() error {
+	r.stop()
+	r.running.Wait()
+	return nil
+}
+
+// Take makes the bucket this machine's to write, once it is found good: Conflict where
+// it is of another installation, which has other keys. A machine that had it before
+// writes no more: a backup that is restored elsewhere has the copies go on there.
+func (r *Replica) Take(ctx context.Context) error {
+	if err := r.bucket.Probe(ctx); err != nil {
+		return err
+	}
+	mine := r.keys.seal(ownerName, []byte(r.machine))
+	if err := r.bucket.Create(ctx, ownerName, mine); !errors.Is(err, blob.ErrExists) {
+		return err
+	}
+	owner, err := r.owner(ctx)
+	if err != nil || owner == r.machine {
+		return err
+	}
+	return r.bucket.Put(ctx, ownerName, mine)
+}
+
+func (r *Replica) owner(ctx context.Context) (string, error) {
+	plain, err := r.get(ctx, ownerName)
+	if errors.Is(err, blob.ErrDamaged) {
+		return "", cay.Wrap(cay.Conflict, err, "the bucket is of another installation: its keys are others").
+			WithHint("give each installation a bucket or a prefix of its own")
+	}
+	return string(plain), err
+}
+
+// mine refuses to write what another machine writes.
+func (r *Replica) mine(ctx context.Context) error {
+	owner, err := r.owner(ctx)
+	if err == nil && owner != r.machine {
+		err = cay.Errorf(cay.Conflict, "another machine of this installation writes the bucket").
+			WithHint("stop its server, then start this one again")
+	}
+	return err
+}
+
+// file is a file that is in the bucket as pieces.
+type file struct {
+	Name   string   `json:"name,omitempty"` // empty for an image
+	Size   int64    `json:"size"`
+	Pieces []string `json:"pieces"`
+}
+
+// record is what recordName holds.
+type record struct {
+	Format   int           `json:"format"`
+	Piece    int64         `json:"piece"`              // bytes of each piece but the last
+	Snapshot *cay.Snapshot `json:"snapshot,omitempty"` // nil for an image
+	Files    []file        `json:"files"`
+}
+
+// Push copies a snapshot and its root image to the bucket, unless it is there. When
+// it returns without an error, another machine can Fetch it.
+func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	if err := r.mine(ctx); err != nil {
+		return err
+	}
+	dir, s, err := r.dir.Get(id)
+	if err != nil {
+		return err
+	}
+	at := snapshots + string(id) + "/"
+	if has, err := r.has(ctx, at); has || err != nil {
+		return err
+	}
+	image, err := r.dir.Image(s.Root)
+	if err != nil {
+		return err
+	}
+	if err := r.pushImage(ctx, s.Root, image); err != nil {
+		return err
+	}
+	out := record{Piece: r.piece, Snapshot: &s}
+	for _, f := range s.Files {
+		pushed, err := r.pushFile(ctx, at, filepath.Join(dir, f.Name))
+		if err == nil && pushed.Size != f.Size {
+			err = cay.Errorf(cay.Internal, "snapshot %s is damaged: %s has %d bytes, its record says %d", id, f.Name, pushed.Size, f.Size).WithCode(cay.CodeDamaged)
+		}
+		if err != nil {
+			return err
+		}
+		pushed.Name = f.Name
+		out.Files = append(out.Files, pushed)
+	}
+	// The files may have been damaged on the disk: such a copy helps no machine.
+	if err := r.dir.Verify(ctx, id); err != nil {
+		return err
+	}
+	return r.putRecord(ctx, at, out)
+}
+
+// pushImage copies a root image, or notes that it is needed still: Collect looks at
+// when that was.
+func (r *Replica) pushImage(ctx context.Context, digest, path string) error {
+	at := images + digest + "/"
+	there, err := r.record(ctx, at)
+	if errors.Is(err, blob.ErrMissing) {
+		var pushed file
+		pushed, err = r.pushFile(ctx, at, path)
+		there = record{Piece: r.piece, Files: []file{pushed}}
+	}
+	if err != nil {
+		return err
+	}
+	return r.putRecord(ctx, at, there)
+}
+
+func (r *Replica) has(ctx context.Context, at string) (bool, error) {
+	_, err := r.record(ctx, at)
+	if errors.Is(err, blob.ErrMissing) || errors.Is(err, blob.ErrDamaged) { // a damaged one is written anew
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (r *Replica) record(ctx context.Context, at string) (out record, err error) {
+	plain, err := r.get(ctx, at+recordName)
+	if err != nil {
+		return out, err
+	}
+	err = json.Unmarshal(plain, &out)
+	switch {
+	case err == nil && out.Format != format:
+		return out, cay.Errorf(cay.Unsupported, "the copy %s in the bucket has format %d; this Cay reads %d", strings.TrimSuffix(at, "/"), out.Format, format).
+			WithHint("upgrade this server to the version of the one that wrote it")
+	case err != nil || out.Piece <= 0 || out.Piece > blob.MaxObject:
+		return out, damaged(at + recordName)
+	}
+	return out, nil
+}
+
+func (r *Replica) putRecord(ctx context.Context, at string, out record) error {
+	out.Format = format
+	plain, err := json.Marshal(out)
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "encode a record of the bucket")
+	}
+	return r.bucket.Put(ctx, at+recordName, r.keys.seal(at+recordName, plain))
+}
+
+// pushFile copies a file, a piece at a time.
+func (r *Replica) pushFile(ctx context.Context, at, path string) (out file, err error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return out, cay.Errorf(cay.NotFound, "%s was removed while it was copied", path)
+	}
+	if err != nil {
+		return out, diskError(err, "read", path)
+	}
+	defer f.Close()
+	all, sending := errgroup.WithContext(ctx)
+	all.SetLimit(atOnce)
+	sent := map[string]bool{}
+	for sending.Err() == nil {
+		plain := make([]byte, r.piece)
+		n, err := io.ReadFull(f, plain)
+		plain = plain[:n]
+		if n > 0 {
+			name := r.keys.name(at, plain)
+			out.Pieces = append(out.Pieces, name)
+			out.Size += int64(n)
+			if !sent[name] {
+				sent[name] = true
+				all.Go(func() error { return r.bucket.Put(sending, at+name, r.keys.seal(at+name, plain)) })
+			}
+		}
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			break
+		}
+		if err != nil {
+			return out, errors.Join(diskError(err, "read", path), all.Wait())
+		}
+	}
+	if err := all.Wait(); err != nil {
+		return out, err
+	}
+	return out, ctx.Err()
+}
+
+// Fetch copies what the data directory lacks of a snapshot and its root image from the
+// bucket: each whole, or not at all. NotFound means that the bucket has none. Of many
+// callers one fetches; it goes on when they leave, so that a later one finds it.
+func (r *Replica) Fetch(ctx context.Context, id cay.SnapshotID) error {
+	if !cay.ValidID(string(id)) {
+		return cay.Errorf(cay.NotFound, "no snapshot %q", id)
+	}
+	r.mu.Lock()
+	under := r.fetching[id]
+	if under == nil {
+		under = &fetch{done: make(chan struct{})}
+		r.fetching[id] = under
+		r.running.Go(func() {
+			under.err = r.fetch(r.ctx, id)
+			r.mu.Lock()
+			delete(r.fetching, id)
+			r.mu.Unlock()
+			close(under.done)
+		})
+	}
+	r.mu.Unlock()
+	select {
+	case <-under.done:
+		return explain(under.err, id)
+	case <-ctx.Done():
+		return cay.Wrap(cay.Unavailable, ctx.Err(), "snapshot %s is still being copied from the bucket", id).WithHint("try again")
+	}
+}
+
+func (r *Replica) fetch(ctx context.Context, id cay.SnapshotID) error {
+	_, s, err := r.dir.Get(id)
+	if cay.KindOf(err) == cay.NotFound {
+		s, err = r.fetchSnapshot(ctx, id)
+	}
+	if err != nil {
+		return err
+	}
+	return r.fetchImage(ctx, s.Root)
+}
+
+func (r *Replica) fetchSnapshot(ctx context.Context, id cay.SnapshotID) (s cay.Snapshot, err error) {
+	at := snapshots + string(id) + "/"
+	there, err := r.record(ctx, at)
+	if errors.Is(err, blob.ErrMissing) {
+		return s, cay.Errorf(cay.NotFound, "no snapshot %q", id)
+	}
+	if err != nil {
+		return s, err
+	}
+	if there.Snapshot == nil || there.Snapshot.ID != id || len(there.Files) != len(there.Snapshot.Files) {
+		return s, damaged(at + recordName)
+	}
+	s = *there.Snapshot
+	if err := r.room(s.Size()); err != nil {
+		return s, err
+	}
+	tmp, err := r.dir.Begin()
+	if err != nil {
+		return s, err
+	}
+	defer func() { _ = r.dir.Abort(tmp) }()
+	for i, f := range there.Files {
+		if f.Name != s.Files[i].Name || f.Size != s.Files[i].Size || !filepath.IsLocal(f.Name) {
+			return s, damaged(at + recordName)
+		}
+		if err := r.fetchFile(ctx, at, f, there.Piece, filepath.Join(tmp, f.Name)); err != nil {
+			return s, err
+		}
+	}
+	return s, r.dir.Commit(tmp, s)
+}
+
+func (r *Replica) fetchImage(ctx context.Context, digest string) error {
+	if _, err := r.dir.Image(digest); cay.KindOf(err) != cay.NotFound {
+		return err
+	}
+	at := images + digest + "/"
+	there, err := r.record(ctx, at)
+	if err != nil {
+		return err
+	}
+	if len(there.Files) != 1 {
+		return damaged(at + recordName)
+	}
+	if err := r.room(there.Files[0].Size); err != nil {
+		return err
+	}
+	tmp, err := r.dir.Begin()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.dir.Abort(tmp) }()
+	path := filepath.Join(tmp, "image")
+	if err := r.fetchFile(ctx, at, there.Files[0], there.Piece, path); err != nil {
+		return err
+	}
+	return r.dir.AddNamed(path, digest)
+}
+
+// fetchFile writes a file. Pieces of zeros take no room.
+func (r *Replica) fetchFile(ctx context.Context, at string, from file, piece int64, path string) error {
+	if (from.Size+piece-1)/piece != int64(len(from.Pieces)) {
+		return damaged(at + recordName)
+	}
+	f, err := create(path)
+	if err != nil {
+		return diskError(err, "write", path)
+	}
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(atOnce)
+	for i, name := range from.Pieces {
+		all.Go(func() error {
+			begin := int64(i) * piece
+			plain, err := r.get(ctx, at+name)
+			if err != nil {
+				return err
+			}
+			if int64(len(plain)) != min(piece, from.Size-begin) || r.keys.name(at, plain) != name {
+				return damaged(at + name)
+			}
+			if len(bytes.TrimLeft(plain, "\x00")) == 0 {
+				return nil
+			}
+			_, err = f.WriteAt(plain, begin)
+			return diskError(err, "write", path)
+		})
+	}
+	err = all.Wait()
+	if err == nil {
+		err = diskError(f.Truncate(from.Size), "write", path)
+	}
+	return errors.Join(err, diskError(f.Close(), "write", path))
+}
+
+func diskError(err error, what, path string) error {
+	if err == nil {
+		return nil
+	}
+	return disk.Error(err, "%s %s", what, path)
+}
+
+func create(path string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+}
+
+func (r *Replica) get(ctx context.Context, name string) ([]byte, error) {
+	sealed, err := r.bucket.Get(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return r.keys.open(name, sealed)
+}
+
+func damaged(name string) error {
+	return cay.Wrap(cay.Internal, blob.ErrDamaged, "the object %s of the bucket is damaged, or of another installation", name)
+}
+
+// explain says what an error of a copy means for a snapshot.
+func explain(err error, id cay.SnapshotID) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, blob.ErrDamaged), errors.Is(err, blob.ErrMissing):
+		return cay.Wrap(cay.Internal, err, "the copy of snapshot %s in the bucket is damaged", id).WithCode(cay.CodeDamaged)
+	case errors.Is(err, blob.ErrUnreachable), errors.Is(err, blob.ErrCredentials), errors.Is(err, blob.ErrClock), errors.Is(err, blob.ErrNoBucket):
+		return cay.Wrap(cay.Unavailable, err, "snapshot %s is in the bucket, which cannot be read now", id)
+	}
+	return err
+}
+
+// Collect removes what is not needed from the bucket: snapshots that used denies,
+// images that no snapshot there stands on, pieces without a record. Objects of
+// the last day stay. It returns how many objects it removed.
+func (r *Replica) Collect(ctx context.Context, used func(cay.SnapshotID) (bool, error)) (removed int, err error) {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	roots := map[string]bool{}
+	keep := func(owner string, young bool) (bool, error) {
+		if !young {
+			if needed, err := used(cay.SnapshotID(owner)); err != nil || !needed {
+				return false, err
+			}
+		}
+		there, err := r.record(ctx, snapshots+owner+"/")
+		if err == nil && there.Snapshot != nil {
+			roots[there.Snapshot.Root] = true
+		}
+		if errors.Is(err, blob.ErrMissing) { // it is being copied, or a crash broke that off
+			return true, nil
+		}
+		return true, err
+	}
+	removed, err = r.sweep(ctx, snapshots, keep)
+	if err != nil {
+		return removed, err
+	}
+	more, err := r.sweep(ctx, images, func(digest string, young bool) (bool, error) { return young || roots[digest], nil })
+	return removed + more, err
+}
+
+// sweep removes the objects of owners that keep denies. One is young that has an
+// object of the last day. The record goes first: without it, the rest does not count.
+func (r *Replica) sweep(ctx context.Context, below string, keep func(owner string, young bool) (bool, error)) (removed int, err error) {
+	old := time.Now().Add(-r.keepFor)
+	var owner string
+	var objects []string
+	young := false
+	flush := func() error {
+		if owner == "" {
+			return nil
+		}
+		if needed, err := keep(owner, young); err != nil || needed {
+			return err
+		}
+		if err := r.mine(ctx); err != nil {
+			return err
+		}
+		if err := r.bucket.Remove(ctx, below+owner+"/"+recordName); err != nil {
+			return err
+		}
+		for _, name := range objects {
+			if err := r.bucket.Remove(ctx, name); err != nil {
+				return err
+			}
+			removed++
+		}
+		return nil
+	}
+	for o, err := range r.bucket.List(ctx, below) {
+		if err != nil {
+			return removed, err
+		}
+		of, _, _ := strings.Cut(strings.TrimPrefix(o.Name, below), "/")
+		if of != owner {
+			if err := flush(); err != nil {
+				return removed, err
+			}
+			owner, objects, young = of, nil, false
+		}
+		objects, young = append(objects, o.Name), young || o.Changed.After(old)
+	}
+	return removed, flush()
+}

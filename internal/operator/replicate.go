@@ -1,0 +1,119 @@
+package operator
+
+import (
+	"context"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// A snapshot is copied to the bucket soon after it is saved; copies that nothing needs
+// leave it once an hour.
+const (
+	replicateEvery = 10 * time.Second
+	sweepEvery     = time.Hour
+)
+
+// Replica is where copies of snapshots are.
+type Replica interface {
+	// Take makes it this machine's to write.
+	Take(ctx context.Context) error
+	// Push copies a snapshot there, unless it is there.
+	Push(ctx context.Context, id cay.SnapshotID) error
+	// Collect removes the copies that used denies.
+	Collect(ctx context.Context, used func(cay.SnapshotID) (bool, error)) (int, error)
+}
+
+// replication is how far the copies are.
+type replication struct {
+	taken  bool
+	swept  time.Time
+	copied map[cay.SnapshotID]bool
+	told   string // the error that the log has
+}
+
+// ReplicateAlways copies snapshots of teams' to the bucket until ctx ends. It asks
+// a bucket that is away again: snapshots that are saved meanwhile follow.
+func (d *Desk) ReplicateAlways(ctx context.Context) {
+	if d.cfg.Replica == nil {
+		return
+	}
+	r := replication{copied: map[cay.SnapshotID]bool{}, swept: time.Now()}
+	tick := time.NewTicker(replicateEvery)
+	defer tick.Stop()
+	for {
+		err := d.replicate(ctx, &r)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil && r.told != "":
+			d.cfg.Log.InfoContext(ctx, "all snapshots are in the bucket again")
+			r.told = ""
+		case err != nil && err.Error() != r.told:
+			d.cfg.Log.WarnContext(ctx, "snapshots are on this machine alone until they can be copied to the bucket", "err", err)
+			r.told = err.Error()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (d *Desk) replicate(ctx context.Context, r *replication) error {
+	if !r.taken {
+		if err := d.cfg.Replica.Take(ctx); err != nil {
+			return err
+		}
+		r.taken = true
+	}
+	ids, err := d.cfg.Snapshots.IDs()
+	if err != nil {
+		return err
+	}
+	needs := d.needs(ctx)
+	there := map[cay.SnapshotID]bool{}
+	var failed error
+	for _, name := range ids {
+		id := cay.SnapshotID(name)
+		there[id] = true
+		if r.copied[id] || !needs(id) {
+			continue
+		}
+		_, s, err := d.cfg.Snapshots.Get(id)
+		if err != nil { // cay snapshot verify tells
+			continue
+		}
+		if s.Team == "" && s.Sandbox == "" { // one that Cay brings, which each machine makes
+			r.copied[id] = true
+			continue
+		}
+		begun := time.Now()
+		err = d.cfg.Replica.Push(ctx, id)
+		switch {
+		case err == nil:
+			r.copied[id] = true
+			d.cfg.Log.InfoContext(ctx, "a snapshot is in the bucket", "snapshot", s.ID, "sandbox", s.Sandbox, "bytes", s.Size(), "took", time.Since(begun))
+		case cay.KindOf(err) == cay.NotFound && !needs(id): // removed meanwhile
+		case cay.CodeOf(err) == cay.CodeDamaged: // the others follow
+			failed = err
+		default:
+			return err
+		}
+	}
+	for id := range r.copied {
+		if !there[id] {
+			delete(r.copied, id)
+		}
+	}
+	if failed == nil && time.Since(r.swept) > sweepEvery {
+		r.swept = time.Now()
+		removed, err := d.cfg.Replica.Collect(ctx, func(id cay.SnapshotID) (bool, error) { return needs(id), nil })
+		if removed > 0 {
+			d.cfg.Log.InfoContext(ctx, "copies that nothing needs were removed from the bucket", "objects", removed)
+		}
+		return err
+	}
+	return failed
+}

@@ -1,0 +1,55 @@
+package server
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/blob"
+	"github.com/cay-run/cay/internal/keys/seal"
+	"github.com/cay-run/cay/internal/machine/replica"
+	"github.com/cay-run/cay/internal/operator"
+)
+
+// openReplica opens the bucket that snapshots are copied to, if there is one. It is
+// asked nothing yet: a start waits for no bucket that is away.
+func (s *Server) openReplica(context.Context) error {
+	at := s.cfg.Bucket.Bucket
+	if at == "" {
+		return nil
+	}
+	bucket, err := blob.Open(at, os.Getenv)
+	if err != nil {
+		return err
+	}
+	secret, err := seal.Secret(filepath.Join(s.cfg.Data, seal.File))
+	if err != nil {
+		return err
+	}
+	machine, err := seal.Token(filepath.Join(s.cfg.Data, operator.MachineName))
+	if err != nil {
+		return err
+	}
+	s.replica = replica.New(bucket, s.host.Snapshots, secret, machine, func(bytes int64) error {
+		return operator.Reserve(s.cfg).Room("a snapshot of the bucket", bytes)
+	})
+	s.later(s.replica.Close)
+	return nil
+}
+
+// fetch is how the node gets what its data directory lacks; nil without a bucket.
+func (s *Server) fetch() func(context.Context, cay.SnapshotID) error {
+	if s.replica == nil {
+		return nil
+	}
+	return s.replica.Fetch
+}
+
+// copies is where snapshots are copied to; nil without a bucket.
+func (s *Server) copies() operator.Replica {
+	if s.replica == nil {
+		return nil
+	}
+	return s.replica
+}
