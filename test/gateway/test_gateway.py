@@ -12,6 +12,7 @@ import pytest
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
+import cayv1
 import oddserver
 
 # Servers of the catalogue that need no account, and a tool that answers without a network.
@@ -66,7 +67,7 @@ def gateway(box, config):
 
 
 def test_create_and_a_life(box):
-    """The token and the URL of the SDK serve, after pause and resume, in a fork and after a rollback."""
+    """The token and the URL of the SDK serve, after pause and resume, in a fork, and after a rollback to when it was there."""
     async def work(session):
         tools = {tool.name for tool in (await session.list_tools()).tools}
         assert {"get_current_time", "read_text_file"} <= tools, tools
@@ -77,14 +78,19 @@ def test_create_and_a_life(box):
     inside(box, work)
     other = e2b.Sandbox.connect(box.sandbox_id)
     assert other.get_mcp_token() == token
-    snapshot = box.create_snapshot()
+    node = cayv1.checkpoint(box)
     box.pause()
     inside(e2b.Sandbox.connect(box.sandbox_id), work)
-    fork = e2b.Sandbox.create(snapshot.snapshot_id)
+    fork, = box.fork(count=1)
     try:
         inside(fork, work)
     finally:
         fork.kill()
+    box.commands.run("kill $(cat /run/mcp-gateway.pid)", user="root")
+    with pytest.raises(Exception):
+        inside(box, work)
+    cayv1.rollback(box, node)
+    inside(box, work)
     assert "GATEWAY" not in box.commands.run("cat /proc/$(cat /run/mcp-gateway.pid)/cmdline | tr '\\0' ' '", user="root").stdout
     assert token not in box.files.read("/var/log/mcp-gateway/gateway.log", user="root")
 
