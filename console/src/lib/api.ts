@@ -124,9 +124,8 @@ export async function failureOf(answer: Response): Promise<Failure> {
 }
 
 async function json(answer: Response) {
-  if (answer.status === 204 || answer.status === 202) return undefined
   const text = await answer.text()
-  return text ? JSON.parse(text) : undefined
+  return text && (answer.headers.get('content-type') ?? '').startsWith('application/json') ? JSON.parse(text) : undefined
 }
 
 export const get = async <T = any>(path: string, query?: Query, signal?: AbortSignal): Promise<T> => json(await send('GET', path, { query, signal }))
