@@ -68,6 +68,12 @@ const (
 	CodeDepth          = "depth_out_of_range"
 	CodeWebhookLimit   = "webhook_limit_reached"
 	CodeWebhookAddress = "webhook_address_private"
+
+	CodeTriggerLimit = "trigger_limit_reached"
+	CodeTriggerFull  = "trigger_queue_full"
+	CodeTriggerOff   = "trigger_disabled"
+	CodeHookProof    = "hook_proof_wrong"
+	CodeHookLate     = "hook_request_late"
 )
 
 // Retry says whether the same request, sent again as it is, may succeed, and
@@ -283,6 +289,21 @@ func requestCodes() []CodeInfo {
 		{Code: CodeWebhookAddress, Kind: Invalid,
 			Meaning: "The address of a webhook is on a private network, or on the server's own.",
 			Cure:    "Use a public address, or have the operator open the range with `CAY_WEBHOOK_OPEN`."},
+		{Code: CodeTriggerLimit, Kind: Exhausted,
+			Meaning: "The team has as many hooks and schedules as it may.",
+			Cure:    "Remove one."},
+		{Code: CodeTriggerFull, Kind: Exhausted, Retry: Retry{true, 30 * time.Second},
+			Meaning: "As many runs of the hook wait as may, or the payloads of the team's runs have 64 MB.",
+			Cure:    "Send the request again later, or give the hook more places: `maxRunning`, `maxWaiting`."},
+		{Code: CodeTriggerOff, Kind: Conflict,
+			Meaning: "The hook or the schedule is turned off. Nothing is run.",
+			Cure:    "Turn it on, or stop sending."},
+		{Code: CodeHookProof, Kind: Unauthenticated,
+			Meaning: "The request does not prove that its sender knows the hook's secret: it has no signature of the hook's kind, or a wrong one.",
+			Cure:    "Give the sender the hook's secret; `cay hook rotate` makes another."},
+		{Code: CodeHookLate, Kind: Unauthenticated,
+			Meaning: "The request was signed more than five minutes ago, or will be: it is replayed, or a clock is wrong.",
+			Cure:    "Set the sender's clock; send the request anew."},
 	}
 }
 

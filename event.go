@@ -57,6 +57,11 @@ const (
 	WebhookDisabled EventType = "webhook.disabled" // by the server; the reason says why
 	WebhookTest     EventType = "webhook.test"     // sent when asked for, and not recorded as an event
 
+	TriggerAdded   EventType = "trigger.added"
+	TriggerChanged EventType = "trigger.changed"
+	TriggerRemoved EventType = "trigger.removed"
+	RunEnded       EventType = "run.ended" // of a trigger
+
 	VolumeCreated EventType = "volume.created"
 	VolumeResized EventType = "volume.resized"
 	VolumeDeleted EventType = "volume.deleted"
@@ -134,6 +139,10 @@ func Events() []EventInfo {
 		{WebhookRemoved, "A webhook was removed.", []string{"webhook", "name"}},
 		{WebhookDisabled, "The server turned a webhook off.", []string{"webhook", "name"}},
 		{WebhookTest, "Sent to a webhook to try it, when a client asks for that. It is in no list of events.", []string{"webhook"}},
+		{TriggerAdded, "The team has a new trigger.", []string{"trigger", "name", "kind"}},
+		{TriggerChanged, "A trigger was changed, or turned on or off.", []string{"trigger", "name", "changed"}},
+		{TriggerRemoved, "A trigger was removed with its runs.", []string{"trigger", "name"}},
+		{RunEnded, "A run of a trigger is over: it succeeded, failed, was cancelled, or was skipped because the runs before it took the places.", []string{"trigger", "name", "run", "state", "exitCode", "sandbox", "attempt", "error"}},
 		{VolumeCreated, "The team has a new volume.", []string{"volume", "name", "sizeMB", "from"}},
 		{VolumeResized, "A volume may hold more or less than before.", []string{"volume", "name", "sizeMB", "before"}},
 		{VolumeDeleted, "A volume was removed with all that was in it.", []string{"volume", "name"}},

@@ -56,6 +56,8 @@ type commands struct {
 	Budget   budgetCmd   `cmd:"" help:"Bound what the team, a key or some sandboxes use."`
 	SSHKey   sshKeyCmd   `cmd:"" name:"ssh-key" help:"Keep the public keys that open sandboxes over SSH."`
 	Webhook  webhookCmd  `cmd:"" help:"Have events sent to addresses."`
+	Hook     hookCmd     `cmd:"" help:"Have commands run when requests come."`
+	Schedule scheduleCmd `cmd:"" help:"Have commands run by the clock."`
 	MCP      mcpCmd      `cmd:"" name:"mcp" help:"Give sandboxes to a language model as tools."`
 
 	Cache    cacheCmd     `cmd:"" help:"The cache of packages that sandboxes install."`

@@ -1,8 +1,9 @@
-// Package control puts the use cases together, which are six packages: fleet
-// has the catalogue and the lists, lifecycle the live sandboxes of one node,
+// Package control puts the use cases together, which are packages of their own:
+// fleet has the catalogue and the lists, lifecycle the live sandboxes of one node,
 // builds the queue of builds, accounts the teams, people and keys, usage what
-// teams use and may use, webhooks what addresses outside are told. Truth is in
-// the store; ledger is what they share, and none of them knows another.
+// teams use and may use, volumes their files, webhooks what addresses outside are
+// told, triggers what starts commands by itself. Truth is in the store; ledger is
+// what they share, and none of them knows another.
 package control
 
 import (
@@ -22,6 +23,7 @@ import (
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/control/logbook"
+	"github.com/cay-run/cay/internal/control/triggers"
 	"github.com/cay-run/cay/internal/control/usage"
 	"github.com/cay-run/cay/internal/control/volumes"
 	"github.com/cay-run/cay/internal/control/webhooks"
@@ -59,6 +61,7 @@ type Config struct {
 	Extras   []string
 	Volumes  volumes.Storage   // nil keeps none
 	Networks webhooks.Networks // where webhooks may be; nil for no webhooks
+	Dial     triggers.Dial     // connects to a port of a sandbox; nil for no triggers
 	// Backlog has the templates of Reserved that are still being built; nil for none.
 	Backlog ledger.Backlog
 }
@@ -71,8 +74,9 @@ type Control struct {
 	*accounts.Accounts
 	*webhooks.Hooks
 	*usage.Meter
-	Vols   *volumes.Volumes
-	ledger *ledger.Ledger
+	Vols     *volumes.Volumes
+	Triggers *triggers.Triggers
+	ledger   *ledger.Ledger
 }
 
 // Open brings store and node to agree, and then looks at the builds that an
@@ -111,6 +115,9 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		cfg.Auth = auth.New(cfg.Store)
 	}
 	c.Hooks = webhooks.New(webhooks.Config{Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Networks: cfg.Networks, Log: cfg.Log})
+	c.Triggers = triggers.New(triggers.Config{
+		Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Sandboxes: c.Controller, Dial: cfg.Dial, Log: cfg.Log,
+	})
 	c.Accounts = accounts.New(accounts.Config{
 		Ledger: c.ledger, Store: cfg.Store, Auth: cfg.Auth, Possessions: c, TeamChanged: c.Hooks.TeamChanged, Log: cfg.Log,
 	})
@@ -123,14 +130,15 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 // Ledger is what use cases elsewhere share with these.
 func (c *Control) Ledger() *ledger.Ledger { return c.ledger }
 
-// Run keeps sandboxes to their time and to budgets, carries builds out and tells
-// webhooks, until ctx ends.
+// Run keeps sandboxes to their time and to budgets, carries builds out, tells
+// webhooks and starts what triggers say, until ctx ends.
 // Sandboxes go on living then.
 func (c *Control) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.Queue.Run(ctx) })
 	wg.Go(func() { c.RunAccounts(ctx) })
 	wg.Go(func() { c.Hooks.Run(ctx) })
+	wg.Go(func() { c.Triggers.Work(ctx) })
 	wg.Go(func() { c.Meter.Run(ctx) })
 	wg.Go(func() { c.Vols.Run(ctx) })
 	err := c.Controller.Run(ctx)

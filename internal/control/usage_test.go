@@ -585,6 +585,9 @@ func TestBudgetsStack(t *testing.T) {
 		_, err := w.c.Create(context.Background(), by, spec)
 		return err
 	}
+	// All three are used up then, and of those that were made in one millisecond
+	// either is the first.
+	const anyBudget = "any"
 	key, other := keys[0].Caller(), w.who()
 	var made atomic.Int32
 	var all sync.WaitGroup
@@ -608,7 +611,7 @@ func TestBudgetsStack(t *testing.T) {
 		refused string
 	}{
 		{key, "bob", ""}, {key, "bob", ""}, {key, "bob", "the key's"}, {other, "ann", "ann's"},
-		{other, "bob", ""}, {other, "bob", ""}, {other, "", ""}, {other, "bob", "all"}, {key, "ann", "all"},
+		{other, "bob", ""}, {other, "bob", ""}, {other, "", ""}, {other, "bob", "all"}, {key, "ann", anyBudget},
 	} {
 		err := create(one.by, one.user)
 		if one.refused == "" && err != nil {
@@ -616,7 +619,7 @@ func TestBudgetsStack(t *testing.T) {
 		}
 		if one.refused != "" {
 			w.refused(fmt.Sprint(i), err)
-			if err != nil && !strings.Contains(err.Error(), `"`+one.refused+`"`) {
+			if err != nil && one.refused != anyBudget && !strings.Contains(err.Error(), `"`+one.refused+`"`) {
 				t.Errorf("%d is refused by %v", i, err)
 			}
 		}

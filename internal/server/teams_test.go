@@ -159,6 +159,9 @@ func belongings(t *testing.T, w *servertest.World) map[string]string {
 	own["budgetID"] = made(t, w, "POST", "/cay/v1/budgets", `{"meter":"creates","limit":"1000","period":"day"}`, "id")
 	own["volumeID"] = made(t, w, "POST", "/volumes", `{"name":"ours","caySizeMB":16}`, "volumeID")
 	own["snapshotName"] = made(t, w, "POST", "/cay/v1/volumes/ours/snapshots", `{"name":"ours"}`, "name")
+	own["triggerID"] = made(t, w, "POST", "/cay/v1/triggers", `{"kind":"hook","proof":"bearer","name":"ours","command":"true","after":"keep","sandboxID":"`+box.ID+`"}`, "id")
+	own["runID"] = made(t, w, "POST", "/cay/v1/triggers/ours/runs", "{}", "id")
+	ended(t, w, own["runID"])
 	own["buildID"] = made(t, w, "POST", "/v3/templates", `{"name":"ours"}`, "buildID")
 	made(t, w, "POST", sandbox+"/snapshots", `{"name":"ours-too"}`, "snapshotID")
 	code, text := call(t, w, w.Key, "GET", "/teams", "")
@@ -185,6 +188,7 @@ var (
 		"createSandbox":          `{"templateID":"{templateID}"}`,
 		"createSandboxV2":        `{"templateID":"{templateID}"}`,
 		"createWebhook":          `{"name":"theirs","url":"https://127.1/","enabled":false,"events":["*"],"signatureSecret":"theirs alone"}`,
+		"createTrigger":          `{"name":"theirs","kind":"schedule","cron":"0 0 1 1 *","template":"base","command":"true"}`,
 		"createSecret":           `{"name":"OURS","value":"theirs"}`,
 		"joinNetwork":            `{"network":"theirs"}`,
 		"promoteSandbox":         `{"branch":"iother"}`,

@@ -40,6 +40,8 @@ type Store interface {
 	Trees
 	Events
 	Webhooks
+	Triggers
+	Runs
 	Audits
 
 	// Tx runs f, whose calls of tx are one transaction: all of them count, or
@@ -552,6 +554,72 @@ type WebhookProgress struct {
 	FailingSince time.Time
 	Disabled     string
 	Events       []cay.Event // that go with it
+}
+
+// Triggers say what starts runs.
+type Triggers interface {
+	// AddTrigger records a trigger. Exhausted when the team has most of them,
+	// Conflict for a name that it has.
+	AddTrigger(ctx context.Context, t cay.Trigger, most int) error
+	// Trigger finds a team's trigger by id or name, TriggerOf one of any team.
+	Trigger(ctx context.Context, team cay.TeamID, ref string) (cay.Trigger, error)
+	TriggerOf(ctx context.Context, id cay.TriggerID) (cay.Trigger, error)
+	// Triggers lists a team's triggers, oldest first.
+	Triggers(ctx context.Context, team cay.TeamID) ([]cay.Trigger, error)
+	// UpdateTrigger replaces what clients may change. The version must be one
+	// more than the recorded one, else it is a Conflict.
+	UpdateTrigger(ctx context.Context, t cay.Trigger) error
+	// RemoveTrigger removes a team's trigger with its runs.
+	RemoveTrigger(ctx context.Context, team cay.TeamID, id cay.TriggerID) error
+	// DueTriggers lists the schedules whose time has come, the earliest first.
+	DueTriggers(ctx context.Context, now time.Time, limit int) ([]cay.Trigger, error)
+	// MoveTrigger moves the next time of a schedule. Conflict means that it is
+	// not the recorded one.
+	MoveTrigger(ctx context.Context, id cay.TriggerID, from, to time.Time) error
+}
+
+// Runs are the queue of what triggers start.
+type Runs interface {
+	// QueueRun records a run, or returns the one that its trigger has for the
+	// same delivery. Exhausted when as many as most of the trigger wait, or the
+	// bodies of the team's runs have as many bytes; a run that does not wait is
+	// never refused.
+	QueueRun(ctx context.Context, run cay.Run, mostWaiting, mostBytes int) (out cay.Run, repeated bool, err error)
+	// Run finds a team's run.
+	Run(ctx context.Context, team cay.TeamID, id cay.RunID) (cay.Run, error)
+	// Runs lists runs, the newest first.
+	Runs(ctx context.Context, q RunQuery) ([]cay.Run, error)
+	// StartableRuns lists runs that wait and are due, of triggers that are
+	// enabled, as many of each as it may start; the earliest due first.
+	StartableRuns(ctx context.Context, now time.Time, limit int) ([]cay.Run, error)
+	// RunningRuns lists the runs that were started and have not ended, of all
+	// teams, the earliest first.
+	RunningRuns(ctx context.Context) ([]cay.Run, error)
+	// NextDue tells when the next schedule or the next run that waits is due
+	// after a time; zero for never.
+	NextDue(ctx context.Context, after time.Time) (time.Time, error)
+	// PutRun replaces what changes of a run. Conflict means that it has not the
+	// state, or is not at the attempt, that the caller saw.
+	PutRun(ctx context.Context, run cay.Run, from cay.RunState, attempt int) error
+	// PruneRuns forgets runs that are over, from before a time and of each
+	// trigger all but the newest most, and returns how many.
+	PruneRuns(ctx context.Context, before time.Time, most int) (int, error)
+}
+
+// RunQuery says which of a team's runs to list: of a trigger, in a state, after a
+// cursor, where they are set.
+type RunQuery struct {
+	Team    cay.TeamID
+	Trigger cay.TriggerID
+	State   cay.RunState
+	After   *RunCursor
+	Limit   int
+}
+
+// RunCursor is a place in a list of runs.
+type RunCursor struct {
+	At time.Time
+	ID cay.RunID
 }
 
 // Audits are the chain of what was done, and its signed heads. Events that are

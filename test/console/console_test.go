@@ -42,7 +42,7 @@ func TestConsole(t *testing.T) {
 	}
 	w := servertest.New(t)
 	home := t.TempDir()
-	w.Machine.Agent = realAgent(t, home)
+	w.Machine.Agent = servertest.RealAgent(t, home)
 	w.Start()
 	seed(t, w)
 	restarts := http.NewServeMux()

@@ -17,6 +17,27 @@ import (
 	"github.com/oapi-codegen/runtime"
 )
 
+// Defines values for AfterRun.
+const (
+	Keep  AfterRun = "keep"
+	Kill  AfterRun = "kill"
+	Pause AfterRun = "pause"
+)
+
+// Valid indicates whether the value is a known member of the AfterRun enum.
+func (e AfterRun) Valid() bool {
+	switch e {
+	case Keep:
+		return true
+	case Kill:
+		return true
+	case Pause:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for CallerKind.
 const (
 	CallerKindKey      CallerKind = "key"
@@ -38,6 +59,30 @@ func (e CallerKind) Valid() bool {
 	}
 }
 
+// Defines values for HookProof.
+const (
+	Bearer   HookProof = "bearer"
+	Github   HookProof = "github"
+	Slack    HookProof = "slack"
+	Standard HookProof = "standard"
+)
+
+// Valid indicates whether the value is a known member of the HookProof enum.
+func (e HookProof) Valid() bool {
+	switch e {
+	case Bearer:
+		return true
+	case Github:
+		return true
+	case Slack:
+		return true
+	case Standard:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ImageRegistryType.
 const (
 	Aws      ImageRegistryType = "aws"
@@ -53,6 +98,54 @@ func (e ImageRegistryType) Valid() bool {
 	case Gcp:
 		return true
 	case Registry:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for RunState.
+const (
+	Cancelled RunState = "cancelled"
+	Failed    RunState = "failed"
+	Running   RunState = "running"
+	Skipped   RunState = "skipped"
+	Succeeded RunState = "succeeded"
+	Waiting   RunState = "waiting"
+)
+
+// Valid indicates whether the value is a known member of the RunState enum.
+func (e RunState) Valid() bool {
+	switch e {
+	case Cancelled:
+		return true
+	case Failed:
+		return true
+	case Running:
+		return true
+	case Skipped:
+		return true
+	case Succeeded:
+		return true
+	case Waiting:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TriggerKind.
+const (
+	Hook     TriggerKind = "hook"
+	Schedule TriggerKind = "schedule"
+)
+
+// Valid indicates whether the value is a known member of the TriggerKind enum.
+func (e TriggerKind) Valid() bool {
+	switch e {
+	case Hook:
+		return true
+	case Schedule:
 		return true
 	default:
 		return false
@@ -96,6 +189,9 @@ type AccessToken struct {
 	// Token Only when it is made.
 	Token *string `json:"token,omitempty"`
 }
+
+// AfterRun The sandbox's fate after a run. kill is usual for one that was made; pause is usual for one that was woken, and leaves one alone that ran before; keep lets it live to its time.
+type AfterRun string
 
 // AuditActor defines model for AuditActor.
 type AuditActor struct {
@@ -469,6 +565,18 @@ type FoundLine struct {
 	Timestamp time.Time         `json:"timestamp"`
 }
 
+// HookFilter defines model for HookFilter.
+type HookFilter struct {
+	// Path Keys and indices of the JSON body between dots, such as pull_request.labels.*.name; * is any.
+	Path string `json:"path"`
+
+	// Values One of these must be there, compared as text; * stands for any characters.
+	Values []string `json:"values"`
+}
+
+// HookProof How a request proves where it comes from: X-Hub-Signature-256, X-Slack-Signature, webhook-signature of Standard Webhooks, or Authorization: Bearer with the secret itself.
+type HookProof string
+
 // Image defines model for Image.
 type Image struct {
 	Cmd *[]string `json:"cmd,omitempty"`
@@ -647,6 +755,64 @@ type NewSSHKey struct {
 	PublicKey string `json:"publicKey"`
 }
 
+// NewTrigger defines model for NewTrigger.
+type NewTrigger struct {
+	// After The sandbox's fate after a run. kill is usual for one that was made; pause is usual for one that was woken, and leaves one alone that ran before; keep lets it live to its time.
+	After *AfterRun `json:"after,omitempty"`
+
+	// Command For a login shell. It finds the payload in the file $CAY_PAYLOAD, and CAY_EVENT, CAY_DELIVERY, CAY_RUN, CAY_TRIGGER, CAY_ATTEMPT and CAY_PAYLOAD_TYPE.
+	Command string `json:"command"`
+
+	// Cron Of a schedule: minute, hour, day of the month, month, day of the week.
+	Cron    *string `json:"cron,omitempty"`
+	Dir     *string `json:"dir,omitempty"`
+	Enabled *bool   `json:"enabled,omitempty"`
+
+	// Env Variables for the command; kept encrypted and not shown again.
+	Env *map[string]string `json:"env,omitempty"`
+
+	// Events Names of events that are of interest; none is all but GitHub's ping.
+	Events *[]string `json:"events,omitempty"`
+
+	// Filters All must pass.
+	Filters *[]HookFilter `json:"filters,omitempty"`
+	Kind    TriggerKind   `json:"kind"`
+
+	// MaxRunning How many runs go on at once, 1 to 64 [4; 1 for schedules and sandboxes that are woken].
+	MaxRunning *int `json:"maxRunning,omitempty"`
+
+	// MaxWaiting How many runs may wait for that, up to 1000 [100; 1 for schedules]. More requests get 429; a schedule skips a run.
+	MaxWaiting *int `json:"maxWaiting,omitempty"`
+
+	// Metadata Of sandboxes that are made.
+	Metadata *map[string]string `json:"metadata,omitempty"`
+
+	// Name 1 to 63 lower-case letters, digits, '.', '_' and '-'.
+	Name string `json:"name"`
+
+	// Proof How a request proves where it comes from: X-Hub-Signature-256, X-Slack-Signature, webhook-signature of Standard Webhooks, or Authorization: Bearer with the secret itself.
+	Proof *HookProof `json:"proof,omitempty"`
+
+	// Retries How often a run is tried again whose command fails, up to 10 [0].
+	Retries *int `json:"retries,omitempty"`
+
+	// SandboxID A sandbox that runs or is paused: each run wakes it.
+	SandboxID *string `json:"sandboxID,omitempty"`
+
+	// Secret A hook's, 8 to 512 bytes; the server makes one for a new hook when it is not there.
+	Secret *string `json:"secret,omitempty"`
+
+	// Template A sandbox is made of it for each run. Either this or sandboxID.
+	Template *string `json:"template,omitempty"`
+
+	// Timeout Seconds that the command may take, 1 to 86400 [600].
+	Timeout *int    `json:"timeout,omitempty"`
+	User    *string `json:"user,omitempty"`
+
+	// Zone The name of a time zone [UTC].
+	Zone *string `json:"zone,omitempty"`
+}
+
 // Person defines model for Person.
 type Person struct {
 	CreatedAt time.Time `json:"createdAt"`
@@ -676,6 +842,40 @@ type RotatedWebhook struct {
 	// SignatureSecret Absent when the client chose it.
 	SignatureSecret *string `json:"signatureSecret,omitempty"`
 }
+
+// Run defines model for Run.
+type Run struct {
+	// Attempt How often it was started.
+	Attempt int `json:"attempt"`
+
+	// Delivery The sender's name for the request: a trigger has one run for each.
+	Delivery string `json:"delivery"`
+
+	// DueAt When one that waits is started at the earliest.
+	DueAt   *time.Time `json:"dueAt,omitempty"`
+	EndedAt *time.Time `json:"endedAt,omitempty"`
+
+	// Error Why it failed
+	Error *string `json:"error,omitempty"`
+
+	// Event The sender's name for what happened; schedule or manual.
+	Event string `json:"event"`
+
+	// ExitCode The command's; -1 where a signal ended it. Absent where it is not known.
+	ExitCode *int   `json:"exitCode,omitempty"`
+	ID       string `json:"id"`
+
+	// Output The last 64 KiB of what the command wrote, standard output and error in the order of their coming.
+	Output    *string    `json:"output,omitempty"`
+	QueuedAt  time.Time  `json:"queuedAt"`
+	SandboxID *string    `json:"sandboxID,omitempty"`
+	StartedAt *time.Time `json:"startedAt,omitempty"`
+	State     RunState   `json:"state"`
+	TriggerID string     `json:"triggerID"`
+}
+
+// RunState defines model for RunState.
+type RunState string
 
 // SSHKey defines model for SSHKey.
 type SSHKey struct {
@@ -774,6 +974,109 @@ type TreeBranch struct {
 	// State running or paused.
 	State string `json:"state"`
 }
+
+// Trigger defines model for Trigger.
+type Trigger struct {
+	// After The sandbox's fate after a run. kill is usual for one that was made; pause is usual for one that was woken, and leaves one alone that ran before; keep lets it live to its time.
+	After     AfterRun  `json:"after"`
+	Command   string    `json:"command"`
+	CreatedAt time.Time `json:"createdAt"`
+	Cron      *string   `json:"cron,omitempty"`
+	Dir       *string   `json:"dir,omitempty"`
+	Enabled   bool      `json:"enabled"`
+
+	// Env The names of the variables that it gives the command; their values are not shown.
+	Env        []string           `json:"env"`
+	Events     *[]string          `json:"events,omitempty"`
+	Filters    *[]HookFilter      `json:"filters,omitempty"`
+	ID         string             `json:"id"`
+	Kind       TriggerKind        `json:"kind"`
+	MaxRunning int                `json:"maxRunning"`
+	MaxWaiting int                `json:"maxWaiting"`
+	Metadata   *map[string]string `json:"metadata,omitempty"`
+	Name       string             `json:"name"`
+
+	// NextAt When a schedule runs next.
+	NextAt *time.Time `json:"nextAt,omitempty"`
+
+	// Proof How a request proves where it comes from: X-Hub-Signature-256, X-Slack-Signature, webhook-signature of Standard Webhooks, or Authorization: Bearer with the secret itself.
+	Proof     *HookProof `json:"proof,omitempty"`
+	Retries   int        `json:"retries"`
+	SandboxID *string    `json:"sandboxID,omitempty"`
+
+	// Secret A new hook's, where the server made it.
+	Secret   *string `json:"secret,omitempty"`
+	Template *string `json:"template,omitempty"`
+
+	// Timeout In seconds.
+	Timeout   int       `json:"timeout"`
+	UpdatedAt time.Time `json:"updatedAt"`
+
+	// URL A hook's address, which its senders post to.
+	URL  *string `json:"url,omitempty"`
+	User *string `json:"user,omitempty"`
+	Zone *string `json:"zone,omitempty"`
+}
+
+// TriggerChange A field that is absent stays as it is, or is as usual.
+type TriggerChange struct {
+	// After The sandbox's fate after a run. kill is usual for one that was made; pause is usual for one that was woken, and leaves one alone that ran before; keep lets it live to its time.
+	After *AfterRun `json:"after,omitempty"`
+
+	// Command For a login shell. It finds the payload in the file $CAY_PAYLOAD, and CAY_EVENT, CAY_DELIVERY, CAY_RUN, CAY_TRIGGER, CAY_ATTEMPT and CAY_PAYLOAD_TYPE.
+	Command *string `json:"command,omitempty"`
+
+	// Cron Of a schedule: minute, hour, day of the month, month, day of the week.
+	Cron    *string `json:"cron,omitempty"`
+	Dir     *string `json:"dir,omitempty"`
+	Enabled *bool   `json:"enabled,omitempty"`
+
+	// Env Variables for the command; kept encrypted and not shown again.
+	Env *map[string]string `json:"env,omitempty"`
+
+	// Events Names of events that are of interest; none is all but GitHub's ping.
+	Events *[]string `json:"events,omitempty"`
+
+	// Filters All must pass.
+	Filters *[]HookFilter `json:"filters,omitempty"`
+
+	// MaxRunning How many runs go on at once, 1 to 64 [4; 1 for schedules and sandboxes that are woken].
+	MaxRunning *int `json:"maxRunning,omitempty"`
+
+	// MaxWaiting How many runs may wait for that, up to 1000 [100; 1 for schedules]. More requests get 429; a schedule skips a run.
+	MaxWaiting *int `json:"maxWaiting,omitempty"`
+
+	// Metadata Of sandboxes that are made.
+	Metadata *map[string]string `json:"metadata,omitempty"`
+
+	// Name 1 to 63 lower-case letters, digits, '.', '_' and '-'.
+	Name *string `json:"name,omitempty"`
+
+	// Proof How a request proves where it comes from: X-Hub-Signature-256, X-Slack-Signature, webhook-signature of Standard Webhooks, or Authorization: Bearer with the secret itself.
+	Proof *HookProof `json:"proof,omitempty"`
+
+	// Retries How often a run is tried again whose command fails, up to 10 [0].
+	Retries *int `json:"retries,omitempty"`
+
+	// SandboxID A sandbox that runs or is paused: each run wakes it.
+	SandboxID *string `json:"sandboxID,omitempty"`
+
+	// Secret A hook's, 8 to 512 bytes; the server makes one for a new hook when it is not there.
+	Secret *string `json:"secret,omitempty"`
+
+	// Template A sandbox is made of it for each run. Either this or sandboxID.
+	Template *string `json:"template,omitempty"`
+
+	// Timeout Seconds that the command may take, 1 to 86400 [600].
+	Timeout *int    `json:"timeout,omitempty"`
+	User    *string `json:"user,omitempty"`
+
+	// Zone The name of a time zone [UTC].
+	Zone *string `json:"zone,omitempty"`
+}
+
+// TriggerKind defines model for TriggerKind.
+type TriggerKind string
 
 // Usage defines model for Usage.
 type Usage struct {
@@ -885,6 +1188,9 @@ type Limit = int32
 // PersonID defines model for personID.
 type PersonID = string
 
+// RunID defines model for runID.
+type RunID = string
+
 // SandboxID defines model for sandboxID.
 type SandboxID = string
 
@@ -896,6 +1202,9 @@ type SnapshotName = string
 
 // TeamRef defines model for teamRef.
 type TeamRef = string
+
+// TriggerID defines model for triggerID.
+type TriggerID = string
 
 // Type defines model for type.
 type Type = string
@@ -1152,6 +1461,19 @@ type SetMemberRoleJSONBody struct {
 	Role string `json:"role"`
 }
 
+// ListRunsParams defines parameters for ListRuns.
+type ListRunsParams struct {
+	// Trigger The id or the name of a trigger.
+	Trigger *string   `form:"trigger,omitempty" json:"trigger,omitempty"`
+	State   *RunState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Limit 1 to 100 [25].
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next of the page before.
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
 // ActOnSandboxesJSONBody defines parameters for ActOnSandboxes.
 type ActOnSandboxesJSONBody struct {
 	// Action pause, resume or kill.
@@ -1231,6 +1553,12 @@ type ExchangeTokenJSONBody struct {
 
 	// Token The token, a signed JWT of at most 16 KiB.
 	Token string `json:"token"`
+}
+
+// RotateTriggerJSONBody defines parameters for RotateTrigger.
+type RotateTriggerJSONBody struct {
+	// Secret 8 to 512 bytes; the server makes one when it is not there.
+	Secret *string `json:"secret,omitempty"`
 }
 
 // GetUsageParams defines parameters for GetUsage.
@@ -1382,6 +1710,15 @@ type AddSSHKeyJSONRequestBody = NewSSHKey
 
 // ExchangeTokenJSONRequestBody defines body for ExchangeToken for application/json ContentType.
 type ExchangeTokenJSONRequestBody ExchangeTokenJSONBody
+
+// CreateTriggerJSONRequestBody defines body for CreateTrigger for application/json ContentType.
+type CreateTriggerJSONRequestBody = NewTrigger
+
+// UpdateTriggerJSONRequestBody defines body for UpdateTrigger for application/json ContentType.
+type UpdateTriggerJSONRequestBody = TriggerChange
+
+// RotateTriggerJSONRequestBody defines body for RotateTrigger for application/json ContentType.
+type RotateTriggerJSONRequestBody RotateTriggerJSONBody
 
 // SetUsageLabelsJSONRequestBody defines body for SetUsageLabels for application/json ContentType.
 type SetUsageLabelsJSONRequestBody = UsageLabels
@@ -1575,6 +1912,15 @@ type ServerInterface interface {
 	// (GET /cay/v1/prices)
 	GetPrices(w http.ResponseWriter, r *http.Request)
 
+	// (GET /cay/v1/runs)
+	ListRuns(w http.ResponseWriter, r *http.Request, params ListRunsParams)
+
+	// (GET /cay/v1/runs/{runID})
+	GetRun(w http.ResponseWriter, r *http.Request, runID RunID)
+
+	// (POST /cay/v1/runs/{runID}/cancel)
+	CancelRun(w http.ResponseWriter, r *http.Request, runID RunID)
+
 	// (POST /cay/v1/sandbox-actions)
 	ActOnSandboxes(w http.ResponseWriter, r *http.Request)
 
@@ -1661,6 +2007,27 @@ type ServerInterface interface {
 
 	// (POST /cay/v1/token-exchange)
 	ExchangeToken(w http.ResponseWriter, r *http.Request)
+
+	// (GET /cay/v1/triggers)
+	ListTriggers(w http.ResponseWriter, r *http.Request)
+
+	// (POST /cay/v1/triggers)
+	CreateTrigger(w http.ResponseWriter, r *http.Request)
+
+	// (DELETE /cay/v1/triggers/{triggerID})
+	RemoveTrigger(w http.ResponseWriter, r *http.Request, triggerID TriggerID)
+
+	// (GET /cay/v1/triggers/{triggerID})
+	GetTrigger(w http.ResponseWriter, r *http.Request, triggerID TriggerID)
+
+	// (PATCH /cay/v1/triggers/{triggerID})
+	UpdateTrigger(w http.ResponseWriter, r *http.Request, triggerID TriggerID)
+
+	// (POST /cay/v1/triggers/{triggerID}/rotate)
+	RotateTrigger(w http.ResponseWriter, r *http.Request, triggerID TriggerID)
+
+	// (POST /cay/v1/triggers/{triggerID}/runs)
+	StartRun(w http.ResponseWriter, r *http.Request, triggerID TriggerID)
 
 	// (GET /cay/v1/usage)
 	GetUsage(w http.ResponseWriter, r *http.Request, params GetUsageParams)
@@ -2006,6 +2373,21 @@ func (_ Unimplemented) GetPrices(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (GET /cay/v1/runs)
+func (_ Unimplemented) ListRuns(w http.ResponseWriter, r *http.Request, params ListRunsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/runs/{runID})
+func (_ Unimplemented) GetRun(w http.ResponseWriter, r *http.Request, runID RunID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/runs/{runID}/cancel)
+func (_ Unimplemented) CancelRun(w http.ResponseWriter, r *http.Request, runID RunID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (POST /cay/v1/sandbox-actions)
 func (_ Unimplemented) ActOnSandboxes(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -2148,6 +2530,41 @@ func (_ Unimplemented) ExportTemplate(w http.ResponseWriter, r *http.Request, na
 
 // (POST /cay/v1/token-exchange)
 func (_ Unimplemented) ExchangeToken(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/triggers)
+func (_ Unimplemented) ListTriggers(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/triggers)
+func (_ Unimplemented) CreateTrigger(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/triggers/{triggerID})
+func (_ Unimplemented) RemoveTrigger(w http.ResponseWriter, r *http.Request, triggerID TriggerID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/triggers/{triggerID})
+func (_ Unimplemented) GetTrigger(w http.ResponseWriter, r *http.Request, triggerID TriggerID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PATCH /cay/v1/triggers/{triggerID})
+func (_ Unimplemented) UpdateTrigger(w http.ResponseWriter, r *http.Request, triggerID TriggerID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/triggers/{triggerID}/rotate)
+func (_ Unimplemented) RotateTrigger(w http.ResponseWriter, r *http.Request, triggerID TriggerID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/triggers/{triggerID}/runs)
+func (_ Unimplemented) StartRun(w http.ResponseWriter, r *http.Request, triggerID TriggerID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -3906,6 +4323,130 @@ func (siw *ServerInterfaceWrapper) GetPrices(w http.ResponseWriter, r *http.Requ
 	handler.ServeHTTP(w, r)
 }
 
+// ListRuns operation middleware
+func (siw *ServerInterfaceWrapper) ListRuns(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListRunsParams
+
+	// ------------- Optional query parameter "trigger" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "trigger", r.URL.Query(), &params.Trigger, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "trigger"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "trigger", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListRuns(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetRun operation middleware
+func (siw *ServerInterfaceWrapper) GetRun(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "runID" -------------
+	var runID RunID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "runID", chi.URLParam(r, "runID"), &runID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "runID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetRun(w, r, runID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CancelRun operation middleware
+func (siw *ServerInterfaceWrapper) CancelRun(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "runID" -------------
+	var runID RunID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "runID", chi.URLParam(r, "runID"), &runID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "runID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CancelRun(w, r, runID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ActOnSandboxes operation middleware
 func (siw *ServerInterfaceWrapper) ActOnSandboxes(w http.ResponseWriter, r *http.Request) {
 
@@ -4754,6 +5295,164 @@ func (siw *ServerInterfaceWrapper) ExchangeToken(w http.ResponseWriter, r *http.
 	handler.ServeHTTP(w, r)
 }
 
+// ListTriggers operation middleware
+func (siw *ServerInterfaceWrapper) ListTriggers(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListTriggers(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateTrigger operation middleware
+func (siw *ServerInterfaceWrapper) CreateTrigger(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateTrigger(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RemoveTrigger operation middleware
+func (siw *ServerInterfaceWrapper) RemoveTrigger(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "triggerID" -------------
+	var triggerID TriggerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "triggerID", chi.URLParam(r, "triggerID"), &triggerID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "triggerID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RemoveTrigger(w, r, triggerID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetTrigger operation middleware
+func (siw *ServerInterfaceWrapper) GetTrigger(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "triggerID" -------------
+	var triggerID TriggerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "triggerID", chi.URLParam(r, "triggerID"), &triggerID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "triggerID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetTrigger(w, r, triggerID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateTrigger operation middleware
+func (siw *ServerInterfaceWrapper) UpdateTrigger(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "triggerID" -------------
+	var triggerID TriggerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "triggerID", chi.URLParam(r, "triggerID"), &triggerID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "triggerID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateTrigger(w, r, triggerID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RotateTrigger operation middleware
+func (siw *ServerInterfaceWrapper) RotateTrigger(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "triggerID" -------------
+	var triggerID TriggerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "triggerID", chi.URLParam(r, "triggerID"), &triggerID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "triggerID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RotateTrigger(w, r, triggerID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// StartRun operation middleware
+func (siw *ServerInterfaceWrapper) StartRun(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "triggerID" -------------
+	var triggerID TriggerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "triggerID", chi.URLParam(r, "triggerID"), &triggerID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "triggerID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.StartRun(w, r, triggerID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetUsage operation middleware
 func (siw *ServerInterfaceWrapper) GetUsage(w http.ResponseWriter, r *http.Request) {
 
@@ -5587,6 +6286,36 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/cay/v1/webhooks/{webhookID}/deliveries/{eventID}/redeliver", wrapper.RedeliverWebhook)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/triggers", wrapper.ListTriggers)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/triggers", wrapper.CreateTrigger)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/triggers/{triggerID}", wrapper.RemoveTrigger)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/triggers/{triggerID}", wrapper.GetTrigger)
+	})
+	r.Group(func(r chi.Router) {
+		r.Patch(options.BaseURL+"/cay/v1/triggers/{triggerID}", wrapper.UpdateTrigger)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/triggers/{triggerID}/rotate", wrapper.RotateTrigger)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/triggers/{triggerID}/runs", wrapper.StartRun)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/runs", wrapper.ListRuns)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/runs/{runID}", wrapper.GetRun)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/runs/{runID}/cancel", wrapper.CancelRun)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/ssh-keys", wrapper.ListSSHKeys)
@@ -7126,6 +7855,70 @@ func (response GetPrices200JSONResponse) VisitGetPricesResponse(w http.ResponseW
 	return err
 }
 
+type ListRunsRequestObject struct {
+	Params ListRunsParams
+}
+
+type ListRunsResponseObject interface {
+	VisitListRunsResponse(w http.ResponseWriter) error
+}
+
+type ListRuns200JSONResponse struct {
+	// Next For cursor on the next page; absent on the last one.
+	Next *string `json:"next,omitempty"`
+	Runs []Run   `json:"runs"`
+}
+
+func (response ListRuns200JSONResponse) VisitListRunsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetRunRequestObject struct {
+	RunID RunID `json:"runID"`
+}
+
+type GetRunResponseObject interface {
+	VisitGetRunResponse(w http.ResponseWriter) error
+}
+
+type GetRun200JSONResponse Run
+
+func (response GetRun200JSONResponse) VisitGetRunResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelRunRequestObject struct {
+	RunID RunID `json:"runID"`
+}
+
+type CancelRunResponseObject interface {
+	VisitCancelRunResponse(w http.ResponseWriter) error
+}
+
+type CancelRun202Response struct {
+}
+
+func (response CancelRun202Response) VisitCancelRunResponse(w http.ResponseWriter) error {
+	w.WriteHeader(202)
+	return nil
+}
+
 type ActOnSandboxesRequestObject struct {
 	Body *ActOnSandboxesJSONRequestBody
 }
@@ -7790,6 +8583,159 @@ func (response ExchangeToken201JSONResponse) VisitExchangeTokenResponse(w http.R
 	return err
 }
 
+type ListTriggersRequestObject struct {
+}
+
+type ListTriggersResponseObject interface {
+	VisitListTriggersResponse(w http.ResponseWriter) error
+}
+
+type ListTriggers200JSONResponse []Trigger
+
+func (response ListTriggers200JSONResponse) VisitListTriggersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTriggerRequestObject struct {
+	Body *CreateTriggerJSONRequestBody
+}
+
+type CreateTriggerResponseObject interface {
+	VisitCreateTriggerResponse(w http.ResponseWriter) error
+}
+
+type CreateTrigger201JSONResponse Trigger
+
+func (response CreateTrigger201JSONResponse) VisitCreateTriggerResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveTriggerRequestObject struct {
+	TriggerID TriggerID `json:"triggerID"`
+}
+
+type RemoveTriggerResponseObject interface {
+	VisitRemoveTriggerResponse(w http.ResponseWriter) error
+}
+
+type RemoveTrigger204Response struct {
+}
+
+func (response RemoveTrigger204Response) VisitRemoveTriggerResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type GetTriggerRequestObject struct {
+	TriggerID TriggerID `json:"triggerID"`
+}
+
+type GetTriggerResponseObject interface {
+	VisitGetTriggerResponse(w http.ResponseWriter) error
+}
+
+type GetTrigger200JSONResponse Trigger
+
+func (response GetTrigger200JSONResponse) VisitGetTriggerResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateTriggerRequestObject struct {
+	TriggerID TriggerID `json:"triggerID"`
+	Body      *UpdateTriggerJSONRequestBody
+}
+
+type UpdateTriggerResponseObject interface {
+	VisitUpdateTriggerResponse(w http.ResponseWriter) error
+}
+
+type UpdateTrigger200JSONResponse Trigger
+
+func (response UpdateTrigger200JSONResponse) VisitUpdateTriggerResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RotateTriggerRequestObject struct {
+	TriggerID TriggerID `json:"triggerID"`
+	Body      *RotateTriggerJSONRequestBody
+}
+
+type RotateTriggerResponseObject interface {
+	VisitRotateTriggerResponse(w http.ResponseWriter) error
+}
+
+type RotateTrigger200JSONResponse struct {
+	Secret *string `json:"secret,omitempty"`
+}
+
+func (response RotateTrigger200JSONResponse) VisitRotateTriggerResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartRunRequestObject struct {
+	TriggerID   TriggerID `json:"triggerID"`
+	ContentType string
+	Body        io.Reader
+}
+
+type StartRunResponseObject interface {
+	VisitStartRunResponse(w http.ResponseWriter) error
+}
+
+type StartRun202JSONResponse Run
+
+func (response StartRun202JSONResponse) VisitStartRunResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(202)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetUsageRequestObject struct {
 	Params GetUsageParams
 }
@@ -8376,6 +9322,15 @@ type StrictServerInterface interface {
 	// (GET /cay/v1/prices)
 	GetPrices(ctx context.Context, request GetPricesRequestObject) (GetPricesResponseObject, error)
 
+	// (GET /cay/v1/runs)
+	ListRuns(ctx context.Context, request ListRunsRequestObject) (ListRunsResponseObject, error)
+
+	// (GET /cay/v1/runs/{runID})
+	GetRun(ctx context.Context, request GetRunRequestObject) (GetRunResponseObject, error)
+
+	// (POST /cay/v1/runs/{runID}/cancel)
+	CancelRun(ctx context.Context, request CancelRunRequestObject) (CancelRunResponseObject, error)
+
 	// (POST /cay/v1/sandbox-actions)
 	ActOnSandboxes(ctx context.Context, request ActOnSandboxesRequestObject) (ActOnSandboxesResponseObject, error)
 
@@ -8462,6 +9417,27 @@ type StrictServerInterface interface {
 
 	// (POST /cay/v1/token-exchange)
 	ExchangeToken(ctx context.Context, request ExchangeTokenRequestObject) (ExchangeTokenResponseObject, error)
+
+	// (GET /cay/v1/triggers)
+	ListTriggers(ctx context.Context, request ListTriggersRequestObject) (ListTriggersResponseObject, error)
+
+	// (POST /cay/v1/triggers)
+	CreateTrigger(ctx context.Context, request CreateTriggerRequestObject) (CreateTriggerResponseObject, error)
+
+	// (DELETE /cay/v1/triggers/{triggerID})
+	RemoveTrigger(ctx context.Context, request RemoveTriggerRequestObject) (RemoveTriggerResponseObject, error)
+
+	// (GET /cay/v1/triggers/{triggerID})
+	GetTrigger(ctx context.Context, request GetTriggerRequestObject) (GetTriggerResponseObject, error)
+
+	// (PATCH /cay/v1/triggers/{triggerID})
+	UpdateTrigger(ctx context.Context, request UpdateTriggerRequestObject) (UpdateTriggerResponseObject, error)
+
+	// (POST /cay/v1/triggers/{triggerID}/rotate)
+	RotateTrigger(ctx context.Context, request RotateTriggerRequestObject) (RotateTriggerResponseObject, error)
+
+	// (POST /cay/v1/triggers/{triggerID}/runs)
+	StartRun(ctx context.Context, request StartRunRequestObject) (StartRunResponseObject, error)
 
 	// (GET /cay/v1/usage)
 	GetUsage(ctx context.Context, request GetUsageRequestObject) (GetUsageResponseObject, error)
@@ -10141,6 +11117,84 @@ func (sh *strictHandler) GetPrices(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// ListRuns operation middleware
+func (sh *strictHandler) ListRuns(w http.ResponseWriter, r *http.Request, params ListRunsParams) {
+	var request ListRunsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListRuns(ctx, request.(ListRunsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListRuns")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListRunsResponseObject); ok {
+		if err := validResponse.VisitListRunsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetRun operation middleware
+func (sh *strictHandler) GetRun(w http.ResponseWriter, r *http.Request, runID RunID) {
+	var request GetRunRequestObject
+
+	request.RunID = runID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetRun(ctx, request.(GetRunRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetRun")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetRunResponseObject); ok {
+		if err := validResponse.VisitGetRunResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CancelRun operation middleware
+func (sh *strictHandler) CancelRun(w http.ResponseWriter, r *http.Request, runID RunID) {
+	var request CancelRunRequestObject
+
+	request.RunID = runID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CancelRun(ctx, request.(CancelRunRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CancelRun")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CancelRunResponseObject); ok {
+		if err := validResponse.VisitCancelRunResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // ActOnSandboxes operation middleware
 func (sh *strictHandler) ActOnSandboxes(w http.ResponseWriter, r *http.Request) {
 	var request ActOnSandboxesRequestObject
@@ -10953,6 +12007,211 @@ func (sh *strictHandler) ExchangeToken(w http.ResponseWriter, r *http.Request) {
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ExchangeTokenResponseObject); ok {
 		if err := validResponse.VisitExchangeTokenResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListTriggers operation middleware
+func (sh *strictHandler) ListTriggers(w http.ResponseWriter, r *http.Request) {
+	var request ListTriggersRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListTriggers(ctx, request.(ListTriggersRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListTriggers")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListTriggersResponseObject); ok {
+		if err := validResponse.VisitListTriggersResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateTrigger operation middleware
+func (sh *strictHandler) CreateTrigger(w http.ResponseWriter, r *http.Request) {
+	var request CreateTriggerRequestObject
+
+	var body CreateTriggerJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateTrigger(ctx, request.(CreateTriggerRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateTrigger")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateTriggerResponseObject); ok {
+		if err := validResponse.VisitCreateTriggerResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RemoveTrigger operation middleware
+func (sh *strictHandler) RemoveTrigger(w http.ResponseWriter, r *http.Request, triggerID TriggerID) {
+	var request RemoveTriggerRequestObject
+
+	request.TriggerID = triggerID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RemoveTrigger(ctx, request.(RemoveTriggerRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RemoveTrigger")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RemoveTriggerResponseObject); ok {
+		if err := validResponse.VisitRemoveTriggerResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetTrigger operation middleware
+func (sh *strictHandler) GetTrigger(w http.ResponseWriter, r *http.Request, triggerID TriggerID) {
+	var request GetTriggerRequestObject
+
+	request.TriggerID = triggerID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetTrigger(ctx, request.(GetTriggerRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetTrigger")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetTriggerResponseObject); ok {
+		if err := validResponse.VisitGetTriggerResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// UpdateTrigger operation middleware
+func (sh *strictHandler) UpdateTrigger(w http.ResponseWriter, r *http.Request, triggerID TriggerID) {
+	var request UpdateTriggerRequestObject
+
+	request.TriggerID = triggerID
+
+	var body UpdateTriggerJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.UpdateTrigger(ctx, request.(UpdateTriggerRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "UpdateTrigger")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(UpdateTriggerResponseObject); ok {
+		if err := validResponse.VisitUpdateTriggerResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RotateTrigger operation middleware
+func (sh *strictHandler) RotateTrigger(w http.ResponseWriter, r *http.Request, triggerID TriggerID) {
+	var request RotateTriggerRequestObject
+
+	request.TriggerID = triggerID
+
+	var body RotateTriggerJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RotateTrigger(ctx, request.(RotateTriggerRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RotateTrigger")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RotateTriggerResponseObject); ok {
+		if err := validResponse.VisitRotateTriggerResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// StartRun operation middleware
+func (sh *strictHandler) StartRun(w http.ResponseWriter, r *http.Request, triggerID TriggerID) {
+	var request StartRunRequestObject
+
+	request.TriggerID = triggerID
+	request.ContentType = r.Header.Get("Content-Type")
+
+	request.Body = r.Body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.StartRun(ctx, request.(StartRunRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "StartRun")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(StartRunResponseObject); ok {
+		if err := validResponse.VisitStartRunResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/control/logins"
+	"github.com/cay-run/cay/internal/control/triggers"
 	"github.com/cay-run/cay/internal/control/usage"
 	"github.com/cay-run/cay/internal/control/volumes"
 	"github.com/cay-run/cay/internal/control/webhooks"
@@ -52,6 +53,7 @@ type Config struct {
 	// Machine tells what the server's machine has; nil knows nothing.
 	Machine  func() (Machine, error)
 	Webhooks *webhooks.Hooks
+	Triggers *triggers.Triggers
 	Auth     *auth.Auth
 	Domain   string
 	Links    Links
@@ -107,6 +109,7 @@ type server struct {
 	pace      pace
 	machine   func() (Machine, error)
 	webhooks  *webhooks.Hooks
+	triggers  *triggers.Triggers
 	volumes   *volumes.Volumes
 	auth      *auth.Auth
 	domain    string
@@ -139,7 +142,7 @@ func route(cfg Config) (*server, chi.Router) {
 	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, usage: cfg.Usage, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
 	s.logins, s.url, s.console = cfg.Logins, cfg.URL, cfg.Console
-	s.machine = cfg.Machine
+	s.machine, s.triggers = cfg.Machine, cfg.Triggers
 	s.volumes, s.volumeTokens = cfg.Volumes, cfg.VolumeTokens
 	s.trees, s.streams = newTurns(maxTrees, maxTreesTeam), newTurns(maxStreams, maxStreamsTeam)
 	s.defaults, s.webhooks, s.audit, s.rates = cfg.Defaults, cfg.Webhooks, cfg.Audit, cfg.Rates
@@ -175,6 +178,9 @@ func route(cfg Config) (*server, chi.Router) {
 	}
 	if cfg.Content != nil {
 		s.mountContent(root, cfg.Content)
+	}
+	if s.triggers != nil {
+		root.Post(hookRoute, s.receive)
 	}
 	if s.links != nil {
 		root.Put(uploadRoute, s.upload)

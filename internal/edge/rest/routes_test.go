@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cay-run/cay/internal/control/logins"
+	"github.com/cay-run/cay/internal/control/triggers"
 )
 
 // outside are the routes that stand in no contract, and the test that tries each
@@ -28,6 +29,8 @@ var outside = map[string]string{
 
 	"PUT /templates/{}/files/{}": "server TestLinksOfUploads",
 
+	"POST /cay/v1/hooks/{}": "server TestHookProofs",
+
 	"GET /cay/v1/login":          "server TestLoginMixups",
 	"GET /cay/v1/login/callback": "server TestLoginMixups",
 	"POST /cay/v1/login/answer":  "server TestLoginMixups",
@@ -41,7 +44,7 @@ var outside = map[string]string{
 // internal/server try with the keys of others, or names the test that does.
 func TestEveryRouteIsWalked(t *testing.T) {
 	_, router := route(Config{
-		Content: struct{ Content }{}, Identity: struct{ Identity }{}, Links: struct{ Links }{}, Logins: &logins.Logins{},
+		Content: struct{ Content }{}, Identity: struct{ Identity }{}, Links: struct{ Links }{}, Logins: &logins.Logins{}, Triggers: &triggers.Triggers{},
 	})
 	known := contracts(t)
 	names := regexp.MustCompile(`\{[^}]*\}`)

@@ -23,13 +23,22 @@ type Command struct {
 	Env       map[string]string
 	Args      []string
 	Token     string                      // that the agent has, if any
+	Tag       string                      // a name by which Follow finds it; may be empty
+	Started   func()                      // is called when it runs; may be nil
 	Output    func(stdout, stderr []byte) // gets what it writes; may be nil
 }
 
-// Exit is how a command ended that did not succeed.
-type Exit struct{ Status string }
+// Exit is how a command ended that did not succeed. Code is -1 where a signal
+// ended it.
+type Exit struct {
+	Status string
+	Code   int
+}
 
 func (e *Exit) Error() string { return e.Status }
+
+// Client calls the process service of an agent.
+type Client = processconnect.ProcessClient
 
 // NewClient returns a client of the agent at a URL.
 func NewClient(client *http.Client, url string) processconnect.ProcessClient {
@@ -40,11 +49,20 @@ func start(ctx context.Context, agent processconnect.ProcessClient, c Command) (
 	request := connect.NewRequest(&process.StartRequest{
 		Process: &process.ProcessConfig{Cmd: c.Args[0], Args: c.Args[1:], Envs: c.Env, Cwd: &c.Dir},
 	})
-	request.Header().Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(c.User+":")))
-	if c.Token != "" {
-		request.Header().Set("X-Access-Token", c.Token)
+	if c.Tag != "" {
+		request.Msg.Tag = &c.Tag
 	}
+	if c.User != "" {
+		request.Header().Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(c.User+":")))
+	}
+	present(request.Header(), c)
 	return agent.Start(ctx, request)
+}
+
+func present(h http.Header, c Command) {
+	if c.Token != "" {
+		h.Set("X-Access-Token", c.Token)
+	}
 }
 
 // Run runs a command to its end. The error is *Exit where the command failed,
@@ -55,9 +73,43 @@ func Run(ctx context.Context, agent processconnect.ProcessClient, c Command) err
 	if err != nil {
 		return err
 	}
+	return follow(stream, c, (*process.StartResponse).GetEvent)
+}
+
+// Follow follows the command with the tag of c, which is the newest of that tag,
+// from now on to its end, as Run does. An agent knows a command for half a minute
+// after its end; a *connect.Error of CodeNotFound says that it knows none.
+func Follow(ctx context.Context, agent processconnect.ProcessClient, c Command) error {
+	request := connect.NewRequest(&process.ConnectRequest{Process: byTag(c.Tag)})
+	present(request.Header(), c)
+	stream, err := agent.Connect(ctx, request)
+	if err != nil {
+		return err
+	}
+	return follow(stream, c, (*process.ConnectResponse).GetEvent)
+}
+
+// Kill ends the command with the tag of c. A *connect.Error of CodeNotFound says
+// that there is none.
+func Kill(ctx context.Context, agent processconnect.ProcessClient, c Command) error {
+	request := connect.NewRequest(&process.SendSignalRequest{Process: byTag(c.Tag), Signal: process.Signal_SIGNAL_SIGKILL})
+	present(request.Header(), c)
+	_, err := agent.SendSignal(ctx, request)
+	return err
+}
+
+func byTag(tag string) *process.ProcessSelector {
+	return &process.ProcessSelector{Selector: &process.ProcessSelector_Tag{Tag: tag}}
+}
+
+// follow passes on what a stream tells of a command, to its end.
+func follow[T any](stream *connect.ServerStreamForClient[T], c Command, eventOf func(*T) *process.ProcessEvent) error {
 	defer stream.Close()
 	for stream.Receive() {
-		event := stream.Msg().GetEvent()
+		event := eventOf(stream.Msg())
+		if event.GetStart() != nil && c.Started != nil {
+			c.Started()
+		}
 		if data := event.GetData(); data != nil && c.Output != nil {
 			c.Output(data.GetStdout(), data.GetStderr())
 		}
@@ -65,7 +117,7 @@ func Run(ctx context.Context, agent processconnect.ProcessClient, c Command) err
 			if end.GetExitCode() == 0 && end.GetExited() {
 				return nil
 			}
-			return &Exit{end.GetStatus()}
+			return &Exit{end.GetStatus(), int(end.GetExitCode())}
 		}
 	}
 	if err := stream.Err(); err != nil {

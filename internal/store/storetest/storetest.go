@@ -59,6 +59,8 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"EventOrder", testEventOrder},
 		{"EventDetails", testEventDetails},
 		{"Webhooks", testWebhooks},
+		{"Triggers", testTriggers},
+		{"Runs", testRuns},
 		{"Attempts", testAttempts},
 		{"Once", testOnce},
 		{"Tx", testTx},

@@ -1,4 +1,4 @@
-package console
+package servertest
 
 import (
 	"fmt"
@@ -12,9 +12,9 @@ import (
 	"github.com/cay-run/cay/internal/inside/agent/reap"
 )
 
-// realAgent is the agent of sandboxes on the test's own machine, whose user is the
+// RealAgent is the agent of sandboxes on the test's own machine, whose user is the
 // test's and has a home: its processes, terminals and files are real.
-func realAgent(t *testing.T, home string) http.Handler {
+func RealAgent(t testing.TB, home string) http.Handler {
 	t.Helper()
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, "etc"), 0o755); err != nil {

@@ -1,0 +1,330 @@
+package triggers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/guest/command"
+)
+
+const (
+	// ownPrefix begins the variables that a command gets of its run.
+	ownPrefix = "CAY_"
+	// margin is how much longer a sandbox lives than its command may take.
+	margin = time.Minute
+	// callWithin bounds a call of the agent's that answers at once.
+	callWithin = 30 * time.Second
+	// lostMost is how often a command is looked for again when the connection to it
+	// breaks.
+	lostMost = 3
+	lostWait = time.Second
+)
+
+// attempt is one try of a run.
+type attempt struct {
+	t       *Triggers
+	trigger cay.Trigger
+	run     cay.Run
+	number  int  // of the attempt
+	resumed bool // an earlier server began its command
+	output  tail
+}
+
+// exitError is how a command ended that did not succeed.
+type exitError struct {
+	code int
+	why  string // in a sentence; empty where the code says all
+}
+
+func (e *exitError) Error() string { return e.why }
+
+// runner is the caller that runs act as: a part of this server that works for the
+// team, with the name of the trigger in the audit log.
+func runner(x cay.Trigger) cay.Caller {
+	return cay.Caller{Team: x.Team, Name: "trigger " + x.Name, Scopes: cay.TeamScopes}
+}
+
+// tag is the name by which an attempt's command is found again.
+func (a *attempt) tag() string {
+	return "cay.run:" + string(a.run.ID) + "." + strconv.Itoa(a.number)
+}
+
+// make gets a sandbox, runs the command in it, and leaves the sandbox as the
+// trigger says.
+func (a *attempt) make(ctx context.Context) (err error) {
+	if a.trigger, err = a.t.store.TriggerOf(ctx, a.run.Trigger); err != nil {
+		return err
+	}
+	secrets, err := a.t.open(a.trigger)
+	if err != nil {
+		return err
+	}
+	team, err := a.t.store.Team(ctx, a.run.Team)
+	if err == nil {
+		err = team.Open()
+	}
+	if err != nil {
+		return err
+	}
+	box, woke, err := a.sandbox(ctx)
+	if err != nil {
+		return err
+	}
+	a.t.enter(box.ID, woke)
+	defer a.leave(ctx, box.ID)
+	if !a.resumed || a.run.Sandbox != box.ID {
+		a.run.Sandbox = box.ID
+		if err := a.put(ctx); err != nil {
+			return err
+		}
+	}
+	g := a.t.guestOf(box)
+	defer g.close()
+	return a.command(ctx, g, secrets.Env)
+}
+
+// put records what has become of the attempt so far.
+func (a *attempt) put(ctx context.Context) error {
+	return a.t.store.PutRun(ctx, a.run, cay.RunRunning, a.number)
+}
+
+// sandbox gets the sandbox of an attempt, which has time for the command. It
+// tells whether the sandbox slept.
+func (a *attempt) sandbox(ctx context.Context) (box cay.Sandbox, woke bool, err error) {
+	who, do := runner(a.trigger), a.trigger.Action
+	switch {
+	case a.resumed:
+		box, err = a.t.sandboxes.Get(ctx, who, a.run.Sandbox)
+		if err != nil || box.State != cay.Running {
+			err = a.gone(ctx)
+		}
+		return box, do.Sandbox != "" && do.After == cay.PauseAfterRun, err
+	case do.Sandbox != "":
+		return a.t.sandboxes.Connect(ctx, who, do.Sandbox, do.Timeout+margin, true)
+	}
+	metadata := map[string]string{"cay.trigger": a.trigger.Name, "cay.run": string(a.run.ID)}
+	for name, value := range do.Metadata {
+		metadata[name] = value
+	}
+	box, err = a.t.sandboxes.Create(ctx, who, cay.CreateSpec{
+		Template: do.Template, Timeout: do.Timeout + margin, OnTimeout: cay.KillOnTimeout, Secure: true, Metadata: metadata,
+		IdempotencyKey: fmt.Sprintf("run %s %d", a.run.ID, a.number), // a server that dies now makes no second one
+	})
+	return box, false, err
+}
+
+// command runs the command of an attempt, or follows the one that an earlier
+// server began.
+func (a *attempt) command(ctx context.Context, g *guestClient, env map[string]string) error {
+	c := command.Command{Tag: a.tag(), Token: g.token, Output: a.output.add}
+	if a.resumed {
+		return a.follow(ctx, g, c, true, errAway)
+	}
+	begun := false
+	c.Started = func() { begun = true }
+	var body Body
+	plain, err := a.t.sealer.Open(a.run.Sealed, placeOfRun(a.run))
+	if err == nil {
+		err = json.Unmarshal(plain, &body)
+	}
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "the record of run %s is damaged", a.run.ID)
+	}
+	do := a.trigger.Action
+	path := "/tmp/cay-run-" + string(a.run.ID)
+	if err := g.write(ctx, path, do.User, body.Bytes); err != nil {
+		return err
+	}
+	if do.After != cay.KillAfterRun {
+		defer g.forget(path, do.User)
+	}
+	c.User, c.Dir, c.Args = do.User, do.Dir, []string{"/bin/bash", "-l", "-c", do.Command}
+	c.Env = map[string]string{
+		"CAY_PAYLOAD": path, "CAY_PAYLOAD_TYPE": body.Type, "CAY_EVENT": a.run.Event, "CAY_DELIVERY": a.run.Delivery,
+		"CAY_RUN": string(a.run.ID), "CAY_TRIGGER": a.trigger.Name, "CAY_ATTEMPT": strconv.Itoa(a.number),
+	}
+	for name, value := range env {
+		c.Env[name] = value
+	}
+	a.run.BegunAt = ledger.Now()
+	if err := a.put(ctx); err != nil {
+		a.run.BegunAt = time.Time{}
+		return err
+	}
+	within, cancel := context.WithTimeout(ctx, do.Timeout) // the agent ends it then, without this server too
+	defer cancel()
+	err = command.Run(within, g.agent, c)
+	return a.follow(ctx, g, c, begun, err)
+}
+
+// errAway stands for a connection that an earlier server had.
+var errAway = errors.New("the server was away")
+
+// follow says how a command ended, by the error that following it ended with. A
+// connection that breaks is no end: the command is looked for again. begun tells
+// whether the agent said that it runs.
+func (a *attempt) follow(ctx context.Context, g *guestClient, c command.Command, begun bool, err error) error {
+	deadline := a.run.BegunAt.Add(a.trigger.Action.Timeout)
+	for tries := 0; ; tries++ {
+		var exit *command.Exit
+		switch {
+		case errors.Is(context.Cause(ctx), errCancelled):
+			g.kill(c, begun)
+			return errCancelled
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			return nil
+		case errors.As(err, &exit):
+			return a.exit(exit, deadline)
+		case !time.Now().Before(deadline):
+			g.kill(c, begun)
+			return &exitError{-1, a.late()}
+		case connect.CodeOf(err) == connect.CodeInvalidArgument || connect.CodeOf(err) == connect.CodeUnauthenticated:
+			return &exitError{-1, "the command could not be started: " + cay.Fit(messageOf(err), 300)}
+		case connect.CodeOf(err) == connect.CodeNotFound || tries == lostMost:
+			return a.gone(ctx)
+		}
+		if box, err := a.t.sandboxes.Get(ctx, runner(a.trigger), a.run.Sandbox); err != nil || box.State != cay.Running {
+			return a.gone(ctx)
+		}
+		if tries > 0 && !sleep(ctx, lostWait) {
+			continue
+		}
+		within, cancel := context.WithDeadline(ctx, deadline)
+		err = command.Follow(within, g.agent, c)
+		cancel()
+	}
+}
+
+func messageOf(err error) string {
+	var e *connect.Error
+	if errors.As(err, &e) {
+		return e.Message()
+	}
+	return err.Error()
+}
+
+func (a *attempt) late() string {
+	return fmt.Sprintf("the command took longer than %d seconds, and was killed", int(a.trigger.Action.Timeout/time.Second))
+}
+
+// exit says how a command ended.
+func (a *attempt) exit(e *command.Exit, deadline time.Time) error {
+	switch {
+	case e.Code < 0 && !time.Now().Before(deadline):
+		return &exitError{-1, a.late()}
+	case e.Code < 0:
+		return &exitError{-1, "the command ended by a " + cay.Fit(e.Status, 100)}
+	}
+	return &exitError{code: e.Code}
+}
+
+// gone says what is known of a command that is not found any more.
+func (a *attempt) gone(ctx context.Context) error {
+	box, err := a.t.sandboxes.Get(ctx, runner(a.trigger), a.run.Sandbox)
+	switch {
+	case cay.KindOf(err) == cay.NotFound || err == nil && box.State == cay.Killed:
+		return &unknownError{"the sandbox ended while the command ran"}
+	case err == nil && box.State != cay.Running:
+		return &unknownError{fmt.Sprintf("the sandbox was %s while the command ran", box.State)}
+	}
+	return &unknownError{"the connection to the command was lost, and it ended meanwhile: its status is not known"}
+}
+
+// unknownError is the end of a command whose status is not known.
+type unknownError struct{ why string }
+
+func (e *unknownError) Error() string { return e.why }
+
+// leave leaves the sandbox of an attempt as the trigger says.
+func (a *attempt) leave(run context.Context, id cay.SandboxID) {
+	last, woke := a.t.exit(id)
+	if cause := context.Cause(run); cause != nil && !errors.Is(cause, errCancelled) {
+		return // the server stops, and the command goes on
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	who, do := runner(a.trigger), a.trigger.Action
+	var err error
+	switch {
+	case do.Sandbox == "" && do.After == cay.KillAfterRun:
+		err = a.t.sandboxes.Kill(ctx, who, id)
+	case do.Sandbox == "" && do.After == cay.PauseAfterRun, do.After == cay.PauseAfterRun && woke && last:
+		err = a.t.sandboxes.Pause(ctx, who, id, cay.MemorySnapshot, false)
+	}
+	if err != nil && cay.KindOf(err) != cay.NotFound {
+		a.t.log.WarnContext(ctx, "cannot leave the sandbox of a run as its trigger says", "run", a.run.ID, "sandbox", id, "after", do.After, "err", err)
+	}
+}
+
+// visits counts the runs that are in a sandbox.
+type visits struct {
+	runs int
+	woke bool // one of them woke it
+}
+
+func (t *Triggers) enter(id cay.SandboxID, woke bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	in := t.in[id]
+	if in == nil {
+		in = &visits{}
+		t.in[id] = in
+	}
+	in.runs++
+	in.woke = in.woke || woke
+}
+
+// exit reports whether no other run is in a sandbox, and whether one woke it.
+func (t *Triggers) exit(id cay.SandboxID) (last, woke bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	in := t.in[id]
+	in.runs--
+	if in.runs == 0 {
+		delete(t.in, id)
+	}
+	return in.runs == 0, in.woke
+}
+
+// tail keeps the last bytes that a command wrote.
+type tail struct {
+	mu  sync.Mutex
+	b   []byte
+	cut bool
+}
+
+func (t *tail) add(stdout, stderr []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(append(t.b, stdout...), stderr...)
+	if over := len(t.b) - cay.MaxRunOutput; over > cay.MaxRunOutput {
+		t.b, t.cut = append(t.b[:0], t.b[over:]...), true
+	}
+}
+
+// text is what was kept, as text that every database takes.
+func (t *tail) text() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b := t.b
+	if over := len(b) - cay.MaxRunOutput; over > 0 {
+		b, t.cut = b[over:], true
+	}
+	text := strings.ReplaceAll(strings.ToValidUTF8(string(b), "\uFFFD"), "\x00", "\uFFFD")
+	if t.cut {
+		text = "…" + text
+	}
+	return text
+}

@@ -1,0 +1,99 @@
+"""Hooks and schedules, in real sandboxes and by the command line."""
+
+import hashlib
+import hmac
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+
+import e2b
+import pytest
+
+import world
+
+
+@pytest.fixture(scope="module")
+def cay():
+    server = world.Server()
+    server.env.update(os.environ)
+    return server.cay
+
+
+def post(url, body, **headers):
+    request = urllib.request.Request(url, data=body, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)
+
+
+def over(cay, run):
+    """Waits for the end of a run."""
+    for _ in range(600):
+        shown = json.loads(cay("hook", "log", run, "--json").stdout)
+        if shown["state"] not in ("waiting", "running"):
+            return shown
+        time.sleep(0.1)
+    raise AssertionError(shown)
+
+
+def test_a_push_runs_a_command(cay):
+    command = """python3 -c 'import json, os; print(json.load(open(os.environ["CAY_PAYLOAD"]))["ref"], os.environ["CAY_EVENT"], os.environ["TOKEN"])'; id -un; pwd; exit 4"""
+    made = json.loads(cay("hook", "create", "push", command, "--proof", "github", "--event", "push", "-f", "ref=refs/heads/*", "-e", "TOKEN=of ours", "--json").stdout)
+    try:
+        body = json.dumps({"ref": "refs/heads/ü", "n": 2**70}).encode()
+        signed = {"X_Hub_Signature_256": "sha256=" + hmac.new(made["secret"].encode(), body, hashlib.sha256).hexdigest(), "X_GitHub_Event": "push", "X_GitHub_Delivery": "one"}
+        status, answer = post(made["url"], body, **signed)
+        assert status == 202, answer
+        assert post(made["url"], body, **signed) == (200, {**answer, "state": post(made["url"], body, **signed)[1]["state"], "repeated": True})
+        assert post(made["url"], body + b" ", **signed)[0] == 401
+        run = over(cay, answer["runID"])
+        assert (run["state"], run["exitCode"], run["output"]) == ("failed", 4, "refs/heads/ü push of ours\nuser\n/home/user\n"), run
+        with pytest.raises(e2b.SandboxNotFoundException):
+            e2b.Sandbox.connect(run["sandboxID"])
+        assert made["secret"] not in cay("hook", "show", "push", "--json").stdout
+    finally:
+        cay("hook", "remove", "push")
+
+
+def test_a_sandbox_that_sleeps_is_woken_and_sleeps_again(cay):
+    box = e2b.Sandbox.create(timeout=300)
+    try:
+        box.files.write("kept", "of before\n")
+        cay("schedule", "create", "yearly", "0 0 1 1 *", "cat kept; cat $CAY_PAYLOAD; ls /tmp/cay-run-*", "--sandbox", box.sandbox_id)
+        try:
+            box.pause()
+            run = json.loads(cay("schedule", "run", "yearly", "--json").stdout)
+            assert run["state"] == "succeeded" and run["output"] == "of before\n{}/tmp/cay-run-" + run["id"] + "\n", run
+            assert e2b.Sandbox.get_info(box.sandbox_id).state == e2b.SandboxState.PAUSED
+            assert "yearly" in cay("schedule", "list").stdout and "succeeded" in cay("schedule", "runs", "yearly").stdout
+            box = e2b.Sandbox.connect(box.sandbox_id)
+            assert box.commands.run("ls /tmp/cay-run-* || true").stdout == ""
+        finally:
+            cay("schedule", "remove", "yearly")
+    finally:
+        box.kill()
+
+
+def test_a_run_is_cancelled_inside(cay):
+    box = e2b.Sandbox.create(timeout=300)
+    try:
+        made = json.loads(cay("hook", "create", "long", "echo begun; exec sleep 1000", "--sandbox", box.sandbox_id, "--json").stdout)
+        try:
+            status, answer = post(made["url"], b"", Authorization="Bearer " + made["secret"])
+            assert status == 202, answer
+            for _ in range(300):
+                if "sleep 1000" in box.commands.run("ps ax").stdout:
+                    break
+                time.sleep(0.1)
+            cay("hook", "cancel", answer["runID"])
+            run = over(cay, answer["runID"])
+            assert (run["state"], run["output"]) == ("cancelled", "begun\n"), run
+            assert "sleep 1000" not in box.commands.run("ps ax").stdout
+        finally:
+            cay("hook", "remove", "long")
+    finally:
+        box.kill()
