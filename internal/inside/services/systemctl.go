@@ -265,10 +265,10 @@ func (c *control) ask(q request) int {
 		return 0
 	}
 	if q.Verb == "stop" && strings.HasSuffix(r.Error, "not loaded.") {
-		c.say("Failed to stop %s: %s", strings.Join(q.Units, " "), r.Error)
+		fmt.Fprintf(c.errs, "Failed to stop %s: %s\n", strings.Join(q.Units, " "), r.Error)
 		return 5
 	}
-	c.say("Failed to %s %s: %s", q.Verb, strings.Join(q.Units, " "), r.Error)
+	fmt.Fprintf(c.errs, "Failed to %s %s: %s\n", q.Verb, strings.Join(q.Units, " "), r.Error) // quiet is about states
 	if strings.Contains(r.Error, "not found.") {
 		return 5
 	}

@@ -141,6 +141,9 @@ def test_services(create, eventually):
     fork.kill()
     box.commands.run("service nginx stop && systemctl restart postgresql && systemctl reload redis-server || true; redis-cli save", user="root", timeout=120)
     assert output(box, "curl -so /dev/null http://localhost; echo $?") == "7"
+    # A unit that Cay cannot start says so, also to a package that starts it quietly.
+    box.files.write("/etc/systemd/system/x.socket", "[Socket]\nListenStream=/run/x\n", user="root")
+    assert "systemctl start x.service" in output(box, "systemctl --quiet start x.socket 2>&1 || true", "root")
     box.commands.run("systemctl start nginx && systemctl reload nginx && systemctl disable --now redis-server", user="root", timeout=60)
     assert output(box, "systemctl is-enabled redis-server nginx || true").split() == ["disabled", "enabled"]
     # A kill of a main process is a restart where the unit asks for one.
@@ -186,9 +189,12 @@ def test_services_of_a_template(create):
 @installs
 def test_debuggers(create):
     box = installed(create, "gdb", "strace", "gcc", "libc6-dev")
-    box.files.write("/tmp/p.c", "int f(int x) { return x + 1; }\nint main(void) { return f(41) - 42; }\n")
+    box.files.write("/tmp/p.c", "int f(int x) {\n  int y = x + 1;\n  return y;\n}\nint main(void) { return f(41) - 42; }\n")
     box.commands.run("cc -g -O0 -o /tmp/p /tmp/p.c")
     for _ in range(2):
         assert "x=41" in output(box, "gdb -q -batch -ex 'break f' -ex run -ex bt /tmp/p 2>&1")
+        # Steps stay in the program: into a function, over its lines, out of it.
+        steps = output(box, "gdb -q -batch -ex 'break main' -ex run -ex step -ex next -ex 'print y' -ex finish -ex 'info frame' /tmp/p 2>&1")
+        assert "y = x + 1" in steps and "$1 = 42" in steps and "Value returned is $2 = 42" in steps and "in main" in steps
         assert "exited with 0" in output(box, "strace -o /tmp/t /tmp/p; cat /tmp/t")
         resumed(box)
