@@ -276,7 +276,7 @@ func TestTransfersEndWithTheirKey(t *testing.T) {
 	for err == nil { // the client sees it when it sends on
 		_, err = out.Write(make([]byte, 1))
 	}
-	if code := <-ended; code != 0 {
+	if code := <-ended; code != 0 && code < 400 { // cut off, or told so before it was
 		t.Errorf("it went on, and was answered with %d", code)
 	}
 }
