@@ -104,7 +104,7 @@ func byTag(tag string) *process.ProcessSelector {
 
 // follow passes on what a stream tells of a command, to its end.
 func follow[T any](stream *connect.ServerStreamForClient[T], c Command, eventOf func(*T) *process.ProcessEvent) error {
-	defer stream.Close()
+	defer func() { _ = stream.Close() }() // what it tells is told by Err
 	for stream.Receive() {
 		event := eventOf(stream.Msg())
 		if event.GetStart() != nil && c.Started != nil {

@@ -59,7 +59,7 @@ func (m *Manager) Serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { l.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // the end of the listener is what is wanted
 	defer stop()
 	places := make(chan struct{}, maxCallers)
 	for {
