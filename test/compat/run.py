@@ -10,6 +10,7 @@ SDKs reach a server without a domain by its names, as `cay env` says it. Every
 failed test is explained in reasons.py, or the run fails.
 """
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -147,15 +148,16 @@ def explained(name, result):
     return unknown
 
 
-def run(names, server):
+def run(names, server, at_once):
+    """Runs releases, so many beside each other; returns the failures that have no reason."""
     said = json.loads(server.cay("--json", "env", "--new-key", "compat").stdout)
     kept = {name: value for name, value in server.env.items() if not name.startswith(("E2B_", "NODE_"))}
     # Tests that speak HTTP by themselves want an address; the SDKs go by the same name.
     env = {**kept, **said, "E2B_API_URL": "https://api." + said["E2B_DOMAIN"], "NO_COLOR": "1"}
     assert "E2B_SANDBOX_URL" not in said, "names below localhost do not resolve here: cay env --install-names"
-    failed = []
     RESULTS.mkdir(parents=True, exist_ok=True)
-    for name in names:
+
+    def release(name):
         work, *version = RUNS[name]
         print(f"▸ {name}", flush=True)
         begun = time.monotonic()
@@ -165,10 +167,10 @@ def run(names, server):
         count = [one["outcome"] for one in result["tests"].values()]
         print(f"{'✗' if unknown else '✓'} {name}: {count.count('passed')} passed, {count.count('failed')} failed, "
               f"{count.count('skipped')} want what it lacks ({time.monotonic() - begun:.0f} s)", flush=True)
-        failed += [f"{name} {line}" for line in unknown]
-        if not count.count("passed"):
-            failed.append(f"{name}: no test passed")
-    return failed
+        return [f"{name} {line}" for line in unknown] + ([] if count.count("passed") else [f"{name}: no test passed"])
+
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        return [line for lines in pool.map(release, names) for line in lines]
 
 
 def main():
@@ -184,7 +186,7 @@ def main():
         sys.exit(f"something already answers on {server.url}: end it first")
     server.start()
     try:
-        failed = run(names, server)
+        failed = run(names, server, len(names) if asked == ["oldest"] else 1)
     finally:
         server.cay("down", check=False)
     if failed:
