@@ -6,6 +6,7 @@ import json
 import os
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import e2b
@@ -21,7 +22,9 @@ def cay():
     return server.cay
 
 
-def post(url, body, **headers):
+def post(made, body, **headers):
+    """Posts to a hook. Its address has the server's name, which Python does not find below localhost."""
+    url = os.environ["E2B_API_URL"] + urllib.parse.urlsplit(made["url"]).path
     request = urllib.request.Request(url, data=body, headers={name.replace("_", "-"): value for name, value in headers.items()})
     try:
         with urllib.request.urlopen(request) as answer:
@@ -46,10 +49,11 @@ def test_a_push_runs_a_command(cay):
     try:
         body = json.dumps({"ref": "refs/heads/ü", "n": 2**70}).encode()
         signed = {"X_Hub_Signature_256": "sha256=" + hmac.new(made["secret"].encode(), body, hashlib.sha256).hexdigest(), "X_GitHub_Event": "push", "X_GitHub_Delivery": "one"}
-        status, answer = post(made["url"], body, **signed)
+        status, answer = post(made, body, **signed)
         assert status == 202, answer
-        assert post(made["url"], body, **signed) == (200, {**answer, "state": post(made["url"], body, **signed)[1]["state"], "repeated": True})
-        assert post(made["url"], body + b" ", **signed)[0] == 401
+        status, again = post(made, body, **signed)
+        assert status == 200 and again["repeated"] and again["runID"] == answer["runID"], again
+        assert post(made, body + b" ", **signed)[0] == 401
         run = over(cay, answer["runID"])
         assert (run["state"], run["exitCode"], run["output"]) == ("failed", 4, "refs/heads/ü push of ours\nuser\n/home/user\n"), run
         with pytest.raises(e2b.SandboxNotFoundException):
@@ -83,7 +87,7 @@ def test_a_run_is_cancelled_inside(cay):
     try:
         made = json.loads(cay("hook", "create", "long", "echo begun; exec sleep 1000", "--sandbox", box.sandbox_id, "--json").stdout)
         try:
-            status, answer = post(made["url"], b"", Authorization="Bearer " + made["secret"])
+            status, answer = post(made, b"", Authorization="Bearer " + made["secret"])
             assert status == 202, answer
             for _ in range(300):
                 if "sleep 1000" in box.commands.run("ps ax").stdout:
