@@ -2,7 +2,7 @@
 
     scripts/test e2e          all of them
     CAY_E2E_RUN=files …       only Python tests whose names match
-    CAY_E2E_WORKERS=1 …       one Python file after the other, instead of two at once
+    CAY_E2E_WORKERS=1 …       one Python file after the other, instead of three at once
     run.py fast               the first steps with each SDK alone
     run.py templates          none: builds the templates that they use
 
@@ -105,7 +105,7 @@ def suites(server):
     last = ["test_names.py", "test_loading.py", "test_operating.py", "test_injection.py", "test_sso.py", "test_packages.py", "test_usage.py", "test_postgres.py", "test_restart.py", "test_down.py", "test_build_limits.py"]
     yield "Python SDKs", lambda: pytest(
         env, ".", *[f"--ignore={name}" for name in alone + last],
-        "-n", os.environ.get("CAY_E2E_WORKERS", "2"), "--dist", "loadfile")
+        "-n", os.environ.get("CAY_E2E_WORKERS", "3"), "--dist", "loadfile")
     if not os.environ.get("CAY_E2E_RUN"):
         yield "JavaScript SDKs, newest and 2.45.0", lambda: node_of_both_ages(env)
     yield "hostile guests, lives, hosts in trouble, crash, restart and down", lambda: pytest(env, *alone, *last)
