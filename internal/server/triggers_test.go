@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -319,6 +320,13 @@ func TestHookFilters(t *testing.T) {
 		Filters: &[]client.HookFilter{{Path: "repository.full_name", Values: []string{"a/b", "c/*"}}, {Path: "labels.*.name", Values: []string{"go"}}, {Path: "n", Values: []string{"12345678901234567890"}}},
 	})
 	right := `{"type":"push","repository":{"full_name":"c/anything"},"labels":[{"name":"no"},{"name":"go"}],"n":12345678901234567890}`
+	form := bearer(x)
+	form.Set("Content-Type", "application/x-www-form-urlencoded")
+	for body, want := range map[string]int{right: 202, "payload=" + url.QueryEscape(right): 202, "type=push": 200} {
+		if status, _, text := deliver(t, w, x, form, body); status != want {
+			t.Errorf("%s as a form: %d %s", body, status, text)
+		}
+	}
 	for name, try := range map[string]struct {
 		body string
 		want int

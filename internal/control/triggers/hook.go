@@ -311,9 +311,13 @@ func tell(by cay.HookProof, h http.Header, body []byte) told {
 	return out
 }
 
-// documentOf reads a body as JSON, or as a form, whose fields are then the keys;
-// Slack and GitHub can send JSON as the field payload of a form.
+// documentOf reads a body as JSON, also of clients that call it a form by default,
+// or as a form, whose fields are then the keys; Slack and GitHub can send JSON as
+// the field payload of a form.
 func documentOf(kind string, body []byte) any {
+	if document := readJSON(body); document != nil {
+		return document
+	}
 	if media, _, _ := mime.ParseMediaType(kind); media == "application/x-www-form-urlencoded" {
 		form, err := url.ParseQuery(string(body))
 		if err != nil {
@@ -328,5 +332,5 @@ func documentOf(kind string, body []byte) any {
 		}
 		return out
 	}
-	return readJSON(body)
+	return nil
 }

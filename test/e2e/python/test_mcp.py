@@ -139,9 +139,10 @@ def test_processes_in_the_background(model):
     assert text == "ü€" * 5000
     # A signal is for all that it started. A bash that is just about to fork drops a TERM.
     process = model.out("execute_command", command="bash -c 'echo up; exec sleep 62.25' & wait", background=True)["process_id"]
-    assert model.out("process_output", process_id=process, wait=10)["output"] == "up\n"
+    up = model.out("process_output", process_id=process, wait=10)
+    assert up["output"] == "up\n"
     model.text("process_signal", process_id=process, signal="kill")
-    ended = model.out("process_output", process_id=process, wait=10)
+    ended = model.out("process_output", process_id=process, cursor=up["next_cursor"], wait=10)
     assert not ended["running"] and ended["exit_code"] == 137
     assert model.text("execute_command", command="pgrep -fc 'sleep 62.2[5]'; true") == "0\n"
     assert "is not in sandbox" in model.error("process_output", process_id="aaaaaaaaaa-1")
