@@ -590,8 +590,9 @@ type Runs interface {
 	// Runs lists runs, the newest first.
 	Runs(ctx context.Context, q RunQuery) ([]cay.Run, error)
 	// StartableRuns lists runs that wait and are due, of triggers that are
-	// enabled, as many of each as it may start; the earliest due first.
-	StartableRuns(ctx context.Context, now time.Time, limit int) ([]cay.Run, error)
+	// enabled, as many of each as it may start, and of each team as many as make
+	// mostOfTeam with those that run; the earliest due first.
+	StartableRuns(ctx context.Context, now time.Time, mostOfTeam, limit int) ([]cay.Run, error)
 	// RunningRuns lists the runs that were started and have not ended, of all
 	// teams, the earliest first.
 	RunningRuns(ctx context.Context) ([]cay.Run, error)

@@ -189,12 +189,15 @@ func (s *DB) Runs(ctx context.Context, q RunQuery) ([]cay.Run, error) {
 }
 
 // StartableRuns lists the runs that may be started, the earliest due first.
-func (s *DB) StartableRuns(ctx context.Context, now time.Time, limit int) ([]cay.Run, error) {
+func (s *DB) StartableRuns(ctx context.Context, now time.Time, mostOfTeam, limit int) ([]cay.Run, error) {
 	rows, err := s.r.QueryContext(ctx, `SELECT `+runColumns+` FROM (
+    SELECT due.*, ROW_NUMBER() OVER (PARTITION BY team ORDER BY due_at, queued_at, id) +
+        (SELECT COUNT(*) FROM runs o WHERE o.team = due.team AND o.state = 'running') AS team_place FROM (
     SELECT r.*, ROW_NUMBER() OVER (PARTITION BY r.trigger_id ORDER BY r.due_at, r.queued_at, r.id) +
         (SELECT COUNT(*) FROM runs o WHERE o.trigger_id = r.trigger_id AND o.state = 'running') AS place, t.max_running AS most
     FROM runs r JOIN triggers t ON t.id = r.trigger_id WHERE r.state = 'waiting' AND r.due_at <= $1 AND t.enabled = 1) AS due
-WHERE place <= most ORDER BY due_at, queued_at, id LIMIT $2`, millis(now), limit)
+    WHERE place <= most) AS fair
+WHERE team_place <= $2 ORDER BY due_at, queued_at, id LIMIT $3`, millis(now), mostOfTeam, limit)
 	return collect(rows, err, scanRun)
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	runsAtOnce = 64 // of all teams
+	runsAtOnce = 1000 // of all teams
 	teamAtOnce = 16
 	dueAtOnce  = 100
 	lookAgain  = time.Minute // in case the clock was set
@@ -107,7 +107,7 @@ func (t *Triggers) startDue(ctx context.Context, runs *sync.WaitGroup) (time.Dur
 		return 0, err
 	}
 	now := ledger.Now()
-	list, err := t.store.StartableRuns(ctx, now, dueAtOnce)
+	list, err := t.store.StartableRuns(ctx, now, teamAtOnce, dueAtOnce)
 	if err != nil {
 		return 0, err
 	}
@@ -143,7 +143,8 @@ func (t *Triggers) hasPlace(team cay.TeamID) bool {
 
 // begin carries an attempt out, in the background.
 func (t *Triggers) begin(ctx context.Context, run cay.Run, runs *sync.WaitGroup) {
-	ctx, cancel := context.WithCancelCause(ctx)
+	server := ctx
+	ctx, cancel := context.WithCancelCause(server)
 	t.mu.Lock()
 	t.running[run.ID] = cancel
 	t.teams[run.Team]++
@@ -159,12 +160,13 @@ func (t *Triggers) begin(ctx context.Context, run cay.Run, runs *sync.WaitGroup)
 				delete(t.teams, run.Team)
 			}
 		}()
-		t.carryOut(ctx, run)
+		t.carryOut(ctx, server, run)
 	})
 }
 
-// carryOut makes an attempt, and records what comes of it.
-func (t *Triggers) carryOut(ctx context.Context, run cay.Run) {
+// carryOut makes an attempt, and records what comes of it, as long as the server
+// goes on.
+func (t *Triggers) carryOut(ctx, server context.Context, run cay.Run) {
 	a := &attempt{t: t, run: run, number: run.Attempt, resumed: !run.BegunAt.IsZero()}
 	err := a.make(ctx)
 	switch cause := context.Cause(ctx); {
@@ -174,7 +176,7 @@ func (t *Triggers) carryOut(ctx context.Context, run cay.Run) {
 		return // it goes on, and the next server follows it
 	}
 	a.settle(err)
-	t.record(ctx, a)
+	t.record(server, a)
 }
 
 // settle says what an attempt came to: whether the run is over, or tried again.
@@ -246,12 +248,12 @@ func backoff(attempt int) time.Duration {
 // visible is the text of an error that the team may read.
 func visible(err error) string { return cay.Fit(ledger.Visible(err), ledger.MaxValue) }
 
-// record records what an attempt came to, and tells of a run that is over.
+// record records what an attempt came to, and tells of a run that is over. A server
+// that ends and cannot record it leaves that to the next one.
 func (t *Triggers) record(ctx context.Context, a *attempt) {
-	ctx = context.WithoutCancel(ctx)
 	run := a.run
 	for {
-		within, cancel := context.WithTimeout(ctx, ledger.EndWithin)
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 		err := t.store.PutRun(within, run, cay.RunRunning, a.number)
 		cancel()
 		if cay.KindOf(err) == cay.Conflict { // the trigger was removed
@@ -261,7 +263,9 @@ func (t *Triggers) record(ctx context.Context, a *attempt) {
 			break
 		}
 		t.log.ErrorContext(ctx, "cannot record a run", "run", run.ID, "err", err)
-		time.Sleep(failedWait)
+		if !sleep(ctx, failedWait) {
+			return
+		}
 	}
 	if run.State.Over() {
 		t.ledger.Tell(ctx, runEnded(a.trigger, run))

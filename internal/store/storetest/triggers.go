@@ -124,15 +124,19 @@ func testRuns(t *testing.T, s store.Store) {
 	noError(t, err)
 	same(t, "a run that is over", got, skipped)
 
+	mostOfTeam := 9
 	startable := func(name string, now, limit int, want ...cay.Run) {
 		t.Helper()
-		list, err := s.StartableRuns(ctx, at(now), limit)
+		list, err := s.StartableRuns(ctx, at(now), mostOfTeam, limit)
 		noError(t, err)
 		same(t, name, list, want)
 	}
 	startable("none is due", 4, 9)
 	startable("as many of each as may run", 100, 9, foreign, a, d)
 	startable("a limit", 100, 1, foreign)
+	mostOfTeam = 1
+	startable("a team's share", 100, 9, foreign, a)
+	mostOfTeam = 9
 	next, err := s.NextDue(ctx, at(15))
 	noError(t, err)
 	same(t, "the next time", next, at(20))
@@ -149,6 +153,9 @@ func testRuns(t *testing.T, s store.Store) {
 	noError(t, err)
 	same(t, "that run", running, []cay.Run{begun})
 	startable("one runs", 100, 9, foreign, d)
+	mostOfTeam = 1
+	startable("one of the team's runs", 100, 9, foreign)
+	mostOfTeam = 9
 	code := -1
 	begun.State, begun.EndedAt, begun.ExitCode, begun.Error, begun.Output, begun.Sealed, begun.Bytes = cay.RunFailed, at(60), &code, "why", "ü\n\uFFFD", "", 0
 	noError(t, s.PutRun(ctx, begun, cay.RunRunning, 1))
