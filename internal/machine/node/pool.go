@@ -24,7 +24,7 @@ type pool struct {
 	// Below are guarded by the node's mu.
 	supplies map[cay.SnapshotID]*supply
 	front    int       // restores and saves under way, which go first
-	eased    time.Time // when a caller last got an instance
+	eased    time.Time // when a caller last took an instance, or had it whole
 	short    bool      // the host has no memory to spare
 	stats    PoolStats
 }
@@ -99,7 +99,7 @@ func (n *Node) claim(shape cay.InstanceSpec) *instance {
 		n.pool.supplies[shape.Snapshot] = s
 	}
 	s.demand.ask(time.Now())
-	n.wakePool()
+	defer n.wakePool()
 	if len(s.ready) == 0 || n.closed {
 		n.pool.stats.Cold++
 		return nil
@@ -107,6 +107,7 @@ func (n *Node) claim(shape cay.InstanceSpec) *instance {
 	inst := s.ready[0]
 	s.ready = s.ready[1:]
 	n.pool.stats.Warm++
+	n.pool.eased = time.Now() // else a restore begins beside this create
 	id := inst.spec.Instance // its new owner changes the rest meanwhile
 	n.work.Go(func() { inst.woken <- n.cfg.Engine.Thaw(n.ctx, id) })
 	return inst

@@ -329,6 +329,29 @@ func TestPoolWaitsForItsTurn(t *testing.T) {
 	})
 }
 
+// A pool that is half full makes its next one when a create and its first
+// commands are over, not beside them.
+func TestPoolStandsBackForAHandOver(t *testing.T) {
+	pooled(t, 1<<30, func(t *testing.T, m *machine, n *Node) {
+		fill(t, n, shape, 3)
+		asked := time.Now()
+		var begun []time.Duration
+		m.on("restore", func() error {
+			begun = append(begun, time.Since(asked))
+			return nil
+		})
+		m.on("apply", func() error {
+			time.Sleep(10 * time.Millisecond)
+			return nil
+		})
+		warm(t, n, welcome())
+		settled()
+		if len(begun) == 0 || begun[0] < settle {
+			t.Errorf("the pool began its next ones %v after a create did, which took 10ms", begun)
+		}
+	})
+}
+
 // TestPoolSurvivesCrashes kills the server at each step of a hand-over.
 func TestPoolSurvivesCrashes(t *testing.T) {
 	for _, tc := range []struct {
