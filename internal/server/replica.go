@@ -31,7 +31,7 @@ func (s *Server) openReplica(context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.replica = replica.New(bucket, s.host.Snapshots, secret, machine, func(bytes int64) error {
+	s.replica = replica.New(bucket, s.host.Snapshots, s.host.Binaries.EngineDir, secret, machine, func(bytes int64) error {
 		return operator.Reserve(s.cfg).Room("a snapshot of the bucket", bytes)
 	})
 	s.later(s.replica.Close)

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"reflect"
 	"slices"
 	"strings"
@@ -107,6 +108,54 @@ func TestDegrades(t *testing.T) {
 	m.on("canrestore", func() error { return cay.Errorf(cay.Conflict, "engine build x is withdrawn") })
 	if _, err := n.Create(t.Context(), alone); cay.KindOf(err) != cay.Conflict || !strings.Contains(err.Error(), "withdrawn") {
 		t.Errorf("Create = %v", err)
+	}
+}
+
+// Memory whose engine is elsewhere is fetched with it; where it is nowhere, the files
+// start, and where it cannot be asked for, nothing does.
+func TestFetchesTheEngine(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		fetch   error
+		brought bool
+		fails   cay.Kind
+	}{
+		{name: "fetched", brought: true},
+		{name: "nowhere"},
+		{name: "not now", fetch: cay.Errorf(cay.Unavailable, "the bucket is away"), fails: cay.Unavailable},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := newMachine(t)
+			there, asked := false, 0
+			cfg := m.config()
+			cfg.Fetch = func(context.Context, cay.SnapshotID) error {
+				asked++
+				there = tc.brought
+				return tc.fetch
+			}
+			n, err := Open(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer n.Close()
+			s := pausedAs(t, m, n, cay.MemorySnapshot)
+			m.on("canrestore", func() error {
+				if there {
+					return nil
+				}
+				return cay.Errorf(cay.Conflict, "engine build x is not installed")
+			})
+			inst, err := n.Create(t.Context(), s)
+			if (tc.fails != "") != (err != nil) || err != nil && cay.KindOf(err) != tc.fails {
+				t.Fatalf("Create = %v", err)
+			}
+			if err == nil && (inst.Notice == "") != tc.brought {
+				t.Errorf("notice %q", inst.Notice)
+			}
+			if asked != 1 {
+				t.Errorf("asked %d times", asked)
+			}
+		})
 	}
 }
 

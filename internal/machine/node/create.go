@@ -253,7 +253,9 @@ func (s source) step() string {
 // fetches those that are lacking.
 func (n *Node) find(ctx context.Context, spec *cay.InstanceSpec) (source, error) {
 	from, err := n.locate(ctx, spec)
-	if n.cfg.Fetch == nil || cay.KindOf(err) != cay.NotFound {
+	lacking := cay.KindOf(err) == cay.NotFound || // its files
+		cay.KindOf(err) == cay.Conflict || from.notice != "" // perhaps its engine
+	if n.cfg.Fetch == nil || !lacking {
 		return from, err
 	}
 	if fetched := n.cfg.Fetch(ctx, spec.Snapshot); fetched != nil {

@@ -1,11 +1,13 @@
-// Package replica copies snapshots and root images to a bucket, and back to a data
-// directory that lacks them.
+// Package replica copies snapshots, root images and the builds of the engine that
+// restore them to a bucket, and back to a data directory that lacks them.
 //
 //	owner                      whose the bucket is, and which machine writes it
 //	snapshots/<id>/record      a snapshot: its record, and the pieces of its files; written last
 //	snapshots/<id>/<piece>     named by what is in it
 //	images/<digest>/record     a root image, likewise
 //	images/<digest>/<piece>
+//	engines/<hash>/record      a build of the engine, likewise
+//	engines/<hash>/<piece>
 //
 // All is compressed, and encrypted with keys that are made of the data directory's
 // sealing key: the bucket alone tells sizes and ids. A piece is opened for its place
@@ -44,6 +46,7 @@ const (
 	recordName = "record"
 	snapshots  = "snapshots/"
 	images     = "images/"
+	engines    = "engines/"
 )
 
 // Replica is the bucket of an installation. Its methods may be called at the same
@@ -51,6 +54,7 @@ const (
 type Replica struct {
 	bucket  *blob.Bucket
 	dir     *snapshot.Dir
+	engines string // the directory of engines, one below it for each hash
 	keys    keys
 	machine string
 	keepFor time.Duration
@@ -72,12 +76,13 @@ type fetch struct {
 	err  error // once it is done
 }
 
-// New returns the replica that a bucket has of a data directory's snapshots. Secret
-// is the sealing key; machine is a name that no other data directory has; room refuses
-// what the disk has no room for. Close must follow.
-func New(bucket *blob.Bucket, dir *snapshot.Dir, secret []byte, machine string, room func(bytes int64) error) *Replica {
+// New returns the replica that a bucket has of a data directory's snapshots. Engines is
+// the directory with a build of the engine below each hash; secret is the sealing key;
+// machine is a name that no other data directory has; room refuses what the disk has no
+// room for. Close must follow.
+func New(bucket *blob.Bucket, dir *snapshot.Dir, engines string, secret []byte, machine string, room func(bytes int64) error) *Replica {
 	r := &Replica{
-		bucket: bucket, dir: dir, keys: keys(secret), machine: machine, keepFor: keepFor, piece: pieceSize, room: room,
+		bucket: bucket, dir: dir, engines: engines, keys: keys(secret), machine: machine, keepFor: keepFor, piece: pieceSize, room: room,
 		fetching: map[cay.SnapshotID]*fetch{},
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
@@ -143,8 +148,8 @@ type record struct {
 	Files    []file        `json:"files"`
 }
 
-// Push copies a snapshot and its root image to the bucket, unless it is there. When
-// it returns without an error, another machine can Fetch it.
+// Push copies a snapshot, its root image and its engine to the bucket, unless it is
+// there. When it returns without an error, another machine can Fetch it.
 func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -164,6 +169,9 @@ func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 		return err
 	}
 	if err := r.pushImage(ctx, s.Root, image); err != nil {
+		return err
+	}
+	if err := r.pushEngine(ctx, s.EngineHash); err != nil {
 		return err
 	}
 	out := record{Piece: r.piece, Snapshot: &s}
@@ -273,8 +281,9 @@ func (r *Replica) pushFile(ctx context.Context, at, path string) (out file, err 
 	return out, ctx.Err()
 }
 
-// Fetch copies what the data directory lacks of a snapshot and its root image from the
-// bucket: each whole, or not at all. NotFound means that the bucket has none. Of many
+// Fetch copies what the data directory lacks of a snapshot, its root image and its
+// engine from the bucket: each whole, or not at all. NotFound means that the bucket has
+// no such snapshot; a bucket may lack the engine, as those of older Cays do. Of many
 // callers one fetches; it goes on when they leave, so that a later one finds it.
 func (r *Replica) Fetch(ctx context.Context, id cay.SnapshotID) error {
 	if !cay.ValidID(string(id)) {
@@ -310,7 +319,10 @@ func (r *Replica) fetch(ctx context.Context, id cay.SnapshotID) error {
 	if err != nil {
 		return err
 	}
-	return r.fetchImage(ctx, s.Root)
+	if err := r.fetchImage(ctx, s.Root); err != nil {
+		return err
+	}
+	return r.fetchEngine(ctx, s.EngineHash)
 }
 
 func (r *Replica) fetchSnapshot(ctx context.Context, id cay.SnapshotID) (s cay.Snapshot, err error) {
@@ -447,12 +459,12 @@ func explain(err error, id cay.SnapshotID) error {
 }
 
 // Collect removes what is not needed from the bucket: snapshots that used denies,
-// images that no snapshot there stands on, pieces without a record. Objects of
+// images and engines that no snapshot there needs, pieces without a record. Objects of
 // the last day stay. It returns how many objects it removed.
 func (r *Replica) Collect(ctx context.Context, used func(cay.SnapshotID) (bool, error)) (removed int, err error) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	roots := map[string]bool{}
+	roots, builds := map[string]bool{}, map[string]bool{}
 	keep := func(owner string, young bool) (bool, error) {
 		if !young {
 			if needed, err := used(cay.SnapshotID(owner)); err != nil || !needed {
@@ -461,7 +473,7 @@ func (r *Replica) Collect(ctx context.Context, used func(cay.SnapshotID) (bool, 
 		}
 		there, err := r.record(ctx, snapshots+owner+"/")
 		if err == nil && there.Snapshot != nil {
-			roots[there.Snapshot.Root] = true
+			roots[there.Snapshot.Root], builds[there.Snapshot.EngineHash] = true, true
 		}
 		if errors.Is(err, blob.ErrMissing) { // it is being copied, or a crash broke that off
 			return true, nil
@@ -472,8 +484,14 @@ func (r *Replica) Collect(ctx context.Context, used func(cay.SnapshotID) (bool, 
 	if err != nil {
 		return removed, err
 	}
-	more, err := r.sweep(ctx, images, func(digest string, young bool) (bool, error) { return young || roots[digest], nil })
-	return removed + more, err
+	for below, needed := range map[string]map[string]bool{images: roots, engines: builds} {
+		more, err := r.sweep(ctx, below, func(owner string, young bool) (bool, error) { return young || needed[owner], nil })
+		removed += more
+		if err != nil {
+			return removed, err
+		}
+	}
+	return removed, nil
 }
 
 // sweep removes the objects of owners that keep denies. One is young that has an

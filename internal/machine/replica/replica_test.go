@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -52,7 +53,8 @@ func (w *world) machine(name string) machine {
 	noError(w, err)
 	bucket, err := blob.OpenDir(w.bucket)
 	noError(w, err)
-	r := New(bucket, dir, w.key, name, func(int64) error { return nil })
+	noError(w, os.Mkdir(filepath.Join(data, "engines"), 0o755))
+	r := New(bucket, dir, filepath.Join(data, "engines"), w.key, name, func(int64) error { return nil })
 	r.piece = testPiece
 	w.Cleanup(func() { _ = r.Close() })
 	return machine{r, data, dir}
@@ -75,7 +77,10 @@ func (m machine) saves(t testing.TB, seed uint64) cay.Snapshot {
 	_, _ = source.Read(pages[:testPiece])
 	copy(pages[2*testPiece:], pages[:testPiece]) // the piece between is zero
 	_, _ = source.Read(pages[3*testPiece:])
-	s := cay.Snapshot{Format: 1, ID: cay.NewSnapshotID(), Kind: cay.MemorySnapshot, Team: "t", Sandbox: cay.NewSandboxID(), Root: root}
+	s := cay.Snapshot{
+		Format: 1, ID: cay.NewSnapshotID(), Kind: cay.MemorySnapshot, Team: "t", Sandbox: cay.NewSandboxID(), Root: root,
+		EngineHash: m.builds(t, seed),
+	}
 	noError(t, os.Mkdir(filepath.Join(tmp, "files"), 0o700))
 	for name, content := range map[string][]byte{"pages": pages, "files/tar": []byte("small"), "empty": nil} {
 		path := filepath.Join(tmp, name)
@@ -87,17 +92,41 @@ func (m machine) saves(t testing.TB, seed uint64) cay.Snapshot {
 	return s
 }
 
+// builds makes a build of the engine, of two pieces and a bit, and returns its hash.
+func (m machine) builds(t testing.TB, seed uint64) string {
+	t.Helper()
+	hash := fmt.Sprint("build", seed)
+	for i, name := range programs(hash) {
+		path := filepath.Join(m.data, name)
+		noError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		text := make([]byte, 2*testPiece+100)
+		_, _ = rand.NewChaCha8([32]byte{byte(seed), byte(i), 1}).Read(text)
+		noError(t, os.WriteFile(path, text, 0o755))
+	}
+	return hash
+}
+
+func programs(hash string) []string {
+	dir := filepath.Join("engines", hash)
+	return []string{filepath.Join(dir, "cay-runsc"), filepath.Join(dir, "gvisor-bin", "gvisor_sentry")}
+}
+
 // same compares a snapshot on two machines.
 func same(t testing.TB, one, other machine, s cay.Snapshot) {
 	t.Helper()
 	noError(t, other.dir.Verify(t.Context(), s.ID))
-	for _, name := range append(names(s), filepath.Join("images", s.Root+".erofs")) {
+	for _, name := range slices.Concat(names(s), []string{filepath.Join("images", s.Root+".erofs")}, programs(s.EngineHash)) {
 		a, err := os.ReadFile(filepath.Join(one.data, name))
 		noError(t, err)
 		b, err := os.ReadFile(filepath.Join(other.data, name))
 		noError(t, err)
 		if !bytes.Equal(a, b) {
 			t.Errorf("%s differs: %d bytes, %d in the copy", name, len(a), len(b))
+		}
+	}
+	for _, name := range programs(s.EngineHash) {
+		if info, err := os.Stat(filepath.Join(other.data, name)); err != nil || info.Mode() != 0o755 {
+			t.Errorf("%s cannot be run: %v, %v", name, info.Mode(), err)
 		}
 	}
 }
@@ -180,7 +209,7 @@ func TestDamageInTheBucket(t *testing.T) {
 	noError(t, one.Take(t.Context()))
 	s := one.saves(t, 1)
 	noError(t, one.Push(t.Context(), s.ID))
-	objects := append(w.objects("snapshots"), w.objects("images")...)
+	objects := slices.Concat(w.objects("snapshots"), w.objects("images"), w.objects("engines"))
 	for i, path := range objects {
 		whole, err := os.ReadFile(path)
 		noError(t, err)
@@ -197,11 +226,20 @@ func TestDamageInTheBucket(t *testing.T) {
 			other := w.machine("other")
 			err := other.Fetch(t.Context(), s.ID)
 			gone := content == nil && strings.Contains(path, "/snapshots/") && filepath.Base(path) == recordName
+			if content == nil && strings.Contains(path, "/engines/") && filepath.Base(path) == recordName {
+				if err != nil { // as that of a Cay that copied no engines
+					t.Errorf("without an engine: %v", err)
+				}
+				continue
+			}
 			if gone && cay.KindOf(err) != cay.NotFound || !gone && cay.CodeOf(err) != cay.CodeDamaged {
 				t.Errorf("%s in the place of %s: %v", what, path, err)
 			}
 			if filepath.Base(filepath.Dir(filepath.Dir(path))) == "snapshots" {
 				other.left(t)
+			}
+			if made, err := os.ReadDir(filepath.Join(other.data, "engines")); err != nil || len(made) > 0 {
+				t.Errorf("%s in the place of %s: of an engine %v is left, %v", what, path, made, err)
 			}
 		}
 		noError(t, os.WriteFile(path, whole, 0o600))
@@ -256,7 +294,8 @@ func TestCollect(t *testing.T) {
 		t.Errorf("without knowing what is needed %d objects were removed, %v", n, err)
 	}
 	n, err := one.Collect(t.Context(), used)
-	if err != nil || n != 6+2 || len(w.objects("")) != all-n {
+	if err != nil || n != 6+2+7 || // the snapshot, its image and its engine
+		len(w.objects("")) != all-n {
 		t.Errorf("%d objects were removed, %v", n, err)
 	}
 	other := w.machine("other")
@@ -306,6 +345,32 @@ func TestFetchThatFails(t *testing.T) {
 		t.Error("a bucket that is gone had it")
 	}
 	last.left(t)
+}
+
+// Records of an engine that nothing but this installation could have written still name
+// no file outside of it.
+func TestEngineRecords(t *testing.T) {
+	for what, files := range map[string][]file{
+		"a name above it": {{Name: "../x", Size: 0}},
+		"an absolute one": {{Name: "/x", Size: 0}},
+		"no name":         {{Size: 0}},
+		"too much":        {{Name: "a", Size: engineMost}, {Name: "b", Size: 1}},
+		"less than none":  {{Name: "a", Size: -1}},
+		"twice one name":  {{Name: "a"}, {Name: "a"}},
+	} {
+		w := newWorld(t)
+		one, other := w.machine("one"), w.machine("other")
+		noError(t, one.Take(t.Context()))
+		s := one.saves(t, 1)
+		noError(t, one.Push(t.Context(), s.ID))
+		noError(t, one.putRecord(t.Context(), engines+s.EngineHash+"/", record{Piece: testPiece, Files: files}))
+		if err := other.Fetch(t.Context(), s.ID); err == nil {
+			t.Errorf("%s was taken", what)
+		}
+		if made, err := os.ReadDir(other.engines); err != nil || len(made) > 0 {
+			t.Errorf("%s: %v is left, %v", what, made, err)
+		}
+	}
 }
 
 // A copy of a newer Cay is left as it is, with one line that says so.
