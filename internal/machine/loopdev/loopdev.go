@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,28 +42,49 @@ func Attach(file string) (*os.File, error) {
 		return nil, err
 	}
 	defer control.Close()
-	for {
-		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-		if err != nil {
-			return nil, err
-		}
-		renew(control, n)
-		loop, err := os.OpenFile("/dev/loop"+strconv.Itoa(n), os.O_RDWR, 0)
-		if err != nil {
-			return nil, err
-		}
-		config := unix.LoopConfig{Fd: uint32(back.Fd()), Size: Sector}
-		config.Info.Flags = unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO
-		copy(config.Info.File_name[:len(config.Info.File_name)-1], file)
-		err = unix.IoctlLoopConfigure(int(loop.Fd()), &config)
-		if err == nil {
-			return loop, nil
-		}
-		loop.Close()
-		if !errors.Is(err, unix.EBUSY) { // else another took it first
-			return nil, err
+	for gone := 0; ; {
+		loop, err := attachFree(control, back, file)
+		switch {
+		case errors.Is(err, unix.EBUSY): // another took it first
+		case isGone(err) && gone < goneMost: // another makes it anew
+			gone++
+			time.Sleep(goneWait)
+		default:
+			return loop, err
 		}
 	}
+}
+
+// A device that renew makes anew elsewhere is not there for a moment; one that is not
+// there for goneMost times goneWait never will be.
+const (
+	goneMost = 100
+	goneWait = 5 * time.Millisecond
+)
+
+func isGone(err error) bool {
+	return errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT)
+}
+
+// attachFree makes a file the next free device.
+func attachFree(control, back *os.File, file string) (*os.File, error) {
+	n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+	if err != nil {
+		return nil, err
+	}
+	renew(control, n)
+	loop, err := os.OpenFile("/dev/loop"+strconv.Itoa(n), os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	config := unix.LoopConfig{Fd: uint32(back.Fd()), Size: Sector}
+	config.Info.Flags = unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO
+	copy(config.Info.File_name[:len(config.Info.File_name)-1], file)
+	if err := unix.IoctlLoopConfigure(int(loop.Fd()), &config); err != nil {
+		loop.Close()
+		return nil, err
+	}
+	return loop, nil
 }
 
 // Find finds the device that a file is, nil where it is none.
