@@ -76,7 +76,8 @@ type Config struct {
 	// before a client asks: "512" for megabytes, "5%" of all, "0" for none.
 	PoolMemory string `yaml:"poolMemory"`
 	// MemoryLoading is when sandboxes get the memory of the snapshot that they
-	// start from: "eager", before they start, or "demand", when they touch it.
+	// start from: "eager", before they start; "demand", when they touch it; or
+	// "auto", by demand where many start from it, eagerly where one goes on.
 	MemoryLoading string `yaml:"memoryLoading"`
 	// MemorySharing says which sandboxes may have one copy of what they only read
 	// of that memory: "all" of a snapshot, those of the "team" that it is of, or
@@ -108,6 +109,7 @@ type Config struct {
 
 // The values of MemoryLoading and MemorySharing.
 const (
+	LoadAuto   = "auto"
 	LoadEager  = "eager"
 	LoadDemand = "demand"
 
@@ -126,7 +128,7 @@ func Default() Config {
 		NetworkName: "cay",
 		PoolMemory:  "5%",
 
-		MemoryLoading: LoadEager,
+		MemoryLoading: LoadAuto,
 		MemorySharing: ShareAll,
 		LoadReserve:   "20%",
 
@@ -189,11 +191,11 @@ var Variables = slices.Concat([]Variable{
 		func(c *Config, v string) error { c.PackageHosts = commas(v); return nil }},
 	{"CAY_POOL_MEMORY", "poolMemory", "memory for sandboxes made before a client asks, in MB or %, 0 for none [5%]",
 		func(c *Config, v string) error { c.PoolMemory = v; return nil }},
-	{"CAY_MEMORY_LOADING", "memoryLoading", "when sandboxes get the memory that they start from: demand, as they touch it, or eager, all of it first [eager]",
+	{"CAY_MEMORY_LOADING", "memoryLoading", "when sandboxes get the memory that they start from: demand, as they touch it; eager, all of it first; auto, by demand from templates and named snapshots, eagerly in resumes, rollbacks and forks [auto]",
 		func(c *Config, v string) error { c.MemoryLoading = v; return nil }},
-	{"CAY_MEMORY_SHARING", "memorySharing", "with demand, who has one copy of memory that is only read: all sandboxes of a template or snapshot, those of its own team alone, or none: all, team or off [all]",
+	{"CAY_MEMORY_SHARING", "memorySharing", "by demand, who has one copy of memory that is only read: all sandboxes of a template or snapshot, those of its own team alone, or none: all, team or off [all]",
 		func(c *Config, v string) error { c.MemorySharing = v; return nil }},
-	{"CAY_LOAD_RESERVE", "loadReserve", "with demand, how much of what running sandboxes may still load is kept free, 0% to 100% [20%]",
+	{"CAY_LOAD_RESERVE", "loadReserve", "by demand, how much of what running sandboxes may still load is kept free, 0% to 100% [20%]",
 		func(c *Config, v string) error { c.LoadReserve = v; return nil }},
 	{"CAY_DISK_RESERVE", "diskReserve", "disk kept for records and for ending what runs: new work is refused before it, e.g. 2GiB [2% of the disk, 256MiB to 2GiB]",
 		func(c *Config, v string) error { c.DiskReserve = v; return nil }},
@@ -303,7 +305,7 @@ func (c Config) problems() []error {
 	_, packages := c.PackageBytes()
 	_, load := c.LoadPercent()
 	out = append(out, reserve, pool, packages, load)
-	wrong(!slices.Contains([]string{LoadEager, LoadDemand}, c.MemoryLoading), "memory loading %q is neither %s nor %s", c.MemoryLoading, LoadDemand, LoadEager)
+	wrong(!slices.Contains([]string{LoadAuto, LoadEager, LoadDemand}, c.MemoryLoading), "memory loading %q is none of %s, %s and %s", c.MemoryLoading, LoadAuto, LoadDemand, LoadEager)
 	wrong(!slices.Contains([]string{ShareAll, ShareTeam, ShareOff}, c.MemorySharing), "memory sharing %q is none of %s, %s and %s", c.MemorySharing, ShareAll, ShareTeam, ShareOff)
 	for _, host := range slices.Concat(c.Registries, c.PlainRegistries) {
 		out = append(out, address("registry", host))

@@ -158,7 +158,8 @@ func (s *Server) openNode(ctx context.Context) error {
 		Room:      s.host.Room,
 		Log:       s.log,
 
-		Loading:     loadings[s.cfg.MemoryLoading],
+		Loading:     loadings[s.cfg.MemoryLoading].common,
+		OwnLoading:  loadings[s.cfg.MemoryLoading].own,
 		Sharing:     sharings[s.cfg.MemorySharing],
 		LoadReserve: percent,
 		PoolMemory:  pool,
@@ -173,7 +174,11 @@ func (s *Server) openNode(ctx context.Context) error {
 
 // The settings of memory, as the node has them.
 var (
-	loadings = map[string]engine.Loading{config.LoadEager: engine.Eager, config.LoadDemand: engine.Demand}
+	loadings = map[string]struct{ common, own engine.Loading }{
+		config.LoadAuto:   {engine.Demand, engine.Eager},
+		config.LoadEager:  {engine.Eager, engine.Eager},
+		config.LoadDemand: {engine.Demand, engine.Demand},
+	}
 	sharings = map[string]node.Sharing{config.ShareAll: node.ShareAll, config.ShareTeam: node.ShareTeam, config.ShareOff: node.ShareNone}
 )
 

@@ -148,6 +148,7 @@ func (n *Node) takeFiles(ctx context.Context, id cay.SnapshotID) error {
 	if from.cold {
 		return cay.Errorf(cay.Internal, "snapshot %s has files that it did not have", id)
 	}
+	from.loading = n.cfg.Loading // nothing runs in it
 	admitted, err := n.admit(ctx, from, false)
 	if err != nil {
 		return err

@@ -46,6 +46,7 @@ func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance,
 		}
 	}
 	defer n.ahead()()
+	spec.Warm = warm
 	return n.create(ctx, spec, n.show)
 }
 
@@ -91,6 +92,7 @@ func (n *Node) begin(spec cay.InstanceSpec) (*instance, error) {
 		}
 	}
 	inst := newInstance(spec)
+	inst.common, inst.spec.Warm = spec.Warm, false
 	return inst, n.enlist(inst)
 }
 
@@ -133,7 +135,11 @@ func (n *Node) startOf(inst *instance) start {
 			}
 			return n.roomFor("a new sandbox")
 		},
-		find:   func(ctx context.Context) (source, error) { return n.find(ctx, &inst.spec) },
+		find: func(ctx context.Context) (source, error) {
+			from, err := n.find(ctx, &inst.spec)
+			from.loading = n.loadingOf(inst, from)
+			return from, err
+		},
 		greet:  func(ctx context.Context, from source) (guest.InitReply, error) { return n.greet(ctx, inst, from) },
 		mark:   mark,
 		failed: stepFailed,
@@ -286,11 +292,7 @@ func (n *Node) locate(ctx context.Context, spec *cay.InstanceSpec) (source, erro
 	if spec.Limits == (cay.Limits{}) {
 		spec.Limits = record.Limits
 	}
-	from := source{record: record, dir: dir, root: root, cold: cold, notice: notice}
-	if !cold {
-		from.loading = n.cfg.Loading
-	}
-	return from, nil
+	return source{record: record, dir: dir, root: root, cold: cold, notice: notice}, nil
 }
 
 // startContainer starts the guest.

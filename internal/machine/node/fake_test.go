@@ -45,6 +45,7 @@ type machine struct {
 	room       Room
 	volumes    Volumes
 	loading    engine.Loading
+	ownLoading engine.Loading
 	endless    bool                    // the record of a working set has no end
 	traced     []bool                  // whether those were that working sets were asked of
 	reserve    int                     // percent
@@ -125,6 +126,7 @@ func (m *machine) config() Config {
 		Restores: 2,
 
 		Loading:     m.loading,
+		OwnLoading:  m.ownLoading,
 		LoadReserve: m.reserve,
 	}
 }

@@ -33,6 +33,7 @@ type instance struct {
 	// it took when it was put into the pool.
 	pooled atomic.Bool
 	size   int64
+	common bool   // many start from its snapshot: a template, or a named one
 	lease  *Lease // of a build that has borrowed it; nil for a sandbox's and the pool's
 	demand bool   // it was restored to load its memory by demand
 	trace  bool   // a working set is recorded from it, and it has no client

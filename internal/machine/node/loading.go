@@ -165,3 +165,15 @@ func (s Service) Stored(ctx context.Context) ([]cay.Snapshot, error) {
 	}
 	return out, err
 }
+
+// loadingOf is when an instance gets its memory. One that goes on with a sandbox's
+// own memory shares that with few, and its first answer is waited for.
+func (n *Node) loadingOf(inst *instance, from source) engine.Loading {
+	switch {
+	case from.cold:
+		return engine.Eager
+	case inst.common || inst.pooled.Load():
+		return n.cfg.Loading
+	}
+	return n.cfg.OwnLoading
+}

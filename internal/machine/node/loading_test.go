@@ -18,7 +18,7 @@ import (
 // pending bytes.
 func lazy(t *testing.T, pending int64) *machine {
 	m := newMachine(t)
-	m.loading, m.pending, m.reserve = engine.Demand, pending, 20
+	m.loading, m.ownLoading, m.pending, m.reserve = engine.Demand, engine.Demand, pending, 20
 	return m
 }
 
@@ -66,7 +66,7 @@ func TestMappedFilesStay(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := lazy(t, tc.pending)
-			m.loading = tc.loading
+			m.loading, m.ownLoading = tc.loading, tc.loading
 			n := m.open(t)
 			s := m.ofSize(100)
 			s.FilesOnly = tc.cold
@@ -177,7 +177,7 @@ func TestMappedFilesAfterACrash(t *testing.T) {
 	for _, s := range []cay.InstanceSpec{lives, dies, ended} {
 		mustCreate(t, first, s)
 	}
-	first.cfg.Loading = engine.Eager
+	first.cfg.OwnLoading = engine.Eager
 	mustCreate(t, first, eager)
 	for _, s := range []cay.InstanceSpec{lives, dies, ended} {
 		if err := (*shelf)(m).Remove(s.Snapshot); err != nil {
@@ -244,7 +244,7 @@ func TestAdmissionOfWhatMayBeLoaded(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := lazy(t, 100*mb)
-			m.loading, m.reserve = tc.loading, tc.percent
+			m.loading, m.ownLoading, m.reserve = tc.loading, tc.loading, tc.percent
 			n := m.open(t)
 			if tc.running > 0 {
 				m.pending = tc.running
@@ -349,6 +349,85 @@ func TestSharing(t *testing.T) {
 		}
 		if tc.sharing != ShareAll && tc.sharing.Among("", everyones) {
 			t.Errorf("sharing %v of no team", tc.sharing)
+		}
+	}
+}
+
+// TestLoadingOfEachStart: which starts read their memory by demand, by each
+// setting.
+func TestLoadingOfEachStart(t *testing.T) {
+	starts := []struct {
+		name   string
+		common bool // many start from the snapshot
+		cold   bool
+		start  func(t *testing.T, n *Node, s cay.InstanceSpec) cay.InstanceID
+	}{
+		{"create from a template or a named snapshot", true, false, func(t *testing.T, n *Node, s cay.InstanceSpec) cay.InstanceID {
+			s.Warm = true
+			return mustCreate(t, n, s).Spec.Instance
+		}},
+		{"for the pool", true, false, func(t *testing.T, n *Node, s cay.InstanceSpec) cay.InstanceID {
+			inst, err := n.stock(shapeOf(s))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return inst.spec.Instance
+		}},
+		{"fork", false, false, func(t *testing.T, n *Node, s cay.InstanceSpec) cay.InstanceID {
+			return mustCreate(t, n, s).Spec.Instance
+		}},
+		{"resume", false, false, func(t *testing.T, n *Node, s cay.InstanceSpec) cay.InstanceID {
+			s.Resume = true
+			return mustCreate(t, n, s).Spec.Instance
+		}},
+		{"rollback", false, false, func(t *testing.T, n *Node, s cay.InstanceSpec) cay.InstanceID {
+			s.Resume = true
+			inst, err := n.Prepare(t.Context(), s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return inst.Spec.Instance
+		}},
+		{"boot from files", true, true, func(t *testing.T, n *Node, s cay.InstanceSpec) cay.InstanceID {
+			s.Warm = true
+			s.FilesOnly = true
+			return mustCreate(t, n, s).Spec.Instance
+		}},
+	}
+	for name, setting := range map[string]struct{ common, own engine.Loading }{
+		"auto": {engine.Demand, engine.Eager}, "eager": {engine.Eager, engine.Eager}, "demand": {engine.Demand, engine.Demand},
+	} {
+		for _, tc := range starts {
+			t.Run(name+", "+tc.name, func(t *testing.T) {
+				m := lazy(t, 100)
+				m.loading, m.ownLoading = setting.common, setting.own
+				n := m.open(t)
+				want := setting.own
+				if tc.common {
+					want = setting.common
+				}
+				if tc.cold {
+					want = engine.Eager
+				}
+				s := m.ofSize(100)
+				id := tc.start(t, n, s)
+				m.mu.Lock()
+				got := m.containers[id].spec.Loading
+				m.mu.Unlock()
+				if got != want {
+					t.Errorf("its memory is loaded by %v, want %v", got, want)
+				}
+				held := 0
+				if want == engine.Demand {
+					held = 1
+				}
+				if h := m.held(s.Snapshot); h != held {
+					t.Errorf("%d instances hold the files, want %d", h, held)
+				}
+				if l, err := n.Loading(); err != nil || l.Pending != int64(100*held) {
+					t.Errorf("told %+v, %v", l, err)
+				}
+			})
 		}
 	}
 }

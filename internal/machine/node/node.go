@@ -151,10 +151,12 @@ type Config struct {
 	// PoolMemory is how much memory, in bytes, instances may take that wait to
 	// be claimed; 0 means that none do.
 	PoolMemory int64
-	// Loading is when instances get the memory of their snapshot; Sharing, which
-	// of them may have one copy of it where they only read it.
-	Loading engine.Loading
-	Sharing Sharing
+	// Loading is when instances get the memory of a snapshot that many start from, a
+	// template or a named one; OwnLoading, when they get that of a sandbox: in
+	// resumes, rollbacks and forks. Sharing says which may have one copy of what they
+	// only read of it.
+	Loading, OwnLoading engine.Loading
+	Sharing             Sharing
 	// LoadReserve is how much of what instances may still load is kept free, in
 	// percent.
 	LoadReserve int

@@ -47,7 +47,7 @@ func pool(_ context.Context, h host) Check {
 // loading says when sandboxes get their memory; what those that run may still
 // load, only a server knows.
 func loading(_ context.Context, h host) Check {
-	if h.cfg.MemoryLoading != config.LoadDemand {
+	if h.cfg.MemoryLoading == config.LoadEager {
 		return ok("eager: a sandbox has all of its memory when it starts (CAY_MEMORY_LOADING)")
 	}
 	percent, err := h.cfg.LoadPercent()
@@ -58,7 +58,10 @@ func loading(_ context.Context, h host) Check {
 		config.ShareAll: "what is only read is shared by all of a template", config.ShareTeam: "what is only read is shared within the team of a template",
 		config.ShareOff: "nothing is shared",
 	}[h.cfg.MemorySharing]
-	return ok(fmt.Sprintf("by demand, with %d%% of what may still be loaded kept free; %s", percent, shared))
+	starts := map[string]string{
+		config.LoadAuto: "auto: eager in resumes, rollbacks and forks, else by demand", config.LoadDemand: "by demand",
+	}[h.cfg.MemoryLoading]
+	return ok(fmt.Sprintf("%s, with %d%% of what may still be loaded kept free; %s", starts, percent, shared))
 }
 
 // Loaded adds to a check of the loading what a server says of it.

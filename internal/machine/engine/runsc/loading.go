@@ -112,6 +112,6 @@ func (e *Engine) RecordWorkingSet(ctx context.Context, id cay.InstanceID, w io.W
 	if err != nil {
 		return cay.Wrap(cay.Unavailable, err, "the working set of instance %s cannot be read", id)
 	}
-	_, err = w.Write(set)
+	_, err = w.Write(widened(set, nearPages))
 	return err
 }
