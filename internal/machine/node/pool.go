@@ -108,7 +108,7 @@ func (n *Node) claim(shape cay.InstanceSpec) *instance {
 	s.ready = s.ready[1:]
 	n.pool.stats.Warm++
 	n.pool.eased = time.Now() // else a restore begins beside this create
-	id := inst.spec.Instance // its new owner changes the rest meanwhile
+	id := inst.spec.Instance  // its new owner changes the rest meanwhile
 	n.work.Go(func() { inst.woken <- n.cfg.Engine.Thaw(n.ctx, id) })
 	return inst
 }
