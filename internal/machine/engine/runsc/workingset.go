@@ -10,7 +10,7 @@ import (
 
 // nearPages is the widest gap, in pages, that a working set is closed over. A
 // sentry loads and maps one part of a set after another, and the guest faults once
-// for each: what lies between two near ones costs less than the second one.
+// for each: the pages between two near ones cost less than the second one.
 const nearPages = 8
 
 // setMagic begins a working set as builds with patch 0020 write it: then for each
@@ -21,8 +21,8 @@ const setMagic = "cayws\x001\n"
 // part is a range of pages of a pages file.
 type part struct{ start, end uint64 }
 
-// widened is a working set with the gaps closed that are no wider than near. What is
-// in another form, or damaged, stays as it is: the sentry that reads it decides.
+// widened is a working set with the gaps closed that are no wider than near. A set of
+// another form, or a damaged one, stays as it is: the sentry that reads it decides.
 func widened(set []byte, near uint64) []byte {
 	parts, ok := decodeSet(set)
 	if !ok {
