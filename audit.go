@@ -22,6 +22,7 @@ const (
 	ActorAdmin   ActorKind = "admin"   // the operator of the installation
 	ActorSystem  ActorKind = "system"  // this server by itself: at a time limit, for traffic, at a start
 	ActorSandbox ActorKind = "sandbox" // programs inside: what the agent and egress saw of them
+	ActorLink    ActorKind = "link"    // the holder of a link that a webhook carried, which gives its id and name
 )
 
 // Actor is the party that did something.

@@ -74,6 +74,10 @@ const (
 	CodeTriggerOff   = "trigger_disabled"
 	CodeHookProof    = "hook_proof_wrong"
 	CodeHookLate     = "hook_request_late"
+
+	CodeApprovalOver  = "approval_over"
+	CodeApprovalOwn   = "approval_own"
+	CodeApprovalLimit = "approval_limit_reached"
 )
 
 // Retry says whether the same request, sent again as it is, may succeed, and
@@ -304,6 +308,15 @@ func requestCodes() []CodeInfo {
 		{Code: CodeHookLate, Kind: Unauthenticated,
 			Meaning: "The request was signed more than five minutes ago, or will be: it is replayed, or a clock is wrong.",
 			Cure:    "Set the sender's clock; send the request anew."},
+		{Code: CodeApprovalOver, Kind: Conflict,
+			Meaning: "The approval was decided, or its time is over. The first decision counts.",
+			Cure:    "`cay approvals show` tells what became of it."},
+		{Code: CodeApprovalOwn, Kind: Denied,
+			Meaning: "The credential is of the party that asks: it asked, it made the sandbox, or it goes back to the same key or person.",
+			Cure:    "Decide as a person, or with a key of another origin, such as one that the operator makes: `cay key create --team TEAM --scope approvals:decide`."},
+		{Code: CodeApprovalLimit, Kind: Exhausted, Retry: Retry{true, 30 * time.Second},
+			Meaning: "As many questions of the sandbox, the key or the team wait for a decision as may.",
+			Cure:    "Decide some, or wait until they expire."},
 	}
 }
 

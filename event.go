@@ -62,6 +62,9 @@ const (
 	TriggerRemoved EventType = "trigger.removed"
 	RunEnded       EventType = "run.ended" // of a trigger
 
+	ApprovalRequested EventType = "approval.requested"
+	ApprovalDecided   EventType = "approval.decided"
+
 	VolumeCreated EventType = "volume.created"
 	VolumeResized EventType = "volume.resized"
 	VolumeDeleted EventType = "volume.deleted"
@@ -143,6 +146,8 @@ func Events() []EventInfo {
 		{TriggerChanged, "A trigger was changed, or turned on or off.", []string{"trigger", "name", "changed"}},
 		{TriggerRemoved, "A trigger was removed with its runs.", []string{"trigger", "name"}},
 		{RunEnded, "A run of a trigger is over: it succeeded, failed, was cancelled, or was skipped because the runs before it took the places.", []string{"trigger", "name", "run", "state", "exitCode", "sandbox", "attempt", "error"}},
+		{ApprovalRequested, "A sandbox or a program asks for a decision.", []string{"approval", "kind", "title", "subject", "risk", "expiresAt"}},
+		{ApprovalDecided, "An approval is approved, denied or expired.", []string{"approval", "kind", "title", "subject", "state", "remember", "note"}},
 		{VolumeCreated, "The team has a new volume.", []string{"volume", "name", "sizeMB", "from"}},
 		{VolumeResized, "A volume may hold more or less than before.", []string{"volume", "name", "sizeMB", "before"}},
 		{VolumeDeleted, "A volume was removed with all that was in it.", []string{"volume", "name"}},

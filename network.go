@@ -14,6 +14,9 @@ import (
 // AllTraffic is how clients write "everything" in DenyOut.
 const AllTraffic = "0.0.0.0/0"
 
+// AnyName is how clients write "any name" in AskOut.
+const AnyName = "*"
+
 // EgressProxy is a SOCKS5 server that takes a sandbox's connections on.
 type EgressProxy struct {
 	Address  string `json:"address"` // host:port
@@ -33,6 +36,13 @@ type ProxyTLS struct {
 // placeholders such as ${e2b.secrets.name}.
 type HeaderRule struct {
 	Headers map[string]string `json:"headers,omitempty"`
+	// Approve has a person asked before a request gets the secrets of Headers.
+	Approve bool `json:"approve,omitempty"`
+}
+
+// SecretNames are the secrets that a rule names, sorted.
+func (r HeaderRule) SecretNames() []string {
+	return NetworkPolicy{Rules: map[string][]HeaderRule{"": {r}}}.SecretNames()
 }
 
 // PrivateNetwork is a network that sandboxes of one team share. Its members
@@ -111,6 +121,18 @@ func (p NetworkPolicy) Check() error {
 		}
 	}
 	closed := !p.AllowInternet || slices.Contains(p.DenyOut, AllTraffic)
+	if len(p.AskOut) > maxDestinations {
+		return Errorf(Invalid, "network.askOut: has more than %d entries", maxDestinations)
+	}
+	for _, d := range p.AskOut {
+		switch {
+		case d != AnyName && !IsDomain(d):
+			return Errorf(Invalid, "network.askOut: %.80q is no domain and not %q", d, AnyName)
+		case !closed:
+			return Errorf(Invalid, "network.askOut: the domain %.80q needs denyOut to contain %q", d, AllTraffic).
+				WithHint("without it everything is allowed anyway")
+		}
+	}
 	for _, d := range p.AllowOut {
 		_, address := Destination(d)
 		switch {
@@ -176,6 +198,9 @@ var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 func (r HeaderRule) check(domain string) error {
 	if len(r.Headers) > maxHeaders {
 		return Errorf(Invalid, "network.rules: %q sets more than %d headers", domain, maxHeaders)
+	}
+	if r.Approve && len(r.SecretNames()) == 0 {
+		return Errorf(Invalid, "network.rules: %q: approve is for rules that name a secret", domain).WithHint("hosts that a person is asked about are named in askOut")
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Headers)) {
 		value := r.Headers[name]

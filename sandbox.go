@@ -63,7 +63,10 @@ type NetworkPolicy struct {
 	AllowPublic   bool     `json:"allowPublic"`        // reach its ports without a traffic token
 	AllowOut      []string `json:"allowOut,omitempty"` // addresses, prefixes, domains; beats DenyOut
 	DenyOut       []string `json:"denyOut,omitempty"`
-	MaskHost      string   `json:"maskHost,omitempty"`
+	// AskOut are domains, or AnyName, that a person is asked about when the sandbox
+	// first reaches them; AllowOut beats it, and it beats DenyOut.
+	AskOut   []string `json:"askOut,omitempty"`
+	MaskHost string   `json:"maskHost,omitempty"`
 	// HTTPSPorts are ports whose servers inside speak TLS.
 	HTTPSPorts []int `json:"httpsPorts,omitempty"`
 	// Rules set headers of requests, by domain. They open nothing.

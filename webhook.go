@@ -48,7 +48,14 @@ type Webhook struct {
 	FailingSince time.Time
 	// Disabled says why the server turned it off; empty when it did not.
 	Disabled string
+	// ChosenBy is the credential that last changed one that gets links which decide
+	// approvals; empty for others, and for the operator's.
+	ChosenBy Origins
 }
+
+// Decides reports whether a webhook is sent links that decide approvals: it names
+// their event, which AllEvents does not.
+func (w Webhook) Decides() bool { return slices.Contains(w.Events, string(ApprovalRequested)) }
 
 // AllEvents, as a type, means all of Cay's own.
 const AllEvents = "*"

@@ -23,6 +23,9 @@ type CreateOptions struct {
 	Env      map[string]string
 	// NoInternet closes the internet to it.
 	NoInternet bool
+	// AskOut closes the internet to it but for these domains, * for any, which a
+	// person is asked about.
+	AskOut []string
 	// AutoPause pauses it at its timeout instead of ending it.
 	AutoPause bool
 	// AutoResume has requests to it wake it when it is paused.
@@ -84,7 +87,10 @@ type Template struct {
 
 // Create makes a sandbox and returns when it answers.
 func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) {
-	in := map[string]any{"templateID": o.Template, "allow_internet_access": !o.NoInternet}
+	in := map[string]any{"templateID": o.Template, "allow_internet_access": !o.NoInternet && len(o.AskOut) == 0}
+	if len(o.AskOut) > 0 {
+		in["network"] = map[string]any{"askOut": o.AskOut}
+	}
 	if o.Template == "" {
 		in["templateID"] = "base"
 	}

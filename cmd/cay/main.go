@@ -38,27 +38,28 @@ type commands struct {
 	Config  configCmd  `cmd:"" help:"Look at the settings of this machine's server."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
-	Run      runCmd      `cmd:"" help:"Run a script, or code, in a fresh sandbox."`
-	Sandbox  sandboxCmd  `cmd:"" aliases:"sbx" help:"Make and use sandboxes."`
-	Undo     undoCmd     `cmd:"" help:"Bring a sandbox back to its newest checkpoint; again, further back."`
-	Template templateCmd `cmd:"" aliases:"tpl" help:"Build and keep templates."`
-	Volume   volumeCmd   `cmd:"" aliases:"vol" help:"Keep files that outlive sandboxes and that they share."`
-	Limits   limitsCmd   `cmd:"" help:"Show the limits of your team, and its use of them."`
-	Network  networkCmd  `cmd:"" help:"Have sandboxes reach each other, and no others, by name."`
-	Team     teamCmd     `cmd:"" help:"Keep the teams of this server, as its operator."`
-	Login    loginCmd    `cmd:"" help:"Log in as a person, for the commands that follow."`
-	Logout   logoutCmd   `cmd:"" help:"End the session of cay login."`
-	Whoami   whoamiCmd   `cmd:"" help:"Tell who is logged in, and in which teams."`
-	Person   personCmd   `cmd:"" help:"Keep the people of this server, as its operator."`
-	Member   memberCmd   `cmd:"" help:"Keep the people of a team."`
-	Key      keyCmd      `cmd:"" help:"Keep the API keys of a team."`
-	Usage    usageCmd    `cmd:"" help:"Show the use of the team, and its cost."`
-	Budget   budgetCmd   `cmd:"" help:"Bound what the team, a key or some sandboxes use."`
-	SSHKey   sshKeyCmd   `cmd:"" name:"ssh-key" help:"Keep the public keys that open sandboxes over SSH."`
-	Webhook  webhookCmd  `cmd:"" help:"Have events sent to addresses."`
-	Hook     hookCmd     `cmd:"" help:"Have commands run when requests come."`
-	Schedule scheduleCmd `cmd:"" help:"Have commands run by the clock."`
-	MCP      mcpCmd      `cmd:"" name:"mcp" help:"Give sandboxes to a language model as tools."`
+	Run       runCmd       `cmd:"" help:"Run a script, or code, in a fresh sandbox."`
+	Sandbox   sandboxCmd   `cmd:"" aliases:"sbx" help:"Make and use sandboxes."`
+	Undo      undoCmd      `cmd:"" help:"Bring a sandbox back to its newest checkpoint; again, further back."`
+	Template  templateCmd  `cmd:"" aliases:"tpl" help:"Build and keep templates."`
+	Volume    volumeCmd    `cmd:"" aliases:"vol" help:"Keep files that outlive sandboxes and that they share."`
+	Limits    limitsCmd    `cmd:"" help:"Show the limits of your team, and its use of them."`
+	Network   networkCmd   `cmd:"" help:"Have sandboxes reach each other, and no others, by name."`
+	Team      teamCmd      `cmd:"" help:"Keep the teams of this server, as its operator."`
+	Login     loginCmd     `cmd:"" help:"Log in as a person, for the commands that follow."`
+	Logout    logoutCmd    `cmd:"" help:"End the session of cay login."`
+	Whoami    whoamiCmd    `cmd:"" help:"Tell who is logged in, and in which teams."`
+	Person    personCmd    `cmd:"" help:"Keep the people of this server, as its operator."`
+	Member    memberCmd    `cmd:"" help:"Keep the people of a team."`
+	Key       keyCmd       `cmd:"" help:"Keep the API keys of a team."`
+	Usage     usageCmd     `cmd:"" help:"Show the use of the team, and its cost."`
+	Budget    budgetCmd    `cmd:"" help:"Bound what the team, a key or some sandboxes use."`
+	SSHKey    sshKeyCmd    `cmd:"" name:"ssh-key" help:"Keep the public keys that open sandboxes over SSH."`
+	Webhook   webhookCmd   `cmd:"" help:"Have events sent to addresses."`
+	Hook      hookCmd      `cmd:"" help:"Have commands run when requests come."`
+	Schedule  scheduleCmd  `cmd:"" help:"Have commands run by the clock."`
+	Approvals approvalsCmd `cmd:"" aliases:"approval" help:"Decide what sandboxes and programs ask for, and ask."`
+	MCP       mcpCmd       `cmd:"" name:"mcp" help:"Give sandboxes to a language model as tools."`
 
 	Cache    cacheCmd     `cmd:"" help:"The cache of packages that sandboxes install."`
 	GC       gcCmd        `cmd:"" name:"gc" help:"Remove what nothing on this machine needs."`

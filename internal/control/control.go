@@ -2,8 +2,9 @@
 // fleet has the catalogue and the lists, lifecycle the live sandboxes of one node,
 // builds the queue of builds, accounts the teams, people and keys, usage what
 // teams use and may use, volumes their files, webhooks what addresses outside are
-// told, triggers what starts commands by itself. Truth is in the store; ledger is
-// what they share, and none of them knows another.
+// told, triggers what starts commands by itself, approvals what is asked and
+// decided. Truth is in the store; ledger is what they share, and none of them knows
+// another.
 package control
 
 import (
@@ -17,6 +18,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/control/accounts"
+	"github.com/cay-run/cay/internal/control/approvals"
 	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/control/builds"
 	"github.com/cay-run/cay/internal/control/fleet"
@@ -62,6 +64,8 @@ type Config struct {
 	Volumes  volumes.Storage   // nil keeps none
 	Networks webhooks.Networks // where webhooks may be; nil for no webhooks
 	Dial     triggers.Dial     // connects to a port of a sandbox; nil for no triggers
+	Links    approvals.Links   // signs links that decide approvals; nil for none
+	URL      string            // where clients find this server, for those links
 	// Backlog has the templates of Reserved that are still being built; nil for none.
 	Backlog ledger.Backlog
 }
@@ -74,9 +78,10 @@ type Control struct {
 	*accounts.Accounts
 	*webhooks.Hooks
 	*usage.Meter
-	Vols     *volumes.Volumes
-	Triggers *triggers.Triggers
-	ledger   *ledger.Ledger
+	Vols      *volumes.Volumes
+	Triggers  *triggers.Triggers
+	Approvals *approvals.Approvals
+	ledger    *ledger.Ledger
 }
 
 // Open brings store and node to agree, and then looks at the builds that an
@@ -114,7 +119,10 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 	if cfg.Auth == nil {
 		cfg.Auth = auth.New(cfg.Store)
 	}
-	c.Hooks = webhooks.New(webhooks.Config{Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Networks: cfg.Networks, Log: cfg.Log})
+	c.Approvals = approvals.New(approvals.Config{Ledger: c.ledger, Store: cfg.Store, Links: cfg.Links, URL: cfg.URL, Log: cfg.Log})
+	c.Hooks = webhooks.New(webhooks.Config{
+		Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Networks: cfg.Networks, Link: c.Approvals.LinkFor, Log: cfg.Log,
+	})
 	c.Triggers = triggers.New(triggers.Config{
 		Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Sandboxes: c.Controller, Dial: cfg.Dial, Log: cfg.Log,
 	})
@@ -131,7 +139,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 func (c *Control) Ledger() *ledger.Ledger { return c.ledger }
 
 // Run keeps sandboxes to their time and to budgets, carries builds out, tells
-// webhooks and starts what triggers say, until ctx ends.
+// webhooks, starts what triggers say and ends approvals, until ctx ends.
 // Sandboxes go on living then.
 func (c *Control) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
@@ -139,6 +147,7 @@ func (c *Control) Run(ctx context.Context) error {
 	wg.Go(func() { c.RunAccounts(ctx) })
 	wg.Go(func() { c.Hooks.Run(ctx) })
 	wg.Go(func() { c.Triggers.Work(ctx) })
+	wg.Go(func() { c.Approvals.Work(ctx) })
 	wg.Go(func() { c.Meter.Run(ctx) })
 	wg.Go(func() { c.Vols.Run(ctx) })
 	err := c.Controller.Run(ctx)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/approvals"
 	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/keys/identity"
 	"github.com/cay-run/cay/internal/machine/egress"
@@ -32,6 +33,7 @@ func (s *Server) openEgress() (err error) {
 		Resolvers: net.Resolvers(),
 		Secret:    s.secret,
 		Identity:  s.identity.Token,
+		Ask:       s.ask,
 		Authority: s.authority,
 		OnDenied:  s.recordDenial,
 		OnAllowed: s.countAllowed,
@@ -61,6 +63,33 @@ func (s *Server) secret(ctx context.Context, team cay.TeamID, name string) (stri
 		return "", ctx.Err()
 	}
 	return s.control.SecretValue(ctx, team, name)
+}
+
+// ask has a person asked whether a guest may do something. The answer is in words
+// for the guest, which learns of no person.
+func (s *Server) ask(ctx context.Context, q egress.Question) egress.Answer {
+	select {
+	case <-s.ready:
+	case <-ctx.Done():
+		return egress.Answer{Why: "the server starts"}
+	}
+	x, err := s.control.Approvals.Hold(ctx, q.Team, approvals.Question{
+		Sandbox: q.Sandbox, Kind: q.Kind, Subject: q.Subject, Title: q.Title, Body: q.Body,
+	}, heldWithin)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return egress.Answer{Why: "the question could not be asked in time"}
+	case cay.CodeOf(err) == cay.CodeApprovalLimit:
+		return egress.Answer{Why: "too many questions wait for a decision"}
+	case err != nil:
+		s.log.WarnContext(ctx, "a question of a guest cannot be asked", "sandbox", q.Sandbox, "err", err)
+		return egress.Answer{Why: "the question cannot be asked now"}
+	case x.State == cay.ApprovalApproved:
+		return egress.Answer{Yes: true}
+	case x.State == cay.ApprovalPending:
+		return egress.Answer{Why: "approval " + string(x.ID) + " waits for a decision; try again later"}
+	}
+	return egress.Answer{Why: "approval " + string(x.ID) + " is " + string(x.State)}
 }
 
 // recordDenial records an event of a refusal. Before Run there is no control to
@@ -104,4 +133,9 @@ func (s *Server) count(team cay.TeamID, id cay.SandboxID, action, target string,
 // reached is what a connection was to: by its name, if it said one.
 func reached(c cay.Connection) string { return cmp.Or(c.Name, c.Address) }
 
-const denialWithin = 10 * time.Second
+const (
+	denialWithin = 10 * time.Second
+	// heldWithin is how long a guest's connection waits for a decision. It is less
+	// than egress waits for the answer.
+	heldWithin = 50 * time.Second
+)

@@ -242,6 +242,8 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 			Opened: s.cfg.NetworkOpen, Trusted: s.cfg.WebhookOpen, Closed: append(slices.Clone(s.cfg.NetworkClosed), s.cfg.Network),
 		},
 		Dial:    s.proxy.Dial,
+		Links:   s.tokensOf,
+		URL:     s.cfg.URL(),
 		Builder: s.builds, Images: s.images, Reserved: builtin.Names(), Extras: builtin.Extras(), Backlog: s.backlog,
 	})
 	if err != nil {
@@ -277,7 +279,7 @@ func (s *Server) openFaces(context.Context) error {
 	limiter := rates.New(s.control.LimitsOf)
 	face := rest.New(rest.Config{
 		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Usage: s.control.Meter, Builds: s.control.Queue, Accounts: s.control.Accounts, Machine: s.has, Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Content: content{s}, Log: s.log,
-		Webhooks: s.control.Hooks, Triggers: s.control.Triggers,
+		Webhooks: s.control.Hooks, Triggers: s.control.Triggers, Approvals: s.control.Approvals,
 		Volumes: s.control.Vols, VolumeTokens: s.tokensOf,
 		Logins: s.logins, URL: s.cfg.URL(), Console: s.ConsoleURL,
 		Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,

@@ -162,6 +162,7 @@ func belongings(t *testing.T, w *servertest.World) map[string]string {
 	own["triggerID"] = made(t, w, "POST", "/cay/v1/triggers", `{"kind":"hook","proof":"bearer","name":"ours","command":"true","after":"keep","sandboxID":"`+box.ID+`"}`, "id")
 	own["runID"] = made(t, w, "POST", "/cay/v1/triggers/ours/runs", "{}", "id")
 	ended(t, w, own["runID"])
+	own["approvalID"] = made(t, w, "POST", "/cay/v1/approvals", `{"title":"ours"}`, "id")
 	own["buildID"] = made(t, w, "POST", "/v3/templates", `{"name":"ours"}`, "buildID")
 	made(t, w, "POST", sandbox+"/snapshots", `{"name":"ours-too"}`, "snapshotID")
 	code, text := call(t, w, w.Key, "GET", "/teams", "")
@@ -188,6 +189,8 @@ var (
 		"createSandbox":          `{"templateID":"{templateID}"}`,
 		"createSandboxV2":        `{"templateID":"{templateID}"}`,
 		"createWebhook":          `{"name":"theirs","url":"https://127.1/","enabled":false,"events":["*"],"signatureSecret":"theirs alone"}`,
+		"createApproval":         `{"title":"theirs"}`,
+		"decideApproval":         `{"approve":false}`,
 		"createTrigger":          `{"name":"theirs","kind":"schedule","cron":"0 0 1 1 *","template":"base","command":"true"}`,
 		"createSecret":           `{"name":"OURS","value":"theirs"}`,
 		"joinNetwork":            `{"network":"theirs"}`,

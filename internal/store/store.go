@@ -42,6 +42,7 @@ type Store interface {
 	Webhooks
 	Triggers
 	Runs
+	Approvals
 	Audits
 
 	// Tx runs f, whose calls of tx are one transaction: all of them count, or
@@ -621,6 +622,54 @@ type RunQuery struct {
 type RunCursor struct {
 	At time.Time
 	ID cay.RunID
+}
+
+// Approvals are questions that wait for a decision, and the decisions.
+type Approvals interface {
+	// AddApproval records a question, or returns the one that waits with the same
+	// sandbox, kind, subject and body, which joined says. Exhausted when the asking party
+	// has mostOfAsker waiting, or the team most.
+	AddApproval(ctx context.Context, a cay.Approval, mostOfAsker, most int) (out cay.Approval, joined bool, err error)
+	// Approval finds a team's approval, ApprovalOf one of any team.
+	Approval(ctx context.Context, team cay.TeamID, id cay.ApprovalID) (cay.Approval, error)
+	ApprovalOf(ctx context.Context, id cay.ApprovalID) (cay.Approval, error)
+	// Approvals lists approvals, the newest first.
+	Approvals(ctx context.Context, q ApprovalQuery) ([]cay.Approval, error)
+	// LastDecision finds the last yes or no about the subject of a sandbox's
+	// question; one for this once only with the same body.
+	LastDecision(ctx context.Context, q cay.Approval) (cay.Approval, error)
+	// EndApproval records the state, the decision and its party. Conflict means that
+	// the approval does not wait any more; a decision also conflicts with the end of
+	// its time.
+	EndApproval(ctx context.Context, a cay.Approval) error
+	// UseApproval records that a yes to one time was used. Conflict means that it was
+	// before.
+	UseApproval(ctx context.Context, id cay.ApprovalID, at time.Time) error
+	// LapsedApprovals lists approvals of all teams that wait though their time is
+	// over, or their sandbox.
+	LapsedApprovals(ctx context.Context, now time.Time, limit int) ([]cay.Approval, error)
+	// NextLapse tells when the time of the next one that waits is over; zero for
+	// never.
+	NextLapse(ctx context.Context) (time.Time, error)
+	// PruneApprovals forgets approvals that do not wait, from before a time and of
+	// each team all but the newest. It keeps decisions for the life of a sandbox
+	// that lives.
+	PruneApprovals(ctx context.Context, before time.Time, most int) (int, error)
+}
+
+// ApprovalQuery says which of a team's approvals to list.
+type ApprovalQuery struct {
+	Team    cay.TeamID
+	Sandbox cay.SandboxID     // empty means all
+	State   cay.ApprovalState // empty means any
+	After   *ApprovalCursor   // nil means from the newest
+	Limit   int
+}
+
+// ApprovalCursor is a place in a list of approvals.
+type ApprovalCursor struct {
+	At time.Time
+	ID cay.ApprovalID
 }
 
 // Audits are the chain of what was done, and its signed heads. Events that are

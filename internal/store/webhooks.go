@@ -10,7 +10,7 @@ import (
 	"github.com/cay-run/cay"
 )
 
-const webhookColumns = `id, team, name, url, events, enabled, sealed, created_at, updated_at, version, position, failing_since, disabled`
+const webhookColumns = `id, team, name, url, events, enabled, sealed, created_at, updated_at, version, position, failing_since, disabled, chosen_by_key, chosen_by_person`
 
 // AddWebhook records a webhook.
 func (s *DB) AddWebhook(ctx context.Context, w cay.Webhook, most int) error {
@@ -29,8 +29,8 @@ func (s *DB) AddWebhook(ctx context.Context, w cay.Webhook, most int) error {
 		if n >= most {
 			return cay.Errorf(cay.Exhausted, "the team has %d webhooks", n)
 		}
-		_, err := tx.ExecContext(ctx, `INSERT INTO webhooks (`+webhookColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, `+newestOf+`, 0, '')`,
-			w.ID, w.Team, w.Name, w.URL, string(types), flag(w.Enabled), w.Sealed, millis(w.CreatedAt), millis(w.UpdatedAt), w.Version)
+		_, err := tx.ExecContext(ctx, `INSERT INTO webhooks (`+webhookColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, `+newestOf+`, 0, '', $11, $12)`,
+			w.ID, w.Team, w.Name, w.URL, string(types), flag(w.Enabled), w.Sealed, millis(w.CreatedAt), millis(w.UpdatedAt), w.Version, w.ChosenBy.Key, w.ChosenBy.Person)
 		return err
 	})
 }
@@ -64,12 +64,12 @@ func (s *DB) UpdateWebhook(ctx context.Context, w cay.Webhook) error {
 	}
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, `
-UPDATE webhooks SET name = $3, url = $4, events = $5, sealed = $6, updated_at = $7, version = $8,
+UPDATE webhooks SET name = $3, url = $4, events = $5, sealed = $6, updated_at = $7, version = $8, chosen_by_key = $10, chosen_by_person = $11,
     position = CASE WHEN enabled = 0 AND $9 = 1 THEN `+newestOf+` ELSE position END,
     failing_since = CASE WHEN enabled = 0 AND $9 = 1 THEN 0 ELSE failing_since END,
     disabled = CASE WHEN $9 = 1 THEN '' ELSE disabled END, enabled = $9
 WHERE id = $1 AND team = $2 AND version = $8 - 1`,
-			w.ID, w.Team, w.Name, w.URL, string(types), w.Sealed, millis(w.UpdatedAt), w.Version, flag(w.Enabled))
+			w.ID, w.Team, w.Name, w.URL, string(types), w.Sealed, millis(w.UpdatedAt), w.Version, flag(w.Enabled), w.ChosenBy.Key, w.ChosenBy.Person)
 		if err != nil {
 			return err
 		}
@@ -293,7 +293,7 @@ func scanWebhook(row scanner) (cay.Webhook, error) {
 	var w cay.Webhook
 	var types string
 	var enabled, created, updated, failing int64
-	err := row.Scan(&w.ID, &w.Team, &w.Name, &w.URL, &types, &enabled, &w.Sealed, &created, &updated, &w.Version, &w.Cursor, &failing, &w.Disabled)
+	err := row.Scan(&w.ID, &w.Team, &w.Name, &w.URL, &types, &enabled, &w.Sealed, &created, &updated, &w.Version, &w.Cursor, &failing, &w.Disabled, &w.ChosenBy.Key, &w.ChosenBy.Person)
 	if err != nil {
 		return w, err
 	}

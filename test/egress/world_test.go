@@ -69,6 +69,7 @@ type world struct {
 	secrets map[string]string
 	issuer  *identity.Issuer
 	socks   []string // what the SOCKS server was asked
+	asks    *person  // that the proxy asks; nil answers no
 }
 
 func unique() (string, [3]byte) {
@@ -112,6 +113,15 @@ func newWorld(t *testing.T) *world {
 		Dial: w.net.Dial, Original: vnet.Original, Closed: w.net.Closed, Resolvers: w.net.Resolvers(),
 		Authority: authority, TLS: upstream, Gateway: vnet.Gateway, Server: w.ownServer(),
 		Identity: w.issuer.Token,
+		Ask: func(ctx context.Context, q egress.Question) egress.Answer {
+			w.mu.Lock()
+			p := w.asks
+			w.mu.Unlock()
+			if p == nil {
+				return egress.Answer{Why: "there is no person"}
+			}
+			return p.answer(ctx, q)
+		},
 		Secret: func(_ context.Context, _ cay.TeamID, name string) (string, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()

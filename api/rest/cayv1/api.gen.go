@@ -38,6 +38,96 @@ func (e AfterRun) Valid() bool {
 	}
 }
 
+// Defines values for ApprovalKind.
+const (
+	Custom ApprovalKind = "custom"
+	Egress ApprovalKind = "egress"
+	Secret ApprovalKind = "secret"
+	Tool   ApprovalKind = "tool"
+)
+
+// Valid indicates whether the value is a known member of the ApprovalKind enum.
+func (e ApprovalKind) Valid() bool {
+	switch e {
+	case Custom:
+		return true
+	case Egress:
+		return true
+	case Secret:
+		return true
+	case Tool:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ApprovalRemember.
+const (
+	Hour    ApprovalRemember = "hour"
+	Once    ApprovalRemember = "once"
+	Sandbox ApprovalRemember = "sandbox"
+)
+
+// Valid indicates whether the value is a known member of the ApprovalRemember enum.
+func (e ApprovalRemember) Valid() bool {
+	switch e {
+	case Hour:
+		return true
+	case Once:
+		return true
+	case Sandbox:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ApprovalRisk.
+const (
+	High   ApprovalRisk = "high"
+	Low    ApprovalRisk = "low"
+	Medium ApprovalRisk = "medium"
+)
+
+// Valid indicates whether the value is a known member of the ApprovalRisk enum.
+func (e ApprovalRisk) Valid() bool {
+	switch e {
+	case High:
+		return true
+	case Low:
+		return true
+	case Medium:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ApprovalState.
+const (
+	Approved ApprovalState = "approved"
+	Denied   ApprovalState = "denied"
+	Expired  ApprovalState = "expired"
+	Pending  ApprovalState = "pending"
+)
+
+// Valid indicates whether the value is a known member of the ApprovalState enum.
+func (e ApprovalState) Valid() bool {
+	switch e {
+	case Approved:
+		return true
+	case Denied:
+		return true
+	case Expired:
+		return true
+	case Pending:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for CallerKind.
 const (
 	CallerKindKey      CallerKind = "key"
@@ -193,12 +283,69 @@ type AccessToken struct {
 // AfterRun The sandbox's fate after a run. kill is usual for one that was made; pause is usual for one that was woken, and leaves one alone that ran before; keep lets it live to its time.
 type AfterRun string
 
+// Approval defines model for Approval.
+type Approval struct {
+	AskedBy AuditActor `json:"askedBy"`
+
+	// Body The same, in full.
+	Body      *string     `json:"body,omitempty"`
+	CreatedAt time.Time   `json:"createdAt"`
+	DecidedAt *time.Time  `json:"decidedAt,omitempty"`
+	DecidedBy *AuditActor `json:"decidedBy,omitempty"`
+
+	// ExpiresAt No decision by then is a no.
+	ExpiresAt time.Time    `json:"expiresAt"`
+	ID        string       `json:"id"`
+	Kind      ApprovalKind `json:"kind"`
+	Note      *string      `json:"note,omitempty"`
+
+	// Remember For how long a decision answers the same question: this time, an hour, or the life of the sandbox. A no counts for a minute at least. Questions without a subject have once alone.
+	Remember *ApprovalRemember `json:"remember,omitempty"`
+
+	// Risk The word of the party that asks.
+	Risk ApprovalRisk `json:"risk"`
+
+	// SandboxID That it is about.
+	SandboxID *string       `json:"sandboxID,omitempty"`
+	State     ApprovalState `json:"state"`
+
+	// Subject The thing that is asked for, such as a host, where a decision can be remembered.
+	Subject *string `json:"subject,omitempty"`
+
+	// Title One line for people. It is the word of the party that asks.
+	Title string `json:"title"`
+}
+
+// ApprovalKind defines model for Approval.Kind.
+type ApprovalKind string
+
+// ApprovalDecision defines model for ApprovalDecision.
+type ApprovalDecision struct {
+	// Approve Is required.
+	Approve *bool `json:"approve,omitempty"`
+
+	// Note For the party that asks, up to 1000 bytes.
+	Note *string `json:"note,omitempty"`
+
+	// Remember For how long a decision answers the same question: this time, an hour, or the life of the sandbox. A no counts for a minute at least. Questions without a subject have once alone.
+	Remember *ApprovalRemember `json:"remember,omitempty"`
+}
+
+// ApprovalRemember For how long a decision answers the same question: this time, an hour, or the life of the sandbox. A no counts for a minute at least. Questions without a subject have once alone.
+type ApprovalRemember string
+
+// ApprovalRisk The word of the party that asks.
+type ApprovalRisk string
+
+// ApprovalState defines model for ApprovalState.
+type ApprovalState string
+
 // AuditActor defines model for AuditActor.
 type AuditActor struct {
-	// ID Of the key
+	// ID Of the key, the person, the sandbox, or the webhook that carried the link.
 	ID string `json:"id"`
 
-	// Kind key, person, admin, system or sandbox.
+	// Kind key, person, admin, system, sandbox or link.
 	Kind string `json:"kind"`
 
 	// Name As it was called then.
@@ -713,6 +860,27 @@ type NewAPIKey struct {
 	Templates *[]string `json:"templates,omitempty"`
 }
 
+// NewApproval defines model for NewApproval.
+type NewApproval struct {
+	// Body The work in full, up to 16 KiB of text.
+	Body *string `json:"body,omitempty"`
+
+	// Risk The word of the party that asks.
+	Risk *ApprovalRisk `json:"risk,omitempty"`
+
+	// SandboxID A sandbox that it is about; with its end the approval expires.
+	SandboxID *string `json:"sandboxID,omitempty"`
+
+	// Timeout Seconds until it expires, 10 to 604800 [900].
+	Timeout *int `json:"timeout,omitempty"`
+
+	// Title One line of 1 to 200 bytes.
+	Title string `json:"title"`
+
+	// Wait How many seconds the answer waits for a decision, 0 to 60 [0].
+	Wait *int `json:"wait,omitempty"`
+}
+
 // NewBudget defines model for NewBudget.
 type NewBudget struct {
 	// Action refuse, pause (unless given) or kill: what happens to running sandboxes when it is used up. Creates and resumes are refused in any case.
@@ -1176,6 +1344,9 @@ type Accept = string
 // After defines model for after.
 type After = int64
 
+// ApprovalID defines model for approvalID.
+type ApprovalID = string
+
 // CheckpointID defines model for checkpointID.
 type CheckpointID = string
 
@@ -1322,6 +1493,24 @@ type UpdateAPIKeyJSONBody struct {
 
 	// NeverExpires In place of expiresAt.
 	NeverExpires *bool `json:"neverExpires,omitempty"`
+}
+
+// ListApprovalsParams defines parameters for ListApprovals.
+type ListApprovalsParams struct {
+	SandboxID *string        `form:"sandboxID,omitempty" json:"sandboxID,omitempty"`
+	State     *ApprovalState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Limit 1 to 100 [25].
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next of the page before.
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// GetApprovalParams defines parameters for GetApproval.
+type GetApprovalParams struct {
+	// Wait How many seconds the answer waits for a decision, 0 to 60 [0].
+	Wait *int `form:"wait,omitempty" json:"wait,omitempty"`
 }
 
 // ListAuditParams defines parameters for ListAudit.
@@ -1648,6 +1837,12 @@ type CreateAPIKeyJSONRequestBody = NewAPIKey
 // UpdateAPIKeyJSONRequestBody defines body for UpdateAPIKey for application/json ContentType.
 type UpdateAPIKeyJSONRequestBody UpdateAPIKeyJSONBody
 
+// CreateApprovalJSONRequestBody defines body for CreateApproval for application/json ContentType.
+type CreateApprovalJSONRequestBody = NewApproval
+
+// DecideApprovalJSONRequestBody defines body for DecideApproval for application/json ContentType.
+type DecideApprovalJSONRequestBody = ApprovalDecision
+
 // CreateBudgetJSONRequestBody defines body for CreateBudget for application/json ContentType.
 type CreateBudgetJSONRequestBody = NewBudget
 
@@ -1809,6 +2004,18 @@ type ServerInterface interface {
 
 	// (PATCH /cay/v1/api-keys/{keyID})
 	UpdateAPIKey(w http.ResponseWriter, r *http.Request, keyID string)
+
+	// (GET /cay/v1/approvals)
+	ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams)
+
+	// (POST /cay/v1/approvals)
+	CreateApproval(w http.ResponseWriter, r *http.Request)
+
+	// (GET /cay/v1/approvals/{approvalID})
+	GetApproval(w http.ResponseWriter, r *http.Request, approvalID ApprovalID, params GetApprovalParams)
+
+	// (POST /cay/v1/approvals/{approvalID}/decide)
+	DecideApproval(w http.ResponseWriter, r *http.Request, approvalID ApprovalID)
 
 	// (GET /cay/v1/audit)
 	ListAudit(w http.ResponseWriter, r *http.Request, params ListAuditParams)
@@ -2200,6 +2407,26 @@ func (_ Unimplemented) GetAPIKey(w http.ResponseWriter, r *http.Request, keyID s
 
 // (PATCH /cay/v1/api-keys/{keyID})
 func (_ Unimplemented) UpdateAPIKey(w http.ResponseWriter, r *http.Request, keyID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/approvals)
+func (_ Unimplemented) ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/approvals)
+func (_ Unimplemented) CreateApproval(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/approvals/{approvalID})
+func (_ Unimplemented) GetApproval(w http.ResponseWriter, r *http.Request, approvalID ApprovalID, params GetApprovalParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/approvals/{approvalID}/decide)
+func (_ Unimplemented) DecideApproval(w http.ResponseWriter, r *http.Request, approvalID ApprovalID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -3394,6 +3621,160 @@ func (siw *ServerInterfaceWrapper) UpdateAPIKey(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.UpdateAPIKey(w, r, keyID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListApprovals operation middleware
+func (siw *ServerInterfaceWrapper) ListApprovals(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListApprovalsParams
+
+	// ------------- Optional query parameter "sandboxID" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sandboxID", r.URL.Query(), &params.SandboxID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "sandboxID"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListApprovals(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateApproval operation middleware
+func (siw *ServerInterfaceWrapper) CreateApproval(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateApproval(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetApproval operation middleware
+func (siw *ServerInterfaceWrapper) GetApproval(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "approvalID" -------------
+	var approvalID ApprovalID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "approvalID", chi.URLParam(r, "approvalID"), &approvalID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "approvalID", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetApprovalParams
+
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetApproval(w, r, approvalID, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DecideApproval operation middleware
+func (siw *ServerInterfaceWrapper) DecideApproval(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "approvalID" -------------
+	var approvalID ApprovalID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "approvalID", chi.URLParam(r, "approvalID"), &approvalID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "approvalID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DecideApproval(w, r, approvalID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -6318,6 +6699,18 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Post(options.BaseURL+"/cay/v1/runs/{runID}/cancel", wrapper.CancelRun)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/approvals", wrapper.ListApprovals)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/approvals", wrapper.CreateApproval)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/approvals/{approvalID}", wrapper.GetApproval)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/approvals/{approvalID}/decide", wrapper.DecideApproval)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/ssh-keys", wrapper.ListSSHKeys)
 	})
 	r.Group(func(r chi.Router) {
@@ -7002,6 +7395,101 @@ type UpdateAPIKeyResponseObject interface {
 type UpdateAPIKey200JSONResponse APIKey
 
 func (response UpdateAPIKey200JSONResponse) VisitUpdateAPIKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListApprovalsRequestObject struct {
+	Params ListApprovalsParams
+}
+
+type ListApprovalsResponseObject interface {
+	VisitListApprovalsResponse(w http.ResponseWriter) error
+}
+
+type ListApprovals200JSONResponse struct {
+	Approvals []Approval `json:"approvals"`
+
+	// Next For cursor on the next page; absent on the last one.
+	Next *string `json:"next,omitempty"`
+}
+
+func (response ListApprovals200JSONResponse) VisitListApprovalsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateApprovalRequestObject struct {
+	Body *CreateApprovalJSONRequestBody
+}
+
+type CreateApprovalResponseObject interface {
+	VisitCreateApprovalResponse(w http.ResponseWriter) error
+}
+
+type CreateApproval201JSONResponse Approval
+
+func (response CreateApproval201JSONResponse) VisitCreateApprovalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetApprovalRequestObject struct {
+	ApprovalID ApprovalID `json:"approvalID"`
+	Params     GetApprovalParams
+}
+
+type GetApprovalResponseObject interface {
+	VisitGetApprovalResponse(w http.ResponseWriter) error
+}
+
+type GetApproval200JSONResponse Approval
+
+func (response GetApproval200JSONResponse) VisitGetApprovalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DecideApprovalRequestObject struct {
+	ApprovalID ApprovalID `json:"approvalID"`
+	Body       *DecideApprovalJSONRequestBody
+}
+
+type DecideApprovalResponseObject interface {
+	VisitDecideApprovalResponse(w http.ResponseWriter) error
+}
+
+type DecideApproval200JSONResponse Approval
+
+func (response DecideApproval200JSONResponse) VisitDecideApprovalResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -9220,6 +9708,18 @@ type StrictServerInterface interface {
 	// (PATCH /cay/v1/api-keys/{keyID})
 	UpdateAPIKey(ctx context.Context, request UpdateAPIKeyRequestObject) (UpdateAPIKeyResponseObject, error)
 
+	// (GET /cay/v1/approvals)
+	ListApprovals(ctx context.Context, request ListApprovalsRequestObject) (ListApprovalsResponseObject, error)
+
+	// (POST /cay/v1/approvals)
+	CreateApproval(ctx context.Context, request CreateApprovalRequestObject) (CreateApprovalResponseObject, error)
+
+	// (GET /cay/v1/approvals/{approvalID})
+	GetApproval(ctx context.Context, request GetApprovalRequestObject) (GetApprovalResponseObject, error)
+
+	// (POST /cay/v1/approvals/{approvalID}/decide)
+	DecideApproval(ctx context.Context, request DecideApprovalRequestObject) (DecideApprovalResponseObject, error)
+
 	// (GET /cay/v1/audit)
 	ListAudit(ctx context.Context, request ListAuditRequestObject) (ListAuditResponseObject, error)
 
@@ -10177,6 +10677,123 @@ func (sh *strictHandler) UpdateAPIKey(w http.ResponseWriter, r *http.Request, ke
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(UpdateAPIKeyResponseObject); ok {
 		if err := validResponse.VisitUpdateAPIKeyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListApprovals operation middleware
+func (sh *strictHandler) ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams) {
+	var request ListApprovalsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListApprovals(ctx, request.(ListApprovalsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListApprovals")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListApprovalsResponseObject); ok {
+		if err := validResponse.VisitListApprovalsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateApproval operation middleware
+func (sh *strictHandler) CreateApproval(w http.ResponseWriter, r *http.Request) {
+	var request CreateApprovalRequestObject
+
+	var body CreateApprovalJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateApproval(ctx, request.(CreateApprovalRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateApproval")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateApprovalResponseObject); ok {
+		if err := validResponse.VisitCreateApprovalResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetApproval operation middleware
+func (sh *strictHandler) GetApproval(w http.ResponseWriter, r *http.Request, approvalID ApprovalID, params GetApprovalParams) {
+	var request GetApprovalRequestObject
+
+	request.ApprovalID = approvalID
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetApproval(ctx, request.(GetApprovalRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetApproval")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetApprovalResponseObject); ok {
+		if err := validResponse.VisitGetApprovalResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// DecideApproval operation middleware
+func (sh *strictHandler) DecideApproval(w http.ResponseWriter, r *http.Request, approvalID ApprovalID) {
+	var request DecideApprovalRequestObject
+
+	request.ApprovalID = approvalID
+
+	var body DecideApprovalJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.DecideApproval(ctx, request.(DecideApprovalRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DecideApproval")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(DecideApprovalResponseObject); ok {
+		if err := validResponse.VisitDecideApprovalResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -193,9 +193,12 @@ type MaxTeamMetric struct {
 type Network struct {
 	AllowOut           *[]string `json:"allowOut,omitempty"`
 	AllowPublicTraffic *bool     `json:"allowPublicTraffic,omitempty"`
-	DenyOut            *[]string `json:"denyOut,omitempty"`
-	DNSServers         *[]string `json:"dnsServers,omitempty"`
-	EgressProxy        *struct {
+
+	// AskOut Cay's own: domains that a person is asked about, * for any name.
+	AskOut      *[]string `json:"askOut,omitempty"`
+	DenyOut     *[]string `json:"denyOut,omitempty"`
+	DNSServers  *[]string `json:"dnsServers,omitempty"`
+	EgressProxy *struct {
 		Address  string          `json:"address"`
 		TLS      *EgressProxyTLS `json:"tls,omitempty"`
 		Username *string         `json:"username,omitempty"`
@@ -207,6 +210,8 @@ type Network struct {
 
 // NetworkRule defines model for NetworkRule.
 type NetworkRule struct {
+	// Approve Cay's own: a person is asked before a request gets the secrets of transform.
+	Approve   *bool `json:"approve,omitempty"`
 	Transform *struct {
 		Headers *StringMap `json:"headers,omitempty"`
 	} `json:"transform,omitempty"`
@@ -217,12 +222,15 @@ type NetworkRules map[string][]NetworkRule
 
 // NetworkUpdate Replaces a sandbox's policy outwards; a field that is left out is cleared.
 type NetworkUpdate struct {
-	AllowOut            *[]string     `json:"allowOut,omitempty"`
-	AllowInternetAccess *bool         `json:"allow_internet_access,omitempty"`
-	DenyOut             *[]string     `json:"denyOut,omitempty"`
-	DNSServers          *[]string     `json:"dnsServers,omitempty"`
-	EgressProxy         *EgressProxy  `json:"egressProxy,omitempty"`
-	Rules               *NetworkRules `json:"rules,omitempty"`
+	AllowOut            *[]string `json:"allowOut,omitempty"`
+	AllowInternetAccess *bool     `json:"allow_internet_access,omitempty"`
+
+	// AskOut Cay's own: domains that a person is asked about, * for any name.
+	AskOut      *[]string     `json:"askOut,omitempty"`
+	DenyOut     *[]string     `json:"denyOut,omitempty"`
+	DNSServers  *[]string     `json:"dnsServers,omitempty"`
+	EgressProxy *EgressProxy  `json:"egressProxy,omitempty"`
+	Rules       *NetworkRules `json:"rules,omitempty"`
 }
 
 // NewBuild defines model for NewBuild.
@@ -244,13 +252,16 @@ type NewNetwork struct {
 	AllowOut *[]string `json:"allowOut,omitempty"`
 
 	// AllowPublicTraffic Null is as if it were not given: true.
-	AllowPublicTraffic *bool         `json:"allowPublicTraffic,omitempty"`
-	DenyOut            *[]string     `json:"denyOut,omitempty"`
-	DNSServers         *[]string     `json:"dnsServers,omitempty"`
-	EgressProxy        *EgressProxy  `json:"egressProxy,omitempty"`
-	HTTPSPorts         *[]int        `json:"httpsPorts,omitempty"`
-	MaskRequestHost    *string       `json:"maskRequestHost,omitempty"`
-	Rules              *NetworkRules `json:"rules,omitempty"`
+	AllowPublicTraffic *bool `json:"allowPublicTraffic,omitempty"`
+
+	// AskOut Cay's own: domains that a person is asked about, * for any name.
+	AskOut          *[]string     `json:"askOut,omitempty"`
+	DenyOut         *[]string     `json:"denyOut,omitempty"`
+	DNSServers      *[]string     `json:"dnsServers,omitempty"`
+	EgressProxy     *EgressProxy  `json:"egressProxy,omitempty"`
+	HTTPSPorts      *[]int        `json:"httpsPorts,omitempty"`
+	MaskRequestHost *string       `json:"maskRequestHost,omitempty"`
+	Rules           *NetworkRules `json:"rules,omitempty"`
 }
 
 // NewSandbox defines model for NewSandbox.

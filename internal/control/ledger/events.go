@@ -82,6 +82,10 @@ func (l *Ledger) NewEvents(team cay.TeamID) <-chan struct{} { return l.streams.n
 // now on.
 func (l *Ledger) EndStreams() { l.streams.close() }
 
+// Ended returns a channel that is closed by EndStreams, for what waits for one thing
+// among all events.
+func (l *Ledger) Ended() <-chan struct{} { return l.streams.end() }
+
 // Streaming reports whether it makes sense to wait for events.
 func (l *Ledger) Streaming() bool { return !l.streams.isClosed() }
 
@@ -90,6 +94,19 @@ type hub struct {
 	mu      sync.Mutex
 	closed  bool
 	waiting map[cay.TeamID]chan struct{}
+	ended   chan struct{} // closed with the hub; nil before anything asked for it
+}
+
+func (h *hub) end() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ended == nil {
+		h.ended = make(chan struct{})
+		if h.closed {
+			close(h.ended)
+		}
+	}
+	return h.ended
 }
 
 func (h *hub) next(team cay.TeamID) <-chan struct{} {
@@ -122,6 +139,9 @@ func (h *hub) wake(team cay.TeamID) {
 func (h *hub) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.ended != nil && !h.closed {
+		close(h.ended)
+	}
 	h.closed = true
 	for team, ch := range h.waiting {
 		close(ch)

@@ -166,7 +166,7 @@ func (c *Controller) Connections(ctx context.Context, who cay.Caller, id cay.San
 
 // outwards is a policy with what another says of reaching out.
 func outwards(p, from cay.NetworkPolicy) cay.NetworkPolicy {
-	p.AllowInternet, p.AllowOut, p.DenyOut = from.AllowInternet, from.AllowOut, from.DenyOut
+	p.AllowInternet, p.AllowOut, p.DenyOut, p.AskOut = from.AllowInternet, from.AllowOut, from.DenyOut, from.AskOut
 	p.Rules, p.Proxy, p.DNSServers = from.Rules, from.Proxy, from.DNSServers
 	return p
 }

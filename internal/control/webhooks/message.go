@@ -174,10 +174,31 @@ type ownData struct {
 	Metadata  map[string]string `json:"metadata,omitempty"`
 	Reason    string            `json:"reason,omitempty"`
 	Data      map[string]string `json:"data,omitempty"`
+	DecideURL string            `json:"decideURL,omitempty"` // of an approval; it is sent, and not recorded
 }
 
 func ownBody(e cay.Event, id string, metadata map[string]string) (string, error) {
-	return encode(own{e.Type, ledger.Stamp(e.At), ownData{id, e.Seq, e.Team, e.Sandbox, metadata, e.Reason, e.Data}})
+	return encode(own{e.Type, ledger.Stamp(e.At), ownData{ID: id, Seq: e.Seq, TeamID: e.Team, SandboxID: e.Sandbox, Metadata: metadata, Reason: e.Reason, Data: e.Data}})
+}
+
+// withLink is the body of an attempt as it is sent: that of the record, with the
+// link by which the receiver decides an approval. The record has no link, because
+// more parties read it.
+func (h *Hooks) withLink(ctx context.Context, w cay.Webhook, a cay.WebhookAttempt) (body, link string, err error) {
+	if h.link == nil || a.Type != string(cay.ApprovalRequested) || !w.Decides() {
+		return a.Body, "", nil
+	}
+	var out own
+	if err := json.Unmarshal([]byte(a.Body), &out); err != nil {
+		return "", "", cay.Wrap(cay.Internal, err, "the record of an attempt is damaged")
+	}
+	link, err = h.link(ctx, w, cay.ApprovalID(out.Data.Data["approval"]))
+	if err != nil || link == "" {
+		return a.Body, "", err
+	}
+	out.Data.DecideURL = link
+	body, err = encode(out)
+	return body, link, err
 }
 
 func encode(v any) (string, error) {

@@ -92,20 +92,28 @@ func (h *Hooks) send(ctx context.Context, w cay.Webhook, a *cay.WebhookAttempt) 
 		h.log.Error("cannot sign the requests of a webhook", "webhook", w.ID, "err", err)
 		return fail(cay.FailedSignature, "the secret cannot be read")
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL, strings.NewReader(a.Body))
+	body, link, err := h.withLink(ctx, w, *a)
+	if err != nil {
+		h.log.ErrorContext(ctx, "cannot make the link of an approval", "webhook", w.ID, "err", err)
+		return fail(cay.FailedRequest, "the request cannot be made")
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL, strings.NewReader(body))
 	if err != nil {
 		return fail(cay.FailedRequest, "the request cannot be made")
 	}
-	dress(r.Header, s, *a)
+	dress(r.Header, s, *a, body)
 	a.RequestHeaders = headerText(r.Header)
 	resp, err := h.transport.RoundTrip(r)
 	if err != nil {
 		return fail(classOf(err))
 	}
 	defer resp.Body.Close()
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, bodyKept)) // what came before it broke off
+	answer, _ := io.ReadAll(io.LimitReader(resp.Body, bodyKept)) // what came before it broke off
 	a.Status, a.ResponseHeaders = resp.StatusCode, headerText(resp.Header)
-	a.ResponseBody = strings.ReplaceAll(strings.ToValidUTF8(string(body), "\ufffd"), "\x00", "\ufffd")
+	a.ResponseBody = strings.ReplaceAll(strings.ToValidUTF8(string(answer), "\ufffd"), "\x00", "\ufffd")
+	if link != "" { // an address may repeat what it was sent
+		a.ResponseHeaders, a.ResponseBody = strings.ReplaceAll(a.ResponseHeaders, link, "[redacted]"), strings.ReplaceAll(a.ResponseBody, link, "[redacted]")
+	}
 	wait = retryAfter(resp.Header.Get("Retry-After"), time.Now())
 	switch {
 	case a.Status/100 == 2:
@@ -117,17 +125,17 @@ func (h *Hooks) send(ctx context.Context, w cay.Webhook, a *cay.WebhookAttempt) 
 }
 
 // dress sets the headers of a request: E2B's, and those of Standard Webhooks.
-func dress(header http.Header, s secrets, a cay.WebhookAttempt) {
+func dress(header http.Header, s secrets, a cay.WebhookAttempt, body string) {
 	for name, value := range map[string]string{
 		"Content-Type":          "application/json",
 		"User-Agent":            "Cay-Webhooks/" + cay.Version,
 		"e2b-webhook-id":        string(a.Webhook),
 		"e2b-delivery-id":       a.ID,
 		"e2b-signature-version": "v1",
-		"e2b-signature":         s.e2b(a.Body),
+		"e2b-signature":         s.e2b(body),
 		"webhook-id":            a.Event,
 		"webhook-timestamp":     strconv.FormatInt(a.At.Unix(), 10),
-		"webhook-signature":     s.standard(a.Event, a.At, a.Body),
+		"webhook-signature":     s.standard(a.Event, a.At, body),
 	} {
 		header.Set(name, value)
 	}

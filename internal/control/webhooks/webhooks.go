@@ -45,7 +45,10 @@ type Config struct {
 	Networks Networks
 	// Transport sends requests, in place of one over Networks in tests.
 	Transport http.RoundTripper
-	Log       *slog.Logger
+	// Link makes the link by which the receiver of a webhook decides an approval;
+	// empty where it is not to have one. nil makes none.
+	Link func(ctx context.Context, w cay.Webhook, id cay.ApprovalID) (string, error)
+	Log  *slog.Logger
 }
 
 // Hooks are the use cases of webhooks, and what sends.
@@ -55,6 +58,7 @@ type Hooks struct {
 	sealer    Sealer
 	networks  Networks
 	transport http.RoundTripper
+	link      func(context.Context, cay.Webhook, cay.ApprovalID) (string, error)
 	log       *slog.Logger
 
 	slots    chan struct{} // a token for each attempt at once
@@ -71,7 +75,7 @@ type Hooks struct {
 // New returns hooks that send nothing before Run.
 func New(cfg Config) *Hooks {
 	h := &Hooks{
-		ledger: cfg.Ledger, store: cfg.Store, sealer: cfg.Sealer, networks: cfg.Networks, transport: cfg.Transport, log: cfg.Log,
+		ledger: cfg.Ledger, store: cfg.Store, sealer: cfg.Sealer, networks: cfg.Networks, transport: cfg.Transport, link: cfg.Link, log: cfg.Log,
 		slots: make(chan struct{}, mostAtOnce), ailing: make(chan struct{}, mostAiling),
 		outcomes: make(chan outcome), lines: make(map[cay.WebhookID]*line), tests: make(map[cay.TeamID]int),
 	}
@@ -137,6 +141,9 @@ func (h *Hooks) CreateWebhook(ctx context.Context, who cay.Caller, c WebhookChan
 	if err := h.check(w); err != nil {
 		return w, "", err
 	}
+	if err := choose(who, &w); err != nil {
+		return w, "", err
+	}
 	made := ""
 	if c.Secret == nil {
 		made = newSecret()
@@ -162,6 +169,17 @@ func (h *Hooks) CreateWebhook(ctx context.Context, who cay.Caller, c WebhookChan
 	h.ledger.Wake(w.Team)
 	h.look(w)
 	return w, made, nil
+}
+
+// choose notes the credential that says where links go which decide approvals; it
+// must be able to decide itself.
+func choose(who cay.Caller, w *cay.Webhook) error {
+	if !w.Decides() {
+		w.ChosenBy = cay.Origins{}
+		return nil
+	}
+	w.ChosenBy = cay.Origins{Key: who.Key, Person: who.Person}
+	return who.May(cay.DecideApprovals)
 }
 
 // check says what is wrong with a webhook, its address included where that
@@ -233,6 +251,9 @@ func (h *Hooks) UpdateWebhook(ctx context.Context, who cay.Caller, id cay.Webhoo
 	}
 	if len(changed) == 0 {
 		return w, nil
+	}
+	if err := choose(who, &w); err != nil {
+		return w, err
 	}
 	return h.update(ctx, who, w, changed)
 }

@@ -39,6 +39,7 @@ func (f *Face) server() *sdk.Server {
 	f.addFiles(s)
 	f.addTree(s)
 	f.addViews(s)
+	f.addApprovals(s)
 	s.AddReceivingMiddleware(f.nearNames)
 	return s
 }

@@ -74,6 +74,8 @@ var actions = map[string]string{
 	"removeTrigger":          string(cay.TriggerRemoved),
 	"startRun":               "trigger.run_requested",
 	"cancelRun":              "run.cancelled",
+	"createApproval":         string(cay.ApprovalRequested),
+	"decideApproval":         string(cay.ApprovalDecided),
 	"createVolume":           string(cay.VolumeCreated),
 	"deleteVolume":           string(cay.VolumeDeleted),
 	"ownCreateVolume":        string(cay.VolumeCreated),

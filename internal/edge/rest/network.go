@@ -16,7 +16,7 @@ import (
 func networkPolicy(body *e2b.NewSandbox, secure bool) (cay.NetworkPolicy, error) {
 	n := value(body.Network, e2b.NewNetwork{})
 	p, err := egressPolicy(e2b.NetworkUpdate{
-		AllowOut: n.AllowOut, DenyOut: n.DenyOut, DNSServers: n.DNSServers,
+		AllowOut: n.AllowOut, DenyOut: n.DenyOut, AskOut: n.AskOut, DNSServers: n.DNSServers,
 		EgressProxy: n.EgressProxy, Rules: n.Rules, AllowInternetAccess: body.AllowInternetAccess,
 	})
 	if err != nil {
@@ -85,6 +85,10 @@ func egressPolicy(n e2b.NetworkUpdate) (cay.NetworkPolicy, error) {
 	for i, d := range p.AllowOut {
 		p.AllowOut[i] = strings.ToLower(d)
 	}
+	p.AskOut = value(n.AskOut, nil)
+	for i, d := range p.AskOut {
+		p.AskOut[i] = strings.ToLower(d)
+	}
 	p.DNSServers = value(n.DNSServers, nil)
 	if e := n.EgressProxy; e != nil {
 		p.Proxy = &cay.EgressProxy{
@@ -106,7 +110,7 @@ func egressPolicy(n e2b.NetworkUpdate) (cay.NetworkPolicy, error) {
 		}
 		to := strings.ToLower(domain)
 		for _, r := range rules {
-			rule := cay.HeaderRule{}
+			rule := cay.HeaderRule{Approve: value(r.Approve, false)}
 			if r.Transform != nil {
 				rule.Headers = value(r.Transform.Headers, nil)
 			}
@@ -146,6 +150,7 @@ func (o own) AllowEgress(ctx context.Context, r cayv1.AllowEgressRequestObject) 
 func wireNetwork(n cay.NetworkPolicy) *e2b.Network {
 	out := &e2b.Network{
 		AllowPublicTraffic: &n.AllowPublic, AllowOut: wireList(n.AllowOut), DenyOut: wireList(n.DenyOut),
+		AskOut:          wireList(n.AskOut),
 		DNSServers:      wireList(n.DNSServers),
 		MaskRequestHost: pointer(n.MaskHost),
 	}
@@ -167,7 +172,7 @@ func wireNetwork(n cay.NetworkPolicy) *e2b.Network {
 		for domain, list := range n.Rules {
 			rules[domain] = []e2b.NetworkRule{}
 			for _, r := range list {
-				var w e2b.NetworkRule
+				w := e2b.NetworkRule{Approve: pointer(r.Approve)}
 				if headers := wireMap(r.Headers); headers != nil {
 					w.Transform = &struct {
 						Headers *e2b.StringMap `json:"headers,omitempty"`

@@ -79,7 +79,7 @@ func TestAllowEgress(t *testing.T) {
 // A field of a policy that create, PUT, control or GET forget is dropped
 // without a word, so each one has a value here.
 func TestEveryFieldOfAPolicyArrives(t *testing.T) {
-	const outwards = `"allowOut":["1.1.1.1"],"denyOut":["8.8.8.8"],"dnsServers":["9.9.9.9"],
+	const outwards = `"allowOut":["1.1.1.1"],"denyOut":["0.0.0.0/0"],"askOut":["b.example"],"dnsServers":["9.9.9.9"],
 		"egressProxy":{"address":"x.example:1"},"rules":{"a.example":[{"transform":{"headers":{"X-A":"b"}}}]}`
 	w := newWorld(t, "")
 	create := func(more string) (path string) {

@@ -19,6 +19,7 @@ import (
 	"github.com/cay-run/cay/api/rest/e2b"
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/control/accounts"
+	"github.com/cay-run/cay/internal/control/approvals"
 	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/control/builds"
 	"github.com/cay-run/cay/internal/control/fleet"
@@ -51,14 +52,15 @@ type Config struct {
 	// Console tells the origin of the console, for its links; nil has none.
 	Console func() string
 	// Machine tells what the server's machine has; nil knows nothing.
-	Machine  func() (Machine, error)
-	Webhooks *webhooks.Hooks
-	Triggers *triggers.Triggers
-	Auth     *auth.Auth
-	Domain   string
-	Links    Links
-	Content  Content // nil has no volumes
-	Volumes  *volumes.Volumes
+	Machine   func() (Machine, error)
+	Webhooks  *webhooks.Hooks
+	Triggers  *triggers.Triggers
+	Approvals *approvals.Approvals
+	Auth      *auth.Auth
+	Domain    string
+	Links     Links
+	Content   Content // nil has no volumes
+	Volumes   *volumes.Volumes
 	// VolumeTokens opens the files of volumes.
 	VolumeTokens VolumeTokens
 	// Dial connects to a port of a sandbox that runs; nil offers none.
@@ -110,6 +112,7 @@ type server struct {
 	machine   func() (Machine, error)
 	webhooks  *webhooks.Hooks
 	triggers  *triggers.Triggers
+	approvals *approvals.Approvals
 	volumes   *volumes.Volumes
 	auth      *auth.Auth
 	domain    string
@@ -142,7 +145,7 @@ func route(cfg Config) (*server, chi.Router) {
 	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, usage: cfg.Usage, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
 	s.logins, s.url, s.console = cfg.Logins, cfg.URL, cfg.Console
-	s.machine, s.triggers = cfg.Machine, cfg.Triggers
+	s.machine, s.triggers, s.approvals = cfg.Machine, cfg.Triggers, cfg.Approvals
 	s.volumes, s.volumeTokens = cfg.Volumes, cfg.VolumeTokens
 	s.trees, s.streams = newTurns(maxTrees, maxTreesTeam), newTurns(maxStreams, maxStreamsTeam)
 	s.defaults, s.webhooks, s.audit, s.rates = cfg.Defaults, cfg.Webhooks, cfg.Audit, cfg.Rates
@@ -181,6 +184,9 @@ func route(cfg Config) (*server, chi.Router) {
 	}
 	if s.triggers != nil {
 		root.Post(hookRoute, s.receive)
+	}
+	if s.approvals != nil {
+		s.mountDecide(root)
 	}
 	if s.links != nil {
 		root.Put(uploadRoute, s.upload)

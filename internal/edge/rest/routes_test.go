@@ -10,6 +10,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/cay-run/cay/internal/control/approvals"
 	"github.com/cay-run/cay/internal/control/logins"
 	"github.com/cay-run/cay/internal/control/triggers"
 )
@@ -31,6 +32,9 @@ var outside = map[string]string{
 
 	"POST /cay/v1/hooks/{}": "server TestHookProofs",
 
+	"GET /cay/v1/decide/{}/{}/{}":  "server TestApprovalLinks",
+	"POST /cay/v1/decide/{}/{}/{}": "server TestApprovalLinks",
+
 	"GET /cay/v1/login":          "server TestLoginMixups",
 	"GET /cay/v1/login/callback": "server TestLoginMixups",
 	"POST /cay/v1/login/answer":  "server TestLoginMixups",
@@ -44,7 +48,7 @@ var outside = map[string]string{
 // internal/server try with the keys of others, or names the test that does.
 func TestEveryRouteIsWalked(t *testing.T) {
 	_, router := route(Config{
-		Content: struct{ Content }{}, Identity: struct{ Identity }{}, Links: struct{ Links }{}, Logins: &logins.Logins{}, Triggers: &triggers.Triggers{},
+		Content: struct{ Content }{}, Identity: struct{ Identity }{}, Links: struct{ Links }{}, Logins: &logins.Logins{}, Triggers: &triggers.Triggers{}, Approvals: &approvals.Approvals{},
 	})
 	known := contracts(t)
 	names := regexp.MustCompile(`\{[^}]*\}`)

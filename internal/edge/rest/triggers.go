@@ -3,12 +3,10 @@ package rest
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -213,7 +211,7 @@ func (o own) ListRuns(ctx context.Context, r cayv1.ListRunsRequestObject) (cayv1
 	if len(list) > limit {
 		list = list[:limit]
 		last := list[limit-1]
-		out.Next = pointer(base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(last.QueuedAt.UnixMilli(), 10) + " " + string(last.ID))))
+		out.Next = pointer(cursorOf(last.QueuedAt, string(last.ID)))
 	}
 	for _, run := range list {
 		out.Runs = append(out.Runs, wireRun(run, false))
@@ -222,13 +220,11 @@ func (o own) ListRuns(ctx context.Context, r cayv1.ListRunsRequestObject) (cayv1
 }
 
 func readRunCursor(text string) (*triggers.RunCursor, error) {
-	plain, err := base64.RawURLEncoding.DecodeString(text)
-	ms, id, found := strings.Cut(string(plain), " ")
-	at, bad := strconv.ParseInt(ms, 10, 64)
-	if err != nil || bad != nil || !found {
-		return nil, cay.Errorf(cay.Invalid, "cursor: is not one that this list gave")
+	at, id, err := readCursor(text)
+	if err != nil {
+		return nil, err
 	}
-	return &triggers.RunCursor{At: time.UnixMilli(at), ID: cay.RunID(id)}, nil
+	return &triggers.RunCursor{At: at, ID: cay.RunID(id)}, nil
 }
 
 // GetRun finds a run.

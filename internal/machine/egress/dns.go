@@ -136,6 +136,8 @@ func (p *Proxy) answer(ctx context.Context, g *guest, query []byte) []byte {
 	_, dressed := r.headers.find(name)
 	switch {
 	case named || dressed && r.everything():
+	case p.isAsked(r, name):
+		return p.answerAsked(h, q)
 	case r.everything():
 		return p.answerOpen(ctx, g, h, q, query)
 	default:

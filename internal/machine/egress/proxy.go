@@ -6,9 +6,11 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +56,9 @@ type Config struct {
 	Server *Server
 	// TLS verifies servers; nil trusts whom the host trusts.
 	TLS *tlsRoots
+	// Ask has a question of a guest answered by a person, as far as that comes
+	// before the end of ctx; nil answers no.
+	Ask func(context.Context, Question) Answer
 	// OnDenied is told of refusals, of the same one once a minute. It is called
 	// by one goroutine, which no guest waits for; its context ends with Close.
 	OnDenied func(context.Context, cay.SandboxID, cay.Connection)
@@ -102,6 +107,7 @@ type guest struct {
 	told      *denials                                        // nil tells none
 	onAllowed func(cay.TeamID, cay.SandboxID, cay.Connection) // nil tells none
 	decided   *decisions
+	asks      asks
 
 	mu    sync.Mutex
 	flows map[*flow]struct{}
@@ -118,7 +124,10 @@ type flow struct {
 
 	sent, received atomic.Int64
 	done           sync.Once
-	far            net.Conn // the other side, when bytes are only passed on
+	// Guarded by the guest's lock.
+	far  net.Conn           // the other side, when bytes are only passed on
+	stop context.CancelFunc // of the wait for an answer
+	goes map[string]bool    // names that it was allowed by an answer
 }
 
 // New returns a proxy that does not serve yet.
@@ -232,16 +241,12 @@ func (g *guest) end() {
 // review cuts what the rules no longer allow.
 func (g *guest) review(r *rules) {
 	g.mu.Lock()
-	var out []*flow
-	for f := range g.flows {
-		name := f.name.Load()
-		if name != nil && !r.decide(f.dst.Addr(), *name).allow {
-			out = append(out, f)
-		}
-	}
+	flows := slices.Collect(maps.Keys(g.flows))
 	g.mu.Unlock()
-	for _, f := range out {
-		f.cut()
+	for _, f := range flows {
+		if name := f.name.Load(); name != nil && !f.allows(r, *name) {
+			f.cut()
+		}
 	}
 }
 
@@ -270,10 +275,13 @@ func (g *guest) refuse(c cay.Connection) {
 func (f *flow) cut() {
 	reset(f.conn)
 	f.guest.mu.Lock()
-	far := f.far
+	far, stop := f.far, f.stop
 	f.guest.mu.Unlock()
 	if far != nil {
 		far.Close()
+	}
+	if stop != nil {
+		stop()
 	}
 }
 
@@ -343,7 +351,7 @@ func (p *Proxy) Serve(l net.Listener) {
 // handle finds out what a connection is for, and passes it on or refuses it.
 func (p *Proxy) handle(f *flow) {
 	r := f.guest.rules.Load()
-	if p.isPackages(f.dst) || p.toServer(f.dst) {
+	if p.isPackages(f.dst) || p.toServer(f.dst) || p.toGateway(f.dst, r) {
 		p.handleHost(f, r)
 		return
 	}
@@ -352,7 +360,7 @@ func (p *Proxy) handle(f *flow) {
 		byAddress = verdict{rule: closedRange}
 		r = &rules{} // no name opens it
 	}
-	names := !byAddress.allow && !r.names.empty()
+	names := !byAddress.allow && (!r.names.empty() || !r.asks.empty())
 	dressed := !r.headers.empty() && (f.dst.Port() == portWeb || f.dst.Port() == portTLS)
 	if byAddress.allow && !dressed {
 		p.tunnel(f, nil, "tcp", "", byAddress)
@@ -439,7 +447,9 @@ func (p *Proxy) handleTLS(f *flow, br *bufio.Reader, r *rules, byAddress verdict
 	switch {
 	case p.cfg.Closed(f.dst.Addr()):
 		p.dropTLS(f, h.name, byAddress.rule)
-	case !v.allow && h.name == "" && !r.names.empty():
+	case v.ask:
+		p.handleAsked(f, br, r, h, v)
+	case !v.allow && h.name == "" && !(r.names.empty() && r.asks.empty()):
 		p.dropTLS(f, "", "no server name to go by")
 	case !v.allow:
 		p.dropTLS(f, h.name, v.rule)
@@ -475,7 +485,13 @@ func (p *Proxy) tunnel(f *flow, br *bufio.Reader, protocol, name string, v verdi
 	if v.named {
 		remote = name
 	}
-	far, err := p.dial(p.ctx, f.guest.rules.Load(), f.dst, remote)
+	var far net.Conn
+	var err error
+	if v.ask {
+		far, err = p.dialName(p.ctx, f.guest.rules.Load(), name, f.dst.Port())
+	} else {
+		far, err = p.dial(p.ctx, f.guest.rules.Load(), f.dst, remote)
+	}
 	if err != nil {
 		f.allowed(protocol, name, verdict{rule: v.rule + "; it cannot be reached"})
 		reset(f.conn)
@@ -486,7 +502,7 @@ func (p *Proxy) tunnel(f *flow, br *bufio.Reader, protocol, name string, v verdi
 	over := f.guest.over
 	f.guest.mu.Unlock()
 	f.allowed(protocol, name, v)
-	if over || !f.guest.rules.Load().decide(f.dst.Addr(), name).allow { // it changed meanwhile
+	if over || !f.allows(f.guest.rules.Load(), name) { // it changed meanwhile
 		f.cut()
 		return
 	}

@@ -14,6 +14,7 @@ type rules struct {
 	allowed []addressRule
 	denied  []addressRule
 	names   names[int]            // of AllowOut: which entry
+	asks    asking                // AskOut
 	headers names[cay.HeaderRule] // of Rules
 	proxy   *cay.EgressProxy
 }
@@ -28,6 +29,7 @@ type verdict struct {
 	allow bool
 	rule  string
 	named bool // the name decided, not the address
+	ask   bool // a person decides; allow is false
 }
 
 func compile(p cay.NetworkPolicy) *rules {
@@ -37,6 +39,13 @@ func compile(p cay.NetworkPolicy) *rules {
 			r.allowed = append(r.allowed, addressRule{prefix, "allowOut " + d})
 		} else {
 			r.names.add(d, i, len(p.AllowOut))
+		}
+	}
+	for i, d := range p.AskOut {
+		if d == cay.AnyName {
+			r.asks.all = true
+		} else {
+			r.asks.names.add(d, i, len(p.AskOut))
 		}
 	}
 	for _, d := range p.NameServers() {
@@ -75,6 +84,9 @@ func (r *rules) decide(a netip.Addr, name string) verdict {
 	if i, ok := r.names.find(name); ok {
 		return verdict{allow: true, rule: "allowOut " + r.policy.AllowOut[i], named: true}
 	}
+	if entry, ok := r.asks.find(name, r.policy.AskOut); ok {
+		return verdict{rule: "askOut " + entry, named: true, ask: true}
+	}
 	if text, ok := find(r.denied, a); ok {
 		return verdict{rule: text}
 	}
@@ -82,6 +94,23 @@ func (r *rules) decide(a netip.Addr, name string) verdict {
 		return verdict{allow: true, rule: "internet access"}
 	}
 	return verdict{rule: "allow_internet_access false"}
+}
+
+// asking are the names that a person is asked about.
+type asking struct {
+	names names[int] // which entry of AskOut
+	all   bool
+}
+
+func (a asking) empty() bool { return !a.all && a.names.empty() }
+
+// find returns the entry of a list that a clean name is asked about by. Names that
+// have no place in the internet are not any name.
+func (a asking) find(name string, list []string) (entry string, ok bool) {
+	if i, ok := a.names.find(name); ok {
+		return list[i], true
+	}
+	return cay.AnyName, a.all && name != "" && !isInner(name)
 }
 
 // everything reports whether a guest may reach the internet but for what denyOut

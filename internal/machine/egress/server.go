@@ -68,6 +68,8 @@ func (p *Proxy) handleHost(f *flow, r *rules) {
 			p.handleServer(f, br, r, hello.name)
 		case err == nil && p.isPackages(f.dst) && p.cached(r, hello.name) && p.cfg.Authority != nil:
 			p.web.serve(f, br, hello.name)
+		case err == nil && p.toGateway(f.dst, r) && r.decide(f.dst.Addr(), hello.name).ask:
+			p.handleAsked(f, br, r, hello, r.decide(f.dst.Addr(), hello.name))
 		case p.isPackages(f.dst):
 			p.dropTLS(f, hello.name, notCached)
 		default:

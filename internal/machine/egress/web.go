@@ -76,6 +76,8 @@ type visit struct {
 	once      atomic.Pointer[string] // the name that the transport is used for
 	packages  bool                   // it may be for the cache
 	server    bool                   // it may be for this host's server
+	pinned    atomic.Bool            // it is for the name of once alone, which a person is asked about
+	asked     atomic.Bool            // and may go there
 }
 
 func (v *visit) Read(b []byte) (int, error) {
@@ -128,6 +130,9 @@ func (a *arrivals) Addr() net.Addr { return &net.TCPAddr{} }
 // serve hands a connection to the server; under TLS when there is a name.
 func (w *web) serve(f *flow, br *bufio.Reader, name string) {
 	v := &visit{Conn: f.conn, r: br, flow: f, tls: name, packages: w.p.isPackages(f.dst), server: w.p.toServer(f.dst)}
+	if name != "" && !w.p.isServer(f.guest.rules.Load(), name) {
+		v.server = false // another name that leads to the gateway
+	}
 	v.transport = w.transport(v)
 	var c net.Conn = v
 	if name != "" {
@@ -149,12 +154,15 @@ func (w *web) serve(f *flow, br *bufio.Reader, name string) {
 func (w *web) transport(v *visit) *http.Transport {
 	t := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			if v.server {
-				return w.p.dialServer(ctx, v)
-			}
 			name := ""
 			if n := v.once.Load(); n != nil {
 				name = *n
+			}
+			if v.asked.Load() {
+				return w.p.dialName(ctx, v.flow.guest.rules.Load(), name, v.flow.dst.Port())
+			}
+			if v.server {
+				return w.p.dialServer(ctx, v)
 			}
 			return w.p.dial(ctx, v.flow.guest.rules.Load(), v.flow.dst, name)
 		},
@@ -175,6 +183,9 @@ func (w *web) transport(v *visit) *http.Transport {
 	return t
 }
 
+// sameHost is why a request is refused for another host than those before it.
+const sameHost = "one connection, one host"
+
 // denial is why a request is refused.
 type denial struct {
 	status int
@@ -188,13 +199,18 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	host := requestName(r)
-	if v.packages && !(v.server && w.p.cfg.Server.Name(host)) {
+	rules := v.flow.guest.rules.Load()
+	asked := w.p.toGateway(v.flow.dst, rules) && rules.decide(v.flow.dst.Addr(), host).ask && !w.p.isServer(rules, host)
+	if v.packages && !asked && !(v.server && w.p.cfg.Server.Name(host)) {
 		w.servePackages(rw, r, v, host)
 		return
 	}
-	verdict, no := w.decide(v, r, host)
+	verdict, no := w.decide(v, r, host, asked)
 	var secrets []string
 	var header http.Header
+	if no == nil {
+		no = w.approveSecrets(r, v, host)
+	}
 	if no == nil {
 		header, secrets, no = w.dress(r.Context(), v, host)
 	}
@@ -219,8 +235,10 @@ func requestName(r *http.Request) string {
 	return cleanName(host)
 }
 
-func (w *web) decide(v *visit, r *http.Request, host string) (verdict, *denial) {
-	if v.server {
+// decide says whether a request may go on. One to the gateway, for a host that is
+// asked about, is marked as such: its address says nothing.
+func (w *web) decide(v *visit, r *http.Request, host string, asked bool) (verdict, *denial) {
+	if v.server && !asked {
 		return w.decideServer(v, r, host)
 	}
 	rules := v.flow.guest.rules.Load()
@@ -228,8 +246,16 @@ func (w *web) decide(v *visit, r *http.Request, host string) (verdict, *denial) 
 	_, dressed := rules.headers.find(host)
 	decision := rules.decide(addr, host)
 	switch {
-	case w.p.cfg.Closed(addr):
+	case !asked && w.p.cfg.Closed(addr):
 		return decision, &denial{http.StatusForbidden, closedRange}
+	case v.pinned.Load() && *v.once.Load() != host:
+		return decision, &denial{http.StatusMisdirectedRequest, sameHost}
+	case decision.ask:
+		no := w.decideAsked(v, r, host, decision)
+		if no == nil {
+			v.asked.Store(true)
+		}
+		return decision, no
 	case v.tls != "" && host != v.tls:
 		return decision, &denial{http.StatusMisdirectedRequest, "the host of the request is not the server name of TLS, " + v.tls}
 	case r.Method == http.MethodConnect:
@@ -240,7 +266,7 @@ func (w *web) decide(v *visit, r *http.Request, host string) (verdict, *denial) 
 		return decision, &denial{http.StatusForbidden, "the address is not the name's"}
 	case v.once.Load() != nil && decision.named && *v.once.Load() != host && rules.proxy != nil:
 		// The SOCKS server resolved another name for this connection.
-		return decision, &denial{http.StatusMisdirectedRequest, "one connection, one host"}
+		return decision, &denial{http.StatusMisdirectedRequest, sameHost}
 	}
 	return decision, nil
 }

@@ -18,6 +18,7 @@ type policy struct {
 	dns     bool // all names
 	asking  bool // names are for the server of Diverted to decide
 	web     bool // the web is
+	gateway bool // the gateway's web ports are, where names lead that a person is asked about
 	allowed []netip.Prefix
 	denied  []netip.Prefix
 	network networkID // shared with others
@@ -63,11 +64,12 @@ func (m *Manager) Apply(_ context.Context, s Slot, p cay.NetworkPolicy) error {
 func inKernel(p cay.NetworkPolicy) policy {
 	allowed, denied := prefixes(slices.Concat(p.AllowOut, p.NameServers())), prefixes(p.DenyOut)
 	everything := wide(allowed) || p.AllowInternet && !wide(denied)
-	something := p.AllowInternet || len(p.AllowOut) > 0
+	something := p.AllowInternet || len(p.AllowOut) > 0 || len(p.AskOut) > 0
 	asking := p.Private != nil || something && (!everything || len(p.Rules) > 0)
 	out := policy{
 		dns:     everything && !asking,
 		asking:  asking,
+		gateway: len(p.AskOut) > 0,
 		network: networkOf(p.Private),
 	}
 	if p.Proxy == nil {
@@ -83,7 +85,7 @@ func inKernel(p cay.NetworkPolicy) policy {
 
 // is reports whether two policies are one to the packet filter.
 func (p policy) is(q policy) bool {
-	return p.open == q.open && p.dns == q.dns && p.asking == q.asking && p.web == q.web && p.network == q.network &&
+	return p.open == q.open && p.dns == q.dns && p.asking == q.asking && p.web == q.web && p.gateway == q.gateway && p.network == q.network &&
 		slices.Equal(p.allowed, q.allowed) && slices.Equal(p.denied, q.denied)
 }
 
@@ -117,6 +119,9 @@ func (p policy) elements(s *sets, addr netip.Addr) map[*nftables.Set][]nftables.
 	}
 	if p.web {
 		out[s.web] = []nftables.SetElement{{Key: addr.AsSlice()}}
+	}
+	if p.gateway {
+		out[s.gateway] = []nftables.SetElement{{Key: addr.AsSlice()}}
 	}
 	if p.network != (networkID{}) {
 		for i := range networkParts {
@@ -276,6 +281,7 @@ func (m *Manager) readPolicies(byAddr map[netip.Addr]int) error {
 		s.dns:     func(p *policy, _ nftables.SetElement) { p.dns = true },
 		s.asking:  func(p *policy, _ nftables.SetElement) { p.asking = true },
 		s.web:     func(p *policy, _ nftables.SetElement) { p.web = true },
+		s.gateway: func(p *policy, _ nftables.SetElement) { p.gateway = true },
 		s.allowed: func(p *policy, e nftables.SetElement) { p.allowed = append(p.allowed, destination(e)) },
 		s.denied:  func(p *policy, e nftables.SetElement) { p.denied = append(p.denied, destination(e)) },
 	}

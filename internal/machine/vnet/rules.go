@@ -23,6 +23,7 @@ type sets struct {
 	dns     *nftables.Set // address: may ask all names
 	asking  *nftables.Set // address: its questions are diverted
 	web     *nftables.Set // address: its connections to the web are diverted
+	gateway *nftables.Set // address: its connections to the gateway's web ports are diverted
 	allowed *nftables.Set // address . destination: beats denied
 	denied  *nftables.Set // address . destination
 	blocked *nftables.Set // destination: closed to all
@@ -47,6 +48,7 @@ func newSets(t *nftables.Table) *sets {
 		dns:     &nftables.Set{Table: t, Name: "dns", KeyType: nftables.TypeIPAddr},
 		asking:  &nftables.Set{Table: t, Name: "asking", KeyType: nftables.TypeIPAddr},
 		web:     &nftables.Set{Table: t, Name: "web", KeyType: nftables.TypeIPAddr},
+		gateway: &nftables.Set{Table: t, Name: "gateway", KeyType: nftables.TypeIPAddr},
 		allowed: &nftables.Set{Table: t, Name: "allowed", KeyType: pair, Interval: true, Concatenation: true},
 		denied:  &nftables.Set{Table: t, Name: "denied", KeyType: pair, Interval: true, Concatenation: true},
 		blocked: &nftables.Set{Table: t, Name: "blocked", KeyType: nftables.TypeIPAddr, Interval: true},
@@ -65,7 +67,7 @@ func newSets(t *nftables.Table) *sets {
 }
 
 func (s *sets) all() []*nftables.Set {
-	fixed := []*nftables.Set{s.slots, s.open, s.dns, s.asking, s.web, s.allowed, s.denied, s.blocked, s.own}
+	fixed := []*nftables.Set{s.slots, s.open, s.dns, s.asking, s.web, s.gateway, s.allowed, s.denied, s.blocked, s.own}
 	return slices.Concat(fixed, s.networks[:], s.members[:])
 }
 
@@ -271,6 +273,9 @@ func (w chainWriter) divert(s *sets, resolver, conns, questions netip.AddrPort, 
 	conn := slices.Concat(w.from(), protocol(unix.IPPROTO_TCP))
 	for _, port := range gateway {
 		rule(conn, to(netip.PrefixFrom(Gateway, 32)), toPort(port), destinationNAT(conns))
+	}
+	for _, port := range webPorts { // names that a person is asked about lead there
+		rule(conn, fromSet(s.gateway), to(netip.PrefixFrom(Gateway, 32)), toPort(port), destinationNAT(conns))
 	}
 	rule(w.from(), to(netip.PrefixFrom(Gateway, 32)), accept())
 	for _, port := range server {

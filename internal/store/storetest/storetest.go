@@ -61,6 +61,8 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Webhooks", testWebhooks},
 		{"Triggers", testTriggers},
 		{"Runs", testRuns},
+		{"Approvals", testApprovals},
+		{"ApprovalsTogether", testApprovalsTogether},
 		{"Attempts", testAttempts},
 		{"Once", testOnce},
 		{"Tx", testTx},

@@ -13,6 +13,7 @@ func webhook(team cay.TeamID, created int) cay.Webhook {
 	return cay.Webhook{
 		ID: cay.NewWebhookID(), Team: team, Name: "ours \"ü\"", URL: "https://example.com/a?b=c", Enabled: true,
 		Events: []string{cay.LifecycleCreated, cay.AllEvents}, Sealed: "sealed", CreatedAt: at(created), UpdatedAt: at(created), Version: 1,
+		ChosenBy: cay.Origins{Key: "k", Person: "p"},
 	}
 }
 
@@ -40,6 +41,7 @@ func testWebhooks(t *testing.T, s store.Store) {
 
 	wantKind(t, s.UpdateWebhook(t.Context(), one), cay.Conflict)
 	one.Version, one.Name, one.Enabled, one.Events, one.Sealed = 2, "another", false, []string{"x"}, "anew"
+	one.ChosenBy = cay.Origins{Key: "k2"}
 	stranger := one
 	stranger.Team = other.ID
 	wantKind(t, s.UpdateWebhook(t.Context(), stranger), cay.Conflict)

@@ -191,3 +191,83 @@ def test_from_javascript(server, secret):
     env = {**os.environ, "SECRET": name, "DIGEST": digest(value), "API": API, "ADDRESSES": ",".join(server.internet.addresses)}
     run = subprocess.run(["node", "--test", "--test-reporter=spec", str(target)], env=env, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def replace_network(sandbox, **policy):
+    """A policy with the fields that the SDKs have no word for."""
+    request = urllib.request.Request(
+        f"{os.environ['E2B_API_URL']}/sandboxes/{sandbox.sandbox_id}/network", json.dumps(policy).encode(), method="PUT",
+        headers={"X-API-Key": os.environ["E2B_API_KEY"], "Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 204
+
+
+def approvals(*args):
+    """cay approvals as the operator, who may decide what the tests' key asks."""
+    run = subprocess.run([str(world.CAY), "--json", "approvals", *args, "--team", "default"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def waiting(sandbox, eventually):
+    """The one question of a sandbox."""
+    return eventually(lambda: approvals("list", "-s", sandbox.sandbox_id))[0]
+
+
+def test_a_host_is_asked_about(server, create, eventually):
+    sandbox = create()
+    replace_network(sandbox, askOut=[API, f"*.{OTHER}"], denyOut=[ALL_TRAFFIC])
+    fetch = f"curl -sS -m 60 https://{API}/ -d payload -k"
+    first = sandbox.commands.run(fetch, background=True, timeout=90)
+    question = waiting(sandbox, eventually)
+    assert question["kind"] == "egress" and question["title"] == f"Reach {API} at port 443" and question["askedBy"]["kind"] == "sandbox", question
+    assert API not in server.names.asked
+
+    # The key that made the sandbox is the asking party's; the sandbox's token opens nothing.
+    own = subprocess.run([str(world.CAY), "approvals", "approve", question["id"]], capture_output=True, text=True)
+    assert own.returncode == 1 and "cannot decide" in own.stderr, own
+
+    assert approvals("approve", question["id"], "--remember", "hour")["state"] == "approved"
+    assert json.loads(first.wait().stdout)["host"] == API
+    assert json.loads(sandbox.commands.run(fetch, timeout=90).stdout)["host"] == API  # remembered
+    again = subprocess.run([str(world.CAY), "approvals", "deny", question["id"], "--team", "default"], capture_output=True, text=True)
+    assert again.returncode == 1 and "approved" in again.stderr
+
+    # A no, in words; nothing of the name is asked outside, whatever the guest puts into it.
+    tunnel = f"data-{uuid.uuid4().hex[:8]}.{OTHER}"
+    refused = sandbox.commands.run(f"curl -sS -m 60 http://{tunnel}/; true", background=True, timeout=90)
+    approvals("deny", waiting(sandbox, eventually)["id"])
+    said = json.loads(refused.wait().stdout)
+    assert said["code"] == 403 and "denied" in said["rule"], said
+    assert tunnel not in server.names.asked
+
+    # A remembered decision outlives a pause; a fork asks anew.
+    sandbox.pause()
+    sandbox = sandbox.connect()
+    assert json.loads(sandbox.commands.run(fetch, timeout=90).stdout)["host"] == API
+    fork, = sandbox.fork(count=1, timeout=300)
+    try:
+        run = fork.commands.run(fetch, background=True, timeout=90)
+        approvals("approve", waiting(fork, eventually)["id"])
+        assert json.loads(run.wait().stdout)["host"] == API
+        # One that ends while it waits leaves no question.
+        fork.commands.run(f"curl -sS -m 60 http://{tunnel}/", background=True, timeout=90)
+        question = waiting(fork, eventually)
+    finally:
+        fork.kill()
+    eventually(lambda: approvals("show", question["id"])["state"] == "expired")
+
+
+def test_a_secret_is_asked_about(server, secret, create, eventually):
+    name, value = secret
+    sandbox = create()
+    replace_network(sandbox, rules={API: [dict(rules(name)[API][0], approve=True)]})
+    run = sandbox.commands.run(f"curl -sS -m 60 'https://{API}/pay?token=hidden' -d payload", background=True, timeout=90)
+    question = waiting(sandbox, eventually)
+    assert question["kind"] == "secret" and "POST /pay" in question["body"] and name in question["body"], question
+    assert "hidden" not in question["body"] and value not in str(question)
+    approvals("approve", question["id"])
+    assert json.loads(run.wait().stdout)["digest"] == digest(value)
+    denied = sandbox.commands.run(f"curl -sS -m 60 https://{API}/ -d payload", background=True, timeout=90)
+    approvals("deny", waiting(sandbox, eventually)["id"])
+    assert json.loads(denied.wait().stdout)["code"] == 403
