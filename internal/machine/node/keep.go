@@ -2,15 +2,34 @@ package node
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/cay-run/cay"
 )
 
+// maxLeaving bounds the paused instances whose files are still to be kept. Each has
+// its memory, its tasks and its network slot until then, and no count of what runs
+// has it: pauses that outrun the disk would leave no room for creates.
+const maxLeaving = 32
+
+// leave waits for a place among those. The returned function gives it back.
+func (n *Node) leave(ctx context.Context) (func(), error) {
+	select {
+	case n.leaving <- struct{}{}:
+		return sync.OnceFunc(func() { <-n.leaving }), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-n.ctx.Done():
+		return nil, cay.Errorf(cay.Unavailable, "the server is stopping")
+	}
+}
+
 // promiseFiles says that the files of an instance, which is paused, are to be
-// added to its memory snapshot: a caller that needs them waits.
-func (n *Node) promiseFiles(inst *instance, id cay.SnapshotID) {
-	inst.keep = id
+// added to its memory snapshot: a caller that needs them waits. kept is called when
+// that is over.
+func (n *Node) promiseFiles(inst *instance, id cay.SnapshotID, kept func()) {
+	inst.keep, inst.kept = id, kept
 	n.mu.Lock()
 	n.keeping[id] = make(chan struct{})
 	n.mu.Unlock()
@@ -22,6 +41,7 @@ func (n *Node) keepFiles(inst *instance) {
 	if inst.keep == "" {
 		return
 	}
+	defer inst.kept()
 	defer func() {
 		n.mu.Lock()
 		close(n.keeping[inst.keep])

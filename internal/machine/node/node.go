@@ -191,6 +191,7 @@ type Node struct {
 	waiting  atomic.Int32
 	restores chan struct{} // a token for each instance that is being made or saved
 	copies   chan struct{} // and one for each whose files are being kept: restores may wait for them
+	leaving  chan struct{} // and one for each that is paused and whose files are to be kept
 	compares chan struct{} // and one for each comparison of files
 
 	admitting sync.Mutex // while what is left is read, or what was kept for an instance is given back
@@ -257,6 +258,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 		cfg:       cfg,
 		restores:  make(chan struct{}, cfg.Restores),
 		copies:    make(chan struct{}, cfg.Restores),
+		leaving:   make(chan struct{}, maxLeaving),
 		compares:  make(chan struct{}, compareTurns),
 		deaths:    newDeaths(),
 		instances: map[cay.InstanceID]*instance{},

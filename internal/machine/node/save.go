@@ -27,10 +27,23 @@ type job struct {
 //
 // When that is done, and the caller has its answer, the files of the stopped
 // guest are added to a memory snapshot once more, in a form that outlives the
-// engine's build.
+// engine's build. A pause waits while too many others are at that.
 func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error {
+	filesOnly, promised := record.Kind == cay.FilesSnapshot, false
+	left := func() {}
+	if !filesOnly {
+		var err error
+		if left, err = n.leave(ctx); err != nil {
+			return err
+		}
+	}
+	defer func() {
+		if !promised {
+			left()
+		}
+	}()
 	return n.askTurn(ctx, id, func(inst *instance) (bool, error) {
-		if err := n.roomToSave(ctx, inst, record.Kind == cay.FilesSnapshot); err != nil {
+		if err := n.roomToSave(ctx, inst, filesOnly); err != nil {
 			return false, err
 		}
 		// From here on no client may talk to it: the guest would forget a request
@@ -52,8 +65,8 @@ func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot
 		if err := unmark(n.journal(inst.spec.Instance)); err != nil {
 			n.cfg.Log.WarnContext(ctx, "a paused sandbox's journal still says that it runs", "sandbox", inst.spec.Sandbox, "err", err)
 		}
-		if record.Kind != cay.FilesSnapshot {
-			n.promiseFiles(inst, record.ID)
+		if promised = !filesOnly; promised {
+			n.promiseFiles(inst, record.ID, left)
 		}
 		return true, nil
 	})

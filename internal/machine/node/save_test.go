@@ -1,10 +1,12 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -55,6 +57,48 @@ func TestPauseAndResume(t *testing.T) {
 	if err := n.RemoveSnapshot(t.Context(), record.ID); err != nil || len(n.Snapshots()) != 0 {
 		t.Errorf("the snapshot is still there: %v", err)
 	}
+}
+
+// Paused instances that wait for the disk have what a running one has: a pause waits
+// while they are many, and changes nothing when it is given up.
+func TestPausesWaitForTheFilesOfOthers(t *testing.T) {
+	m := newMachine(t)
+	n := m.open(t)
+	written := make(chan struct{})
+	write := sync.OnceFunc(func() { close(written) })
+	defer write()
+	m.on("files", func() error { <-written; return nil })
+	pause := func(ctx context.Context, inst cay.Instance) error {
+		return n.Pause(ctx, inst.Spec.Instance, cay.Snapshot{ID: cay.NewSnapshotID(), Sandbox: inst.Spec.Sandbox})
+	}
+	for range maxLeaving {
+		if err := pause(t.Context(), create(t, n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := create(t, n)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := pause(ctx, next); err == nil {
+		t.Error("a pause found a place where there was none")
+	}
+	if _, ok := n.Lookup(next.Spec.Sandbox); !ok {
+		t.Error("the pause that was given up ended the sandbox")
+	}
+	done := make(chan error, 1)
+	go func() { done <- pause(t.Context(), next) }()
+	write()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	// One of files alone waits for no disk.
+	if err := n.Pause(t.Context(), create(t, n).Spec.Instance, cay.Snapshot{ID: cay.NewSnapshotID(), Kind: cay.FilesSnapshot}); err != nil {
+		t.Error(err)
+	}
+	for range maxLeaving + 2 {
+		nextDeath(t, n)
+	}
+	nothingLeft(t, m, n)
 }
 
 func TestCheckpointLeavesItRunning(t *testing.T) {
