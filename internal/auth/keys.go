@@ -108,6 +108,8 @@ type Auth struct {
 	admin [32]byte // hash of the operator's token; none hashes to zero
 	uses  uses
 	used  used
+
+	tickets tickets
 }
 
 // New returns an Auth over the records.

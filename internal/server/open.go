@@ -14,6 +14,7 @@ import (
 	"github.com/cay-run/cay/internal/conns/outside"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/control/logbook"
+	"github.com/cay-run/cay/internal/edge/desktop"
 	"github.com/cay-run/cay/internal/edge/mcp"
 	"github.com/cay-run/cay/internal/edge/proxy"
 	"github.com/cay-run/cay/internal/edge/rates"
@@ -282,7 +283,8 @@ func (s *Server) openFaces(context.Context) error {
 		Webhooks: s.control.Hooks, Triggers: s.control.Triggers, Approvals: s.control.Approvals,
 		Volumes: s.control.Vols, VolumeTokens: s.tokensOf,
 		Logins: s.logins, URL: s.cfg.URL(), Console: s.ConsoleURL,
-		Dial: s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
+		Desktops: desktop.New(desktop.Config{Dial: s.proxy.Dial, Log: s.log}),
+		Dial:     s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
 		Defaults: builtin.Descriptions(), Identity: s.identity, Audit: s.audit, Rates: limiter,
 	})
 	models := mcp.New(mcp.Config{

@@ -191,6 +191,7 @@ var (
 		"createWebhook":          `{"name":"theirs","url":"https://127.1/","enabled":false,"events":["*"],"signatureSecret":"theirs alone"}`,
 		"createApproval":         `{"title":"theirs"}`,
 		"decideApproval":         `{"approve":false}`,
+		"createTicket":           `{"sandboxID":"{sandboxID}","purpose":"desktop"}`,
 		"createTrigger":          `{"name":"theirs","kind":"schedule","cron":"0 0 1 1 *","template":"base","command":"true"}`,
 		"createSecret":           `{"name":"OURS","value":"theirs"}`,
 		"joinNetwork":            `{"network":"theirs"}`,
@@ -246,7 +247,7 @@ var (
 		"startBuildV1":           http.StatusGone,
 	}
 	// named are those that name it in their body alone.
-	named = []string{"assignTags", "createSandbox", "createSandboxV2", "removeTags"}
+	named = []string{"assignTags", "createSandbox", "createTicket", "createSandboxV2", "removeTags"}
 	// absent are those whose object no test can make on a machine in memory.
 	absent = []string{"getImage", "removeImage", "exportTemplate"}
 )

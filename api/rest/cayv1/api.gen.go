@@ -1684,6 +1684,15 @@ type CountSandboxesParams struct {
 	Template *string `form:"template,omitempty" json:"template,omitempty"`
 }
 
+// WatchDesktopParams defines parameters for WatchDesktop.
+type WatchDesktopParams struct {
+	// ViewOnly Never have the control.
+	ViewOnly *bool `form:"viewOnly,omitempty" json:"viewOnly,omitempty"`
+
+	// Upgrade The protocol that the connection is to speak.
+	Upgrade *Upgrade `json:"Upgrade,omitempty"`
+}
+
 // CompareSandboxParams defines parameters for CompareSandbox.
 type CompareSandboxParams struct {
 	// From The checkpoint's id; unless given, the newest that the sandbox's state comes from.
@@ -1733,6 +1742,16 @@ type RollbackSandboxJSONBody struct {
 type ConnectSSHParams struct {
 	// Upgrade The protocol that the connection is to speak.
 	Upgrade *Upgrade `json:"Upgrade,omitempty"`
+}
+
+// CreateTicketJSONBody defines parameters for CreateTicket.
+type CreateTicketJSONBody struct {
+	// Port Of the purpose port.
+	Port *int32 `json:"port,omitempty"`
+
+	// Purpose desktop; desktop.view, which never has the control; or port.
+	Purpose   string `json:"purpose"`
+	SandboxID string `json:"sandboxID"`
 }
 
 // ExchangeTokenJSONBody defines parameters for ExchangeToken.
@@ -1902,6 +1921,9 @@ type RollbackSandboxJSONRequestBody RollbackSandboxJSONBody
 
 // AddSSHKeyJSONRequestBody defines body for AddSSHKey for application/json ContentType.
 type AddSSHKeyJSONRequestBody = NewSSHKey
+
+// CreateTicketJSONRequestBody defines body for CreateTicket for application/json ContentType.
+type CreateTicketJSONRequestBody CreateTicketJSONBody
 
 // ExchangeTokenJSONRequestBody defines body for ExchangeToken for application/json ContentType.
 type ExchangeTokenJSONRequestBody ExchangeTokenJSONBody
@@ -2155,6 +2177,12 @@ type ServerInterface interface {
 	// (POST /cay/v1/sandboxes/{sandboxID}/checkpoints)
 	CreateCheckpoint(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
 
+	// (GET /cay/v1/sandboxes/{sandboxID}/desktop)
+	WatchDesktop(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params WatchDesktopParams)
+
+	// (GET /cay/v1/sandboxes/{sandboxID}/desktop/recording)
+	RecordDesktop(w http.ResponseWriter, r *http.Request, sandboxID SandboxID)
+
 	// (GET /cay/v1/sandboxes/{sandboxID}/diff)
 	CompareSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params CompareSandboxParams)
 
@@ -2211,6 +2239,9 @@ type ServerInterface interface {
 
 	// (GET /cay/v1/templates/{name}/export)
 	ExportTemplate(w http.ResponseWriter, r *http.Request, name string)
+
+	// (POST /cay/v1/tickets)
+	CreateTicket(w http.ResponseWriter, r *http.Request)
 
 	// (POST /cay/v1/token-exchange)
 	ExchangeToken(w http.ResponseWriter, r *http.Request)
@@ -2660,6 +2691,16 @@ func (_ Unimplemented) CreateCheckpoint(w http.ResponseWriter, r *http.Request, 
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (GET /cay/v1/sandboxes/{sandboxID}/desktop)
+func (_ Unimplemented) WatchDesktop(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params WatchDesktopParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/sandboxes/{sandboxID}/desktop/recording)
+func (_ Unimplemented) RecordDesktop(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (GET /cay/v1/sandboxes/{sandboxID}/diff)
 func (_ Unimplemented) CompareSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params CompareSandboxParams) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -2752,6 +2793,11 @@ func (_ Unimplemented) RemoveSSHKey(w http.ResponseWriter, r *http.Request, keyI
 
 // (GET /cay/v1/templates/{name}/export)
 func (_ Unimplemented) ExportTemplate(w http.ResponseWriter, r *http.Request, name string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/tickets)
+func (_ Unimplemented) CreateTicket(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -5070,6 +5116,95 @@ func (siw *ServerInterfaceWrapper) CreateCheckpoint(w http.ResponseWriter, r *ht
 	handler.ServeHTTP(w, r)
 }
 
+// WatchDesktop operation middleware
+func (siw *ServerInterfaceWrapper) WatchDesktop(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params WatchDesktopParams
+
+	// ------------- Optional query parameter "viewOnly" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "viewOnly", r.URL.Query(), &params.ViewOnly, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "viewOnly"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "viewOnly", Err: err})
+		}
+		return
+	}
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Upgrade" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Upgrade")]; found {
+		var Upgrade Upgrade
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Upgrade", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Upgrade", valueList[0], &Upgrade, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Upgrade", Err: err})
+			return
+		}
+
+		params.Upgrade = &Upgrade
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.WatchDesktop(w, r, sandboxID, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RecordDesktop operation middleware
+func (siw *ServerInterfaceWrapper) RecordDesktop(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandboxID" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxID", chi.URLParam(r, "sandboxID"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandboxID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RecordDesktop(w, r, sandboxID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // CompareSandbox operation middleware
 func (siw *ServerInterfaceWrapper) CompareSandbox(w http.ResponseWriter, r *http.Request) {
 
@@ -5653,6 +5788,20 @@ func (siw *ServerInterfaceWrapper) ExportTemplate(w http.ResponseWriter, r *http
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ExportTemplate(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateTicket operation middleware
+func (siw *ServerInterfaceWrapper) CreateTicket(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateTicket(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -6577,6 +6726,15 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/access", wrapper.AccessSandbox)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/tickets", wrapper.CreateTicket)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/desktop", wrapper.WatchDesktop)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/desktop/recording", wrapper.RecordDesktop)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/logs", wrapper.SearchLogs)
@@ -8614,6 +8772,51 @@ func (response CreateCheckpoint201JSONResponse) VisitCreateCheckpointResponse(w 
 	return err
 }
 
+type WatchDesktopRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+	Params    WatchDesktopParams
+}
+
+type WatchDesktopResponseObject interface {
+	VisitWatchDesktopResponse(w http.ResponseWriter) error
+}
+
+type WatchDesktop101Response struct {
+}
+
+func (response WatchDesktop101Response) VisitWatchDesktopResponse(w http.ResponseWriter) error {
+	w.WriteHeader(101)
+	return nil
+}
+
+type RecordDesktopRequestObject struct {
+	SandboxID SandboxID `json:"sandboxID"`
+}
+
+type RecordDesktopResponseObject interface {
+	VisitRecordDesktopResponse(w http.ResponseWriter) error
+}
+
+type RecordDesktop200ApplicationOctetStreamResponse struct {
+	Body          io.Reader
+	ContentLength int64
+}
+
+func (response RecordDesktop200ApplicationOctetStreamResponse) VisitRecordDesktopResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	_, err := io.Copy(w, response.Body)
+	return err
+}
+
 type CompareSandboxRequestObject struct {
 	SandboxID SandboxID `json:"sandboxID"`
 	Params    CompareSandboxParams
@@ -9046,6 +9249,31 @@ func (response ExportTemplate200ApplicationZstdResponse) VisitExportTemplateResp
 		defer closer.Close()
 	}
 	_, err := io.Copy(w, response.Body)
+	return err
+}
+
+type CreateTicketRequestObject struct {
+	Body *CreateTicketJSONRequestBody
+}
+
+type CreateTicketResponseObject interface {
+	VisitCreateTicketResponse(w http.ResponseWriter) error
+}
+
+type CreateTicket201JSONResponse struct {
+	ExpiresAt time.Time `json:"expiresAt"`
+	Ticket    string    `json:"ticket"`
+}
+
+func (response CreateTicket201JSONResponse) VisitCreateTicketResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
 	return err
 }
 
@@ -9858,6 +10086,12 @@ type StrictServerInterface interface {
 	// (POST /cay/v1/sandboxes/{sandboxID}/checkpoints)
 	CreateCheckpoint(ctx context.Context, request CreateCheckpointRequestObject) (CreateCheckpointResponseObject, error)
 
+	// (GET /cay/v1/sandboxes/{sandboxID}/desktop)
+	WatchDesktop(ctx context.Context, request WatchDesktopRequestObject) (WatchDesktopResponseObject, error)
+
+	// (GET /cay/v1/sandboxes/{sandboxID}/desktop/recording)
+	RecordDesktop(ctx context.Context, request RecordDesktopRequestObject) (RecordDesktopResponseObject, error)
+
 	// (GET /cay/v1/sandboxes/{sandboxID}/diff)
 	CompareSandbox(ctx context.Context, request CompareSandboxRequestObject) (CompareSandboxResponseObject, error)
 
@@ -9914,6 +10148,9 @@ type StrictServerInterface interface {
 
 	// (GET /cay/v1/templates/{name}/export)
 	ExportTemplate(ctx context.Context, request ExportTemplateRequestObject) (ExportTemplateResponseObject, error)
+
+	// (POST /cay/v1/tickets)
+	CreateTicket(ctx context.Context, request CreateTicketRequestObject) (CreateTicketResponseObject, error)
 
 	// (POST /cay/v1/token-exchange)
 	ExchangeToken(ctx context.Context, request ExchangeTokenRequestObject) (ExchangeTokenResponseObject, error)
@@ -12075,6 +12312,59 @@ func (sh *strictHandler) CreateCheckpoint(w http.ResponseWriter, r *http.Request
 	}
 }
 
+// WatchDesktop operation middleware
+func (sh *strictHandler) WatchDesktop(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params WatchDesktopParams) {
+	var request WatchDesktopRequestObject
+
+	request.SandboxID = sandboxID
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.WatchDesktop(ctx, request.(WatchDesktopRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "WatchDesktop")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(WatchDesktopResponseObject); ok {
+		if err := validResponse.VisitWatchDesktopResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RecordDesktop operation middleware
+func (sh *strictHandler) RecordDesktop(w http.ResponseWriter, r *http.Request, sandboxID SandboxID) {
+	var request RecordDesktopRequestObject
+
+	request.SandboxID = sandboxID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RecordDesktop(ctx, request.(RecordDesktopRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RecordDesktop")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RecordDesktopResponseObject); ok {
+		if err := validResponse.VisitRecordDesktopResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // CompareSandbox operation middleware
 func (sh *strictHandler) CompareSandbox(w http.ResponseWriter, r *http.Request, sandboxID SandboxID, params CompareSandboxParams) {
 	var request CompareSandboxRequestObject
@@ -12593,6 +12883,37 @@ func (sh *strictHandler) ExportTemplate(w http.ResponseWriter, r *http.Request, 
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ExportTemplateResponseObject); ok {
 		if err := validResponse.VisitExportTemplateResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateTicket operation middleware
+func (sh *strictHandler) CreateTicket(w http.ResponseWriter, r *http.Request) {
+	var request CreateTicketRequestObject
+
+	var body CreateTicketJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateTicket(ctx, request.(CreateTicketRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateTicket")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateTicketResponseObject); ok {
+		if err := validResponse.VisitCreateTicketResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -22,11 +22,11 @@ func inert(next http.Handler) http.Handler {
 
 const inertPolicy = "sandbox; default-src 'none'; frame-ancestors 'none'"
 
-// called reports whether a script asks with fetch, or a program; a navigation, a
-// frame, an image and a worker say that they are one.
+// called reports whether a script asks with fetch or for a websocket, or a program; a
+// navigation, a frame, an image and a worker say that they are one.
 func called(r *http.Request) bool {
 	dest := r.Header.Get("Sec-Fetch-Dest")
-	return r.Method != http.MethodOptions && (dest == "" || dest == "empty")
+	return r.Method != http.MethodOptions && (dest == "" || dest == "empty" || dest == "websocket")
 }
 
 // guarded keeps the console's credentials from guests, and asks for a header that
@@ -55,6 +55,10 @@ var kept = []string{
 	"Referrer-Policy", "Permissions-Policy", "Cache-Control",
 }
 
+// switched are those of an answer that makes the connection a websocket, which is no
+// document.
+var switched = []string{"Upgrade", "Connection", "Sec-Websocket-Accept", "Sec-Websocket-Protocol"}
+
 // plain takes all other headers out of an answer.
 type plain struct {
 	http.ResponseWriter
@@ -62,14 +66,14 @@ type plain struct {
 }
 
 func (p *plain) WriteHeader(code int) {
-	p.strip()
+	p.strip(code)
 	p.begun = p.begun || code >= 200
 	p.ResponseWriter.WriteHeader(code)
 }
 
 func (p *plain) Write(b []byte) (int, error) {
 	if !p.begun {
-		p.strip()
+		p.strip(http.StatusOK)
 		p.begun = true
 	}
 	return p.ResponseWriter.Write(b)
@@ -79,9 +83,12 @@ func (p *plain) Write(b []byte) (int, error) {
 // head before.
 func (p *plain) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-func (p *plain) strip() {
+func (p *plain) strip(code int) {
 	h := p.Header()
 	for name := range h {
+		if code == http.StatusSwitchingProtocols && slices.Contains(switched, name) {
+			continue
+		}
 		if !slices.Contains(kept, name) && !strings.HasPrefix(name, http.TrailerPrefix) {
 			delete(h, name)
 		}

@@ -121,6 +121,7 @@ var actions = map[string]string{
 	"connectSandbox":         connected,
 	"connectSandboxV2":       connected,
 	"accessSandbox":          connected,
+	"createTicket":           connected,
 	"actOnSandboxes":         "sandboxes.changed",
 }
 

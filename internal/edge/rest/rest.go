@@ -66,6 +66,8 @@ type Config struct {
 	// Dial connects to a port of a sandbox that runs; nil offers none.
 	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
 	SSH  Shells // nil offers none
+	// Desktops shows the screens of sandboxes; nil shows none.
+	Desktops Desktops
 	// SSHListen is where the SSH server listens itself, if it does.
 	SSHListen string
 	Audit     *audit.Log // nil records nothing
@@ -120,6 +122,7 @@ type server struct {
 	dial      func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
 	ssh       Shells
 	sshAt     string
+	desktops  Desktops
 	explain   func(error) error
 	rates     *rates.Limiter // nil for none
 	log       *slog.Logger
@@ -144,6 +147,7 @@ func New(cfg Config) http.Handler {
 func route(cfg Config) (*server, chi.Router) {
 	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, usage: cfg.Usage, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
+	s.desktops = cfg.Desktops
 	s.logins, s.url, s.console = cfg.Logins, cfg.URL, cfg.Console
 	s.machine, s.triggers, s.approvals = cfg.Machine, cfg.Triggers, cfg.Approvals
 	s.volumes, s.volumeTokens = cfg.Volumes, cfg.VolumeTokens
@@ -255,7 +259,7 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 			return
 		}
 		p := presented(r)
-		who, err := s.auth.Caller(r.Context(), p)
+		who, purpose, err := s.callerAt(r, p)
 		if err == nil && who.Team == "" && !ofNoTeam(r.URL.Path) {
 			err = errWhichTeam
 		}
@@ -268,6 +272,9 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 		}
 		ctx := context.WithValue(r.Context(), callerKey{}, who)
 		ctx = context.WithValue(ctx, presentedKey{}, cmp.Or(p.Key, p.Bearer))
+		if isWebsocket(r) {
+			ctx = context.WithValue(ctx, socketKey{}, asked{r, purpose})
+		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, originKey{}, originOf(r))))
 	})
 }
@@ -277,8 +284,10 @@ var lasting = map[string]bool{
 	"GET /cay/v1/volumes/{volumeID}/tree": true,
 	"PUT /cay/v1/volumes/{volumeID}/tree": true,
 	"GET /cay/v1/templates/{name}/export": true,
-	"POST /cay/v1/images/pull":            true,
-	"POST /cay/v1/images/import":          true,
+
+	"GET /cay/v1/sandboxes/{sandboxID}/desktop/recording": true,
+	"POST /cay/v1/images/pull":                            true,
+	"POST /cay/v1/images/import":                          true,
 }
 
 // endWithKey has a request that goes on for long end with what its caller came

@@ -102,8 +102,8 @@ func (o own) ConnectPort(ctx context.Context, r cayv1.ConnectPortRequestObject) 
 		return nil, cay.Errorf(cay.Invalid, "port: must be 1 to 65535")
 	case port == guest.AgentPort:
 		return nil, cay.Errorf(cay.Denied, "port: %d is the agent's", port)
-	case !strings.EqualFold(value(r.Params.Upgrade, ""), "tcp"):
-		return nil, cay.Errorf(cay.Invalid, "Upgrade: must be tcp, over HTTP/1.1")
+	case !strings.EqualFold(value(r.Params.Upgrade, ""), "tcp") && socketOf(ctx).r == nil:
+		return nil, cay.Errorf(cay.Invalid, "Upgrade: must be tcp or websocket, over HTTP/1.1")
 	}
 	if err := o.sandboxes.Enter(ctx, callerOf(ctx), id); err != nil {
 		return nil, err
@@ -111,6 +111,9 @@ func (o own) ConnectPort(ctx context.Context, r cayv1.ConnectPortRequestObject) 
 	far, err := o.dial(ctx, id, port)
 	if err != nil {
 		return nil, err
+	}
+	if at := socketOf(ctx); at.r != nil {
+		return portSocket{at: at, serve: o.whileKeyed(callerOf(ctx), func(c net.Conn) { joinConns(c, far) }), drop: func() { far.Close() }}, nil
 	}
 	return portJoin{upgraded{to: "tcp", asked: "tcp", serve: o.whileKeyed(callerOf(ctx), func(c net.Conn) { joinConns(c, far) }), drop: func() { far.Close() }}}, nil
 }

@@ -88,7 +88,7 @@ func (m *Machine) start(id cay.InstanceID, at engine.Net, root string, limits ca
 	if err != nil {
 		return err
 	}
-	g, err := newGuest(slot.Addr, memory, m.Agent)
+	g, err := newGuest(slot.Addr, memory, m.Agent, m.Ports)
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "start the guest")
 	}

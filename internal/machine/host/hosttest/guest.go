@@ -33,11 +33,11 @@ type Guest struct {
 	mu     sync.Mutex
 	memory Memory
 
-	servers []*http.Server
+	servers []io.Closer
 	serving sync.WaitGroup
 }
 
-func newGuest(addr netip.Addr, memory Memory, more http.Handler) (*Guest, error) {
+func newGuest(addr netip.Addr, memory Memory, more http.Handler, ports map[int]func(net.Conn)) (*Guest, error) {
 	g := &Guest{memory: memory}
 	agent := http.NewServeMux()
 	agent.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
@@ -66,6 +66,16 @@ func newGuest(addr netip.Addr, memory Memory, more http.Handler) (*Guest, error)
 		server := &http.Server{Handler: h}
 		g.servers = append(g.servers, server)
 		g.serving.Go(func() { _ = server.Serve(l) })
+	}
+	for port, serve := range ports {
+		l, err := net.Listen("tcp4", net.JoinHostPort(addr.String(), strconv.Itoa(port)))
+		if err != nil {
+			g.close()
+			return nil, err
+		}
+		p := &plainPort{Listener: l, open: map[net.Conn]bool{}}
+		g.servers = append(g.servers, p)
+		g.serving.Go(func() { p.serve(serve) })
 	}
 	return g, nil
 }
@@ -137,4 +147,47 @@ func (g *Guest) app(w http.ResponseWriter, r *http.Request) {
 		g.mu.Unlock()
 	}
 	fmt.Fprint(w, g.Memory().Said)
+}
+
+// plainPort is a port of a guest whose connections are served as they are.
+type plainPort struct {
+	net.Listener
+	mu   sync.Mutex
+	open map[net.Conn]bool // nil once it is closed
+}
+
+func (p *plainPort) serve(one func(net.Conn)) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	for {
+		c, err := p.Accept()
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		if p.open == nil {
+			c.Close()
+		} else {
+			p.open[c] = true
+		}
+		p.mu.Unlock()
+		all.Go(func() {
+			one(c)
+			c.Close()
+			p.mu.Lock()
+			delete(p.open, c)
+			p.mu.Unlock()
+		})
+	}
+}
+
+// Close breaks all connections.
+func (p *plainPort) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.open {
+		c.Close()
+	}
+	p.open = nil
+	return p.Listener.Close()
 }

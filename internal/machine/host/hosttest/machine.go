@@ -37,6 +37,9 @@ type Machine struct {
 	// such as a real agent on the test's machine. It is set before a server opens
 	// the machine; nil answers with 404.
 	Agent http.Handler
+	// Ports are what all guests serve besides, by port: a connection, to its end. It
+	// is set before a server opens the machine.
+	Ports map[int]func(net.Conn)
 
 	t    testing.TB
 	base [3]byte // of its loopback addresses
@@ -209,7 +212,7 @@ func (n *network) Acquire(context.Context) (vnet.Slot, error) {
 			return n.m.slot(index), nil
 		}
 	}
-	return vnet.Slot{}, cay.Errorf(cay.Exhausted, "no network slot is free")
+	return vnet.Slot{}, cay.Errorf(cay.Unavailable, "no network slot is free").WithCode(cay.CodeCapacity)
 }
 
 // Release frees a slot. One below an instance that lives is a fault of the
