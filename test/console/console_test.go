@@ -5,9 +5,12 @@ package console
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +22,8 @@ import (
 	"github.com/cay-run/cay/client"
 	"github.com/cay-run/cay/internal/auth/oidc/oidctest"
 	"github.com/cay-run/cay/internal/edge/console"
+	"github.com/cay-run/cay/internal/edge/desktop"
+	"github.com/cay-run/cay/internal/edge/desktop/desktoptest"
 	"github.com/cay-run/cay/internal/server/servertest"
 )
 
@@ -43,11 +48,15 @@ func TestConsole(t *testing.T) {
 	w := servertest.New(t)
 	home := t.TempDir()
 	w.Machine.Agent = servertest.RealAgent(t, home)
+	screen := desktoptest.New(1024, 640)
+	w.Machine.Ports = map[int]func(net.Conn){desktop.Port: screen.Serve}
+	w.Config.WebhookOpen = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	w.Start()
 	seed(t, w)
 	restarts := http.NewServeMux()
 	restarts.HandleFunc("POST /stop", func(http.ResponseWriter, *http.Request) { w.Stop() })
 	restarts.HandleFunc("POST /start", func(http.ResponseWriter, *http.Request) { w.Start() })
+	restarts.HandleFunc("GET /screen", func(w http.ResponseWriter, r *http.Request) { paint(w, r, screen) })
 	// The browser's relay leads to one port: the server comes back on it.
 	w.Stop()
 	port := free(t)
@@ -63,11 +72,11 @@ func TestConsole(t *testing.T) {
 	defer cancel()
 	args := []string{"-m", "pytest", "-q", "-rP", "--tb=short", "--maxfail=" + cmp.Or(os.Getenv("CAY_CONSOLE_MAXFAIL"), "1"), "-p", "no:cacheprovider", "--durations=5"}
 	// The pages in both themes and widths take minutes: make test-console has them.
-	run := cmp.Or(os.Getenv("CAY_CONSOLE_RUN"), "link_logs_in or list_is_live or hostile or stranger or terminal or restarts")
+	run := cmp.Or(os.Getenv("CAY_CONSOLE_RUN"), "link_logs_in or list_is_live or hostile or stranger or terminal or restarts or two_viewers")
 	if run != "all" {
 		args = append(args, "-k", run)
 	}
-	cmd := exec.CommandContext(ctx, python, append(args, "flows.py")...)
+	cmd := exec.CommandContext(ctx, python, append(args, "flows.py", "team.py")...)
 	cmd.Env = append(os.Environ(),
 		"CONSOLE_API="+w.URL(), "CONSOLE_KEY="+w.Key, "CONSOLE_ADMIN="+admin, "CONSOLE_CONTROL="+stop, "CONSOLE_HOSTILE="+hostile, "CONSOLE_HOME="+home, "CONSOLE_PROVIDER="+provider,
 		"PYTHONPATH="+filepath.Join("..", "e2e", "python"), "PYTHONDONTWRITEBYTECODE=1")
@@ -76,6 +85,29 @@ func TestConsole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// paint answers with the input that the screens of all sandboxes were sent, after it
+// has painted a rectangle on them: x, y, width, height, red, green and blue.
+func paint(w http.ResponseWriter, r *http.Request, screen *desktoptest.Server) {
+	if text := r.FormValue("paint"); text != "" {
+		var x, y, width, height int
+		var red, green, blue byte
+		if _, err := fmt.Sscanf(text, "%d,%d,%d,%d,%d,%d,%d", &x, &y, &width, &height, &red, &green, &blue); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		screen.Paint(x, y, width, height, red, green, blue)
+	}
+	events := [][]int{}
+	for _, e := range screen.Events() {
+		numbers := []int{}
+		for _, b := range e {
+			numbers = append(numbers, int(b))
+		}
+		events = append(events, numbers)
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"events": events, "conns": screen.Conns()})
 }
 
 // logins has people log in at a provider of tests, and returns its port.

@@ -559,7 +559,7 @@ def test_a_server_that_restarts(page):
 PAGES = {
     "overview": "/", "sandboxes": "/sandboxes", "new-sandbox": "/sandboxes/new", "ended": "/sandboxes?state=ended",
     "templates": "/templates", "new-template": "/templates/new", "snapshots": "/snapshots", "volumes": "/volumes", "secrets": "/secrets", "networks": "/networks", "logs": "/logs",
-    "keys": "/keys", "ssh-keys": "/ssh-keys", "members": "/members", "usage": "/usage", "webhooks": "/webhooks", "audit": "/audit", "machine": "/machine", "sessions": "/sessions", "no-such-page": "/nothing",
+    "keys": "/keys", "ssh-keys": "/ssh-keys", "members": "/members", "usage": "/usage", "webhooks": "/webhooks", "triggers": "/triggers", "runs": "/runs", "recording": "/recording", "audit": "/audit", "machine": "/machine", "sessions": "/sessions", "no-such-page": "/nothing",
 }
 
 

@@ -1,6 +1,7 @@
 """E2B's Desktop SDKs, unmodified, against the template `desktop`.
 
     make test-desktop             builds the template in a data directory of its own first
+    CAY_DESKTOP_PART=console …    only the console's part
     CAY_E2E_RUN=stream …          only Python tests whose names match
 """
 
@@ -23,6 +24,15 @@ def javascript(env):
     return subprocess.call(["node", "--test", "--test-reporter=spec", copy.name], cwd=MODULES, env=env)
 
 
+def console(env, server):
+    """The same screens in the console, in Chromium."""
+    where = world.ROOT / "test" / "console"
+    return subprocess.call(
+        [sys.executable, "-m", "pytest", "-q", "-rP", "--tb=short", "-p", "no:cacheprovider", "desktop.py"], cwd=where,
+        env={**env, "CONSOLE_API": server.url, "CONSOLE_KEY": server.new_key(), "CAY_CONSOLE_SHOTS": str(world.ROOT / "build" / "console" / "shots"),
+             "PYTHONPATH": f"{world.ROOT}/test/e2e:{world.ROOT}/test/e2e/python", "PYTHONDONTWRITEBYTECODE": "1"})
+
+
 def main():
     server = world.aside("desktop", 7187, "10.221.0.0/16", "cydsk")
     server.start()
@@ -31,11 +41,13 @@ def main():
         server.cay("template", "add", "desktop", timeout=1800)
         print(f"✓ template ({time.monotonic() - begun:.0f} s)", flush=True)
         env = {**server.env, **server.sdk_env(server.new_key())}
+        if os.environ.get("CAY_DESKTOP_PART") == "console":
+            sys.exit(console(env, server))
         code = subprocess.call(
             [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "--durations=8",
              *(["-k", env["CAY_E2E_RUN"]] if env.get("CAY_E2E_RUN") else []), "."],
             cwd=HERE, env={**env, "PYTHONPATH": f"{world.ROOT}/test/e2e:{world.ROOT}/test/e2e/python"})
-        sys.exit(javascript(env) or code)
+        sys.exit(javascript(env) or code or console(env, server))
     finally:
         server.cay("down", check=False)
 
