@@ -157,7 +157,7 @@ func (s *screen) run() {
 	}
 	s.of.mu.Unlock()
 	s.mu.Lock()
-	s.size(0, 0)
+	_ = s.size(0, 0) // it takes nothing
 	if s.asked != nil {
 		s.asked.Stop()
 	}
