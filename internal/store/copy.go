@@ -205,8 +205,10 @@ func (p *postgres) backup(ctx context.Context, s *DB, path string) (err error) {
 		if _, err := copyTables(ctx, tables, moment, tx); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, `DELETE FROM nodes`); err != nil { // leases are of machines, not of records
-			return err
+		for _, name := range []string{"nodes", "clusters", "join_tokens"} { // they are of machines, not of records
+			if _, err := tx.ExecContext(ctx, `DELETE FROM `+name); err != nil {
+				return err
+			}
 		}
 		return chain(ctx, tx, waiting)
 	})

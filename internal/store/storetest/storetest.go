@@ -28,6 +28,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"RemoveTeam", testRemoveTeam},
 		{"Nodes", testNodes},
 		{"NodeLeases", testNodeLeases},
+		{"Cluster", testCluster},
 		{"People", testPeople},
 		{"Keys", testKeys},
 		{"Limits", testLimits},

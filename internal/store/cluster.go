@@ -1,0 +1,403 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// MakeCluster makes the records those of a cluster, whose first member takes over
+// what a machine alone has.
+func (s *DB) MakeCluster(ctx context.Context, c cay.Cluster, alone cay.NodeID, first cay.Node) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		if err := s.hold(ctx, tx, `LOCK TABLE nodes, clusters IN EXCLUSIVE MODE`); err != nil {
+			return err
+		}
+		var there int
+		if err := tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM clusters`).Scan(&there); err != nil {
+			return err
+		}
+		if there > 0 {
+			return cay.Errorf(cay.Conflict, "the database has a cluster already").
+				WithHint("a machine joins it with a token: cay cluster token on a member, cay cluster join here")
+		}
+		now, err := s.now(ctx, tx)
+		if err != nil {
+			return err
+		}
+		var holder string
+		var until int64
+		err = tx.QueryRowContext(ctx, `SELECT machine, lease_until FROM nodes WHERE id = $1`, alone).Scan(&holder, &until)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+		case err != nil:
+			return err
+		case holder != first.Machine && until > now:
+			return cay.Errorf(cay.Conflict, "another machine's server has the records").
+				WithHint("run cay cluster init on that machine, with its server stopped")
+		}
+		for _, text := range []string{
+			`UPDATE sandboxes SET node = $2 WHERE node = $1 AND state <> 'killed'`,
+			`UPDATE build_queue SET owner = $2 WHERE owner = $1`,
+			`UPDATE usage_kept SET node = $2 WHERE node = $1`,
+			`UPDATE draining_nodes SET node = $2 WHERE node = $1`,
+		} {
+			if _, err := tx.ExecContext(ctx, text, alone, first.ID); err != nil {
+				return err
+			}
+		}
+		if _, err := tx.ExecContext(ctx, `DELETE FROM nodes WHERE id = $1`, alone); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `INSERT INTO clusters (one, id, certificate, key, lead, created_at) VALUES (1, $1, $2, $3, '', $4)`,
+			c.ID, c.Certificate, c.Key, now)
+		if err != nil {
+			return err
+		}
+		return addNode(ctx, tx, first, now)
+	})
+}
+
+// addNode records a member that no server of has begun.
+func addNode(ctx context.Context, tx *sql.Tx, n cay.Node, now int64) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO nodes (id, machine, epoch, lease_until, address, fingerprint, version, state, joined_at)
+VALUES ($1, $2, 0, 0, $3, $4, $5, $6, $7)`, n.ID, n.Machine, n.Address, n.Fingerprint, n.Version, cay.NodeJoined, now)
+	return err
+}
+
+// Cluster returns what the members share.
+func (s *DB) Cluster(ctx context.Context) (cay.Cluster, error) {
+	return s.cluster(ctx, s.r, "")
+}
+
+func (s *DB) cluster(ctx context.Context, q reader, lock string) (c cay.Cluster, err error) {
+	var created int64
+	row := q.QueryRowContext(ctx, `SELECT id, certificate, key, lead, created_at FROM clusters WHERE one = 1`+lock)
+	err = row.Scan(&c.ID, &c.Certificate, &c.Key, &c.Lead, &created)
+	c.CreatedAt = fromMillis(created)
+	if errors.Is(err, sql.ErrNoRows) {
+		return c, cay.Errorf(cay.NotFound, "the database has no cluster").WithHint("cay cluster init makes one")
+	}
+	return c, dbError(err)
+}
+
+// AddJoinToken records a token, by its digest.
+func (s *DB) AddJoinToken(ctx context.Context, digest, bundle string, lasts time.Duration) (expires time.Time, err error) {
+	err = s.tx(ctx, func(tx *sql.Tx) error {
+		now, err := s.now(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `DELETE FROM join_tokens WHERE expires_at <= $1`, now-lasts.Milliseconds()); err != nil {
+			return err
+		}
+		expires = fromMillis(now + lasts.Milliseconds())
+		_, err = tx.ExecContext(ctx, `INSERT INTO join_tokens (digest, bundle, expires_at, used_at, node) VALUES ($1, $2, $3, 0, '')`,
+			digest, bundle, millis(expires))
+		return err
+	})
+	return expires, err
+}
+
+// JoinCluster uses a token, once, for the member that member makes of the token's
+// bundle. Nothing is used where that fails.
+func (s *DB) JoinCluster(ctx context.Context, digest string, member func(c cay.Cluster, bundle string) (cay.Node, error)) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		now, err := s.now(ctx, tx)
+		if err != nil {
+			return err
+		}
+		c, err := s.cluster(ctx, tx, s.forUpdate())
+		if err != nil {
+			return err
+		}
+		var bundle string
+		var expires, used int64
+		row := tx.QueryRowContext(ctx, `SELECT bundle, expires_at, used_at FROM join_tokens WHERE digest = $1`+s.forUpdate(), digest)
+		err = row.Scan(&bundle, &expires, &used)
+		const another = "make another one on a member: cay cluster token"
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return cay.Errorf(cay.Denied, "the join token is none of this cluster's").WithHint(another)
+		case err != nil:
+			return err
+		case used != 0:
+			return cay.Errorf(cay.Denied, "the join token was used, at %s", fromMillis(used).Format(time.RFC3339)).WithHint(another)
+		case expires <= now:
+			return cay.Errorf(cay.Denied, "the join token expired at %s", fromMillis(expires).Format(time.RFC3339)).WithHint(another)
+		}
+		n, err := member(c, bundle)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `UPDATE join_tokens SET bundle = '', used_at = $2, node = $3 WHERE digest = $1`, digest, now, n.ID); err != nil {
+			return err
+		}
+		return addNode(ctx, tx, n, now)
+	})
+}
+
+const nodeColumns = `n.id, n.machine, n.address, n.fingerprint, n.version, n.state, n.has, n.epoch, n.joined_at, n.seen_at,
+(SELECT COUNT(*) FROM draining_nodes d WHERE d.node = n.id), (SELECT COUNT(*) FROM clusters c WHERE c.lead = n.id)`
+
+// Nodes lists the members of the cluster by their ids.
+func (s *DB) Nodes(ctx context.Context) ([]cay.Node, error) {
+	now, err := s.now(ctx, s.r)
+	if err != nil {
+		return nil, dbError(err)
+	}
+	rows, err := s.r.QueryContext(ctx, `SELECT `+nodeColumns+` FROM nodes n WHERE n.fingerprint <> '' ORDER BY n.id`)
+	return collect(rows, err, scanNode(now))
+}
+
+// Node finds a member.
+func (s *DB) Node(ctx context.Context, id cay.NodeID) (cay.Node, error) {
+	now, err := s.now(ctx, s.r)
+	if err != nil {
+		return cay.Node{}, dbError(err)
+	}
+	row := s.r.QueryRowContext(ctx, `SELECT `+nodeColumns+` FROM nodes n WHERE n.fingerprint <> '' AND n.id = $1`, id)
+	return one(row, scanNode(now), "node", id)
+}
+
+func scanNode(now int64) func(scanner) (cay.Node, error) {
+	return func(row scanner) (n cay.Node, err error) {
+		var has string
+		var joined, seen int64
+		var draining, leads int
+		err = row.Scan(&n.ID, &n.Machine, &n.Address, &n.Fingerprint, &n.Version, &n.State, &has, &n.Epoch, &joined, &seen, &draining, &leads)
+		if err != nil {
+			return n, err
+		}
+		n.JoinedAt, n.SeenAt, n.Draining, n.Leads = fromMillis(joined), fromMillis(seen), draining > 0, leads > 0
+		if seen > 0 {
+			n.Silent = max(0, time.Duration(now-seen)*time.Millisecond)
+		}
+		if err := json.Unmarshal([]byte(has), &n.NodeUse); err != nil {
+			return n, cay.Wrap(cay.Internal, err, "the record of node %s is damaged", n.ID)
+		}
+		return n, nil
+	}
+}
+
+// ReportNode is RenewNode with what a member tells of itself. It returns whether
+// the node is drained, and which one leads.
+func (s *DB) ReportNode(ctx context.Context, n cay.Node, lease time.Duration) (draining bool, lead cay.NodeID, err error) {
+	has, err := json.Marshal(n.NodeUse)
+	if err != nil {
+		return false, "", cay.Wrap(cay.Internal, err, "cannot record node %s", n.ID)
+	}
+	err = s.tx(ctx, func(tx *sql.Tx) error {
+		// A renewal that a crash of the database forgets is sent again.
+		if err := s.hold(ctx, tx, `SET LOCAL synchronous_commit = off`); err != nil {
+			return err
+		}
+		now, err := s.now(ctx, tx)
+		if err != nil {
+			return err
+		}
+		res, err := tx.ExecContext(ctx, `UPDATE nodes SET lease_until = $3, seen_at = $4, state = $5, version = $6, address = $7, has = $8
+WHERE id = $1 AND epoch = $2`, n.ID, n.Epoch, now+lease.Milliseconds(), now, n.State, n.Version, n.Address, string(has))
+		if err != nil {
+			return err
+		}
+		if rows, err := res.RowsAffected(); err != nil || rows == 0 {
+			return errors.Join(err, ErrTakenOver)
+		}
+		var drained int
+		err = tx.QueryRowContext(ctx, `SELECT (SELECT COUNT(*) FROM draining_nodes WHERE node = $1), COALESCE((SELECT lead FROM clusters WHERE one = 1), '')`, n.ID).
+			Scan(&drained, &lead)
+		draining = drained > 0
+		return err
+	})
+	return draining, lead, err
+}
+
+// StopNode ends the lease of a member in good order, and its lead.
+func (s *DB) StopNode(ctx context.Context, node cay.NodeID, epoch int64) error {
+	err := s.tx(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `UPDATE nodes SET lease_until = 0, state = $3 WHERE id = $1 AND epoch = $2`, node, epoch, cay.NodeStopped)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n == 0 {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `UPDATE clusters SET lead = '' WHERE lead = $1`, node)
+		return err
+	})
+	if errors.Is(err, ErrTakenOver) {
+		return nil
+	}
+	return err
+}
+
+// TakeLead makes a node the one that leads, where none does, or where the one that
+// does has been silent for a time: that one is declared gone with it. It returns the
+// node that leads.
+func (s *DB) TakeLead(ctx context.Context, node cay.NodeID, silent time.Duration) (lead cay.NodeID, err error) {
+	err = s.tx(ctx, func(tx *sql.Tx) error {
+		c, err := s.cluster(ctx, tx, s.forUpdate())
+		if err != nil {
+			return err
+		}
+		if lead = c.Lead; lead == node {
+			return nil
+		}
+		if lead != "" {
+			lost, err := s.loseNode(ctx, tx, lead, silent)
+			if err != nil || !lost {
+				return err
+			}
+		}
+		lead = node
+		_, err = tx.ExecContext(ctx, `UPDATE clusters SET lead = $1 WHERE one = 1`, node)
+		return err
+	})
+	return lead, err
+}
+
+// LoseNode declares a node gone that has been silent for a time: nothing that its
+// server writes counts any more. Lost says that it is gone, by this call or before.
+func (s *DB) LoseNode(ctx context.Context, node cay.NodeID, silent time.Duration) (lost bool, err error) {
+	err = s.tx(ctx, func(tx *sql.Tx) error {
+		lost, err = s.loseNode(ctx, tx, node, silent)
+		return err
+	})
+	return lost, err
+}
+
+func (s *DB) loseNode(ctx context.Context, tx *sql.Tx, node cay.NodeID, silent time.Duration) (lost bool, err error) {
+	now, err := s.now(ctx, tx)
+	if err != nil {
+		return false, err
+	}
+	var state cay.NodeState
+	var seen int64
+	err = tx.QueryRowContext(ctx, `SELECT state, seen_at FROM nodes WHERE id = $1`, node).Scan(&state, &seen)
+	switch {
+	case errors.Is(err, sql.ErrNoRows): // it was removed
+		return true, nil
+	case err != nil:
+		return false, err
+	case state == cay.NodeGone:
+		return true, nil
+	case now-seen <= silent.Milliseconds():
+		return false, nil
+	}
+	// No transaction of its server is on its way when this one counts.
+	if err := s.fence(ctx, tx, node); err != nil {
+		return false, err
+	}
+	res, err := tx.ExecContext(ctx, `UPDATE nodes SET epoch = epoch + 1, state = $3, lease_until = 0 WHERE id = $1 AND seen_at = $2`, node, seen, cay.NodeGone)
+	if err != nil {
+		return false, err
+	}
+	n, err := res.RowsAffected()
+	return n > 0, err
+}
+
+// RemoveNode forgets a member: its certificate opens nothing any more. Conflict
+// while a server of it runs, or sandboxes of it do.
+func (s *DB) RemoveNode(ctx context.Context, node cay.NodeID, silent time.Duration) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		now, err := s.now(ctx, tx)
+		if err != nil {
+			return err
+		}
+		var state cay.NodeState
+		var seen int64
+		row := tx.QueryRowContext(ctx, `SELECT state, seen_at FROM nodes WHERE id = $1 AND fingerprint <> ''`+s.forUpdate(), node)
+		if err := row.Scan(&state, &seen); errors.Is(err, sql.ErrNoRows) {
+			return notFound("node", node)
+		} else if err != nil {
+			return err
+		}
+		if (state == cay.NodeReady || state == cay.NodeStarting) && now-seen <= silent.Milliseconds() {
+			return cay.Errorf(cay.Conflict, "node %s has a server that runs", node).
+				WithHint("stop it on that machine, or wait a minute and a half after its death")
+		}
+		var live int
+		err = tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM sandboxes WHERE node = $1 AND state NOT IN ('killed', 'paused')`, node).Scan(&live)
+		if err != nil {
+			return err
+		}
+		if live > 0 {
+			return cay.Errorf(cay.Conflict, "%d sandboxes run on node %s", live, node).WithHint("end or pause them first")
+		}
+		if err := s.fence(ctx, tx, node); err != nil {
+			return err
+		}
+		for _, text := range []string{`DELETE FROM nodes WHERE id = $1`, `DELETE FROM draining_nodes WHERE node = $1`, `UPDATE clusters SET lead = '' WHERE lead = $1`} {
+			if _, err := tx.ExecContext(ctx, text, node); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// SandboxesOf lists the sandboxes of a node, of all teams, that are not killed.
+func (s *DB) SandboxesOf(ctx context.Context, node cay.NodeID) ([]cay.Sandbox, error) {
+	rows, err := s.r.QueryContext(ctx,
+		`SELECT `+sandboxSQL.read+` FROM sandboxes WHERE state IN ($1, $2, $3, $4, $5) AND node = $6 ORDER BY started_at, id`,
+		cay.Creating, cay.Running, cay.Pausing, cay.Paused, cay.Resuming, node)
+	return collect(rows, err, s.scanSandbox)
+}
+
+// SandboxHome finds the node that has a sandbox, and its state.
+func (s *DB) SandboxHome(ctx context.Context, id cay.SandboxID) (node cay.NodeID, state cay.State, err error) {
+	err = s.r.QueryRowContext(ctx, `SELECT node, state FROM sandboxes WHERE id = $1`, id).Scan(&node, &state)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", "", notFound("sandbox", id)
+	}
+	return node, state, dbError(err)
+}
+
+// CheckpointHome finds the sandbox that a checkpoint is of.
+func (s *DB) CheckpointHome(ctx context.Context, id cay.SnapshotID) (sandbox cay.SandboxID, err error) {
+	err = s.r.QueryRowContext(ctx, `SELECT sandbox FROM checkpoints WHERE id = $1`, id).Scan(&sandbox)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", notFound("checkpoint", id)
+	}
+	return sandbox, dbError(err)
+}
+
+// AdoptSandbox gives a paused sandbox of a node that is gone to another one, and
+// returns its record. Conflict where it is not so.
+func (s *DB) AdoptSandbox(ctx context.Context, id cay.SandboxID, to cay.NodeID) (b cay.Sandbox, err error) {
+	err = s.tx(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `UPDATE sandboxes SET node = $2, version = version + 1 WHERE id = $1 AND state = $3 AND node <> $2
+AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.id = sandboxes.node AND n.state <> $4)`, id, to, cay.Paused, cay.NodeGone)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil {
+			return err
+		} else if n == 0 {
+			return cay.Errorf(cay.Conflict, "sandbox %s is not paused, or its node is not gone", id)
+		}
+		b, err = s.scanSandbox(tx.QueryRowContext(ctx, `SELECT `+sandboxSQL.read+` FROM sandboxes WHERE id = $1`, id))
+		return err
+	})
+	return b, err
+}
+
+// EventCounters returns the number of each team's newest event.
+func (s *DB) EventCounters(ctx context.Context) (map[cay.TeamID]int64, error) {
+	type counter struct {
+		team cay.TeamID
+		last int64
+	}
+	rows, err := s.r.QueryContext(ctx, `SELECT team, last FROM event_counters`)
+	list, err := collect(rows, err, func(row scanner) (c counter, err error) { return c, row.Scan(&c.team, &c.last) })
+	out := make(map[cay.TeamID]int64, len(list))
+	for _, c := range list {
+		out[c.team] = c.last
+	}
+	return out, err
+}

@@ -1,0 +1,175 @@
+package storetest
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
+)
+
+func member(id cay.NodeID) cay.Node {
+	return cay.Node{ID: id, Machine: "machine of " + string(id), Address: string(id) + ":7071", Fingerprint: "print of " + string(id), Version: "1", State: cay.NodeJoined}
+}
+
+// join has a machine join with a token of its own, and its server begin.
+func join(t *testing.T, s store.Store, id cay.NodeID) cay.Node {
+	t.Helper()
+	ctx := t.Context()
+	_, err := s.AddJoinToken(ctx, "token of "+string(id), "bundle", time.Hour)
+	noError(t, err)
+	n := member(id)
+	noError(t, s.JoinCluster(ctx, "token of "+string(id), func(c cay.Cluster, bundle string) (cay.Node, error) {
+		same(t, "the bundle", bundle, "bundle")
+		same(t, "the cluster", c.ID, "c")
+		return n, nil
+	}))
+	return begin(t, s, n)
+}
+
+func begin(t *testing.T, s store.Store, n cay.Node) cay.Node {
+	t.Helper()
+	var err error
+	n.Epoch, err = s.TakeNode(t.Context(), n.ID, n.Machine, time.Hour)
+	noError(t, err)
+	n.State = cay.NodeReady
+	_, _, err = s.ReportNode(t.Context(), n, time.Hour)
+	noError(t, err)
+	return n
+}
+
+func testCluster(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	team := addTeam(t, s, "a")
+	old := sandbox(team.ID, 0)
+	noError(t, s.AddSandbox(ctx, old))
+	_, err := s.Cluster(ctx)
+	wantKind(t, err, cay.NotFound)
+	_, err = s.TakeNode(ctx, "local", "another", time.Hour)
+	noError(t, err)
+	c := cay.Cluster{ID: "c", Certificate: "cert", Key: "key"}
+	wantKind(t, s.MakeCluster(ctx, c, "local", member("a")), cay.Conflict) // another machine's server runs
+	noError(t, s.LeaveNode(ctx, "local", 1))
+	noError(t, s.MakeCluster(ctx, c, "local", member("a")))
+	wantKind(t, s.MakeCluster(ctx, c, "local", member("b")), cay.Conflict)
+	got, err := s.Cluster(ctx)
+	noError(t, err)
+	c.CreatedAt = got.CreatedAt
+	same(t, "the cluster", got, c)
+	node, state, err := s.SandboxHome(ctx, old.ID)
+	noError(t, err)
+	same(t, "what was there before", node, cay.NodeID("a"))
+	same(t, "its state", state, cay.Running)
+	_, _, err = s.SandboxHome(ctx, "inone")
+	wantKind(t, err, cay.NotFound)
+
+	a := begin(t, s, member("a"))
+	b := join(t, s, "b")
+	wantKind(t, s.JoinCluster(ctx, "token of b", func(cay.Cluster, string) (cay.Node, error) { return member("x"), nil }), cay.Denied)
+	wantKind(t, s.JoinCluster(ctx, "none", func(cay.Cluster, string) (cay.Node, error) { return member("x"), nil }), cay.Denied)
+	_, err = s.AddJoinToken(ctx, "old", "bundle", -time.Second)
+	noError(t, err)
+	wantKind(t, s.JoinCluster(ctx, "old", func(cay.Cluster, string) (cay.Node, error) { return member("x"), nil }), cay.Denied)
+	_, err = s.AddJoinToken(ctx, "kept", "bundle", time.Hour)
+	noError(t, err)
+	failed := cay.Errorf(cay.Internal, "no certificate")
+	err = s.JoinCluster(ctx, "kept", func(cay.Cluster, string) (cay.Node, error) { return cay.Node{}, failed })
+	if !errors.Is(err, failed) {
+		t.Errorf("a join that fails: %v", err)
+	}
+	noError(t, s.JoinCluster(ctx, "kept", func(cay.Cluster, string) (cay.Node, error) { return member("c"), nil }))
+
+	b.CPUs, b.Warm = 4, map[string]int{"base": 2}
+	noError(t, s.SetDraining(ctx, "b", true))
+	draining, lead, err := s.ReportNode(ctx, b, time.Hour)
+	noError(t, err)
+	same(t, "draining", draining, true)
+	same(t, "the lead", lead, cay.NodeID(""))
+	lead, err = s.TakeLead(ctx, "a", time.Hour)
+	noError(t, err)
+	same(t, "the lead", lead, cay.NodeID("a"))
+	lead, err = s.TakeLead(ctx, "b", time.Hour)
+	noError(t, err)
+	same(t, "the lead while it is heard", lead, cay.NodeID("a"))
+	list, err := s.Nodes(ctx)
+	noError(t, err)
+	same(t, "the members", len(list), 3)
+	for _, n := range list {
+		one, err := s.Node(ctx, n.ID)
+		noError(t, err)
+		one.Silent = n.Silent
+		same(t, "a member", one, n)
+	}
+	same(t, "the one that leads", list[0].Leads, true)
+	same(t, "the one that is drained", list[1].Draining, true)
+	same(t, "what it tells", list[1].NodeUse, b.NodeUse)
+	same(t, "the one without a server", list[2].State, cay.NodeJoined)
+	_, err = s.Node(ctx, "none")
+	wantKind(t, err, cay.NotFound)
+
+	// b is lost: with its paused sandbox.
+	slept := sandbox(team.ID, 1)
+	slept.Node, slept.State = "b", cay.Paused
+	ran := sandbox(team.ID, 2)
+	ran.Node = "b"
+	noError(t, s.AddSandbox(ctx, slept))
+	noError(t, s.AddSandbox(ctx, ran))
+	of, err := s.SandboxesOf(ctx, "b")
+	noError(t, err)
+	same(t, "b's sandboxes", len(of), 2)
+	_, err = s.AdoptSandbox(ctx, slept.ID, "a")
+	wantKind(t, err, cay.Conflict) // b is there
+	lost, err := s.LoseNode(ctx, "b", time.Hour)
+	noError(t, err)
+	same(t, "b, which was heard", lost, false)
+	lost, err = s.LoseNode(ctx, "b", -time.Second)
+	noError(t, err)
+	same(t, "b, silent", lost, true)
+	if _, _, err := s.ReportNode(ctx, b, time.Hour); !errors.Is(err, store.ErrTakenOver) {
+		t.Errorf("a node that is gone: %v", err)
+	}
+	wantKind(t, s.RemoveNode(ctx, "b", time.Hour), cay.Conflict) // its sandbox is recorded as running
+	_, err = s.AdoptSandbox(ctx, ran.ID, "a")
+	wantKind(t, err, cay.Conflict)
+	adopted, err := s.AdoptSandbox(ctx, slept.ID, "a")
+	noError(t, err)
+	same(t, "the node", adopted.Node, cay.NodeID("a"))
+	same(t, "the version", adopted.Version, slept.Version+1)
+	_, err = s.AdoptSandbox(ctx, slept.ID, "a")
+	wantKind(t, err, cay.Conflict)
+	wantKind(t, s.UpdateSandbox(ctx, slept), cay.Conflict) // as its node knew it
+	ran.State, ran.Cause = cay.Killed, cay.CauseHostLost
+	noError(t, s.UpdateSandbox(ctx, ran))
+	noError(t, s.RemoveNode(ctx, "b", time.Hour))
+	_, err = s.Node(ctx, "b")
+	wantKind(t, err, cay.NotFound)
+	wantKind(t, s.RemoveNode(ctx, "b", time.Hour), cay.NotFound)
+	wantKind(t, s.RemoveNode(ctx, "a", time.Hour), cay.Conflict)
+
+	// Another one leads once the first has stopped.
+	d := join(t, s, "d")
+	noError(t, s.StopNode(ctx, "a", a.Epoch+1)) // not the last epoch: nothing
+	lead, err = s.TakeLead(ctx, "d", time.Hour)
+	noError(t, err)
+	same(t, "the lead", lead, cay.NodeID("a"))
+	noError(t, s.StopNode(ctx, "a", a.Epoch))
+	lead, err = s.TakeLead(ctx, "d", time.Hour)
+	noError(t, err)
+	same(t, "the lead after it stopped", lead, cay.NodeID("d"))
+	// And once it is silent, which is gone with it.
+	a = begin(t, s, member("a"))
+	lead, err = s.TakeLead(ctx, "a", -time.Second)
+	noError(t, err)
+	same(t, "the lead after a silent one", lead, cay.NodeID("a"))
+	gone, err := s.Node(ctx, d.ID)
+	noError(t, err)
+	same(t, "the silent one", gone.State, cay.NodeGone)
+
+	counters, err := s.EventCounters(ctx)
+	noError(t, err)
+	noError(t, s.AddEvents(ctx, cay.Event{Team: team.ID, Type: cay.SandboxCreated, At: at(0)}))
+	after, err := s.EventCounters(ctx)
+	noError(t, err)
+	same(t, "the newest event", after[team.ID], counters[team.ID]+1)
+}

@@ -1,0 +1,63 @@
+package cay
+
+import "time"
+
+// NodeState is how far a node of a cluster is.
+type NodeState string
+
+const (
+	NodeJoined   NodeState = "joined"   // it has a certificate, and no server of it has begun
+	NodeStarting NodeState = "starting" // its server builds the templates that it needs
+	NodeReady    NodeState = "ready"
+	NodeStopped  NodeState = "stopped" // its server ended in good order; what it runs lives on
+	// NodeGone is a node that was silent for longer than its lease: what it ran is
+	// over, and a server that comes back begins anew.
+	NodeGone NodeState = "gone"
+)
+
+// Node is a machine of a cluster, as its record has it. Times are the database's.
+type Node struct {
+	ID          NodeID
+	Machine     string // a name of its data directory's own
+	Address     string // host:port, where the other members reach it
+	Fingerprint string // the SHA-256 of its certificate, in hexadecimal digits
+	Version     string
+	State       NodeState
+	Draining    bool // it takes no new sandboxes
+	Leads       bool
+	Epoch       int64 // one more each time that a server takes the node, or that it is declared gone
+	JoinedAt    time.Time
+	SeenAt      time.Time     // its last renewal; zero for never
+	Silent      time.Duration // since then, at the moment of reading
+	NodeUse
+}
+
+// NodeUse is what a node tells of itself with each renewal.
+type NodeUse struct {
+	CPUs         int
+	MemoryMB     int
+	MemoryFreeMB int
+	Running      int // sandboxes
+	Starting     int
+	PromisedCPUs int // to those that run
+	PromisedMB   int
+	Engine       string         // the hash of its engine
+	Warm         map[string]int `json:",omitempty"` // instances without an owner, by the id and the names of their template
+}
+
+// Fresh is how long after a renewal a node gets new sandboxes.
+const NodeFresh = 10 * time.Second
+
+// Takes reports whether a node gets new sandboxes.
+func (n Node) Takes() bool {
+	return n.State == NodeReady && !n.Draining && n.Silent < NodeFresh
+}
+
+// Cluster is what the members of a cluster share.
+type Cluster struct {
+	ID          string
+	Certificate string // of its authority, PEM
+	Key         string // of its authority, sealed
+	Lead        NodeID // empty for none
+	CreatedAt   time.Time
+}
