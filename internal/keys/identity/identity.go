@@ -195,3 +195,12 @@ func (i *Issuer) Keys() ([]byte, error) {
 	}
 	return json.Marshal(set)
 }
+
+// Keep has the keys stay as they are, and makes one if there is none: of several
+// servers that share them each would else make another one.
+func (i *Issuer) Keep() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.ring.kept = true
+	return i.ring.turn(time.Now())
+}

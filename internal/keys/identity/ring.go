@@ -53,6 +53,7 @@ type ring struct {
 	dir   string
 	keys  []key
 	tried time.Time // when a key could not be made
+	kept  bool      // the keys are those of several servers, and stay
 	log   *slog.Logger
 }
 
@@ -96,7 +97,7 @@ func (r *ring) published(now time.Time) ([]key, error) {
 // turn makes a key when it is time, and forgets those that nothing needs.
 // A key that cannot be made while there is another is tried again later.
 func (r *ring) turn(now time.Time) error {
-	due := len(r.keys) == 0 || !now.Before(r.keys[len(r.keys)-1].made.Add(every))
+	due := len(r.keys) == 0 || !r.kept && !now.Before(r.keys[len(r.keys)-1].made.Add(every))
 	if due && !now.Before(r.tried.Add(again)) {
 		k, err := makeKey(r.dir, now)
 		switch {
