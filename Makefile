@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory hunt test-desktop test-bucket test-mcp test-gateway test-inside examples release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory hunt test-desktop test-bucket test-cluster test-mcp test-gateway test-inside examples release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -49,6 +49,9 @@ bench-go: ## Go benchmarks of the hot packages; BASE=REVISION compares with that
 
 chaos: ## kill the server CHAOS_KILLS (200) times, and its engines, while clients work; nothing lost, nothing left
 	@scripts/long life/chaos.py
+
+test-cluster: ## nodes of a cluster are cut from the records CLUSTER_CUTS (10) times while clients work; nothing acknowledged lost, nothing twice
+	@CLUSTER_CUTS=$${CLUSTER_CUTS:-10} go test -race -count=1 -timeout 60m -v -run "TestNodesAreCut" ./internal/server
 
 chaos-volumes: ## the same CHAOS_KILLS (200) times while four sandboxes write to one volume; no synced write lost, no mount left
 	@scripts/long life/volumes.py

@@ -11,6 +11,7 @@ const (
 	CodeInternal = "internal_server_error"
 
 	CodeCapacity          = "sandbox_capacity_unavailable"
+	CodeNodeAway          = "node_unavailable"
 	CodeCreateFailed      = "sandbox_create_failed"
 	CodeCreateRefused     = "sandbox_create_refused"
 	CodeGuestUnresponsive = "sandbox_guest_agent_unresponsive"
@@ -177,6 +178,9 @@ func sandboxCodes() []CodeInfo {
 		{Code: CodeCapacity, Kind: Unavailable, Retry: Retry{true, 5 * time.Second},
 			Meaning: "The machine has no memory, task or address left for another sandbox.",
 			Cure:    "Wait until others end, or end some. The SDKs wait and retry by themselves."},
+		{Code: CodeNodeAway, Kind: Unavailable, Retry: Retry{true, 5 * time.Second},
+			Meaning: "The node of a cluster that the request is for does not answer now, or has lost its lease.",
+			Cure:    "Send the request again. A node that stays away is declared gone after 75 seconds: its running sandboxes are over then, and those that were paused resume elsewhere."},
 		{Code: CodeCreateFailed, Kind: Internal, Retry: Retry{true, time.Second},
 			Meaning: "A sandbox could not be started this time. Everything that its start made is removed.",
 			Cure:    "Send the same request again. If that fails too, look for the sandbox in the server's log."},

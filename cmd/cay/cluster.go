@@ -1,13 +1,22 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
+	"io"
+	"strings"
+	"time"
 
+	"github.com/cay-run/cay/client"
 	"github.com/cay-run/cay/internal/operator"
 )
 
 type clusterCmd struct {
 	Import clusterImportCmd `cmd:"" help:"Move the records of this machine into PostgreSQL."`
+	Init   clusterInitCmd   `cmd:"" help:"Make this machine, whose records are in PostgreSQL, the first of a cluster."`
+	Token  clusterTokenCmd  `cmd:"" help:"Make a token with which one machine joins."`
+	Join   clusterJoinCmd   `cmd:"" help:"Make this machine a member of a cluster."`
+	Status clusterStatusCmd `cmd:"" help:"Tell of the cluster and its nodes."`
 }
 
 type clusterImportCmd struct{}
@@ -42,4 +51,196 @@ func (clusterImportCmd) Run(a *app) error {
 	t.print(a.out, width(a.out))
 	fmt.Fprintf(a.err, "  %d records are in PostgreSQL; start the server: cay up\n", sum)
 	return nil
+}
+
+type clusterInitCmd struct{}
+
+// Help says what it needs.
+func (clusterInitCmd) Help() string {
+	return "On the server's machine, as root, with no server running, and with CAY_DATABASE_URL, CAY_BUCKET and CAY_CLUSTER_ADDRESS as the " +
+		"server will have them. Sandboxes, templates, teams and keys stay as they are."
+}
+
+func (clusterInitCmd) Run(a *app) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	id, err := operator.InitCluster(a.ctx, cfg)
+	if err != nil {
+		return err
+	}
+	return a.becameNode(string(id), "start the server: cay up; then, for each other machine: cay cluster token")
+}
+
+type clusterJoinCmd struct {
+	Token string `arg:"" optional:"" help:"The output of cay cluster token; \"-\", and nothing, read it from standard input."`
+}
+
+// Help says what it needs.
+func (clusterJoinCmd) Help() string {
+	return "On a machine with an empty data directory, as root, with no server running, and with CAY_DATABASE_URL and CAY_BUCKET as the other " +
+		"members have them. CAY_CLUSTER_ADDRESS is where they reach this machine. The token brings the keys of the installation."
+}
+
+func (c *clusterJoinCmd) Run(a *app) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	token := c.Token
+	if token == "" || token == "-" {
+		if token, err = bufio.NewReader(io.LimitReader(a.in, 1<<10)).ReadString('\n'); err != nil && err != io.EOF {
+			return err
+		}
+	}
+	id, err := operator.JoinCluster(a.ctx, cfg, strings.TrimSpace(token))
+	if err != nil {
+		return err
+	}
+	return a.becameNode(string(id), "start the server: cay up")
+}
+
+func (a *app) becameNode(id, next string) error {
+	if a.json {
+		return a.printJSON(map[string]string{"nodeID": id})
+	}
+	fmt.Fprintln(a.out, clean(id))
+	fmt.Fprintf(a.err, "  this machine is node %s of the cluster; %s\n", clean(id), next)
+	return nil
+}
+
+type clusterTokenCmd struct {
+	Expires time.Duration `default:"24h" help:"How long it opens: from 1m to 168h."`
+}
+
+// Help says what it opens.
+func (clusterTokenCmd) Help() string {
+	return "The token opens the keys of the installation, for one machine and once: treat it as one. It is shown this once."
+}
+
+func (c *clusterTokenCmd) Run(a *app) error {
+	api, err := a.admin("")
+	if err != nil {
+		return err
+	}
+	made, err := api.CreateJoinToken(a.ctx, c.Expires)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(made)
+	}
+	fmt.Fprintln(a.out, clean(made.Token))
+	fmt.Fprintf(a.err, "  it expires %s; on the machine that joins: cay cluster join\n", ago(made.ExpiresAt, time.Now()))
+	return nil
+}
+
+type clusterStatusCmd struct{}
+
+func (clusterStatusCmd) Run(a *app) error {
+	c, err := a.cluster()
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(c)
+	}
+	ready, running := 0, 0
+	for _, n := range c.Nodes {
+		if n.State == "ready" {
+			ready++
+		}
+		running += n.Running
+	}
+	lead := "none leads"
+	if c.Lead != "" {
+		lead = c.Lead + " leads"
+	}
+	fmt.Fprintf(a.out, "cluster %s, made %s: %d of %d nodes are ready, %s, %d sandboxes run\n",
+		clean(c.ID), ago(c.CreatedAt, time.Now()), ready, len(c.Nodes), clean(lead), running)
+	a.printNodes(c)
+	return nil
+}
+
+func (a *app) cluster() (client.Cluster, error) {
+	api, err := a.admin("")
+	if err != nil {
+		return client.Cluster{}, err
+	}
+	return api.Cluster(a.ctx)
+}
+
+func (a *app) printNodes(c client.Cluster) {
+	t := table{header: []string{"NODE", "STATE", "SANDBOXES", "MEMORY FREE", "CPUS", "ADDRESS", "SEEN", "VERSION"}}
+	for _, n := range c.Nodes {
+		state, seen := n.State, "never"
+		if n.Draining {
+			state += ", draining"
+		}
+		if n.ID == c.Lead {
+			state += ", leads"
+		}
+		if n.SeenAt != nil {
+			seen = ago(*n.SeenAt, time.Now())
+		}
+		t.add(n.ID, state, fmt.Sprint(n.Running), fmt.Sprintf("%s of %s", size(n.MemoryFreeMB), size(n.MemoryMB)), fmt.Sprint(n.CPUs), n.Address, seen, n.Version)
+	}
+	t.print(a.out, width(a.out))
+}
+
+type nodeCmd struct {
+	List    nodeListCmd    `cmd:"" aliases:"ls" help:"List the nodes of the cluster."`
+	Drain   nodeDrainCmd   `cmd:"" help:"Have nodes take no new sandboxes; those that they have go on."`
+	Undrain nodeUndrainCmd `cmd:"" help:"Have nodes take new sandboxes again."`
+	Remove  nodeRemoveCmd  `cmd:"" aliases:"rm" help:"Remove nodes from the cluster whose servers have stopped."`
+}
+
+type nodeListCmd struct{}
+
+func (nodeListCmd) Run(a *app) error {
+	c, err := a.cluster()
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(c.Nodes)
+	}
+	a.printNodes(c)
+	return nil
+}
+
+type nodeRefs struct {
+	Nodes []string `arg:"" name:"node" help:"Their ids."`
+}
+
+func (n nodeRefs) each(a *app, do func(api *client.Client, id string) error) error {
+	api, err := a.admin("")
+	if err != nil {
+		return err
+	}
+	for _, id := range n.Nodes {
+		if err := do(api, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type nodeDrainCmd struct{ nodeRefs }
+
+func (c *nodeDrainCmd) Run(a *app) error {
+	return c.each(a, func(api *client.Client, id string) error { return api.DrainNode(a.ctx, id, false) })
+}
+
+type nodeUndrainCmd struct{ nodeRefs }
+
+func (c *nodeUndrainCmd) Run(a *app) error {
+	return c.each(a, func(api *client.Client, id string) error { return api.DrainNode(a.ctx, id, true) })
+}
+
+type nodeRemoveCmd struct{ nodeRefs }
+
+func (c *nodeRemoveCmd) Run(a *app) error {
+	return c.each(a, func(api *client.Client, id string) error { return api.RemoveNode(a.ctx, id) })
 }

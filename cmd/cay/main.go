@@ -65,7 +65,8 @@ type commands struct {
 	GC       gcCmd        `cmd:"" name:"gc" help:"Remove what nothing on this machine needs."`
 	Storage  storageCmd   `cmd:"" help:"Have templates share blocks of a disk whose file system cannot."`
 	Backup   backupCmd    `cmd:"" help:"Copy the records and keys of the server into one file, while it runs."`
-	Cluster  clusterCmd   `cmd:"" help:"Keep the records in PostgreSQL."`
+	Cluster  clusterCmd   `cmd:"" help:"Have machines share records in PostgreSQL."`
+	Node     nodeCmd      `cmd:"" help:"Keep the nodes of a cluster, as its operator."`
 	Restore  restoreCmd   `cmd:"" help:"Put the records and keys of a backup into an empty data directory."`
 	Audit    auditCmd     `cmd:"" help:"The log of who did what, which shows when it is tampered with."`
 	Snapshot snapshotsCmd `cmd:"" help:"Look after the snapshots on this machine."`

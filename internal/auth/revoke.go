@@ -2,6 +2,8 @@ package auth
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -122,4 +124,17 @@ func (u *uses) remove(one *use) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.all, one)
+}
+
+// Review ends what goes on by means of credentials that open nothing any more: of
+// several servers, another one may have changed the records.
+func (a *Auth) Review(ctx context.Context) {
+	a.uses.mu.Lock()
+	all := slices.Collect(maps.Keys(a.uses.all))
+	a.uses.mu.Unlock()
+	for _, u := range all {
+		if _, ok := a.still(ctx, u.who); !ok && ctx.Err() == nil {
+			u.cancel()
+		}
+	}
 }

@@ -25,6 +25,8 @@ type Config struct {
 	Run string `yaml:"run"`
 	// Database says where the records are.
 	Database `yaml:",inline"`
+	// Cluster says how the other members of a cluster reach this machine.
+	Cluster `yaml:",inline"`
 	// Bucket says where copies of snapshots go.
 	Bucket `yaml:",inline"`
 	// Listen is the address of the one port.
@@ -211,7 +213,7 @@ var Variables = slices.Concat([]Variable{
 		func(c *Config, v string) (err error) { c.AuditDays, err = strconv.Atoi(v); return err }},
 	{"CAY_AUDIT_HEADS", "auditHeads", "file that signed heads of the audit log are appended to, best on another machine [audit-heads.jsonl in the data directory]",
 		func(c *Config, v string) error { c.AuditHeads = v; return nil }},
-}, databaseVariables, bucketVariables, teamVariables, logVariables, edgeVariables)
+}, databaseVariables, clusterVariables, bucketVariables, teamVariables, logVariables, edgeVariables)
 
 // commas splits a list.
 func commas(s string) []string {
@@ -299,6 +301,7 @@ func (c Config) problems() []error {
 	out = append(out, c.edgeProblems()...)
 	out = append(out, c.logProblems()...)
 	out = append(out, c.databaseProblems()...)
+	out = append(out, c.clusterProblems()...)
 	out = append(out, c.bucketProblems()...)
 	_, reserve := c.ReserveBytes()
 	_, pool := c.PoolBytes(0)

@@ -46,6 +46,10 @@ type Config struct {
 	Store  store.Store
 	Node   Node
 	NodeID cay.NodeID
+	// Member says that other nodes have sandboxes in the records as well.
+	Member bool
+	// Local finds this machine's snapshot of a template; nil takes the recorded one.
+	Local  func(cay.Template) cay.SnapshotID
 	Tokens lifecycle.Tokens
 	Logs   *logbook.Book
 	Audit  *audit.Log   // nil counts nothing
@@ -92,7 +96,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 	}
 	c := &Control{ledger: ledger.New(ledger.Config{
 		Store: cfg.Store, Snapshots: cfg.Node, Backlog: cfg.Backlog, Extras: cfg.Extras,
-		Reserved: slices.Concat(cfg.Reserved, cfg.Extras), TeamLimits: cfg.TeamLimits, Log: cfg.Log,
+		Reserved: slices.Concat(cfg.Reserved, cfg.Extras), TeamLimits: cfg.TeamLimits, Local: cfg.Local, Log: cfg.Log,
 	})}
 	c.Vols = volumes.New(volumes.Config{Ledger: c.ledger, Store: cfg.Store, Storage: cfg.Volumes, Log: cfg.Log})
 	c.Meter = usage.New(usage.Config{Volumes: c.Vols, Ledger: c.ledger, Store: cfg.Store, Snapshots: cfg.Node, Node: cfg.NodeID, Log: cfg.Log})
@@ -101,7 +105,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		return nil, err
 	}
 	c.Controller, err = lifecycle.Open(ctx, lifecycle.Config{
-		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Tokens: cfg.Tokens, Logs: cfg.Logs, Audit: cfg.Audit, Log: cfg.Log,
+		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Member: cfg.Member, Tokens: cfg.Tokens, Logs: cfg.Logs, Audit: cfg.Audit, Log: cfg.Log,
 		Budgets: c.Meter,
 	})
 	if err != nil {
@@ -143,16 +147,32 @@ func (c *Control) Ledger() *ledger.Ledger { return c.ledger }
 // Sandboxes go on living then.
 func (c *Control) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	wg.Go(func() { c.Queue.Run(ctx) })
-	wg.Go(func() { c.RunAccounts(ctx) })
-	wg.Go(func() { c.Hooks.Run(ctx) })
-	wg.Go(func() { c.Triggers.Work(ctx) })
-	wg.Go(func() { c.Approvals.Work(ctx) })
+	wg.Go(func() { c.RunForAll(ctx) })
+	err := c.RunOwn(ctx)
+	wg.Wait()
+	return err
+}
+
+// RunOwn is the part of Run that each node of a cluster does for its own sandboxes.
+func (c *Control) RunOwn(ctx context.Context) error {
+	var wg sync.WaitGroup
+	wg.Go(func() { c.RunUses(ctx) })
 	wg.Go(func() { c.Meter.Run(ctx) })
 	wg.Go(func() { c.Vols.Run(ctx) })
 	err := c.Controller.Run(ctx)
 	wg.Wait()
 	return err
+}
+
+// RunForAll is the part that one of them does for all.
+func (c *Control) RunForAll(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { c.Queue.Run(ctx) })
+	wg.Go(func() { c.RunAccounts(ctx) })
+	wg.Go(func() { c.Hooks.Run(ctx) })
+	wg.Go(func() { c.Triggers.Work(ctx) })
+	wg.Go(func() { c.Approvals.Work(ctx) })
+	wg.Wait()
 }
 
 // Needs reports whether a snapshot must be kept: a sandbox, a template or

@@ -17,7 +17,7 @@ func TestDownIsAskedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // it may be called again
-		err := lifecycle.RecordDown(t.Context(), w.store, func(id cay.SnapshotID) bool { return id == saved.Snapshot })
+		err := lifecycle.RecordDown(t.Context(), w.store, "", func(id cay.SnapshotID) bool { return id == saved.Snapshot })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -87,5 +87,5 @@ func recordDown(ctx context.Context, cfg config.Config, m *host.Machine) error {
 		_, _, err := m.Snapshots.Get(id)
 		return err == nil
 	}
-	return errors.Join(lifecycle.RecordDown(ctx, db, saved), lease.Leave(ctx), db.Close())
+	return errors.Join(lifecycle.RecordDown(ctx, db, lease.clustered(), saved), lease.Leave(ctx), db.Close())
 }

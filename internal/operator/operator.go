@@ -8,6 +8,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
@@ -59,6 +60,11 @@ type Config struct {
 	Replica    Replica          // nil for none
 	Backlog    *builtin.Backlog // of the templates that the server builds by itself
 	Disk       disk.Reserve
+	// CopyEvery is how often new snapshots are looked for; zero for each ten seconds.
+	CopyEvery time.Duration
+	// Leads reports whether this server does what one does for all; nil for a server
+	// that is alone.
+	Leads func() bool
 	// Publish offers a template that Cay brings to every team.
 	Publish func(context.Context, builtin.Result) error
 	Log     *slog.Logger

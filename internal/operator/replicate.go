@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -39,7 +40,7 @@ func (d *Desk) ReplicateAlways(ctx context.Context) {
 		return
 	}
 	r := replication{copied: map[cay.SnapshotID]bool{}, swept: time.Now()}
-	tick := time.NewTicker(replicateEvery)
+	tick := time.NewTicker(cmp.Or(d.cfg.CopyEvery, replicateEvery))
 	defer tick.Stop()
 	for {
 		err := d.replicate(ctx, &r)
@@ -107,7 +108,7 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 			delete(r.copied, id)
 		}
 	}
-	if failed == nil && time.Since(r.swept) > sweepEvery {
+	if failed == nil && time.Since(r.swept) > sweepEvery && (d.cfg.Leads == nil || d.cfg.Leads()) {
 		r.swept = time.Now()
 		removed, err := d.cfg.Replica.Collect(ctx, func(id cay.SnapshotID) (bool, error) { return needs(id), nil })
 		if removed > 0 {

@@ -23,7 +23,8 @@ func (s *Server) openAudit() error {
 		Tell: func(ctx context.Context, h cay.AuditHead) error {
 			return s.control.TellHead(ctx, cay.ForTeam(s.team.ID), h)
 		},
-		Log: s.log,
+		Signs: s.leads,
+		Log:   s.log,
 	})
 	s.later(s.audit.Close)
 	return nil

@@ -30,6 +30,13 @@ func (s *Server) takeLease(ctx context.Context) (err error) {
 // keepLease renews the lease until ctx ends, and tells lost when another server has
 // the records.
 func (s *Server) keepLease(ctx context.Context, lost chan<- error) {
+	if s.member() {
+		if err := s.cluster.members.Run(ctx); err != nil {
+			tellLost(lost, cay.Wrap(cay.Conflict, err, "this node was declared gone, or removed, or another server has it").
+				WithHint("start it again: it begins with what the records say is its"))
+		}
+		return
+	}
 	if !s.lease.Ends() {
 		return
 	}
@@ -44,14 +51,19 @@ func (s *Server) keepLease(ctx context.Context, lost chan<- error) {
 		err := s.lease.Renew(ctx)
 		switch {
 		case errors.Is(err, store.ErrTakenOver):
-			select {
-			case lost <- cay.Wrap(cay.Conflict, err, "this server has lost its records to another one").
-				WithHint("one server at a time has a database; stop the other one before this is started again"):
-			default:
-			}
+			tellLost(lost, cay.Wrap(cay.Conflict, err, "this server has lost its records to another one").
+				WithHint("one server at a time has a database; stop the other one before this is started again"))
 			return
 		case err != nil && ctx.Err() == nil:
 			s.log.WarnContext(ctx, "cannot renew the lease of the records", "err", err)
 		}
+	}
+}
+
+// tellLost has the server end, unless it does already.
+func tellLost(lost chan<- error, err error) {
+	select {
+	case lost <- err:
+	default:
 	}
 }

@@ -52,7 +52,7 @@ import (
 //   - The faces come last: nothing of theirs listens before Run.
 func (s *Server) open(ctx context.Context) error {
 	steps := []func(context.Context) error{
-		s.begin, s.openTelemetry, s.openRecords, s.openMachine, s.openReplica, s.openProxy, s.openNode, s.openTemplates, s.openControl, s.openFaces, s.openMetrics, s.publishBuilt,
+		s.begin, s.openTelemetry, s.openRecords, s.openMachine, s.openReplica, s.openProxy, s.openNode, s.openTemplates, s.openControl, s.openCluster, s.openFaces, s.openMetrics, s.publishBuilt,
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -236,9 +236,10 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		return err
 	}
 	s.control, err = control.Open(ctx, control.Config{
-		Store: s.records, Node: s.node.Service(), NodeID: operator.NodeID, Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Audit: s.audit, Log: s.log, Auth: s.auth,
+		Store: s.records, Node: s.node.Service(), NodeID: s.lease.Node, Member: s.member(), Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Audit: s.audit, Log: s.log, Auth: s.auth,
 		TeamLimits: limits,
-		Volumes:    s.host.Volumes,
+		Volumes:    s.volumes(),
+		Local:      s.localOf(),
 		Networks: outside.Networks{
 			Opened: s.cfg.NetworkOpen, Trusted: s.cfg.WebhookOpen, Closed: append(slices.Clone(s.cfg.NetworkClosed), s.cfg.Network),
 		},
@@ -256,7 +257,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	s.desk = operator.New(operator.Config{
 		Host: operator.Host(s.cfg), Team: s.team, Store: s.records, Control: s.control, Node: s.node,
 		Snapshots: s.host.Snapshots, Templates: s.templates, Builds: s.builds, Packages: s.packages,
-		AdminToken: s.adminToken, Replica: s.copies(),
+		AdminToken: s.adminToken, Replica: s.copies(), Leads: s.leads, CopyEvery: s.copyEvery(),
 		Disk: operator.Reserve(s.cfg), Publish: s.publish, Backlog: s.backlog, Audit: s.audit, Log: s.log,
 	})
 	return nil
@@ -279,7 +280,7 @@ func (s *Server) openFaces(context.Context) error {
 	}
 	limiter := rates.New(s.control.LimitsOf)
 	face := rest.New(rest.Config{
-		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Usage: s.control.Meter, Builds: s.control.Queue, Accounts: s.control.Accounts, Machine: s.has, Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Content: content{s}, Log: s.log,
+		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Usage: s.control.Meter, Builds: s.control.Queue, Accounts: s.control.Accounts, Machine: s.has, Members: s.membersFace(), Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Content: content{s}, Log: s.log,
 		Webhooks: s.control.Hooks, Triggers: s.control.Triggers, Approvals: s.control.Approvals,
 		Volumes: s.control.Vols, VolumeTokens: s.tokensOf,
 		Logins: s.logins, URL: s.cfg.URL(), Console: s.ConsoleURL,
@@ -294,8 +295,9 @@ func (s *Server) openFaces(context.Context) error {
 	})
 	counted := s.requests.count(face)
 	page := s.openConsole(counted)
+	s.cluster.inside = trail.Follow(trail.REST, s.between(page.Wrap(s.proxy.Wrap(models.Wrap(page.Elsewhere(counted))))))
 	s.http = &http.Server{
-		Handler:           trail.Follow(trail.REST, page.Wrap(s.proxy.Wrap(models.Wrap(page.Elsewhere(counted))))),
+		Handler:           s.cluster.inside,
 		ReadHeaderTimeout: time.Minute,
 		IdleTimeout:       idleTime,
 		Protocols:         new(http.Protocols),

@@ -31,6 +31,9 @@ func (s *Server) openReplica(context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.member() { // all nodes write: snapshots share no names, and the one that leads removes
+		machine = "cluster " + s.lease.Member.Cluster
+	}
 	s.replica = replica.New(bucket, s.host.Snapshots, s.host.Binaries.EngineDir, secret, machine, func(bytes int64) error {
 		return operator.Reserve(s.cfg).Room("a snapshot of the bucket", bytes)
 	})

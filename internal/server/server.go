@@ -21,6 +21,7 @@ import (
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/control/logins"
+	"github.com/cay-run/cay/internal/control/nodes"
 	"github.com/cay-run/cay/internal/edge/certs"
 	"github.com/cay-run/cay/internal/edge/proxy"
 	"github.com/cay-run/cay/internal/edge/sshd"
@@ -65,6 +66,8 @@ type Machine struct {
 	// Images makes the root images of the templates that Cay brings; nil makes
 	// them of Debian's packages.
 	Images func(*snapshot.Dir) builtin.Images
+	// Leases are the times of a cluster; zero for the usual ones.
+	Leases nodes.Times
 }
 
 // ThisMachine is the machine that this process runs on.
@@ -89,6 +92,7 @@ type Server struct {
 	diverted  sync.WaitGroup   // that serve what the packet filter diverts
 	records   *store.DB
 	lease     operator.Lease
+	cluster   *cluster
 	sealer    *seal.Key
 	identity  *identity.Issuer
 	authority *egress.Authority // of what guests see at egress
@@ -132,7 +136,7 @@ func New(ctx context.Context, cfg config.Config, on Machine, log *slog.Logger) (
 		log = slog.Default()
 	}
 	log = slog.New(trail.Logs(log.Handler()))
-	s := &Server{cfg: cfg, machine: on, log: log, ready: make(chan struct{}), backlog: builtin.NewBacklog()}
+	s := &Server{cfg: cfg, machine: on, log: log, ready: make(chan struct{}), backlog: builtin.NewBacklog(), cluster: new(cluster)}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -155,7 +159,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.listener = faces[0]
 	work, stop := context.WithCancel(trail.Watch(context.WithoutCancel(ctx), s.telemetry))
 	defer stop()
-	failed := make(chan error, len(faces)+2)
+	failed := make(chan error, len(faces)+3)
 	lost := make(chan error, 1)
 	if s.cfg.MetricsListen != "" {
 		l, err := listen(ctx, s.cfg.MetricsListen)
@@ -190,8 +194,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	s.running.Go(func() { s.keepLease(work, lost) })
-	s.running.Go(func() { _ = s.control.Run(work) })
-	s.running.Go(func() { s.logins.Run(work) })
+	s.runControl(work)
 	s.running.Go(func() { s.audit.Run(work) })
 	s.running.Go(func() { s.desk.CollectAlways(work) })
 	s.running.Go(func() { s.desk.ReplicateAlways(work) })
@@ -204,6 +207,8 @@ func (s *Server) Run(ctx context.Context) error {
 	s.running.Go(func() { s.buildTemplates(work) })
 	inner := s.innerServer()
 	s.running.Go(func() { _ = inner.Serve(s.arrivals) })
+	peers := s.servePeers(failed)
+	defer peers()
 	close(s.ready)
 	select {
 	case <-ctx.Done():
@@ -213,6 +218,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.drain()
 	inner.Close()
+	peers()
 	// A pause goes on though its client has gone: its outcome is recorded before
 	// the records are closed.
 	s.requests.wait(requestsTime, func(n int) { s.log.InfoContext(ctx, "waiting for requests to the API to end", "requests", n) })

@@ -228,6 +228,7 @@ var (
 		"adminDeleteKey":         http.StatusForbidden,
 		"getNode":                http.StatusForbidden,
 		"setNodeStatus":          http.StatusForbidden,
+		"adminRemoveNode":        http.StatusForbidden,
 		"adminCreateAccessToken": http.StatusForbidden,
 		"adminUpdatePerson":      http.StatusForbidden,
 		"deleteAccessToken":      http.StatusForbidden,

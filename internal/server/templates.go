@@ -100,6 +100,12 @@ func (s *Server) buildMissing(ctx context.Context) error {
 
 // publish offers a built template to every team.
 func (s *Server) publish(ctx context.Context, built builtin.Result) error {
+	s.keepOwn(built)
+	s.cluster.publishing.Lock() // a server that begins to lead offers all, beside a build that ends
+	defer s.cluster.publishing.Unlock()
+	if !s.leads() {
+		return nil // the records have those of the node that leads
+	}
 	_, err := s.control.Publish(ctx, fleet.Publication{
 		Team:         s.team.ID,
 		Names:        []string{built.Name},

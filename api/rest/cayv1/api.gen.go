@@ -492,6 +492,43 @@ type Checkpoint struct {
 	SizeBytes int64 `json:"sizeBytes"`
 }
 
+// Cluster defines model for Cluster.
+type Cluster struct {
+	ClusterID string    `json:"clusterID"`
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Lead The node that does what one does for all; absent while none leads.
+	Lead  *string       `json:"lead,omitempty"`
+	Nodes []ClusterNode `json:"nodes"`
+}
+
+// ClusterNode defines model for ClusterNode.
+type ClusterNode struct {
+	// Address The place where the other nodes reach it.
+	Address string `json:"address"`
+	Cpus    int    `json:"cpus"`
+
+	// Draining It takes no new sandboxes.
+	Draining     bool      `json:"draining"`
+	JoinedAt     time.Time `json:"joinedAt"`
+	MemoryFreeMB int       `json:"memoryFreeMB"`
+	MemoryMB     int       `json:"memoryMB"`
+	NodeID       string    `json:"nodeID"`
+
+	// Running Sandboxes.
+	Running int `json:"running"`
+
+	// SeenAt Its last renewal, by the database's clock; absent before the first.
+	SeenAt *time.Time `json:"seenAt,omitempty"`
+
+	// Starting Sandboxes.
+	Starting int `json:"starting"`
+
+	// State joined (no server of it has begun), starting, ready, silent (it has not renewed its lease for ten seconds, and gets no new sandboxes), stopped (its server ended in good order; what it runs lives on), or gone (it was silent for longer than its lease: what it ran is over).
+	State   string `json:"state"`
+	Version string `json:"version"`
+}
+
 // Comparison defines model for Comparison.
 type Comparison struct {
 	// Added How many there are
@@ -1434,6 +1471,12 @@ type ListAllAuditParams struct {
 	Limit *int32 `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
+// AdminCreateJoinTokenJSONBody defines parameters for AdminCreateJoinToken.
+type AdminCreateJoinTokenJSONBody struct {
+	// ExpiresIn Seconds until it expires, from 60 to 604800; a day unless it is said.
+	ExpiresIn *int64 `json:"expiresIn,omitempty"`
+}
+
 // AdminUpdatePersonJSONBody defines parameters for AdminUpdatePerson.
 type AdminUpdatePersonJSONBody struct {
 	Disabled bool `json:"disabled"`
@@ -1829,6 +1872,9 @@ type FillVolumeParams struct {
 	Path *string `form:"path,omitempty" json:"path,omitempty"`
 }
 
+// AdminCreateJoinTokenJSONRequestBody defines body for AdminCreateJoinToken for application/json ContentType.
+type AdminCreateJoinTokenJSONRequestBody AdminCreateJoinTokenJSONBody
+
 // AdminUpdatePersonJSONRequestBody defines body for AdminUpdatePerson for application/json ContentType.
 type AdminUpdatePersonJSONRequestBody AdminUpdatePersonJSONBody
 
@@ -1963,6 +2009,15 @@ type ServerInterface interface {
 
 	// (GET /cay/v1/admin/audit)
 	ListAllAudit(w http.ResponseWriter, r *http.Request, params ListAllAuditParams)
+
+	// (GET /cay/v1/admin/cluster)
+	AdminGetCluster(w http.ResponseWriter, r *http.Request)
+
+	// (POST /cay/v1/admin/cluster/tokens)
+	AdminCreateJoinToken(w http.ResponseWriter, r *http.Request)
+
+	// (DELETE /cay/v1/admin/nodes/{nodeID})
+	AdminRemoveNode(w http.ResponseWriter, r *http.Request, nodeID string)
 
 	// (GET /cay/v1/admin/people)
 	AdminListPeople(w http.ResponseWriter, r *http.Request)
@@ -2333,6 +2388,21 @@ func (_ Unimplemented) ListAccessTokens(w http.ResponseWriter, r *http.Request) 
 
 // (GET /cay/v1/admin/audit)
 func (_ Unimplemented) ListAllAudit(w http.ResponseWriter, r *http.Request, params ListAllAuditParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/admin/cluster)
+func (_ Unimplemented) AdminGetCluster(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (POST /cay/v1/admin/cluster/tokens)
+func (_ Unimplemented) AdminCreateJoinToken(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/admin/nodes/{nodeID})
+func (_ Unimplemented) AdminRemoveNode(w http.ResponseWriter, r *http.Request, nodeID string) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -3069,6 +3139,60 @@ func (siw *ServerInterfaceWrapper) ListAllAudit(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListAllAudit(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminGetCluster operation middleware
+func (siw *ServerInterfaceWrapper) AdminGetCluster(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminGetCluster(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminCreateJoinToken operation middleware
+func (siw *ServerInterfaceWrapper) AdminCreateJoinToken(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminCreateJoinToken(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminRemoveNode operation middleware
+func (siw *ServerInterfaceWrapper) AdminRemoveNode(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "nodeID" -------------
+	var nodeID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "nodeID", chi.URLParam(r, "nodeID"), &nodeID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "nodeID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminRemoveNode(w, r, nodeID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -6671,6 +6795,15 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Patch(options.BaseURL+"/cay/v1/admin/teams/{teamID}", wrapper.AdminUpdateTeam)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/admin/cluster", wrapper.AdminGetCluster)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/cay/v1/admin/cluster/tokens", wrapper.AdminCreateJoinToken)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/admin/nodes/{nodeID}", wrapper.AdminRemoveNode)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/admin/people", wrapper.AdminListPeople)
 	})
 	r.Group(func(r chi.Router) {
@@ -7091,6 +7224,68 @@ func (response ListAllAudit200JSONResponse) VisitListAllAuditResponse(w http.Res
 	w.WriteHeader(200)
 	_, err := buf.WriteTo(w)
 	return err
+}
+
+type AdminGetClusterRequestObject struct {
+}
+
+type AdminGetClusterResponseObject interface {
+	VisitAdminGetClusterResponse(w http.ResponseWriter) error
+}
+
+type AdminGetCluster200JSONResponse Cluster
+
+func (response AdminGetCluster200JSONResponse) VisitAdminGetClusterResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminCreateJoinTokenRequestObject struct {
+	Body *AdminCreateJoinTokenJSONRequestBody
+}
+
+type AdminCreateJoinTokenResponseObject interface {
+	VisitAdminCreateJoinTokenResponse(w http.ResponseWriter) error
+}
+
+type AdminCreateJoinToken201JSONResponse struct {
+	ExpiresAt time.Time `json:"expiresAt"`
+	Token     string    `json:"token"`
+}
+
+func (response AdminCreateJoinToken201JSONResponse) VisitAdminCreateJoinTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminRemoveNodeRequestObject struct {
+	NodeID string `json:"nodeID"`
+}
+
+type AdminRemoveNodeResponseObject interface {
+	VisitAdminRemoveNodeResponse(w http.ResponseWriter) error
+}
+
+type AdminRemoveNode204Response struct {
+}
+
+func (response AdminRemoveNode204Response) VisitAdminRemoveNodeResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
 }
 
 type AdminListPeopleRequestObject struct {
@@ -9873,6 +10068,15 @@ type StrictServerInterface interface {
 	// (GET /cay/v1/admin/audit)
 	ListAllAudit(ctx context.Context, request ListAllAuditRequestObject) (ListAllAuditResponseObject, error)
 
+	// (GET /cay/v1/admin/cluster)
+	AdminGetCluster(ctx context.Context, request AdminGetClusterRequestObject) (AdminGetClusterResponseObject, error)
+
+	// (POST /cay/v1/admin/cluster/tokens)
+	AdminCreateJoinToken(ctx context.Context, request AdminCreateJoinTokenRequestObject) (AdminCreateJoinTokenResponseObject, error)
+
+	// (DELETE /cay/v1/admin/nodes/{nodeID})
+	AdminRemoveNode(ctx context.Context, request AdminRemoveNodeRequestObject) (AdminRemoveNodeResponseObject, error)
+
 	// (GET /cay/v1/admin/people)
 	AdminListPeople(ctx context.Context, request AdminListPeopleRequestObject) (AdminListPeopleResponseObject, error)
 
@@ -10313,6 +10517,87 @@ func (sh *strictHandler) ListAllAudit(w http.ResponseWriter, r *http.Request, pa
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ListAllAuditResponseObject); ok {
 		if err := validResponse.VisitListAllAuditResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminGetCluster operation middleware
+func (sh *strictHandler) AdminGetCluster(w http.ResponseWriter, r *http.Request) {
+	var request AdminGetClusterRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminGetCluster(ctx, request.(AdminGetClusterRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminGetCluster")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminGetClusterResponseObject); ok {
+		if err := validResponse.VisitAdminGetClusterResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminCreateJoinToken operation middleware
+func (sh *strictHandler) AdminCreateJoinToken(w http.ResponseWriter, r *http.Request) {
+	var request AdminCreateJoinTokenRequestObject
+
+	var body AdminCreateJoinTokenJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminCreateJoinToken(ctx, request.(AdminCreateJoinTokenRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminCreateJoinToken")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminCreateJoinTokenResponseObject); ok {
+		if err := validResponse.VisitAdminCreateJoinTokenResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminRemoveNode operation middleware
+func (sh *strictHandler) AdminRemoveNode(w http.ResponseWriter, r *http.Request, nodeID string) {
+	var request AdminRemoveNodeRequestObject
+
+	request.NodeID = nodeID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminRemoveNode(ctx, request.(AdminRemoveNodeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminRemoveNode")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminRemoveNodeResponseObject); ok {
+		if err := validResponse.VisitAdminRemoveNodeResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

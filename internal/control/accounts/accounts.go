@@ -5,8 +5,8 @@ package accounts
 
 import (
 	"context"
+	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -62,13 +62,21 @@ const (
 	keepExpired = 7 * 24 * time.Hour
 )
 
-// RunAccounts notes when keys are used, finishes removals of teams that were
-// broken off, and forgets keys that expired long ago, until ctx ends.
-func (a *Accounts) RunAccounts(ctx context.Context) {
-	var wg sync.WaitGroup
-	wg.Go(func() { a.auth.Run(ctx) })
-	wg.Go(func() { a.look(ctx) })
-	wg.Wait()
+// RunAccounts finishes removals of teams that were broken off, and forgets keys
+// that expired long ago, until ctx ends.
+func (a *Accounts) RunAccounts(ctx context.Context) { a.look(ctx) }
+
+// RunUses notes the uses of credentials until ctx ends: each server its own.
+func (a *Accounts) RunUses(ctx context.Context) { a.auth.Run(ctx) }
+
+// EndOfRemoved ends what this server runs of teams that are removed.
+func (a *Accounts) EndOfRemoved(ctx context.Context) error {
+	teams, err := a.store.RemovedTeams(ctx)
+	for _, t := range teams {
+		_, _, failed := a.own.EndSandboxes(ctx, cay.ForTeam(t.ID), true, "its team was removed")
+		err = errors.Join(err, failed)
+	}
+	return err
 }
 
 func (a *Accounts) look(ctx context.Context) {

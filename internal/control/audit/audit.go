@@ -31,6 +31,8 @@ const (
 
 // Config is what a Log needs.
 type Config struct {
+	// Signs reports whether this server signs heads and drops old rows; nil always does.
+	Signs func() bool
 	Store store.Store
 	Key   ed25519.PrivateKey
 	// Heads is the file that signed heads are appended to; empty for none.
@@ -122,7 +124,9 @@ func (l *Log) Run(ctx context.Context) {
 		case <-heads.C:
 			err = l.Checkpoint(ctx)
 		case <-prune.C:
-			err = l.prune(ctx, time.Now())
+			if l.cfg.Signs == nil || l.cfg.Signs() {
+				err = l.prune(ctx, time.Now())
+			}
 		}
 		if err != nil && ctx.Err() == nil {
 			l.cfg.Log.Error("the audit log cannot be written", "err", err)
@@ -144,6 +148,10 @@ func (l *Log) Checkpoint(ctx context.Context) error {
 	defer l.mu.Unlock()
 	if err := l.flush(ctx); err != nil {
 		return err
+	}
+	if l.cfg.Signs != nil && !l.cfg.Signs() {
+		l.signed = -1 // another server signs
+		return nil
 	}
 	if l.signed < 0 {
 		last, err := l.cfg.Store.LastAuditHead(ctx, time.Time{}, false)

@@ -39,7 +39,10 @@ type Config struct {
 	Reserved []string
 	// TeamLimits are those of teams that have no limits of their own.
 	TeamLimits cay.TeamLimits
-	Log        *slog.Logger
+	// Local finds the snapshot that this machine has of the same recipe as a template
+	// that Cay brings: each machine makes its own. Nil takes those of the records.
+	Local func(cay.Template) cay.SnapshotID
+	Log   *slog.Logger
 }
 
 // Ledger is shared by all use cases of one server.
@@ -49,6 +52,7 @@ type Ledger struct {
 	backlog   Backlog
 	extras    []string
 	reserved  []string
+	local     func(cay.Template) cay.SnapshotID
 	log       *slog.Logger
 
 	streams hub // events were recorded
@@ -60,7 +64,7 @@ type Ledger struct {
 // before ReadLimits.
 func New(cfg Config) *Ledger {
 	l := &Ledger{
-		store: cfg.Store, snapshots: cfg.Snapshots, backlog: cfg.Backlog, extras: cfg.Extras, reserved: cfg.Reserved, log: cfg.Log,
+		store: cfg.Store, snapshots: cfg.Snapshots, backlog: cfg.Backlog, extras: cfg.Extras, reserved: cfg.Reserved, local: cfg.Local, log: cfg.Log,
 		holds: newHolds(),
 	}
 	if l.backlog == nil {

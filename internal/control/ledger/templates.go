@@ -135,6 +135,9 @@ func (l *Ledger) FindTemplate(ctx context.Context, team cay.TeamID, ref string) 
 	if err == nil && tag != "" && tag != cay.DefaultTag {
 		t, err = l.Tagged(ctx, t, tag)
 	}
+	if err == nil && l.local != nil {
+		t.Snapshot = l.local(t)
+	}
 	progress, building := "", false
 	if cay.KindOf(err) == cay.NotFound && space == "" {
 		progress, building = l.backlog.Of(name)

@@ -94,6 +94,8 @@ type Config struct {
 	Store  store.Store
 	Node   Node
 	NodeID cay.NodeID
+	// Member says that other nodes have sandboxes in the records as well.
+	Member bool
 	Tokens Tokens
 	Logs   *logbook.Book
 	Audit  *audit.Log // nil counts nothing
@@ -201,11 +203,16 @@ func Open(ctx context.Context, cfg Config) (*Controller, error) {
 	if c.draining, err = c.store.Draining(ctx, c.nodeID); err != nil {
 		return nil, err
 	}
-	return c, c.reconcile(ctx)
+	return c, c.reconcile(ctx, cfg.Member)
 }
 
-func (c *Controller) reconcile(ctx context.Context) error {
-	rows, err := c.store.LiveSandboxes(ctx)
+func (c *Controller) reconcile(ctx context.Context, member bool) (err error) {
+	var rows []cay.Sandbox
+	if member {
+		rows, err = c.store.SandboxesOf(ctx, c.nodeID)
+	} else {
+		rows, err = c.store.LiveSandboxes(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -230,7 +237,7 @@ func (c *Controller) reconcile(ctx context.Context) error {
 		if i, ok := unclaimed[s.Instance]; ok {
 			instance = &i
 		}
-		found := reconciled(s, instance, saved[s.Snapshot])
+		found := reconciled(s, instance, saved[s.Snapshot] || member && s.State == cay.Resuming) // a resume may be of a copy elsewhere
 		found, changed := inForce(found, instance)
 		var events []cay.Event
 		if found.State == cay.Running {

@@ -9,12 +9,16 @@ import (
 	"github.com/cay-run/cay/internal/store"
 )
 
-// RecordDown records, with no server running, that all sandboxes which run are
-// ended on purpose. Those that are saved stay so. Their use counts until the
+// RecordDown records, with no server running, that all sandboxes which run, or those
+// of one node of a cluster, are ended on purpose. Those that are saved stay so. Their use counts until the
 // last checkpoint of it: since when no server looked is not known; saved tells which snapshots
 // there are. The instances are ended by the caller, after it.
-func RecordDown(ctx context.Context, s store.Store, saved func(cay.SnapshotID) bool) error {
-	rows, err := s.LiveSandboxes(ctx)
+func RecordDown(ctx context.Context, s store.Store, node cay.NodeID, saved func(cay.SnapshotID) bool) error {
+	list := s.LiveSandboxes
+	if node != "" {
+		list = func(ctx context.Context) ([]cay.Sandbox, error) { return s.SandboxesOf(ctx, node) }
+	}
+	rows, err := list(ctx)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,10 @@ func (c *Controller) Load(_ context.Context, who cay.Caller) (Load, error) {
 	if err := who.May(cay.Admin); err != nil {
 		return Load{}, err
 	}
+	return c.load(), nil
+}
+
+func (c *Controller) load() Load {
 	out := Load{Node: c.nodeID, Started: c.started.Load(), Failed: c.failed.Load()}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -33,7 +37,7 @@ func (c *Controller) Load(_ context.Context, who cay.Caller) (Load, error) {
 			out.MemoryMB += s.Limits.MemoryMB
 		}
 	}
-	return out, nil
+	return out
 }
 
 // Drain has the machine take no new sandboxes, or with off take them again, also

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
 )
 
@@ -41,4 +42,14 @@ func (p *Proxy) Agents() http.Handler {
 		}
 		p.serve(w, r, at)
 	})
+}
+
+// Names tells the sandbox that a request goes into, by its host, path, headers or
+// page; a signature names one of this machine alone.
+func (p *Proxy) Names(r *http.Request) (cay.SandboxID, bool) {
+	at := p.find(r)
+	if at.verdict != ours {
+		return "", false
+	}
+	return at.id, true
 }

@@ -50,6 +50,8 @@ var actions = map[string]string{
 	"adminCreateKey":         string(cay.KeyCreated),
 	"adminDeleteKey":         string(cay.KeyRemoved),
 	"setNodeStatus":          "node.changed",
+	"adminRemoveNode":        "node.removed",
+	"adminCreateJoinToken":   "cluster.token_made",
 	"addMember":              string(cay.MemberAdded),
 	"setMemberRole":          string(cay.MemberChanged),
 	"removeMember":           string(cay.MemberRemoved),

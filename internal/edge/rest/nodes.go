@@ -107,8 +107,16 @@ const (
 	nodeDraining = "draining"
 )
 
-// ListNodes lists the one machine.
+// ListNodes lists the one machine, or the members of the cluster.
 func (s *server) ListNodes(ctx context.Context, _ e2b.ListNodesRequestObject) (e2b.ListNodesResponseObject, error) {
+	if s.members != nil {
+		list, err := s.members.List(ctx, callerOf(ctx))
+		out := e2b.ListNodes200JSONResponse{}
+		for _, n := range list {
+			out = append(out, wireMemberNode(n))
+		}
+		return out, err
+	}
 	n, err := s.node(ctx)
 	if err != nil {
 		return nil, err
@@ -118,6 +126,13 @@ func (s *server) ListNodes(ctx context.Context, _ e2b.ListNodesRequestObject) (e
 
 // GetNode tells of the machine.
 func (s *server) GetNode(ctx context.Context, r e2b.GetNodeRequestObject) (e2b.GetNodeResponseObject, error) {
+	if s.members != nil {
+		n, err := s.members.Get(ctx, callerOf(ctx), cay.NodeID(r.NodeID))
+		if err != nil {
+			return nil, err
+		}
+		return e2b.GetNode200JSONResponse(wireMemberNode(n)), nil
+	}
 	n, err := s.node(ctx)
 	if err == nil && n.ID != r.NodeID {
 		err = errNoNode(r.NodeID)
@@ -130,14 +145,24 @@ func (s *server) GetNode(ctx context.Context, r e2b.GetNodeRequestObject) (e2b.G
 
 // SetNodeStatus drains the machine, or has it take sandboxes again.
 func (s *server) SetNodeStatus(ctx context.Context, r e2b.SetNodeStatusRequestObject) (e2b.SetNodeStatusResponseObject, error) {
-	load, err := s.sandboxes.Load(ctx, callerOf(ctx))
-	switch {
-	case err != nil:
+	if err := callerOf(ctx).May(cay.Admin); err != nil {
 		return nil, err
-	case string(load.Node) != r.NodeID:
-		return nil, errNoNode(r.NodeID)
-	case r.Body.Status != nodeReady && r.Body.Status != nodeDraining:
+	}
+	if r.Body.Status != nodeReady && r.Body.Status != nodeDraining {
 		return nil, cay.Errorf(cay.Invalid, "status: can be set to ready and draining")
+	}
+	if s.members != nil {
+		if err := s.members.Drain(ctx, callerOf(ctx), cay.NodeID(r.NodeID), r.Body.Status == nodeReady); err != nil {
+			return nil, err
+		}
+		return e2b.SetNodeStatus204Response{}, nil
+	}
+	load, err := s.sandboxes.Load(ctx, callerOf(ctx))
+	if err == nil && string(load.Node) != r.NodeID {
+		err = errNoNode(r.NodeID)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if err := s.sandboxes.Drain(ctx, callerOf(ctx), r.Body.Status == nodeReady); err != nil {
 		return nil, err

@@ -51,6 +51,8 @@ type Config struct {
 	URL    string
 	// Console tells the origin of the console, for its links; nil has none.
 	Console func() string
+	// Members are the nodes of the cluster; nil for a machine alone.
+	Members Members
 	// Machine tells what the server's machine has; nil knows nothing.
 	Machine   func() (Machine, error)
 	Webhooks  *webhooks.Hooks
@@ -112,6 +114,7 @@ type server struct {
 	console   func() string
 	pace      pace
 	machine   func() (Machine, error)
+	members   Members
 	webhooks  *webhooks.Hooks
 	triggers  *triggers.Triggers
 	approvals *approvals.Approvals
@@ -149,7 +152,7 @@ func route(cfg Config) (*server, chi.Router) {
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
 	s.desktops = cfg.Desktops
 	s.logins, s.url, s.console = cfg.Logins, cfg.URL, cfg.Console
-	s.machine, s.triggers, s.approvals = cfg.Machine, cfg.Triggers, cfg.Approvals
+	s.machine, s.members, s.triggers, s.approvals = cfg.Machine, cfg.Members, cfg.Triggers, cfg.Approvals
 	s.volumes, s.volumeTokens = cfg.Volumes, cfg.VolumeTokens
 	s.trees, s.streams = newTurns(maxTrees, maxTreesTeam), newTurns(maxStreams, maxStreamsTeam)
 	s.defaults, s.webhooks, s.audit, s.rates = cfg.Defaults, cfg.Webhooks, cfg.Audit, cfg.Rates

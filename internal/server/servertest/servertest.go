@@ -21,6 +21,7 @@ import (
 	"github.com/cay-run/cay/client"
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/control/nodes"
 	"github.com/cay-run/cay/internal/keys/seal"
 	"github.com/cay-run/cay/internal/machine/host/hosttest"
 	"github.com/cay-run/cay/internal/machine/snapshot"
@@ -38,6 +39,8 @@ type World struct {
 	// Config may be changed while no server runs.
 	Config  config.Config
 	Machine *hosttest.Machine
+	// Leases are the times of a cluster; zero for the usual ones.
+	Leases nodes.Times
 	// Key is the key that the first start made.
 	Key string
 
@@ -81,8 +84,9 @@ func Start(t testing.TB) *World {
 // On is the machine as a server gets it.
 func (w *World) On() server.Machine {
 	return server.Machine{
-		Check: func(context.Context, config.Config) error { return nil },
-		Open:  w.Machine.Open,
+		Leases: w.Leases,
+		Check:  func(context.Context, config.Config) error { return nil },
+		Open:   w.Machine.Open,
 		Images: func(snapshots *snapshot.Dir) builtin.Images {
 			return images{dir: w.Config.Data, snapshots: snapshots}
 		},
@@ -239,6 +243,20 @@ func (w *World) Admin(team string) *client.Client {
 
 // Operator talks to the server as root does.
 func (w *World) Operator() operator.Client { return operator.Ask(w.Config) }
+
+// Ended gets what the server's run returned, of one that ends by itself. Forget
+// must follow.
+func (w *World) Ended() <-chan error { return w.ended }
+
+// Forget closes a server that has ended by itself.
+func (w *World) Forget() {
+	w.t.Helper()
+	w.stop()
+	if err := w.server.Close(); err != nil {
+		w.t.Logf("Close: %v", err)
+	}
+	w.server = nil
+}
 
 // Down is `cay down`, while no server runs.
 func (w *World) Down() error {

@@ -1,0 +1,75 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// Cluster is the cluster that a server is a member of.
+type Cluster struct {
+	ID        string        `json:"clusterID"`
+	CreatedAt time.Time     `json:"createdAt"`
+	Lead      string        `json:"lead,omitempty"`
+	Nodes     []ClusterNode `json:"nodes"`
+}
+
+// ClusterNode is a machine of a cluster.
+type ClusterNode struct {
+	ID           string     `json:"nodeID"`
+	Address      string     `json:"address"`
+	State        string     `json:"state"`
+	Draining     bool       `json:"draining"`
+	JoinedAt     time.Time  `json:"joinedAt"`
+	SeenAt       *time.Time `json:"seenAt,omitempty"`
+	Version      string     `json:"version"`
+	CPUs         int        `json:"cpus"`
+	MemoryMB     int        `json:"memoryMB"`
+	MemoryFreeMB int        `json:"memoryFreeMB"`
+	Running      int        `json:"running"`
+	Starting     int        `json:"starting"`
+}
+
+// JoinToken lets one machine join a cluster.
+type JoinToken struct {
+	Token     string    `json:"token"`
+	ExpiresAt time.Time `json:"expiresAt"`
+}
+
+const adminCluster = "/cay/v1/admin/cluster"
+
+// Cluster tells of the cluster. This call and the others of clusters need an
+// AdminToken.
+func (c *Client) Cluster(ctx context.Context) (Cluster, error) {
+	var out Cluster
+	_, err := c.call(ctx, http.MethodGet, adminCluster, nil, &out)
+	return out, err
+}
+
+// CreateJoinToken makes a token that expires after a time; zero is a day.
+func (c *Client) CreateJoinToken(ctx context.Context, expires time.Duration) (JoinToken, error) {
+	body := map[string]any{}
+	if expires != 0 {
+		body["expiresIn"] = int64(expires / time.Second)
+	}
+	var out JoinToken
+	_, err := c.call(ctx, http.MethodPost, adminCluster+"/tokens", body, &out)
+	return out, err
+}
+
+// DrainNode has a machine take no new sandboxes, or with off take them again.
+func (c *Client) DrainNode(ctx context.Context, id string, off bool) error {
+	status := "draining"
+	if off {
+		status = "ready"
+	}
+	_, err := c.call(ctx, http.MethodPost, "/nodes/"+url.PathEscape(id), map[string]any{"status": status}, nil)
+	return err
+}
+
+// RemoveNode removes a machine from the cluster.
+func (c *Client) RemoveNode(ctx context.Context, id string) error {
+	_, err := c.call(ctx, http.MethodDelete, "/cay/v1/admin/nodes/"+url.PathEscape(id), nil, nil)
+	return err
+}

@@ -1,0 +1,320 @@
+// Package nodes has the use cases of a cluster's members: the lease of this node,
+// the one that leads, the view of the others, and the place of a new sandbox.
+//
+// A member renews its lease by the database's clock, and stops to serve by its own
+// before that lease is over. One of them leads: it does what is to be done once, and
+// declares others gone that are silent.
+package nodes
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// Times are those of leases.
+type Times struct {
+	Renew  time.Duration // between two renewals
+	Lease  time.Duration
+	Silent time.Duration // before another member declares a node gone; longer than Lease
+	View   time.Duration // between two looks at the other members
+}
+
+// Usual are the times of a cluster: a failover of the database, which takes 20 to 40
+// seconds, costs nothing.
+var Usual = Times{Renew: 5 * time.Second, Lease: time.Minute, Silent: 75 * time.Second, View: time.Second}
+
+// margin is how much earlier than its lease a node stops: a twelfth, for clocks that
+// run at other speeds and what takes a moment.
+func (t Times) margin() time.Duration { return t.Lease / 12 }
+
+// Config is what a Members needs.
+type Config struct {
+	Store  store.Store
+	Ledger *ledger.Ledger
+	Self   cay.Node // id, epoch, address and version
+	Times  Times
+	// Use tells what this node has and whether it is ready for new sandboxes.
+	Use func() (use cay.NodeUse, ready bool)
+	// Drained has the node follow its record.
+	Drained func(on bool)
+	// EndLost records the ends of what ran on a node that is gone. It may be called
+	// again.
+	EndLost func(ctx context.Context, node cay.NodeID) error
+	// Lead does what one member does for all, until its context ends.
+	Lead func(ctx context.Context)
+	// Silent is told that the lease is over, before another member may have the
+	// sandboxes of this node.
+	Silent func()
+	// Token makes a join token: its text, its digest and what it opens.
+	Token func() (text, digest, bundle string, err error)
+	Log   *slog.Logger
+}
+
+// Members is a cluster as one of its nodes sees it.
+type Members struct {
+	cfg      Config
+	view     atomic.Pointer[map[cay.NodeID]cay.Node]
+	lead     atomic.Pointer[cay.NodeID] // as of the last renewal
+	deadline atomic.Int64               // of this node's lease, by the clock since the boot
+	steady   atomic.Int64               // since when the database has answered without a gap
+	last     atomic.Int64               // the last renewal that it answered
+
+	mu     sync.Mutex
+	placed map[cay.NodeID][]int64 // when this front placed sandboxes that the node has not told of yet
+}
+
+// New returns the members as they are before the first look: Open follows.
+func New(cfg Config) *Members {
+	if cfg.Times == (Times{}) {
+		cfg.Times = Usual
+	}
+	m := &Members{cfg: cfg, placed: map[cay.NodeID][]int64{}}
+	m.view.Store(&map[cay.NodeID]cay.Node{})
+	m.lead.Store(new(cay.NodeID))
+	return m
+}
+
+// sinceBoot goes on while the machine is suspended.
+func sinceBoot() int64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		panic(err) // Linux has had it since 2.6.39
+	}
+	return t.Nano()
+}
+
+// Open renews the lease once and looks at the other members. ready says that no
+// sandbox of this node has to wait for anything.
+func (m *Members) Open(ctx context.Context) error {
+	if err := m.renew(ctx); err != nil {
+		return err
+	}
+	return m.look(ctx)
+}
+
+// Run renews the lease and keeps the view until ctx ends. An error means that this
+// node's epoch is over.
+func (m *Members) Run(ctx context.Context) error {
+	var leading sync.WaitGroup
+	defer leading.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	leading.Go(func() { m.keepView(ctx) })
+	var endLead context.CancelFunc
+	tick := time.NewTicker(m.cfg.Times.Renew)
+	defer tick.Stop()
+	silent := false
+	for {
+		err := m.renew(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, store.ErrTakenOver):
+			m.deadline.Store(0)
+			m.cfg.Silent()
+			return err
+		case err != nil:
+			m.cfg.Log.WarnContext(ctx, "cannot renew the lease of this node", "err", err)
+		}
+		if over := !m.Serves(); over && !silent {
+			m.cfg.Log.ErrorContext(ctx, "the lease of this node is over: it serves nothing until it is renewed")
+			m.cfg.Silent()
+			silent = true
+		} else if !over {
+			silent = false
+		}
+		switch leads := err == nil && m.takeLead(ctx); {
+		case leads && endLead == nil:
+			m.cfg.Log.InfoContext(ctx, "this node leads the cluster")
+			var lead context.Context
+			lead, endLead = context.WithCancel(ctx)
+			leading.Go(func() { m.cfg.Lead(lead) })
+		case endLead != nil && (!m.Serves() || err == nil && !leads):
+			endLead()
+			endLead = nil
+		}
+		if endLead != nil && err == nil {
+			m.endLost(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// renew moves the end of the lease. The deadline counts from before it was sent.
+func (m *Members) renew(ctx context.Context) error {
+	begun := sinceBoot()
+	n := m.cfg.Self
+	use, ready := m.cfg.Use()
+	n.NodeUse, n.State = use, cay.NodeStarting
+	if ready {
+		n.State = cay.NodeReady
+	}
+	within, cancel := context.WithTimeout(ctx, 2*m.cfg.Times.Renew)
+	defer cancel()
+	draining, lead, err := m.cfg.Store.ReportNode(within, n, m.cfg.Times.Lease)
+	if err != nil {
+		return err
+	}
+	if begun-m.last.Load() > int64(m.cfg.Times.Lease/4) {
+		m.steady.Store(begun)
+	}
+	m.last.Store(begun)
+	m.deadline.Store(begun + int64(m.cfg.Times.Lease-m.cfg.Times.margin()))
+	m.lead.Store(&lead)
+	m.cfg.Drained(draining)
+	return nil
+}
+
+// Serves reports whether the lease of this node holds.
+func (m *Members) Serves() bool { return sinceBoot() < m.deadline.Load() }
+
+// Leads reports whether this node leads.
+func (m *Members) Leads() bool { return m.Serves() && *m.lead.Load() == m.cfg.Self.ID }
+
+// Lead is the node that leads, as of the last renewal; empty for none.
+func (m *Members) Lead() cay.NodeID { return *m.lead.Load() }
+
+// Self is this node.
+func (m *Members) Self() cay.NodeID { return m.cfg.Self.ID }
+
+// patient reports whether the database has answered for so long that a node which
+// is silent has had the time to be heard.
+func (m *Members) patient() bool {
+	return sinceBoot()-m.steady.Load() > int64(m.cfg.Times.Silent)
+}
+
+// takeLead reports whether this node leads, and has it lead where no other does.
+func (m *Members) takeLead(ctx context.Context) bool {
+	lead := *m.lead.Load()
+	if lead == m.cfg.Self.ID {
+		return true
+	}
+	if lead != "" && !m.patient() {
+		return false
+	}
+	lead, err := m.cfg.Store.TakeLead(ctx, m.cfg.Self.ID, m.cfg.Times.Silent)
+	if err != nil {
+		m.cfg.Log.WarnContext(ctx, "cannot ask which node leads", "err", err)
+		return false
+	}
+	m.lead.Store(&lead)
+	return lead == m.cfg.Self.ID
+}
+
+// endLost declares nodes gone that are silent, and records the ends of what ran
+// there.
+func (m *Members) endLost(ctx context.Context) {
+	for id, n := range *m.view.Load() {
+		if id == m.cfg.Self.ID || n.State == cay.NodeJoined || n.State != cay.NodeGone && n.Silent <= m.cfg.Times.Silent {
+			continue
+		}
+		lost := n.State == cay.NodeGone
+		if !lost {
+			if !m.patient() {
+				continue
+			}
+			var err error
+			if lost, err = m.cfg.Store.LoseNode(ctx, id, m.cfg.Times.Silent); err != nil {
+				m.cfg.Log.WarnContext(ctx, "cannot declare a node gone", "node", id, "err", err)
+				continue
+			}
+			if lost {
+				m.cfg.Log.WarnContext(ctx, "node is gone: it was silent for longer than its lease", "node", id)
+			}
+		}
+		if lost {
+			if err := m.cfg.EndLost(ctx, id); err != nil && ctx.Err() == nil {
+				m.cfg.Log.ErrorContext(ctx, "cannot record what ended with a node", "node", id, "err", err)
+			}
+		}
+	}
+}
+
+// keepView looks at the other members again and again.
+func (m *Members) keepView(ctx context.Context) {
+	tick := time.NewTicker(m.cfg.Times.View)
+	defer tick.Stop()
+	follower := m.cfg.Ledger.Follower()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := m.look(ctx); err != nil && ctx.Err() == nil {
+			m.cfg.Log.DebugContext(ctx, "cannot look at the members of the cluster", "err", err)
+		}
+		if !m.Leads() {
+			continue
+		}
+		if _, err := follower.Look(ctx); err != nil && ctx.Err() == nil {
+			m.cfg.Log.DebugContext(ctx, "cannot look for events of other nodes", "err", err)
+		}
+	}
+}
+
+func (m *Members) look(ctx context.Context) error {
+	now := sinceBoot()
+	list, err := m.cfg.Store.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	view := make(map[cay.NodeID]cay.Node, len(list))
+	for _, n := range list {
+		view[n.ID] = n
+	}
+	m.view.Store(&view)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, times := range m.placed {
+		m.placed[id] = slices.DeleteFunc(times, func(at int64) bool { return at < now-int64(view[id].Silent) })
+	}
+	return nil
+}
+
+// Node finds a member in the view, else in the records.
+func (m *Members) Node(ctx context.Context, id cay.NodeID) (cay.Node, error) {
+	if n, ok := (*m.view.Load())[id]; ok {
+		return n, nil
+	}
+	return m.cfg.Store.Node(ctx, id)
+}
+
+// Admit refuses a certificate that no member has.
+func (m *Members) Admit(id cay.NodeID, fingerprint string) error {
+	if n, ok := (*m.view.Load())[id]; ok && n.Fingerprint == fingerprint {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	n, err := m.cfg.Store.Node(ctx, id) // it may have joined this moment
+	if err == nil && n.Fingerprint != fingerprint {
+		err = cay.Errorf(cay.Denied, "the certificate is not node %s's", id)
+	}
+	return err
+}
+
+// Serving lists the nodes whose servers may serve.
+func (m *Members) Serving() (out []cay.NodeID) {
+	for id, n := range *m.view.Load() {
+		if id == m.cfg.Self.ID || (n.State == cay.NodeReady || n.State == cay.NodeStarting) && n.Silent < m.cfg.Times.Lease {
+			out = append(out, id)
+		}
+	}
+	return out
+}

@@ -1,0 +1,246 @@
+package front
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cay-run/cay"
+)
+
+// Some requests are about the sandboxes of several nodes: each of these is asked,
+// and the client gets one answer of all. One node that refuses, or does not answer,
+// is the answer: a part would look like the whole.
+
+const (
+	toAll   = "all" // one of several nodes that are asked the same
+	actions = "/cay/v1/sandbox-actions"
+)
+
+// merge makes one body of those of all nodes.
+type merge func(bodies [][]byte) (any, error)
+
+// ofAll tells how the answers of all nodes become one; nil for a request that one
+// node answers.
+func ofAll(r *http.Request) merge {
+	switch {
+	case r.Method == http.MethodGet && r.URL.Path == "/admin/sandboxes/running-counts",
+		r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/admin/teams/") && strings.HasSuffix(r.URL.Path, "/sandboxes/kill"):
+		return sums
+	case r.Method == http.MethodGet && r.URL.Path == "/sandboxes/metrics":
+		return unions
+	}
+	return nil
+}
+
+// sums adds the numbers of objects by their keys.
+func sums(bodies [][]byte) (any, error) {
+	out := map[string]int64{}
+	for _, body := range bodies {
+		var one map[string]int64
+		if err := json.Unmarshal(body, &one); err != nil {
+			return nil, err
+		}
+		for key, n := range one {
+			out[key] += n
+		}
+	}
+	return out, nil
+}
+
+// unions puts the objects in objects together.
+func unions(bodies [][]byte) (any, error) {
+	out := map[string]map[string]json.RawMessage{}
+	for _, body := range bodies {
+		var one map[string]map[string]json.RawMessage
+		if err := json.Unmarshal(body, &one); err != nil {
+			return nil, err
+		}
+		for key, inner := range one {
+			if out[key] == nil {
+				out[key] = map[string]json.RawMessage{}
+			}
+			for name, v := range inner {
+				out[key][name] = v
+			}
+		}
+	}
+	return out, nil
+}
+
+// answer is what a node says.
+type answer struct {
+	status int
+	header http.Header
+	body   bytes.Buffer
+}
+
+func (a *answer) Header() http.Header         { return a.header }
+func (a *answer) WriteHeader(code int)        { a.status = code }
+func (a *answer) Write(p []byte) (int, error) { return a.body.Write(p) }
+
+// everywhere asks all nodes that serve the same.
+func (t *trip) everywhere(w http.ResponseWriter, all merge) {
+	asked := map[cay.NodeID][]byte{}
+	for _, n := range t.front.cfg.Members.Serving() {
+		asked[n] = t.whole
+	}
+	answers, err := t.gather(asked)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	t.tell(w, answers, all)
+}
+
+// eachItsOwn has each node act on the sandboxes that are its: a batch is cut by
+// owners and put together again.
+func (t *trip) eachItsOwn(w http.ResponseWriter) {
+	var fields map[string]json.RawMessage
+	var ids []string
+	if json.Unmarshal(t.whole, &fields) != nil || json.Unmarshal(fields["sandboxIDs"], &ids) != nil || len(ids) == 0 {
+		t.kind = toLead // which says what is wrong
+		if err := t.resolve(t.in.Context(), false); err != nil {
+			fail(w, err)
+			return
+		}
+		t.serve(w)
+		return
+	}
+	of := map[cay.NodeID][]string{}
+	for _, id := range ids {
+		node := t.front.cfg.Members.Self() // of one that is nowhere: it says so
+		short, _, _ := strings.Cut(id, "-")
+		switch home, err := t.front.home(t.in.Context(), cay.SandboxID(short), true); {
+		case err == nil:
+			node = home.node
+		case cay.KindOf(err) != cay.NotFound:
+			fail(w, err)
+			return
+		}
+		of[node] = append(of[node], id)
+	}
+	asked := map[cay.NodeID][]byte{}
+	for node, theirs := range of {
+		fields["sandboxIDs"], _ = json.Marshal(theirs)
+		asked[node], _ = json.Marshal(fields)
+	}
+	answers, err := t.gather(asked)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	t.tell(w, answers, func(bodies [][]byte) (any, error) {
+		outcomes := map[string]map[string]json.RawMessage{}
+		for _, body := range bodies {
+			var one struct {
+				Outcomes []map[string]json.RawMessage `json:"outcomes"`
+			}
+			if err := json.Unmarshal(body, &one); err != nil {
+				return nil, err
+			}
+			for _, o := range one.Outcomes {
+				var id string
+				if err := json.Unmarshal(o["sandboxID"], &id); err != nil {
+					return nil, err
+				}
+				outcomes[id] = o
+			}
+		}
+		out := []map[string]json.RawMessage{}
+		for _, id := range ids {
+			short, _, _ := strings.Cut(id, "-")
+			if o := outcomes[short]; o != nil {
+				out = append(out, o)
+			}
+		}
+		return map[string]any{"outcomes": out}, nil
+	})
+}
+
+// gather asks nodes at once, each with a body, and returns their answers in the order
+// of the nodes' ids.
+func (t *trip) gather(asked map[cay.NodeID][]byte) ([]*answer, error) {
+	ids := make([]cay.NodeID, 0, len(asked))
+	for id := range asked {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	answers, errs := make([]*answer, len(ids)), make([]error, len(ids))
+	var wg sync.WaitGroup
+	for i, id := range ids {
+		wg.Go(func() { answers[i], errs[i] = t.ask(id, asked[id]) })
+	}
+	wg.Wait()
+	return answers, errors.Join(errs...)
+}
+
+// ask asks one node.
+func (t *trip) ask(id cay.NodeID, body []byte) (*answer, error) {
+	f := t.front
+	out := &answer{status: http.StatusOK, header: http.Header{}}
+	r := t.in.Clone(t.in.Context())
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	if id == f.cfg.Members.Self() {
+		if !f.cfg.Members.Serves() {
+			return nil, errNoLease()
+		}
+		t.next.ServeHTTP(out, r)
+		return out, nil
+	}
+	n, err := f.cfg.Members.Node(r.Context(), id)
+	if err != nil {
+		return nil, errAway(id, "it is no member")
+	}
+	r.RequestURI, r.URL.Scheme, r.URL.Host = "", "https", n.Address
+	r.Header.Del("Connection")
+	r.Header.Set(hopFor, toAll)
+	t.mark(r.Header)
+	resp, err := f.peers.to(n, false).RoundTrip(r.WithContext(mutedTrace{r.Context()}))
+	if err != nil {
+		f.cfg.Log.WarnContext(r.Context(), "a node does not answer", "node", id, "err", err)
+		return nil, errAway(id, "the connection to it broke")
+	}
+	defer resp.Body.Close()
+	if resp.Header.Get(hopMoved) != "" {
+		return nil, errAway(id, "it has lost its lease")
+	}
+	out.status, out.header = resp.StatusCode, resp.Header
+	if _, err := io.Copy(&out.body, io.LimitReader(resp.Body, mostAnswer)); err != nil {
+		return nil, errAway(id, "the connection to it broke")
+	}
+	return out, nil
+}
+
+const mostAnswer = 64 << 20 // of one node
+
+// tell answers with what all nodes say, or with what one says that refuses.
+func (t *trip) tell(w http.ResponseWriter, answers []*answer, all merge) {
+	var bodies [][]byte
+	for _, a := range answers {
+		if a.status != http.StatusOK {
+			for _, name := range []string{"Content-Type", "Retry-After", "Should-Retry"} {
+				if v := a.header.Get(name); v != "" {
+					w.Header().Set(name, v)
+				}
+			}
+			w.WriteHeader(a.status)
+			_, _ = w.Write(a.body.Bytes())
+			return
+		}
+		bodies = append(bodies, a.body.Bytes())
+	}
+	out, err := all(bodies)
+	if err != nil {
+		t.front.cfg.Log.ErrorContext(t.in.Context(), "the answers of the nodes cannot be put together", "path", t.in.URL.Path, "err", err)
+		fail(w, cay.Wrap(cay.Internal, err, "the answers of the nodes cannot be put together"))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(out)
+}

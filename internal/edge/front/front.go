@@ -1,0 +1,172 @@
+// Package front brings requests to the node that they are for, over mutual TLS: one
+// for a sandbox to its owner, a create to the node with the best place, and what is
+// of no sandbox to the node that leads. A request goes on as it came; nothing is
+// held but the body of a create, and nothing is sent twice that a node has begun.
+package front
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/nodes"
+	"github.com/cay-run/cay/internal/edge/rates"
+	"github.com/cay-run/cay/internal/keys/member"
+)
+
+// The headers of a request between members. A front takes them off what clients
+// send.
+const (
+	hopPrefix = "Cay-Hop-"
+	hopFor    = hopPrefix + "For"  // what the node must be: sandbox, lead, place or adopt
+	hopFrom   = hopPrefix + "From" // the client's address
+	hopName   = hopPrefix + "Name" // the name of the client's TLS connection, behind a colon; none without TLS
+	hopMoved  = hopPrefix + "Moved"
+)
+
+// The kinds of hops.
+const (
+	toSandbox = "sandbox"
+	toLead    = "lead"
+	toPlace   = "place"
+	toAdopt   = "adopt" // a sandbox whose node is gone
+)
+
+const (
+	patience  = 10 * time.Second       // with a node that is away, for what was not begun
+	pause     = 100 * time.Millisecond // between two tries
+	mostBody  = 1 << 20                // of a create, as the API has it
+	placeMost = 3                      // nodes that a create is offered to
+)
+
+// Homes are the records of who has what.
+type Homes interface {
+	SandboxHome(ctx context.Context, id cay.SandboxID) (cay.NodeID, cay.State, error)
+	CheckpointHome(ctx context.Context, id cay.SnapshotID) (cay.SandboxID, error)
+}
+
+// Config is what a Front needs.
+type Config struct {
+	Members *nodes.Members
+	Own     *member.Member
+	Homes   Homes
+	// Has reports whether a sandbox is this node's; Adopt makes one so whose node is
+	// gone.
+	Has   func(cay.SandboxID) bool
+	Adopt func(ctx context.Context, id cay.SandboxID) error
+	// Names tells the sandbox that a request goes into, by its host, path or headers.
+	Names func(*http.Request) (cay.SandboxID, bool)
+	Log   *slog.Logger
+}
+
+// Front is the way to the nodes of a cluster.
+type Front struct {
+	cfg   Config
+	homes homes
+	peers peers
+}
+
+// New returns a front. Close must follow.
+func New(cfg Config) *Front {
+	return &Front{cfg: cfg, peers: peers{own: cfg.Own}}
+}
+
+// Close ends the connections to other nodes that are idle.
+func (f *Front) Close() error { f.peers.close(); return nil }
+
+// Wrap serves what this node is to serve by next, and brings all else to its node.
+func (f *Front) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isHop(r.Context()) {
+			f.serve(w, r, next)
+			return
+		}
+		f.arrived(w, r, next)
+	})
+}
+
+// serve serves a client's request.
+func (f *Front) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	for name := range r.Header {
+		if strings.HasPrefix(name, hopPrefix) {
+			delete(r.Header, name)
+		}
+	}
+	id, inside := f.cfg.Names(r)
+	if r.URL.Path == "/health" && !inside {
+		if !f.cfg.Members.Serves() {
+			fail(w, errNoLease())
+			return
+		}
+		next.ServeHTTP(w, r)
+		return
+	}
+	t := &trip{front: f, in: r, next: next, kind: toLead, sandbox: id}
+	all, batch := ofAll(r), r.Method == http.MethodPost && r.URL.Path == actions
+	if (all != nil || batch) && !inside {
+		if err := t.keepBody(); err != nil {
+			fail(w, err)
+			return
+		}
+		if batch {
+			t.eachItsOwn(w)
+		} else {
+			t.everywhere(w, all)
+		}
+		return
+	}
+	if err := t.find(r.Context()); err != nil {
+		fail(w, err)
+		return
+	}
+	t.serve(w)
+}
+
+func errAway(node cay.NodeID, why string) error {
+	if node == "" {
+		return cay.Errorf(cay.Unavailable, "%s", why).WithCode(cay.CodeNodeAway)
+	}
+	return cay.Errorf(cay.Unavailable, "node %s does not answer: %s", node, why).WithCode(cay.CodeNodeAway)
+}
+
+func errNoLease() error {
+	return cay.Errorf(cay.Unavailable, "this node has not reached the records for as long as its lease lasts").WithCode(cay.CodeNodeAway)
+}
+
+func errNoPlace() error {
+	return cay.Errorf(cay.Unavailable, "no node of the cluster takes new sandboxes now").WithCode(cay.CodeCapacity)
+}
+
+// fail answers with an error, in the form that the API has.
+func fail(w http.ResponseWriter, err error) {
+	status, text, code := cay.StatusOf(err), "internal error", ""
+	var ours *cay.Error
+	if errors.As(err, &ours) {
+		text, code = ours.Msg, ours.Code
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json; charset=utf-8")
+	rates.TellRetry(h, rates.RetryOf(err))
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(struct {
+		Code      int    `json:"code"`
+		Message   string `json:"message"`
+		ErrorCode string `json:"error_code,omitempty"`
+	}{status, text, code})
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

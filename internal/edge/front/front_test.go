@@ -1,0 +1,361 @@
+package front
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/control/nodes"
+	"github.com/cay-run/cay/internal/keys/member"
+	"github.com/cay-run/cay/internal/keys/seal"
+	"github.com/cay-run/cay/internal/store"
+)
+
+// node is a member whose server answers by a function.
+type node struct {
+	id      cay.NodeID
+	epoch   int64
+	members *nodes.Members
+	front   *Front
+	public  *httptest.Server
+	serve   atomic.Pointer[http.HandlerFunc]
+	has     atomic.Pointer[cay.SandboxID]
+	ready   atomic.Bool
+}
+
+func (n *node) answer(f http.HandlerFunc) { n.serve.Store(&f) }
+
+// pair is two nodes over one set of records. The first one leads.
+func pair(t *testing.T) (*store.DB, *node, *node) {
+	t.Helper()
+	secret := bytes.Repeat([]byte{7}, 32)
+	sealer, err := seal.NewKey(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), sealer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	cert, key, err := member.NewAuthority("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority, err := member.OpenAuthority(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	times := nodes.Times{Renew: time.Hour, Lease: time.Hour, Silent: 2 * time.Hour, View: time.Hour}
+	one := func(id cay.NodeID, record func(cay.Node) error) *node {
+		files, err := authority.Issue("c", id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own, err := member.Parse(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		self := cay.Node{ID: id, Machine: string(id), Address: l.Addr().String(), Fingerprint: own.Fingerprint}
+		if err := record(self); err != nil {
+			t.Fatal(err)
+		}
+		if self.Epoch, err = db.TakeNode(t.Context(), id, self.Machine, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		n := &node{id: id, epoch: self.Epoch}
+		n.has.Store(new(cay.SandboxID))
+		n.ready.Store(true)
+		log := slog.New(slog.DiscardHandler)
+		n.members = nodes.New(nodes.Config{
+			Store: db, Ledger: ledger.New(ledger.Config{Store: db, Log: log}), Self: self, Times: times, Log: log,
+			Use: func() (cay.NodeUse, bool) {
+				return cay.NodeUse{CPUs: 2, MemoryMB: 1000, MemoryFreeMB: 900}, n.ready.Load()
+			},
+			Drained: func(bool) {}, Silent: func() {},
+		})
+		n.front = New(Config{
+			Members: n.members, Own: own, Homes: db, Log: log,
+			Has:   func(id cay.SandboxID) bool { return *n.has.Load() == id },
+			Adopt: func(context.Context, cay.SandboxID) error { return cay.Errorf(cay.Conflict, "not tried here") },
+			Names: func(r *http.Request) (cay.SandboxID, bool) {
+				id := r.Header.Get("E2b-Sandbox-Id")
+				return cay.SandboxID(id), id != ""
+			},
+		})
+		face := n.front.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*n.serve.Load())(w, r) }))
+		n.public = httptest.NewServer(face)
+		t.Cleanup(n.public.Close)
+		peers := n.front.Server(face)
+		go func() { _ = peers.ServeTLS(l, "", "") }()
+		t.Cleanup(func() { peers.Close() })
+		t.Cleanup(func() { _ = n.front.Close() })
+		return n
+	}
+	a := one("na", func(self cay.Node) error {
+		return db.MakeCluster(t.Context(), cay.Cluster{ID: "c", Certificate: string(cert), Key: "sealed"}, "local", self)
+	})
+	b := one("nb", func(self cay.Node) error {
+		if _, err := db.AddJoinToken(t.Context(), "digest", "bundle", time.Hour); err != nil {
+			return err
+		}
+		return db.JoinCluster(t.Context(), "digest", func(cay.Cluster, string) (cay.Node, error) { return self, nil })
+	})
+	if _, err := db.TakeLead(t.Context(), "na", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time each sees the other
+		for _, n := range []*node{a, b} {
+			if err := n.members.Open(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, n := range []*node{a, b} {
+		n.answer(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, n.id) })
+	}
+	return db, a, b
+}
+
+// put records a sandbox of a node.
+func put(t *testing.T, db *store.DB, at cay.NodeID) cay.SandboxID {
+	t.Helper()
+	team := cay.Team{ID: cay.NewTeamID(), Name: string(cay.NewTeamID())[:8], CreatedAt: time.Now()}
+	box := cay.Sandbox{ID: cay.NewSandboxID(), Team: team.ID, Template: "t", State: cay.Running, Node: at, StartedAt: time.Now()}
+	if err := db.AddTeam(t.Context(), team); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.AddSandbox(t.Context(), box); err != nil {
+		t.Fatal(err)
+	}
+	return box.ID
+}
+
+func ask(t *testing.T, n *node, method, path string, body io.Reader, headers ...string) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, n.public.URL+path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(text)
+}
+
+func TestFront(t *testing.T) {
+	db, a, b := pair(t)
+	box := put(t, db, "nb")
+	b.has.Store(&box)
+	t.Run("where", func(t *testing.T) {
+		for _, x := range []struct {
+			at           *node
+			method, path string
+			want         string
+		}{
+			{a, "GET", "/sandboxes/" + string(box), "nb"},
+			{b, "GET", "/sandboxes/" + string(box), "nb"},
+			{a, "POST", "/v2/sandboxes/" + string(box) + "/connect", "nb"},
+			{a, "GET", "/sandboxes/" + string(box) + "-client/logs", "nb"},
+			{a, "GET", "/cay/v1/sandboxes/" + string(box) + "/events", "nb"},
+			{b, "GET", "/sandboxes/inone", "nb"}, // which says so itself
+			{b, "GET", "/v2/sandboxes", "na"},
+			{b, "POST", "/templates/tags", "na"},
+			{b, "GET", "/cay/v1/checkpoints/none", "na"},
+		} {
+			if _, text := ask(t, x.at, x.method, x.path, nil); text != x.want {
+				t.Errorf("%s %s at %s: %q, want %s", x.method, x.path, x.at.id, text, x.want)
+			}
+		}
+	})
+	t.Run("as it came", func(t *testing.T) {
+		b.answer(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			w.Header().Set("Trailer", "After")
+			fmt.Fprintf(w, "%s %s %s %s %s %v %q %s", r.Method, r.RequestURI, r.Host, r.Header.Get("X-Forwarded-For"), r.Header.Get("Cay-Hop-For"), r.TLS != nil, r.Header["User-Agent"], body)
+			w.Header().Set("After", "all")
+		})
+		r, err := http.NewRequestWithContext(t.Context(), "PUT", a.public.URL+"/sandboxes/"+string(box)+"/a%2Fb?x=;&y=%zz", strings.NewReader("the body"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = "some.host"
+		r.Header.Set("X-Forwarded-For", "9.9.9.9")
+		r.Header.Set("Cay-Hop-For", "lead")
+		r.Header.Set("User-Agent", "")
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		want := "PUT /sandboxes/" + string(box) + "/a%2Fb?x=;&y=%zz some.host 9.9.9.9  false [] the body"
+		if string(text) != want || err != nil || resp.Trailer.Get("After") != "all" {
+			t.Errorf("it came as %q, trailers %v, %v; want %q", text, resp.Trailer, err, want)
+		}
+	})
+	t.Run("streams", func(t *testing.T) {
+		b.answer(func(w http.ResponseWriter, r *http.Request) {
+			_ = http.NewResponseController(w).EnableFullDuplex()
+			in := bufio.NewReader(r.Body)
+			for {
+				line, err := in.ReadString('\n')
+				if err != nil {
+					return
+				}
+				fmt.Fprint(w, "got ", line)
+				_ = http.NewResponseController(w).Flush()
+			}
+		})
+		body, write := io.Pipe()
+		r, err := http.NewRequestWithContext(t.Context(), "POST", a.public.URL+"/sandboxes/"+string(box), body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = fmt.Fprintln(write, "one") }()
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		out := bufio.NewReader(resp.Body)
+		for _, word := range []string{"one", "two"} { // two is sent when the answer to one is here
+			if line, err := out.ReadString('\n'); line != "got "+word+"\n" {
+				t.Fatalf("%q, %v", line, err)
+			}
+			go func() { _, _ = fmt.Fprintln(write, "two") }()
+		}
+		write.Close()
+	})
+	t.Run("upgrades", func(t *testing.T) {
+		b.answer(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Connection", "Upgrade")
+			w.Header().Set("Upgrade", "echo")
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			conn, buffered, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			_ = buffered.Flush()
+			_, _ = io.Copy(conn, buffered)
+		})
+		conn, err := net.Dial("tcp", a.public.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "GET /sandboxes/%s HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", box)
+		in := bufio.NewReader(conn)
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatal(resp, err)
+		}
+		fmt.Fprint(conn, "hello\n")
+		if line, err := in.ReadString('\n'); line != "hello\n" {
+			t.Errorf("%q, %v", line, err)
+		}
+	})
+	t.Run("a stale way costs a round trip", func(t *testing.T) {
+		got := make(chan string, 10)
+		for _, n := range []*node{a, b} {
+			n.answer(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				got <- string(n.id) + " " + string(body)
+			})
+		}
+		moving := put(t, db, "na")
+		a.has.Store(new(cay.SandboxID))
+		b.has.Store(&moving) // it has moved: b has it, and a says so
+		a.front.homes.put(moving, home{node: "nb", state: cay.Running, until: time.Now().Add(time.Hour)})
+		if _, _ = ask(t, a, "POST", "/sandboxes/"+string(moving), strings.NewReader("once")); <-got != "nb once" {
+			t.Error("it did not reach its node")
+		}
+		b.has.Store(new(cay.SandboxID)) // and back: the records say na
+		if _, _ = ask(t, a, "POST", "/sandboxes/"+string(moving), strings.NewReader("twice")); <-got != "na twice" {
+			t.Error("after it moved it did not reach its node")
+		}
+		if len(got) != 0 {
+			t.Errorf("a request was served again: %s", <-got)
+		}
+	})
+	t.Run("what has begun is not sent twice", func(t *testing.T) {
+		var seen atomic.Int32
+		b.has.Store(&box)
+		b.answer(func(http.ResponseWriter, *http.Request) {
+			seen.Add(1)
+			panic(http.ErrAbortHandler)
+		})
+		resp, text := ask(t, a, "POST", "/sandboxes/"+string(box), strings.NewReader("x"))
+		if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, cay.CodeNodeAway) || seen.Load() != 1 {
+			t.Errorf("%d %s, seen %d times", resp.StatusCode, text, seen.Load())
+		}
+	})
+	t.Run("creates", func(t *testing.T) {
+		for _, n := range []*node{a, b} {
+			n.answer(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				fmt.Fprintf(w, "%s %s", n.id, body)
+			})
+		}
+		on := map[string]bool{}
+		for range 40 {
+			_, text := ask(t, a, "POST", "/sandboxes", strings.NewReader(`{"templateID":"base"}`))
+			id, body, _ := strings.Cut(text, " ")
+			on[id] = true
+			if body != `{"templateID":"base"}` {
+				t.Fatalf("the body came as %q", text)
+			}
+		}
+		if len(on) != 2 {
+			t.Errorf("40 creates are on %v", on)
+		}
+		full := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
+		b.answer(full)
+		for range 8 {
+			if resp, text := ask(t, b, "POST", "/sandboxes", strings.NewReader("{}")); text != "na {}" {
+				t.Errorf("with one node full: %d %q", resp.StatusCode, text)
+			}
+		}
+		a.answer(full)
+		if resp, _ := ask(t, b, "POST", "/sandboxes", strings.NewReader("{}")); resp.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("with all nodes full: %d", resp.StatusCode)
+		}
+	})
+	t.Run("a member that was removed", func(t *testing.T) {
+		b.has.Store(&box)
+		b.answer(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "nb") })
+		if err := db.StopNode(t.Context(), "na", a.epoch); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.RemoveNode(t.Context(), "na", time.Hour); cay.KindOf(err) != cay.Conflict {
+			t.Errorf("a node with a sandbox was removed: %v", err)
+		}
+	})
+}

@@ -1,0 +1,110 @@
+package front
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// Server serves the other members.
+func (f *Front) Server(handler http.Handler) *http.Server {
+	s := &http.Server{
+		Handler: f.fromMember(handler), ReadHeaderTimeout: time.Minute, IdleTimeout: 10 * time.Minute,
+		Protocols: new(http.Protocols), ErrorLog: slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelDebug),
+	}
+	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetHTTP2(true)
+	s.TLSConfig = f.cfg.Own.ServerConfig(f.cfg.Members.Admit)
+	s.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
+	return s
+}
+
+type hopKey struct{}
+
+// hop is what a member says of a request that it brings.
+type hop struct {
+	kind    string
+	sandbox cay.SandboxID
+}
+
+func isHop(ctx context.Context) bool { return ctx.Value(hopKey{}) != nil }
+
+// fromMember has a request look as it came to the front.
+func (f *Front) fromMember(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		kind, sandbox, _ := strings.Cut(r.Header.Get(hopFor), " ")
+		name, secure := strings.CutPrefix(r.Header.Get(hopName), ":")
+		from := r.Header.Get(hopFrom)
+		for header := range r.Header {
+			if strings.HasPrefix(header, hopPrefix) {
+				delete(r.Header, header)
+			}
+		}
+		r = r.WithContext(context.WithValue(r.Context(), hopKey{}, hop{kind, cay.SandboxID(sandbox)}))
+		r.RemoteAddr, r.TLS = from, nil
+		if secure {
+			r.TLS = &tls.ConnectionState{ServerName: name, HandshakeComplete: true, Version: tls.VersionTLS13}
+		}
+		delete(r.Header, "Expect") // the front's; the server says so when the body is read
+		next.ServeHTTP(w, r)
+	})
+}
+
+// arrived serves what a member brings, if this node is the one that it is for.
+func (f *Front) arrived(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	h, _ := r.Context().Value(hopKey{}).(hop)
+	if !f.cfg.Members.Serves() {
+		moved(w)
+		return
+	}
+	switch h.kind {
+	case toPlace, toAll:
+	case toLead:
+		if !f.cfg.Members.Leads() {
+			moved(w)
+			return
+		}
+	case toSandbox, toAdopt:
+		if f.cfg.Has(h.sandbox) {
+			break
+		}
+		home, err := f.home(r.Context(), h.sandbox, true)
+		if err == nil && h.kind == toAdopt && home.node != f.cfg.Members.Self() {
+			if err = f.cfg.Adopt(r.Context(), h.sandbox); err == nil {
+				f.homes.forget(h.sandbox)
+				break
+			}
+		}
+		if err != nil && cay.KindOf(err) != cay.NotFound && cay.KindOf(err) != cay.Conflict {
+			fail(w, err)
+			return
+		}
+		if err != nil || home.node != f.cfg.Members.Self() {
+			moved(w)
+			return
+		}
+	default:
+		moved(w)
+		return
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			// The server would wait for a body that the front sends when it is asked to.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now())
+			panic(v)
+		}
+	}()
+	// Requests that this node makes for it may be for other nodes: they are no hops.
+	next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), hopKey{}, nil)))
+}
+
+// moved says that this node is not the one, before anything of the body is read.
+func moved(w http.ResponseWriter) {
+	w.Header().Set(hopMoved, "1")
+	w.WriteHeader(http.StatusMisdirectedRequest)
+}

@@ -1,0 +1,38 @@
+package front
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/cay-run/cay"
+)
+
+// sandboxRoutes are the beginnings of the routes of the API that a sandbox's id
+// follows.
+var sandboxRoutes = []string{"/sandboxes/", "/v2/sandboxes/", "/cay/v1/sandboxes/", "/events/sandboxes/"}
+
+const checkpointRoute = "/cay/v1/checkpoints/"
+
+// inPath finds the sandbox that a route of the API names. A text that has not the form of an
+// id names none.
+func inPath(path string) (cay.SandboxID, bool) {
+	for _, root := range sandboxRoutes {
+		if rest, ok := strings.CutPrefix(path, root); ok {
+			id, _, _ := strings.Cut(rest, "/")
+			id, _, _ = strings.Cut(id, "-") // older SDKs add a client's id
+			return cay.SandboxID(id), cay.ValidID(id) && id != "metrics"
+		}
+	}
+	return "", false
+}
+
+func checkpointIn(path string) (cay.SnapshotID, bool) {
+	rest, ok := strings.CutPrefix(path, checkpointRoute)
+	id, _, _ := strings.Cut(rest, "/")
+	return cay.SnapshotID(id), ok && id != ""
+}
+
+// isCreate reports whether a request makes a sandbox of a template.
+func isCreate(r *http.Request) bool {
+	return r.Method == http.MethodPost && (r.URL.Path == "/sandboxes" || r.URL.Path == "/v2/sandboxes")
+}

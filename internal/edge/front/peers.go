@@ -1,0 +1,128 @@
+package front
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/conns"
+	"github.com/cay-run/cay/internal/keys/member"
+)
+
+// peers are the connections to other nodes: of each as it is recorded, and of each
+// version of HTTP, because a request goes on in its client's.
+type peers struct {
+	own *member.Member
+	mu  sync.Mutex
+	all map[peer]*http.Transport
+}
+
+type peer struct {
+	node                 cay.NodeID
+	address, fingerprint string
+	two                  bool
+}
+
+func (p *peers) to(n cay.Node, two bool) *http.Transport {
+	key := peer{n.ID, n.Address, n.Fingerprint, two}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t := p.all[key]; t != nil {
+		return t
+	}
+	t := &http.Transport{
+		TLSClientConfig:       p.own.ClientConfig(n.ID, n.Fingerprint),
+		TLSHandshakeTimeout:   5 * time.Second,
+		ExpectContinueTimeout: time.Minute, // for ever, but for a node that says nothing
+		MaxIdleConnsPerHost:   256,
+		IdleConnTimeout:       90 * time.Second, // shorter than the node's
+		DisableCompression:    true,
+		Protocols:             new(http.Protocols),
+	}
+	dialer := &net.Dialer{Timeout: 2 * time.Second, KeepAliveConfig: conns.Patience}
+	t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dialer.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, &unreachable{err}
+		}
+		return conn, nil
+	}
+	if two {
+		t.Protocols.SetHTTP2(true)
+	} else {
+		t.Protocols.SetHTTP1(true)
+	}
+	if p.all == nil {
+		p.all = map[peer]*http.Transport{}
+	}
+	for old, its := range p.all { // of before it moved
+		if old.node == n.ID && (old.address != n.Address || old.fingerprint != n.Fingerprint) {
+			its.CloseIdleConnections()
+			delete(p.all, old)
+		}
+	}
+	p.all[key] = t
+	return t
+}
+
+func (p *peers) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.all {
+		t.CloseIdleConnections()
+	}
+	p.all = nil
+}
+
+// unreachable is the error of a node that no connection leads to: it got nothing of
+// the request.
+type unreachable struct{ error }
+
+func (u *unreachable) Unwrap() error { return u.error }
+
+func unreached(err error) bool {
+	var u *unreachable
+	return errors.As(err, &u)
+}
+
+// body is that of a request on its way, which the server closes, not the transport.
+type body struct {
+	io.ReadCloser
+	begun atomic.Bool
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	b.begun.Store(true)
+	return b.ReadCloser.Read(p)
+}
+
+func (b *body) Close() error { return nil }
+
+// mutedTrace is a context whose trace hears nothing of the node's 100 Continue, which
+// is for this front and not for its client.
+type mutedTrace struct{ context.Context }
+
+func (c mutedTrace) Value(key any) any {
+	v := c.Context.Value(key)
+	trace, is := v.(*httptrace.ClientTrace)
+	if !is || trace == nil || trace.Got1xxResponse == nil {
+		return v
+	}
+	quiet := *trace
+	told := trace.Got1xxResponse
+	quiet.Got1xxResponse = func(code int, header textproto.MIMEHeader) error {
+		if code == http.StatusContinue {
+			return nil
+		}
+		return told(code, header)
+	}
+	return &quiet
+}

@@ -1,0 +1,354 @@
+package front
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httputil"
+	"slices"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/trail"
+)
+
+// trip is a request on its way to a node.
+type trip struct {
+	front   *Front
+	in      *http.Request
+	next    http.Handler
+	kind    string
+	sandbox cay.SandboxID // of toSandbox and toAdopt
+	node    cay.NodeID
+	body    *body // nil without one
+	whole   []byte
+	refused []cay.NodeID // of a create
+	place   string       // the template of a create
+	moved   bool         // the node was asked for once more
+	until   time.Time    // a node that is away is waited for
+}
+
+// find tells what a request is for, and its node.
+func (t *trip) find(ctx context.Context) error {
+	f := t.front
+	id, ok := t.sandbox, t.sandbox != ""
+	if !ok {
+		id, ok = inPath(t.in.URL.Path)
+	}
+	if !ok {
+		if checkpoint, is := checkpointIn(t.in.URL.Path); is {
+			found, err := f.cfg.Homes.CheckpointHome(ctx, checkpoint)
+			if err != nil && cay.KindOf(err) != cay.NotFound {
+				return err
+			}
+			id, ok = found, err == nil
+		}
+	}
+	switch {
+	case ok:
+		t.kind, t.sandbox = toSandbox, id
+	case isCreate(t.in):
+		t.kind = toPlace
+		if err := t.keepBody(); err != nil {
+			return err
+		}
+	}
+	return t.resolve(ctx, false)
+}
+
+// keepBody reads the body of a create, which is offered to several nodes. A larger
+// one than the API takes is left to this node to refuse.
+func (t *trip) keepBody() error {
+	if t.in.Body == nil {
+		return nil
+	}
+	text, err := io.ReadAll(io.LimitReader(t.in.Body, mostBody+1))
+	if err != nil {
+		return cay.Wrap(cay.Invalid, err, "the request's body could not be read")
+	}
+	if len(text) > mostBody {
+		t.in.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(bytes.NewReader(text), t.in.Body), t.in.Body}
+		t.kind = toLead
+		return nil
+	}
+	t.whole, t.in.Body = text, io.NopCloser(bytes.NewReader(text))
+	var asked struct {
+		Template string `json:"templateID"`
+	}
+	_ = json.Unmarshal(text, &asked) // the node says what is wrong with it
+	t.place = asked.Template
+	return nil
+}
+
+// resolve finds the node. Fresh asks the records though the way is known.
+func (t *trip) resolve(ctx context.Context, fresh bool) error {
+	f := t.front
+	self := f.cfg.Members.Self()
+	switch t.kind {
+	case toPlace:
+		n, ok := f.cfg.Members.Place(t.place, t.refused...)
+		if !ok {
+			return errNoPlace()
+		}
+		t.node = n.ID
+	case toLead:
+		if t.node = f.cfg.Members.Lead(); t.node == "" {
+			return errAway("", "no node leads the cluster now")
+		}
+	default:
+		t.kind = toSandbox
+		if !fresh && f.cfg.Has(t.sandbox) {
+			t.node = self
+			return nil
+		}
+		home, err := f.home(ctx, t.sandbox, fresh)
+		switch {
+		case cay.KindOf(err) == cay.NotFound: // this node says so in the words of the API
+			t.node = self
+			return nil
+		case err != nil:
+			return err
+		}
+		t.node = home.node
+		return t.fromGone(ctx, home, fresh)
+	}
+	return nil
+}
+
+// fromGone finds a new node for a paused sandbox whose own is gone; for what is left
+// of one that ended, this node does.
+func (t *trip) fromGone(ctx context.Context, home home, fresh bool) error {
+	f := t.front
+	n, err := f.cfg.Members.Node(ctx, home.node)
+	switch {
+	case cay.KindOf(err) == cay.NotFound || err == nil && n.State == cay.NodeGone:
+	default:
+		return err
+	}
+	if !fresh { // another node may have it by now, and its state is older than that
+		return t.resolve(ctx, true)
+	}
+	if home.state != cay.Paused {
+		t.node = f.cfg.Members.Self()
+		return nil
+	}
+	to, ok := f.cfg.Members.Place("")
+	if !ok {
+		return errNoPlace()
+	}
+	t.kind, t.node = toAdopt, to.ID
+	return nil
+}
+
+// serve serves the request here, or brings it to its node.
+func (t *trip) serve(w http.ResponseWriter) {
+	f := t.front
+	if t.node == f.cfg.Members.Self() {
+		t.here(w)
+		return
+	}
+	if t.in.Body != nil && t.in.Body != http.NoBody && t.whole == nil {
+		t.body = &body{ReadCloser: t.in.Body}
+		if t.in.ProtoMajor == 1 {
+			_ = http.NewResponseController(w).EnableFullDuplex()
+		}
+	}
+	trail.Leave(w.Header()) // the node's are in the answer
+	out := httputil.ReverseProxy{
+		Rewrite:       t.rewrite,
+		Transport:     t,
+		FlushInterval: -1,
+		ErrorHandler:  t.failed,
+		ErrorLog:      slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelDebug),
+	}
+	out.ServeHTTP(w, t.in)
+}
+
+// here serves the request on this node.
+func (t *trip) here(w http.ResponseWriter) {
+	f := t.front
+	if !f.cfg.Members.Serves() {
+		fail(w, errNoLease())
+		return
+	}
+	if t.kind == toAdopt {
+		err := f.cfg.Adopt(t.in.Context(), t.sandbox)
+		f.homes.forget(t.sandbox)
+		if cay.KindOf(err) == cay.Conflict && !t.moved { // another node was first
+			t.moved = true
+			if err = t.resolve(t.in.Context(), true); err == nil {
+				t.serve(w)
+				return
+			}
+		}
+		if err != nil {
+			fail(w, err)
+			return
+		}
+	}
+	if t.whole != nil {
+		t.in.Body = io.NopCloser(bytes.NewReader(t.whole))
+	}
+	if t.kind == toPlace {
+		t.placeHere(w)
+		return
+	}
+	t.next.ServeHTTP(w, t.in)
+}
+
+// placeHere offers a create to this node, and to others where it refuses.
+func (t *trip) placeHere(w http.ResponseWriter) {
+	out := &answer{status: http.StatusOK, header: w.Header().Clone()}
+	t.next.ServeHTTP(out, t.in)
+	if out.status == http.StatusServiceUnavailable && t.another() {
+		t.serve(w)
+		return
+	}
+	clear(w.Header())
+	maps.Copy(w.Header(), out.header)
+	w.WriteHeader(out.status)
+	_, _ = w.Write(out.body.Bytes())
+}
+
+// another finds another node for a create that this one has refused.
+func (t *trip) another() bool {
+	if len(t.refused)+1 >= placeMost {
+		return false
+	}
+	n, ok := t.front.cfg.Members.Place(t.place, append(t.refused, t.node)...)
+	if ok {
+		t.refused, t.node = append(t.refused, t.node), n.ID
+	}
+	return ok
+}
+
+// mark says where the client is, and whether it came by TLS.
+func (t *trip) mark(h http.Header) {
+	h.Set(hopFrom, t.in.RemoteAddr)
+	if t.in.TLS != nil {
+		h.Set(hopName, ":"+t.in.TLS.ServerName)
+	}
+}
+
+// rewrite leaves a request as it came, but for where it goes.
+func (t *trip) rewrite(r *httputil.ProxyRequest) {
+	r.Out.Host = r.In.Host
+	r.Out.URL.RawQuery = r.In.URL.RawQuery
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if values, ok := r.In.Header[name]; ok {
+			r.Out.Header[name] = values
+		}
+	}
+	t.mark(r.Out.Header)
+	if t.body != nil {
+		r.Out.Body = t.body
+		r.Out.Header.Set("Expect", "100-continue") // the node says first whether it is the right one
+	}
+}
+
+// RoundTrip brings the request to its node. One that no node has begun goes to another
+// one where the first is away, or says that it is not the one.
+func (t *trip) RoundTrip(out *http.Request) (*http.Response, error) {
+	ctx := out.Context()
+	t.until = time.Now().Add(patience)
+	for {
+		resp, err := t.try(out)
+		switch {
+		case err != nil && (t.begun() || !unreached(err)):
+			return nil, err
+		case err != nil:
+			if time.Now().After(t.until) {
+				return nil, errAway(t.node, "it cannot be reached")
+			}
+			if t.kind == toPlace {
+				t.refused = append(t.refused, t.node)
+			} else if !sleep(ctx, pause) {
+				return nil, ctx.Err()
+			}
+		case t.again(resp):
+		case resp.Header.Get(hopMoved) != "":
+			_ = resp.Body.Close()
+			return nil, errAway(t.node, "it does not serve what the records say is its")
+		default:
+			return resp, nil
+		}
+		if t.kind != toPlace || slices.Contains(t.refused, t.node) {
+			if err := t.resolve(ctx, true); err != nil {
+				return nil, err
+			}
+		}
+		if t.node == t.front.cfg.Members.Self() {
+			return nil, errHere
+		}
+	}
+}
+
+// errHere means that the request is this node's now.
+var errHere = errors.New("the request is for this node")
+
+// try sends the request once.
+func (t *trip) try(out *http.Request) (*http.Response, error) {
+	n, err := t.front.cfg.Members.Node(out.Context(), t.node)
+	if cay.KindOf(err) == cay.NotFound {
+		return nil, &unreachable{cay.Errorf(cay.Unavailable, "node %s is no member", t.node)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	to := out.Clone(mutedTrace{out.Context()})
+	to.URL.Scheme, to.URL.Host = "https", n.Address
+	to.Header.Set(hopFor, t.kind)
+	if t.sandbox != "" {
+		to.Header.Set(hopFor, t.kind+" "+string(t.sandbox))
+	}
+	if t.whole != nil {
+		to.Body, to.ContentLength = io.NopCloser(bytes.NewReader(t.whole)), int64(len(t.whole))
+	}
+	return t.front.peers.to(n, t.in.ProtoMajor == 2).RoundTrip(to)
+}
+
+// again reports whether an answer says to go to another node.
+func (t *trip) again(resp *http.Response) bool {
+	moved := resp.StatusCode == http.StatusMisdirectedRequest && resp.Header.Get(hopMoved) != ""
+	full := t.kind == toPlace && resp.StatusCode == http.StatusServiceUnavailable
+	switch {
+	case moved && !t.moved && !t.begun():
+		t.moved = true
+		if t.kind == toPlace {
+			t.refused = append(t.refused, t.node)
+		}
+	case full && t.another():
+	default:
+		return false
+	}
+	_ = resp.Body.Close()
+	return true
+}
+
+// begun reports whether a node may have read some of the body.
+func (t *trip) begun() bool { return t.body != nil && t.body.begun.Load() }
+
+// failed answers a request that got no answer.
+func (t *trip) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, errHere) && !t.begun() {
+		t.here(w)
+		return
+	}
+	if r.Context().Err() != nil {
+		panic(http.ErrAbortHandler)
+	}
+	t.front.cfg.Log.WarnContext(r.Context(), "a request did not reach its node", "node", t.node, "for", t.kind, "sandbox", t.sandbox, "err", err)
+	var ours *cay.Error
+	if !errors.As(err, &ours) {
+		err = errAway(t.node, "the connection to it broke")
+	}
+	fail(w, err)
+}

@@ -1,0 +1,296 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/nodes"
+	"github.com/cay-run/cay/internal/control/volumes"
+	"github.com/cay-run/cay/internal/edge/front"
+	"github.com/cay-run/cay/internal/edge/rest"
+	"github.com/cay-run/cay/internal/operator"
+	"github.com/cay-run/cay/internal/template/builtin"
+)
+
+// cluster is what a member has beside what a machine alone has.
+type cluster struct {
+	members  *nodes.Members
+	front    *front.Front
+	listener net.Listener
+	// inside serves requests that members bring: without the check of TLS, which
+	// the front made.
+	inside http.Handler
+
+	publishing sync.Mutex
+
+	mu    sync.Mutex
+	own   map[string]cay.SnapshotID // the snapshots of templates that Cay brings, by their recipes
+	names map[cay.TemplateID][]string
+}
+
+// member reports whether this machine is one of a cluster.
+func (s *Server) member() bool { return s.lease.Member != nil }
+
+// openCluster takes this node's place in its cluster, if it is one of it.
+func (s *Server) openCluster(ctx context.Context) (err error) {
+	if !s.member() {
+		return nil
+	}
+	if s.cfg.ClusterAddress == "" {
+		return cay.Errorf(cay.Invalid, "this machine is node %s of a cluster, and CAY_CLUSTER_ADDRESS is not set", s.lease.Node).
+			WithHint("it is where the other members reach this machine, such as 10.0.0.1:7071")
+	}
+	if s.replica == nil {
+		return cay.Errorf(cay.Invalid, "a node of a cluster needs CAY_BUCKET, through which nodes share snapshots")
+	}
+	if err := s.identity.Keep(); err != nil {
+		return err
+	}
+	c := s.cluster
+	if c.listener, err = listen(ctx, s.cfg.ClusterAddress); err != nil {
+		return err
+	}
+	s.later(func() error {
+		if err := c.listener.Close(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	})
+	host, _, _ := net.SplitHostPort(s.cfg.ClusterAddress)
+	_, port, _ := net.SplitHostPort(c.listener.Addr().String())
+	c.members = nodes.New(nodes.Config{
+		Store: s.records, Ledger: s.control.Ledger(), Times: s.machine.Leases,
+		Self:    cay.Node{ID: s.lease.Node, Epoch: s.lease.Epoch, Address: net.JoinHostPort(host, port), Version: cay.Version},
+		Use:     s.use,
+		Drained: s.control.Drained,
+		EndLost: s.control.EndLost,
+		Lead:    s.lead,
+		Silent:  s.proxy.Close,
+		Token:   func() (text, digest, bundle string, err error) { return operator.Bundle(s.cfg.Data) },
+		Log:     s.log,
+	})
+	c.front = front.New(front.Config{
+		Members: c.members, Own: s.lease.Member, Homes: s.records,
+		Has: s.control.Has, Adopt: s.control.Adopt, Names: s.proxy.Names, Log: s.log,
+	})
+	s.later(c.front.Close)
+	return c.members.Open(ctx)
+}
+
+// between is a handler that brings requests to their nodes, where there are others.
+func (s *Server) between(next http.Handler) http.Handler {
+	if !s.member() {
+		return next
+	}
+	return s.cluster.front.Wrap(next)
+}
+
+// use is what this node tells of itself.
+func (s *Server) use() (out cay.NodeUse, ready bool) {
+	out = s.control.Use()
+	out.CPUs, out.Warm = runtime.NumCPU(), s.warm()
+	if room, err := s.host.Room(); err == nil {
+		out.MemoryMB, out.MemoryFreeMB = int(room.Memory>>20), int(room.MemoryFree>>20)
+	}
+	select {
+	case <-s.ready:
+		return out, len(s.backlog.Names()) == 0
+	default:
+		return out, false
+	}
+}
+
+// warm counts the instances without an owner by the id and the names of their
+// template, which a create may name it by.
+func (s *Server) warm() map[string]int {
+	out := map[string]int{}
+	for id, n := range s.node.Pool().Ready {
+		if n == 0 {
+			continue
+		}
+		out[string(id)] = n
+		for _, name := range s.namesOf(id) {
+			out[name] = n
+		}
+	}
+	return out
+}
+
+// namesOf are the names of a template that every team finds by them.
+func (s *Server) namesOf(id cay.TemplateID) []string {
+	c := s.cluster
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if names, ok := c.names[id]; ok {
+		return names
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	t, err := s.records.Template(ctx, s.team.ID, id)
+	if err != nil && cay.KindOf(err) != cay.NotFound {
+		return nil
+	}
+	var names []string
+	if err == nil && t.Public {
+		for _, name := range t.Names {
+			names = append(names, strings.ToLower(name))
+		}
+	}
+	if c.names == nil {
+		c.names = map[cay.TemplateID][]string{}
+	}
+	c.names[id] = names
+	return names
+}
+
+// keepOwn notes this machine's snapshot of a template that Cay brings.
+func (s *Server) keepOwn(built builtin.Result) {
+	c := s.cluster
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.own == nil {
+		c.own = map[string]cay.SnapshotID{}
+	}
+	c.own[built.RecipeDigest] = built.Snapshot.ID
+}
+
+// localSnapshot is the snapshot to start a template from on this machine: of one that
+// Cay brings its own of the same recipe, else the recorded one.
+func (s *Server) localSnapshot(t cay.Template) cay.SnapshotID {
+	if t.Team != s.team.ID || t.RecipeDigest == "" {
+		return t.Snapshot
+	}
+	c := s.cluster
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if own, ok := c.own[t.RecipeDigest]; ok {
+		return own
+	}
+	return t.Snapshot
+}
+
+// leads reports whether this server does what one does for all: alone it does.
+func (s *Server) leads() bool {
+	return !s.member() || s.cluster.members != nil && s.cluster.members.Leads()
+}
+
+// lead does what one node does for all, until ctx ends.
+func (s *Server) lead(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { s.control.RunForAll(ctx) })
+	wg.Go(func() { s.logins.Run(ctx) })
+	for ctx.Err() == nil {
+		err := s.publishBuilt(ctx)
+		if err == nil {
+			return
+		}
+		if ctx.Err() == nil {
+			s.log.WarnContext(ctx, "the templates that Cay brings cannot be offered now; it is tried again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(renewLease):
+		}
+	}
+}
+
+// followOthers has this node know what others changed: limits of teams, teams that
+// were removed, and credentials that open nothing any more.
+func (s *Server) followOthers(ctx context.Context) {
+	tick := time.NewTicker(renewLease)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := s.control.Ledger().RereadLimits(ctx); err != nil && ctx.Err() == nil {
+			s.log.DebugContext(ctx, "cannot read the limits of teams again", "err", err)
+		}
+		if err := s.control.EndOfRemoved(ctx); err != nil && ctx.Err() == nil {
+			s.log.WarnContext(ctx, "sandboxes of a removed team could not be ended yet", "err", err)
+		}
+		s.auth.Review(ctx)
+	}
+}
+
+// clusterServer serves the other members.
+func (s *Server) clusterServer() *http.Server {
+	face := s.cluster.front.Server(s.cluster.inside)
+	face.BaseContext = s.watched
+	return face
+}
+
+// runControl runs the use cases: of a member those of its own sandboxes, and for all
+// while it leads.
+func (s *Server) runControl(ctx context.Context) {
+	if !s.member() {
+		s.running.Go(func() { _ = s.control.Run(ctx) })
+		s.running.Go(func() { s.logins.Run(ctx) })
+		return
+	}
+	s.running.Go(func() { _ = s.control.RunOwn(ctx) })
+	s.running.Go(func() { s.followOthers(ctx) })
+}
+
+// servePeers serves the other members until stop, which lets their requests finish
+// for a while.
+func (s *Server) servePeers(failed chan<- error) (stop func()) {
+	if !s.member() {
+		return func() {}
+	}
+	face := s.clusterServer()
+	go func() {
+		if err := face.ServeTLS(s.cluster.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+			failed <- err
+		}
+	}()
+	return sync.OnceFunc(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+		defer cancel()
+		if face.Shutdown(ctx) != nil {
+			face.Close()
+		}
+	})
+}
+
+// volumes is where volumes are; nil in a cluster, whose nodes would each have others.
+func (s *Server) volumes() volumes.Storage {
+	if s.member() {
+		return nil
+	}
+	return s.host.Volumes
+}
+
+func (s *Server) localOf() func(cay.Template) cay.SnapshotID {
+	if !s.member() {
+		return nil
+	}
+	return s.localSnapshot
+}
+
+// membersFace is what the API tells of the cluster; nil for a machine alone.
+func (s *Server) membersFace() rest.Members {
+	if !s.member() {
+		return nil
+	}
+	return s.cluster.members
+}
+
+// copyEvery is how often snapshots are looked for that are to be copied to the
+// bucket: other nodes of a cluster wait for them.
+func (s *Server) copyEvery() time.Duration {
+	if s.member() {
+		return time.Second
+	}
+	return 0
+}

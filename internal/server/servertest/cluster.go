@@ -1,0 +1,201 @@
+package servertest
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/nodes"
+	"github.com/cay-run/cay/internal/operator"
+	"github.com/cay-run/cay/internal/store/pgtest"
+)
+
+// Steady and Quick are leases for tests: with the second a node is gone after seconds.
+var (
+	Steady = nodes.Times{Renew: 100 * time.Millisecond, Lease: time.Minute, Silent: 75 * time.Second, View: 50 * time.Millisecond}
+	Quick  = nodes.Times{Renew: 100 * time.Millisecond, Lease: 5 * time.Second, Silent: 6 * time.Second, View: 50 * time.Millisecond}
+)
+
+// Cluster is several whole servers that share records and a bucket.
+type Cluster struct {
+	Nodes []*World
+	// Links lead each node to the database.
+	Links []*Link
+
+	t      testing.TB
+	server *pgtest.Server
+	name   string
+	bucket string
+	leases nodes.Times
+}
+
+// StartCluster starts so many servers over one PostgreSQL. The first has the key.
+func StartCluster(t testing.TB, size int, leases nodes.Times) *Cluster {
+	t.Helper()
+	server := pgtest.Start(t)
+	c := &Cluster{t: t, server: server, name: server.Database(t, ""), bucket: t.TempDir(), leases: leases}
+	first := c.machine()
+	if _, err := operator.InitCluster(t.Context(), first.Config); err != nil {
+		t.Fatal(err)
+	}
+	first.Start()
+	for range size - 1 {
+		c.Join()
+	}
+	return c
+}
+
+// machine is one that is no member yet.
+func (c *Cluster) machine() *World {
+	c.t.Helper()
+	link := newLink(c.t, filepath.Join(c.server.Dir(), socket))
+	w := New(c.t)
+	w.Leases = c.leases
+	w.Config.DatabaseURL = "postgres://cay@/" + c.name + "?host=" + url.QueryEscape(link.dir)
+	w.Config.Bucket.Bucket = c.bucket
+	w.Config.ClusterAddress = "127.0.0.1:0"
+	c.Nodes, c.Links = append(c.Nodes, w), append(c.Links, link)
+	return w
+}
+
+// Token makes a token for one more machine.
+func (c *Cluster) Token() string {
+	c.t.Helper()
+	made, err := c.Nodes[0].Admin("").CreateJoinToken(c.t.Context(), 0)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return made.Token
+}
+
+// Machine is a machine that has joined with nothing yet.
+func (c *Cluster) Machine() *World { return c.machine() }
+
+// Join starts one more node.
+func (c *Cluster) Join() *World {
+	c.t.Helper()
+	token := c.Token()
+	w := c.machine()
+	if _, err := operator.JoinCluster(c.t.Context(), w.Config, token); err != nil {
+		c.t.Fatal(err)
+	}
+	w.Key = c.Nodes[0].Key
+	w.Start()
+	return w
+}
+
+// AwaitReady waits until a node sees so many that take sandboxes.
+func (c *Cluster) AwaitReady(size int) {
+	c.t.Helper()
+	for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		ready := 0
+		seen, err := c.Nodes[0].Admin("").Cluster(c.t.Context())
+		for _, n := range seen.Nodes {
+			if n.State == string(cay.NodeReady) {
+				ready++
+			}
+		}
+		if err == nil && ready >= size && seen.Lead != "" {
+			return
+		}
+		if time.Since(begun) > time.Minute {
+			c.t.Fatalf("of %d nodes %d are ready: %+v, %v", size, ready, seen, err)
+		}
+	}
+}
+
+// socket is the name of PostgreSQL's socket in its directory.
+const socket = ".s.PGSQL.5432"
+
+// Link is a way to a database that can be cut.
+type Link struct {
+	dir, to string
+
+	mu    sync.Mutex
+	cut   bool
+	conns map[net.Conn]struct{}
+}
+
+func newLink(t testing.TB, to string) *Link {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cay-link-") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &Link{dir: dir, to: to, conns: map[net.Conn]struct{}{}}
+	t.Cleanup(func() {
+		l.Close()
+		k.Cut()
+		os.RemoveAll(dir)
+	})
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go k.carry(in)
+		}
+	}()
+	return k
+}
+
+// Cut breaks all connections, and those to come, until Heal.
+func (k *Link) Cut() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cut = true
+	for c := range k.conns {
+		c.Close()
+	}
+}
+
+// Heal lets connections through again.
+func (k *Link) Heal() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cut = false
+}
+
+func (k *Link) hold(c net.Conn) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.cut {
+		return false
+	}
+	k.conns[c] = struct{}{}
+	return true
+}
+
+func (k *Link) carry(in net.Conn) {
+	defer in.Close()
+	out, err := net.Dial("unix", k.to)
+	if err != nil {
+		return
+	}
+	defer out.Close()
+	if !k.hold(in) || !k.hold(out) {
+		return
+	}
+	defer func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		delete(k.conns, in)
+		delete(k.conns, out)
+	}()
+	done := make(chan error, 2)
+	go func() { _, err := io.Copy(out, in); done <- errors.Join(err, out.(*net.UnixConn).CloseWrite()) }()
+	go func() { _, err := io.Copy(in, out); done <- errors.Join(err, in.(*net.UnixConn).CloseWrite()) }()
+	<-done
+}
