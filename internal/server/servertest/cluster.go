@@ -197,5 +197,5 @@ func (k *Link) carry(in net.Conn) {
 	done := make(chan error, 2)
 	go func() { _, err := io.Copy(out, in); done <- errors.Join(err, out.(*net.UnixConn).CloseWrite()) }()
 	go func() { _, err := io.Copy(in, out); done <- errors.Join(err, in.(*net.UnixConn).CloseWrite()) }()
-	<-done
+	_ = <-done
 }
