@@ -71,47 +71,6 @@ type Nodes interface {
 	LeaveNode(ctx context.Context, node cay.NodeID, epoch int64) error
 }
 
-// Clusters are the machines that share records, each with sandboxes of its own.
-type Clusters interface {
-	// MakeCluster makes the records those of a cluster, whose first member has what
-	// the machine had that was alone. Conflict where there is one, or another
-	// machine's server runs.
-	MakeCluster(ctx context.Context, c cay.Cluster, alone cay.NodeID, first cay.Node) error
-	Cluster(ctx context.Context) (cay.Cluster, error)
-	// AddJoinToken records a token, by its digest, and what it alone opens.
-	AddJoinToken(ctx context.Context, digest, bundle string, lasts time.Duration) (expires time.Time, err error)
-	// JoinCluster uses a token, once, for the member that member makes of its bundle.
-	// Denied for a token that is used, expired or unknown. member may run again.
-	JoinCluster(ctx context.Context, digest string, member func(c cay.Cluster, bundle string) (cay.Node, error)) error
-	// Nodes lists the members by their ids; Node finds one.
-	Nodes(ctx context.Context) ([]cay.Node, error)
-	Node(ctx context.Context, id cay.NodeID) (cay.Node, error)
-	// ReportNode renews the lease of a member's epoch, with what it tells of itself.
-	// It returns whether the node is drained, and the one that leads.
-	ReportNode(ctx context.Context, n cay.Node, lease time.Duration) (draining bool, lead cay.NodeID, err error)
-	// StopNode ends the lease of an epoch, and the node's lead.
-	StopNode(ctx context.Context, node cay.NodeID, epoch int64) error
-	// TakeLead has a node lead where none does, or where the one that does was silent
-	// for longer than a time, and is gone with it. It returns the one that leads.
-	TakeLead(ctx context.Context, node cay.NodeID, silent time.Duration) (cay.NodeID, error)
-	// LoseNode declares a node gone that was silent for longer than a time: nothing
-	// that its server writes counts any more. It reports whether it is gone.
-	LoseNode(ctx context.Context, node cay.NodeID, silent time.Duration) (bool, error)
-	// RemoveNode forgets a member. Conflict while its server or its sandboxes run.
-	RemoveNode(ctx context.Context, node cay.NodeID, silent time.Duration) error
-	// SandboxesOf lists the sandboxes of a node, of all teams, that are not killed.
-	SandboxesOf(ctx context.Context, node cay.NodeID) ([]cay.Sandbox, error)
-	// SandboxHome finds the node that has a sandbox of any team, and its state.
-	SandboxHome(ctx context.Context, id cay.SandboxID) (cay.NodeID, cay.State, error)
-	// CheckpointHome finds the sandbox that a checkpoint of any team is of.
-	CheckpointHome(ctx context.Context, id cay.SnapshotID) (cay.SandboxID, error)
-	// AdoptSandbox gives a paused sandbox of a node that is gone to another one, and
-	// returns its record. Conflict where it is not so.
-	AdoptSandbox(ctx context.Context, id cay.SandboxID, to cay.NodeID) (cay.Sandbox, error)
-	// EventCounters returns the number of each team's newest event.
-	EventCounters(ctx context.Context) (map[cay.TeamID]int64, error)
-}
-
 // Teams own everything that has a row.
 type Teams interface {
 	// AddTeam records a team; its id and its name must be new.
