@@ -221,7 +221,7 @@ func serving(ctx context.Context) (<-chan error, error) {
 	}
 	log := slog.New(slog.NewTextHandler(newBounded(logPath, os.Stderr), nil))
 	g, err := gateway.Start(ctx, gateway.Config{
-		Servers: programs, Token: told.Token, CallTime: wanted.CallTime, StartTime: startTime, Version: version, Log: log,
+		Servers: programs, Token: told.Token, CallTime: wanted.CallTime, StartTime: startTime, Ask: gateway.AskHost, Version: version, Log: log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())

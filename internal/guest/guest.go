@@ -25,6 +25,9 @@ const (
 	// gateway. Root images name it in resolv.conf.
 	NameServer = "169.254.77.1"
 
+	// HostPort is where the host answers programs inside, at NameServer, over HTTP.
+	HostPort = 49952
+
 	// AgentPath is the agent in every root image; it is PID 1.
 	AgentPath = "/usr/lib/cay/cay-agent"
 	// GatewayPath is the gateway of tools, in the template mcp-gateway and what is

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/machine/egress"
 	"github.com/cay-run/cay/internal/machine/vnet"
 )
@@ -362,6 +363,34 @@ var asking = group{"asking", withQuestions, []attempt{
 		}
 		return nil
 	}},
+	{"a program inside asks the host", func(w *world) error {
+		p := w.person("a tool")
+		got, err := w.client(vnet.Gateway, guest.HostPort, "").do("POST", "anything", guest.AskPath, strings.NewReader(`{"subject":"a tool","title":"Call it\u202e","body":"{\n 1}"}`))
+		if err := status(got, err, 200, `"yes":true`); err != nil {
+			return err
+		}
+		q, err := once(p)
+		if err == nil && (q.Kind != cay.ToolApproval || q.Title != "Call it " || q.Body != "{\n 1}" || q.Sandbox != w.spec.Sandbox) {
+			return fmt.Errorf("asked %+v", q)
+		}
+		got, more := w.client(vnet.Gateway, guest.HostPort, "").do("POST", "anything", guest.AskPath, strings.NewReader(`{"subject":"another","title":"x"}`))
+		return errors.Join(err, status(got, more, 200, `"yes":false,"why":"a person said no"`))
+	}},
+	{"nonsense for the host", func(w *world) error {
+		p := w.person()
+		for _, body := range []string{"", "{", `[]`, `{"title":"x"}`, `{"subject":"x"}`, `{"subject":"x","title":"` + strings.Repeat("x", 201) + `"}`, `{"subject":"x","title":"x","body":"` + strings.Repeat("x", 16<<10+1) + `"}`, strings.Repeat(" ", 1<<20)} {
+			got, err := w.client(vnet.Gateway, guest.HostPort, "").do("POST", "a", guest.AskPath, strings.NewReader(body))
+			if err := status(got, err, 400, ""); err != nil {
+				return fmt.Errorf("%.60q: %w", body, err)
+			}
+		}
+		got, err := w.client(vnet.Gateway, guest.HostPort, "").get("a", guest.AskPath)
+		other, more := w.client(vnet.Gateway, guest.HostPort, "").get("a", "/")
+		if n := len(p.questions()); n != 0 {
+			return fmt.Errorf("%d questions were asked", n)
+		}
+		return errors.Join(status(got, err, 405, ""), status(other, more, 404, ""))
+	}},
 	{"a server that answers no questions", func(w *world) error {
 		w.person("b.example:80")
 		w.mu.Lock()
@@ -369,6 +398,19 @@ var asking = group{"asking", withQuestions, []attempt{
 		w.mu.Unlock()
 		got, err := w.client(vnet.Gateway, 80, "").get("b.example", "/")
 		return denied(w, got, err, "")
+	}},
+}}
+
+// closedAsking is a sandbox that reaches nothing: it may ask all the same.
+var closedAsking = group{"asking without a network", func(*world) cay.NetworkPolicy { return cay.NetworkPolicy{} }, []attempt{
+	{"a program inside asks the host", func(w *world) error {
+		w.person("a tool")
+		got, err := w.client(vnet.Gateway, guest.HostPort, "").do("POST", "a", guest.AskPath, strings.NewReader(`{"subject":"a tool","title":"x"}`))
+		return errors.Join(status(got, err, 200, `"yes":true`), unseen(w, ""))
+	}},
+	{"a name leads nowhere", func(w *world) error {
+		_, err := w.client(vnet.Gateway, 80, "").get("b.example", "/")
+		return refused(w, err)
 	}},
 }}
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import subprocess
 import urllib.parse
 
 import e2b
@@ -14,6 +15,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 
 import cayv1
 import oddserver
+import world
 
 # Servers of the catalogue that need no account, and a tool that answers without a network.
 SERVERS = {
@@ -160,6 +162,30 @@ def test_servers_that_misbehave():
         assert "out of luck" in log, log
         gateway(box, {"time": {}})  # in place of it
         assert inside(box, lambda s: s.list_tools()).tools
+    finally:
+        box.kill()
+
+
+def approvals(*args):
+    run = subprocess.run([str(world.CAY), "--json", "approvals", *args, "--team", "default"], check=True, capture_output=True, text=True)
+    return json.loads(run.stdout)
+
+
+def test_a_call_that_asks():
+    box = e2b.Sandbox.create(mcp={"time": {}, "cay": {"ask": {"time": ["get_current_time"]}}}, timeout=300)
+    try:
+        async def work(session):
+            assert not (await ask(session, "convert_time", source_timezone="UTC", time="12:00", target_timezone="Asia/Tokyo"))[1]
+            for decision, failed in (("approve", False), ("deny", True)):
+                call = asyncio.create_task(ask(session, "get_current_time", timezone="UTC"))
+                while not (waiting := approvals("list", "-s", box.sandbox_id)):
+                    await asyncio.sleep(0.1)
+                question, = waiting
+                assert question["kind"] == "tool" and "get_current_time" in question["title"] and '"UTC"' in question["body"], question
+                approvals(decision, question["id"])
+                text, gone = await call
+                assert gone == failed and (not failed or "denied" in text), text
+        inside(box, work)
     finally:
         box.kill()
 

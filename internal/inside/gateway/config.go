@@ -36,6 +36,7 @@ type WantedServer struct {
 	Args   []string          // after the program
 	Env    map[string]string // besides the usual variables
 	Tools  []string          // that clients may use; nil are all
+	Ask    []string          // tools whose calls a person is asked about; anyTool is all
 	Secret []string          // values that are not logged
 }
 
@@ -64,6 +65,7 @@ func Parse(text []byte) (Wanted, error) {
 	}
 	var own struct {
 		Tools   map[string][]string `json:"tools"`
+		Ask     map[string][]string `json:"ask"`
 		Timeout int                 `json:"timeout"`
 	}
 	if raw, ok := byName[ownKey]; ok {
@@ -71,7 +73,7 @@ func Parse(text []byte) (Wanted, error) {
 		d := json.NewDecoder(bytes.NewReader(raw))
 		d.DisallowUnknownFields()
 		if err := d.Decode(&own); err != nil {
-			return w, fmt.Errorf("%s: it has tools, an object of lists by server, and timeout, in seconds: %w", ownKey, err)
+			return w, fmt.Errorf("%s: it has tools and ask, objects of lists by server, and timeout, in seconds: %w", ownKey, err)
 		}
 		if own.Timeout < 0 || own.Timeout > 3600 {
 			return w, fmt.Errorf("%s.timeout: must be 1 to 3600 seconds", ownKey)
@@ -90,11 +92,14 @@ func Parse(text []byte) (Wanted, error) {
 		if tools, ok := own.Tools[name]; ok {
 			s.Tools = append([]string{}, tools...) // an empty list allows none
 		}
+		s.Ask = own.Ask[name]
 		w.Servers = append(w.Servers, s)
 	}
-	for _, name := range slices.Sorted(maps.Keys(own.Tools)) {
-		if _, ok := byName[name]; !ok {
-			wrong = errors.Join(wrong, fmt.Errorf("%s.tools: %.100q is none of the servers here", ownKey, name))
+	for key, lists := range map[string]map[string][]string{"tools": own.Tools, "ask": own.Ask} {
+		for _, name := range slices.Sorted(maps.Keys(lists)) {
+			if _, ok := byName[name]; !ok {
+				wrong = errors.Join(wrong, fmt.Errorf("%s.%s: %.100q is none of the servers here", ownKey, key, name))
+			}
 		}
 	}
 	return w, wrong

@@ -195,6 +195,9 @@ func (v *supervised) callTool(name string) sdk.ToolHandler {
 		} else {
 			params["arguments"] = struct{}{}
 		}
+		if why := v.approve(ctx, name, r.Params.Arguments); why != "" {
+			return failed(why), nil
+		}
 		raw, err := v.call(ctx, "tools/call", params, telling(ctx, r))
 		if err != nil {
 			return failed(v.words(err)), nil

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cay-run/cay/internal/guest"
 )
 
 // Port and Path are where E2B's SDKs look for the gateway: mcpPort and getMcpUrl
@@ -38,8 +40,10 @@ type Config struct {
 	// CallTime bounds a server's answer, and StartTime the time until it has said
 	// what it has.
 	CallTime, StartTime time.Duration
-	Version             string
-	Log                 *slog.Logger
+	// Ask has a person asked about a call. nil refuses those that ask.
+	Ask     func(context.Context, guest.Ask) (guest.Answer, error)
+	Version string
+	Log     *slog.Logger
 }
 
 // Gateway runs servers and serves what they offer.

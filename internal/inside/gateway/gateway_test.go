@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cay-run/cay/internal/guest"
 )
 
 // Misbehaviour of a server costs the call in which it happens, in words for the
@@ -304,4 +307,65 @@ func BenchmarkCall(b *testing.B) {
 	}
 	b.ReportMetric(float64(times[0].Microseconds())/float64(b.N), "gateway-µs/call")
 	b.ReportMetric(float64(times[1].Microseconds())/float64(b.N), "server-µs/call")
+}
+
+// A call that a person is asked about waits for a yes, and is not made without one.
+func TestCallsThatAsk(t *testing.T) {
+	asking, free := programOf(t, "asking", "one"), programOf(t, "free", "two")
+	asking.Ask, free.Ask = []string{"echo"}, nil
+	all := programOf(t, "all", "three")
+	all.Ask = []string{anyTool}
+	type asked struct {
+		guest.Ask
+		answer chan guest.Answer
+	}
+	questions := make(chan asked)
+	w := start(t, Config{Servers: []Server{asking, free, all}, Ask: func(ctx context.Context, q guest.Ask) (guest.Answer, error) {
+		x := asked{q, make(chan guest.Answer)}
+		select {
+		case questions <- x:
+		case <-ctx.Done():
+			return guest.Answer{}, ctx.Err()
+		}
+		answer := <-x.answer
+		if answer.Why == "broken" {
+			return answer, errors.New("no way to the host")
+		}
+		return answer, nil
+	}}, nil)
+	for _, tt := range []struct {
+		name, tool, text string
+		answer           guest.Answer
+		asks             bool
+		want             string
+		failed           bool
+	}{
+		{"yes", "asking__echo", "a\u202eb", guest.Answer{Yes: true}, true, "one: a\u202eb", false},
+		{"no", "asking__echo", "a", guest.Answer{Why: "approval 7 is denied"}, true, "not made: approval 7 is denied", true},
+		{"no host", "asking__echo", "a", guest.Answer{Why: "broken"}, true, "cannot be asked for", true},
+		{"another tool", "asking__number", "", guest.Answer{}, false, "", false},
+		{"another server", "free__echo", "b", guest.Answer{}, false, "two: b", false},
+		{"any tool", "all__number", "", guest.Answer{Why: "no"}, true, "not made: no", true},
+		{"too long to be shown", "asking__echo", strings.Repeat("x", guest.MaxAskBody+1), guest.Answer{}, false, "too long to be shown", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var q asked
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				if tt.asks {
+					q = <-questions
+					q.answer <- tt.answer
+				}
+			}()
+			text, failed := w.ask(tt.tool, map[string]any{"text": tt.text})
+			<-done
+			if failed != tt.failed || !strings.Contains(text, tt.want) {
+				t.Errorf("%v %.300s", failed, text)
+			}
+			if tt.name == "yes" && (q.Subject != "tool echo of asking" || !strings.Contains(q.Body, `a\u202eb`) || strings.Contains(q.Body, "\u202e")) {
+				t.Errorf("asked %+q", q.Ask)
+			}
+		})
+	}
 }

@@ -194,7 +194,7 @@ func (w Wanted) Programs(account Account) ([]Server, error) {
 	var out []Server
 	var wrong error
 	for _, s := range w.Servers {
-		p := Server{Name: s.Name, Dir: account.Home, Credential: account.Credential, Tools: s.Tools, Secrets: s.Secret}
+		p := Server{Name: s.Name, Dir: account.Home, Credential: account.Credential, Tools: s.Tools, Ask: s.Ask, Secrets: s.Secret}
 		if s.Repo.Owner != "" {
 			p.Argv, p.Dir, p.Env = []string{"/bin/bash", "-l", "-c", s.Repo.Run}, s.Repo.dir(), account.env(s.Env)
 		} else {

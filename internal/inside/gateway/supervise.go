@@ -42,6 +42,8 @@ type Server struct {
 	Credential *syscall.Credential
 	// Tools are those that clients may use; nil are all.
 	Tools []string
+	// Ask are those whose calls a person is asked about; anyTool is all.
+	Ask []string
 	// Secrets are values that are not logged.
 	Secrets []string
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/conns"
+	guestside "github.com/cay-run/cay/internal/guest"
 )
 
 const (
@@ -351,6 +352,10 @@ func (p *Proxy) Serve(l net.Listener) {
 // handle finds out what a connection is for, and passes it on or refuses it.
 func (p *Proxy) handle(f *flow) {
 	r := f.guest.rules.Load()
+	if f.dst == netip.AddrPortFrom(p.cfg.Gateway, guestside.HostPort) {
+		p.web.serveInside(f)
+		return
+	}
 	if p.isPackages(f.dst) || p.toServer(f.dst) || p.toGateway(f.dst, r) {
 		p.handleHost(f, r)
 		return

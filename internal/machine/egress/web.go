@@ -78,6 +78,7 @@ type visit struct {
 	server    bool                   // it may be for this host's server
 	pinned    atomic.Bool            // it is for the name of once alone, which a person is asked about
 	asked     atomic.Bool            // and may go there
+	inside    bool                   // it is for this host, which answers programs inside
 }
 
 func (v *visit) Read(b []byte) (int, error) {
@@ -143,10 +144,14 @@ func (w *web) serve(f *flow, br *bufio.Reader, name string) {
 			},
 		})
 	}
+	w.arrive(c)
+}
+
+func (w *web) arrive(c net.Conn) {
 	select {
 	case w.arrived.conns <- c:
 	case <-w.arrived.done:
-		_ = v.Close()
+		_ = c.Close()
 	}
 }
 
@@ -197,6 +202,10 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	v, _ := r.Context().Value(flowKey{}).(*visit)
 	if v == nil {
 		panic(http.ErrAbortHandler)
+	}
+	if v.inside {
+		w.answerInside(rw, r, v)
+		return
 	}
 	host := requestName(r)
 	rules := v.flow.guest.rules.Load()

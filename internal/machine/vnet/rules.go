@@ -14,6 +14,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/conns/outside"
+	"github.com/cay-run/cay/internal/guest"
 )
 
 // sets are the table's memory of slots.
@@ -274,6 +275,7 @@ func (w chainWriter) divert(s *sets, resolver, conns, questions netip.AddrPort, 
 	for _, port := range gateway {
 		rule(conn, to(netip.PrefixFrom(Gateway, 32)), toPort(port), destinationNAT(conns))
 	}
+	rule(conn, to(netip.PrefixFrom(Gateway, 32)), toPort(guest.HostPort), destinationNAT(conns))
 	for _, port := range webPorts { // names that a person is asked about lead there
 		rule(conn, fromSet(s.gateway), to(netip.PrefixFrom(Gateway, 32)), toPort(port), destinationNAT(conns))
 	}
