@@ -79,6 +79,14 @@ func (f *Face) found(ctx context.Context, who cay.Caller, name string) (string, 
 	return "", nil
 }
 
+// template is that of a sandbox which a caller has not chosen itself.
+func (f *Face) template(who cay.Caller) string {
+	if b := who.Bounds; b != nil && len(b.Templates) > 0 {
+		return b.Templates[0] // the key may use no other
+	}
+	return f.cfg.Template
+}
+
 // ensure returns the default sandbox of a caller and a client, which it makes at
 // the first use and after its end.
 func (v *visit) ensure(ctx context.Context, api *client.Client, name string) (string, error) {
@@ -94,12 +102,8 @@ func (v *visit) ensure(ctx context.Context, api *client.Client, name string) (st
 	if id, err := v.face.found(ctx, v.who, name); err != nil || id != "" {
 		return id, err
 	}
-	template := v.face.cfg.Template
-	if b := v.who.Bounds; b != nil && len(b.Templates) > 0 {
-		template = b.Templates[0] // the key may use no other
-	}
 	box, err := api.Create(ctx, client.CreateOptions{
-		Template: template, Timeout: idle, AutoPause: true, Metadata: map[string]string{mark: markOf(v.who, name)},
+		Template: v.face.template(v.who), Timeout: idle, AutoPause: true, Metadata: map[string]string{mark: markOf(v.who, name)},
 	})
 	if err != nil {
 		return "", err

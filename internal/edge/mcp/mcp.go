@@ -59,7 +59,8 @@ type Config struct {
 type Face struct {
 	cfg    Config
 	tools  http.Handler
-	names  []string // of the tools
+	code   http.Handler // the two tools of CodePath
+	names  []string     // of the tools
 	making making
 }
 
@@ -71,6 +72,8 @@ func New(cfg Config) *Face {
 	cfg.Log = slog.New(grave{cfg.Log.Handler()})
 	f := &Face{cfg: cfg}
 	f.tools = f.serve(f.server())
+	code := &Face{cfg: cfg}
+	f.code = f.serve(code.codeServer())
 	return f
 }
 
@@ -94,11 +97,14 @@ func (f *Face) serve(server *sdk.Server) http.Handler {
 // Wrap has the face answer what is for it, and next all else.
 func (f *Face) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != Path {
+		switch r.URL.Path {
+		case Path:
+			f.answer(w, r, f.tools)
+		case CodePath:
+			f.answer(w, r, f.code)
+		default:
 			next.ServeHTTP(w, r)
-			return
 		}
-		f.answer(w, r, f.tools)
 	})
 }
 

@@ -20,8 +20,8 @@ NEW = "2026-07-28"
 class Model:
     """A client of the protocol, by its newest revision unless told otherwise."""
 
-    def __init__(self, key=None, name=None, version=NEW):
-        self.version, self.ids = version, itertools.count(1)
+    def __init__(self, key=None, name=None, version=NEW, path="/mcp"):
+        self.version, self.ids, self.path = version, itertools.count(1), path
         self.name = name or f"e2e-{uuid.uuid4().hex[:8]}"
         self.http = httpx.Client(base_url=os.environ["E2B_API_URL"], timeout=120, headers={
             "Authorization": f"Bearer {key or os.environ['E2B_API_KEY']}", "MCP-Client-Name": self.name,
@@ -39,7 +39,7 @@ class Model:
 
     def stream(self, method, params):
         body, headers = self.message(method, params, next(self.ids))
-        return self.http.stream("POST", "/mcp", json=body, headers=headers)
+        return self.http.stream("POST", self.path, json=body, headers=headers)
 
     def ask(self, method, params, told=None):
         with self.stream(method, params) as answer:
@@ -274,3 +274,27 @@ def test_what_a_sandbox_has_is_no_key(model):
     for header in ({"Authorization": f"Bearer {box._envd_access_token}"}, {"X-API-Key": box._envd_access_token}):
         answer = httpx.post(os.environ["E2B_API_URL"] + "/mcp", json={}, headers=header)
         assert answer.status_code == 401 and answer.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_programs_over_the_api():
+    model = Model(path="/mcp/code")
+    before = {box.sandbox_id for box in e2b.Sandbox.list().next_items()}
+    for language, code in (("python", "print('ü', len(cay.get('/v2/sandboxes', limit=100)) > 0)"),
+                           ("javascript", "console.log('ü', cay.get('/v2/sandboxes', {limit: 100}).length > 0)")):
+        said = str(model.call("execute", code=code, language=language))
+        assert "ü True" in said or "ü true" in said, said
+    # It is a real sandbox, without a network and without a key; gVisor's streams carry a megabyte.
+    said = str(model.call("execute", code="""
+import os, subprocess, urllib.request
+try:
+    cay.post("/cay/v1/approvals", {"title": "x", "body": "y" * 900_000})
+except CayError as e:
+    print("refused", e.status)
+print(subprocess.run("grep -rlc e2b_ /proc/*/environ 2>/dev/null | wc -l", shell=True, capture_output=True, text=True).stdout.strip(), "processes know a key")
+try:
+    urllib.request.urlopen("http://1.1.1.1", timeout=5)
+except OSError as e:
+    print("no network")
+"""))
+    assert "refused 400" in said and "0 processes know a key" in said and "no network" in said, said
+    assert {box.sandbox_id for box in e2b.Sandbox.list().next_items()} <= before
