@@ -240,6 +240,7 @@ func (s *Server) runControl(ctx context.Context) {
 	}
 	s.running.Go(func() { _ = s.control.RunOwn(ctx) })
 	s.running.Go(func() { s.followOthers(ctx) })
+	s.running.Go(func() { s.control.Approvals.Follow(ctx) })
 }
 
 // servePeers serves the other members until stop, which lets their requests finish

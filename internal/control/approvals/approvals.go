@@ -7,6 +7,8 @@ package approvals
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -212,27 +214,59 @@ func (a *Approvals) Wait(ctx context.Context, who cay.Caller, id cay.ApprovalID,
 }
 
 func (a *Approvals) await(ctx context.Context, team cay.TeamID, id cay.ApprovalID, within time.Duration) (cay.Approval, error) {
+	for begun := time.Now(); ; {
+		x, again, err := a.awaitOnce(ctx, team, id, within-time.Since(begun))
+		if !again {
+			return x, err
+		}
+	}
+}
+
+// awaitOnce is await until the record may have changed: again says to look once more.
+func (a *Approvals) awaitOnce(ctx context.Context, team cay.TeamID, id cay.ApprovalID, within time.Duration) (x cay.Approval, again bool, err error) {
 	over, leave := a.enter(id)
 	defer leave()
-	x, err := a.store.Approval(ctx, team, id)
-	if err != nil {
-		return x, known(err, id)
+	if x, err = a.store.Approval(ctx, team, id); err != nil {
+		return x, false, known(err, id)
 	}
 	if x = seen(x); x.State != cay.ApprovalPending || within <= 0 {
-		return x, nil
+		return x, false, nil
 	}
 	timer := time.NewTimer(min(within, time.Until(x.ExpiresAt)))
 	defer timer.Stop()
 	select {
 	case <-over:
+		return x, true, nil
 	case <-timer.C:
 	case <-a.ledger.Ended(): // the server stops
 	case <-ctx.Done():
-		return x, ctx.Err()
+		return x, false, ctx.Err()
 	}
 	x, err = a.store.Approval(ctx, team, id)
-	return seen(x), known(err, id)
+	return seen(x), false, known(err, id)
 }
+
+// Follow has all that wait look at the records each second, until ctx ends: another
+// server may have recorded a decision.
+func (a *Approvals) Follow(ctx context.Context) {
+	tick := time.NewTicker(followEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		a.mu.Lock()
+		ids := slices.Collect(maps.Keys(a.waiting))
+		a.mu.Unlock()
+		for _, id := range ids {
+			a.wake(id)
+		}
+	}
+}
+
+const followEvery = time.Second
 
 // enter notes one that waits for the end of an approval.
 func (a *Approvals) enter(id cay.ApprovalID) (over <-chan struct{}, leave func()) {

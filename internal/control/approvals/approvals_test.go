@@ -250,3 +250,26 @@ func TestASandboxThatIsOver(t *testing.T) {
 		}
 	})
 }
+
+// Of two servers that share records, one learns within seconds of what the other one
+// decided, and what nothing decides waits to its end.
+func TestAnotherServerDecides(t *testing.T) {
+	world(t, func(s *stage) {
+		other := New(Config{Ledger: ledger.New(ledger.Config{Store: s.records}), Store: s.records})
+		ctx, stop := context.WithCancel(s.t.Context())
+		var following sync.WaitGroup
+		following.Go(func() { other.Follow(ctx) })
+		defer func() { stop(); following.Wait() }()
+		begun := time.Now()
+		s.later(cay.Decision{Approve: true})
+		x, err := other.Hold(ctx, s.who.Team, s.question("a.com"), time.Minute)
+		if took := time.Since(begun); err != nil || x.State != cay.ApprovalApproved || took > 12*time.Second {
+			t.Errorf("%+v, %v, after %s", x, err, took)
+		}
+		begun = time.Now()
+		x, err = other.Hold(ctx, s.who.Team, s.question("b.com"), 30*time.Second)
+		if took := time.Since(begun); err != nil || x.State != cay.ApprovalPending || took != 30*time.Second {
+			t.Errorf("%+v, %v, after %s", x, err, took)
+		}
+	})
+}
