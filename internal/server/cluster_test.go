@@ -634,3 +634,39 @@ func check(t *testing.T, c *servertest.Cluster, said *acknowledged) {
 	}
 	t.Logf("%d sandboxes, %d of them ran on the node that was lost", len(said.of), lost["running"])
 }
+
+// BenchmarkFront has requests into a sandbox straight to its node and through
+// another one, by turns.
+func BenchmarkFront(b *testing.B) {
+	c := servertest.StartCluster(b, 2, servertest.Steady)
+	c.AwaitReady(2)
+	box, err := c.Nodes[0].Client().Create(b.Context(), client.CreateOptions{Timeout: time.Hour})
+	if err != nil {
+		b.Fatal(err)
+	}
+	at := whereOf(c, box.ID)[0]
+	var took [2]time.Duration // straight, through
+	for b.Loop() {
+		for i := range took {
+			r, err := http.NewRequestWithContext(b.Context(), "GET", c.Nodes[(at+i)%2].URL()+"/", nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			r.Header.Set("E2b-Sandbox-Id", box.ID)
+			r.Header.Set("E2b-Sandbox-Port", "8000")
+			begun := time.Now()
+			resp, err := http.DefaultClient.Do(r)
+			if err != nil {
+				b.Fatal(err)
+			}
+			_, err = io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+			if err != nil || resp.StatusCode != http.StatusOK {
+				b.Fatal(resp.Status, err)
+			}
+			took[i] += time.Since(begun)
+		}
+	}
+	b.ReportMetric(float64(took[0].Microseconds())/float64(b.N), "µs-straight")
+	b.ReportMetric(float64(took[1].Microseconds())/float64(b.N), "µs-through")
+}
