@@ -3,6 +3,8 @@ package egress
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -252,12 +254,13 @@ const (
 	maxTitle       = 200
 )
 
-// requestLine is a request in one line that is safe to show. What follows the ?
-// may be secret, and is left out.
+// requestLine is a request in one line that is safe to show. The query may be
+// secret: a digest stands for it, by which two requests differ.
 func requestLine(r *http.Request) string {
 	line := r.Method + " " + r.URL.EscapedPath()
 	if r.URL.RawQuery != "" {
-		line += "?…"
+		sum := sha256.Sum256([]byte(r.URL.RawQuery))
+		line += "?…" + hex.EncodeToString(sum[:4])
 	}
 	return cay.Fit(line, maxRequestLine)
 }
