@@ -132,7 +132,7 @@ def test_twenty_viewers_cost_as_two(box):
         conns = inside(box, "grep -c ':170C .* 01 ' /proc/net/tcp").strip()
         assert conns == "1", conns
         before, begun = sum(map(int, inside(box, ticks).split())), time.monotonic()
-        time.sleep(float(os.environ.get("CAY_DESKTOP_SECONDS", "8")))
+        time.sleep(float(os.environ.get("DESKTOP_SECONDS", "8")))
         used, took = sum(map(int, inside(box, ticks).split())) - before, time.monotonic() - begun
         cost.setdefault(count, []).append(used / 100 / took)
         print(f"{count} viewers: {used / 100 / took * 100:.1f} % of a processor in the sandbox, {sum(v.pictures for v in viewers) / count / took:.1f} pictures a second each")
