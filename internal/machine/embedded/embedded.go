@@ -1,5 +1,5 @@
 // Package embedded carries the programs that a node runs beside the server:
-// the agent, the gateway of tools, gVisor's runsc and its sentry. scripts/build-engine puts them
+// the agent, the gateway of tools, gVisor's runsc, its sentry and its reader of pages. scripts/build-engine puts them
 // into bin before the server is built.
 package embedded
 
@@ -56,6 +56,10 @@ func unpack(files fs.FS, dataDir string) (Binaries, error) {
 	if err := place(files, filepath.Join(b.EngineDir, b.EngineHash), engine); err != nil {
 		return Binaries{}, unpackError(err, dataDir)
 	}
+	// No part of the engine's hash: one that an earlier server placed may be older.
+	if err := renew(files, "cay-page-reader", filepath.Join(b.EngineDir, b.EngineHash, "gvisor-bin/checkpointgofer")); err != nil {
+		return Binaries{}, unpackError(err, dataDir)
+	}
 	for name, path := range map[string]string{"cay-agent": b.AgentPath, "cay-mcp-gateway": b.GatewayPath} {
 		if err := place(files, filepath.Dir(path), map[string]string{name: name}); err != nil {
 			return Binaries{}, unpackError(err, dataDir)
@@ -92,7 +96,7 @@ func readManifest(files fs.FS) (manifest, error) {
 	if m.engine == "" {
 		return manifest{}, errors.New("the manifest names no engine")
 	}
-	for _, name := range []string{"cay-runsc", "gvisor_sentry", "cay-agent", "cay-mcp-gateway"} {
+	for _, name := range []string{"cay-runsc", "gvisor_sentry", "cay-page-reader", "cay-agent", "cay-mcp-gateway"} {
 		if m.sums[name] == "" {
 			return manifest{}, errors.New("the manifest names no " + name)
 		}
@@ -131,6 +135,28 @@ func place(files fs.FS, dir string, programs map[string]string) error {
 		return nil // another server was faster
 	}
 	return err
+}
+
+// renew replaces a program that is missing or another one. A running
+// one keeps its own.
+func renew(files fs.FS, name, path string) error {
+	text, err := fs.ReadFile(files, "bin/"+name)
+	if err != nil {
+		return err
+	}
+	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, text) {
+		return nil
+	}
+	aside, err := os.MkdirTemp(filepath.Dir(path), ".new-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(aside)
+	tmp := filepath.Join(aside, name)
+	if err := write(tmp, text); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
 }
 
 func write(path string, text []byte) error {

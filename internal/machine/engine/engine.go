@@ -8,6 +8,7 @@ import (
 	"archive/tar"
 	"context"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -115,6 +116,32 @@ type Engine interface {
 	ReadFiles(dir string, visit func(h *tar.Header, body io.Reader) error) error
 }
 
+// Streamer is an engine that can restore from a snapshot that is on its way to
+// this machine.
+type Streamer interface {
+	// Stream says where snapshots arrive, before the first instance is restored
+	// or adopted: one that was restored under an earlier process may still need
+	// its own. It ends with stop.
+	Stream(arrivals func(ctx context.Context, id cay.SnapshotID) (Arrival, error)) (stop func(), err error)
+}
+
+// Arrival is a snapshot that is on its way to this machine, or was. Its methods
+// may be called at the same time. An error of a wait whose context has not ended
+// means that the snapshot does not arrive.
+type Arrival interface {
+	// Snapshot is the record.
+	Snapshot() cay.Snapshot
+	// Open opens a file of it to read, which has its size already: what has not
+	// arrived reads as zeros.
+	Open(file string) (*os.File, error)
+	// Await waits until a part of a file has arrived, and has it come before
+	// others. It reports whether all of the file is there.
+	Await(ctx context.Context, file string, offset, length int64) (all bool, err error)
+	// Whole waits until the snapshot is one of this machine's, and returns its
+	// directory.
+	Whole(ctx context.Context) (dir string, err error)
+}
+
 // Fingerprint identifies an engine on a host.
 type Fingerprint struct {
 	Name        string   // "runsc"
@@ -173,6 +200,10 @@ type RestoreSpec struct {
 	// that is missing, damaged or another snapshot's makes a start slower and
 	// nothing else.
 	WorkingSet string
+	// Arriving has the instance start while the snapshot's files are on their way
+	// to From, by what Streamer was given; From counts for nothing then, and Loading
+	// neither: memory comes as it is needed, and the rest as it arrives.
+	Arriving bool
 	// Trace, with Demand, has single pages read, so that RecordWorkingSet writes
 	// those that the guest touched and none around them. Each touch costs more.
 	Trace bool

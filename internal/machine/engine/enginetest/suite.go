@@ -79,6 +79,8 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 		{"traced working set", (*suite).traced},
 		{"lost memory", (*suite).lostMemory},
 		{"memory on a full disk", (*suite).memoryOnFullDisk},
+		{"arriving memory", (*suite).arrivingMemory},
+		{"arrivals that fail", (*suite).arrivalsThatFail},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(s, t) })
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -162,13 +163,22 @@ func writeBundle(dir string, d document) error {
 }
 
 func readDocument(path string) (document, error) {
-	text, err := os.ReadFile(path)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return decodeDocument(f)
+}
+
+func decodeDocument(f *os.File) (document, error) {
+	text, err := io.ReadAll(f)
 	if err != nil {
 		return nil, err
 	}
 	d, err := decode(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
 	return d, nil
 }

@@ -57,6 +57,7 @@ type Engine struct {
 	live     map[cay.InstanceID]*instance
 	starting map[cay.InstanceID]*starting
 	demands  map[string]bool // builds, by hash, that can load by demand or cannot
+	arrivals arrivals        // nil unless it streams
 }
 
 var _ engine.Engine = (*Engine)(nil)

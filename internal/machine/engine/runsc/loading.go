@@ -102,7 +102,7 @@ func (e *Engine) RecordWorkingSet(ctx context.Context, id cay.InstanceID, w io.W
 	if err != nil {
 		return err
 	}
-	if in.Pages == 0 {
+	if in.Pages == 0 || in.Arriving != "" {
 		return cay.Errorf(cay.Conflict, "instance %s was not restored by demand", id)
 	}
 	set, err := e.call(ctx, in.record, "loading", string(id))

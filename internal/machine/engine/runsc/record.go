@@ -26,7 +26,10 @@ type record struct {
 	DiskMB      int // of the overlay; a snapshot keeps its own for ever
 	CPUFeatures []string
 	Pages       int64 // bytes of the snapshot that it loads by demand; 0 when it does not
-	Started     time.Time
+	// Arriving is the snapshot that it was restored from while that arrived, empty
+	// for none.
+	Arriving cay.SnapshotID `json:",omitempty"`
+	Started  time.Time
 	// Whole is set when the start has succeeded.
 	Whole bool
 

@@ -60,6 +60,24 @@ func (e *Engine) Restore(ctx context.Context, s engine.RestoreSpec) error {
 		Root: s.Snapshot.Root, Limits: s.Limits, DiskMB: s.Snapshot.Limits.DiskMB, CPUFeatures: s.Snapshot.CPUFeatures,
 		background: s.Background,
 	}
+	limit := e.restoreLimit(s.Background || s.Arriving)
+	within, cancel := context.WithTimeoutCause(ctx, limit, errLimit)
+	defer cancel()
+	restore := e.restoreFrom
+	if s.Arriving {
+		restore = e.restoreArriving
+	}
+	err := restore(within, r, s)
+	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(within), errLimit) {
+		return cay.Wrap(cay.Unavailable, err, "the memory of snapshot %s was not restored in %s", s.Snapshot.ID, limit).
+			WithCode(cay.CodeRestoreTimeout).
+			WithHint("try again; if it does not end then either, resume it with memory set to false: it boots from its files")
+	}
+	return err
+}
+
+// restoreFrom restores from a snapshot of this machine.
+func (e *Engine) restoreFrom(ctx context.Context, r *record, s engine.RestoreSpec) error {
 	recorded := func(p place) (document, error) {
 		d, err := readDocument(filepath.Join(s.From, bundleName))
 		if errors.Is(err, os.ErrNotExist) {
@@ -70,17 +88,8 @@ func (e *Engine) Restore(ctx context.Context, s engine.RestoreSpec) error {
 		}
 		return d, d.put(p)
 	}
-	limit := e.restoreLimit(s.Background)
-	within, cancel := context.WithTimeoutCause(ctx, limit, errLimit)
-	defer cancel()
 	command := append([]string{"restore", "--detach", "--image-path=" + s.From}, e.demand(r, s)...)
-	err := e.launch(within, r, s.Root, s.Net, recorded, command...)
-	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(within), errLimit) {
-		return cay.Wrap(cay.Unavailable, err, "the memory of snapshot %s was not restored in %s", s.Snapshot.ID, limit).
-			WithCode(cay.CodeRestoreTimeout).
-			WithHint("try again; if it does not end then either, resume it with memory set to false: it boots from its files")
-	}
-	return err
+	return e.launch(ctx, r, s.Root, s.Net, recorded, command...)
 }
 
 // A restore reads memory from a disk, which takes seconds for gigabytes, and
@@ -88,7 +97,7 @@ func (e *Engine) Restore(ctx context.Context, s engine.RestoreSpec) error {
 // ends.
 const (
 	restoreLimit    = 45 * time.Second // less than a client waits for a create
-	backgroundLimit = 3 * time.Minute  // after everything else that the host does
+	backgroundLimit = 3 * time.Minute  // after everything else that the host does, or while the snapshot arrives
 )
 
 var errLimit = errors.New("the restore has no time left")
