@@ -152,6 +152,7 @@ func (s *Server) openNode(ctx context.Context) error {
 		Authority: string(s.authority.PEM()) + string(s.ownAuthority()),
 		Snapshots: s.host.Snapshots,
 		Fetch:     s.fetch(),
+		Arrive:    s.arrive(),
 		Volumes:   s.host.Volumes,
 		OnGone:    s.proxy.Cut,
 		Token:     s.tokensOf.Access,

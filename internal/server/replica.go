@@ -8,6 +8,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/blob"
 	"github.com/cay-run/cay/internal/keys/seal"
+	"github.com/cay-run/cay/internal/machine/engine"
 	"github.com/cay-run/cay/internal/machine/replica"
 	"github.com/cay-run/cay/internal/operator"
 )
@@ -47,6 +48,14 @@ func (s *Server) fetch() func(context.Context, cay.SnapshotID) error {
 		return nil
 	}
 	return s.replica.Fetch
+}
+
+// arrive is fetch for instances that start while a snapshot arrives.
+func (s *Server) arrive() func(context.Context, cay.SnapshotID) (engine.Arrival, error) {
+	if s.replica == nil {
+		return nil
+	}
+	return s.replica.Arrive
 }
 
 // copies is where snapshots are copied to; nil without a bucket.

@@ -189,7 +189,7 @@ func (m *Machine) Remove(ctx context.Context, cfg Config) error {
 	m.Snapshots.Settle()
 	// Directories go only when they are empty; the run directory may be a mount
 	// of the operator's.
-	for _, path := range []string{cfg.Operator(), filepath.Join(cfg.Run, "engine"), filepath.Join(cfg.Run, "runsc"), cfg.Run} {
+	for _, path := range []string{cfg.Operator(), filepath.Join(cfg.Run, "arriving", "socket"), filepath.Join(cfg.Run, "arriving"), filepath.Join(cfg.Run, "engine"), filepath.Join(cfg.Run, "runsc"), cfg.Run} {
 		os.Remove(path)
 	}
 	if err != nil {

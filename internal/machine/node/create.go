@@ -243,6 +243,7 @@ type source struct {
 	dir, root string
 	cold      bool // booted from its files
 	loading   engine.Loading
+	arrives   bool     // its files are on their way, and it has no directory yet
 	args      []string // of PID 1, where the snapshot does not say
 	notice    string   // why, when the caller did not ask for that
 }
@@ -263,6 +264,11 @@ func (n *Node) find(ctx context.Context, spec *cay.InstanceSpec) (source, error)
 		cay.KindOf(err) == cay.Conflict || from.notice != "" // perhaps its engine
 	if n.cfg.Fetch == nil || !lacking {
 		return from, err
+	}
+	if n.cfg.Arrive != nil && !spec.FilesOnly && cay.KindOf(err) == cay.NotFound {
+		if from, err := n.arriving(ctx, spec); err != nil || from.arrives {
+			return from, err
+		}
 	}
 	if fetched := n.cfg.Fetch(ctx, spec.Snapshot); fetched != nil {
 		return source{}, fetched
@@ -331,6 +337,7 @@ func (n *Node) restoreSpec(inst *instance, from source) engine.RestoreSpec {
 		Background: inst.pooled.Load(),
 		Loading:    from.loading,
 		WorkingSet: workingSetOf(from.dir, from.record),
+		Arriving:   from.arrives,
 		Trace:      inst.trace,
 		Share:      n.cfg.Sharing.Among(inst.spec.Team, from.record),
 	}

@@ -54,7 +54,7 @@ func workingSetOf(dir string, s cay.Snapshot) string {
 // start by demand.
 func (n *Node) learn(inst *instance, from source) {
 	id := inst.spec.Snapshot
-	if from.loading != engine.Demand || workingSetOf(from.dir, from.record) != "" {
+	if from.loading != engine.Demand || from.arrives || workingSetOf(from.dir, from.record) != "" {
 		return
 	}
 	if from.record.Sandbox == "" {

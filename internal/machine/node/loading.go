@@ -172,6 +172,8 @@ func (n *Node) loadingOf(inst *instance, from source) engine.Loading {
 	switch {
 	case from.cold:
 		return engine.Eager
+	case from.arrives:
+		return engine.Demand // it needs its files for as long
 	case inst.common || inst.pooled.Load():
 		return n.cfg.Loading
 	}

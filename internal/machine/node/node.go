@@ -139,7 +139,10 @@ type Config struct {
 	Snapshots   Snapshots
 	// Fetch copies what is lacking of a snapshot from elsewhere; NotFound means that it
 	// is nowhere. Nil knows no other place.
-	Fetch   func(ctx context.Context, id cay.SnapshotID) error
+	Fetch func(ctx context.Context, id cay.SnapshotID) error
+	// Arrive is Fetch for an instance that starts while the snapshot's files arrive,
+	// where the engine can do that; nil where none can.
+	Arrive  func(ctx context.Context, id cay.SnapshotID) (engine.Arrival, error)
 	Volumes Volumes // nil: an instance that asks for one is refused
 	// OnGone is called when an instance is over, or replaced by another, and
 	// no longer found by Lookup, before its address is used again. It must
@@ -195,6 +198,8 @@ type Node struct {
 	compares chan struct{} // and one for each comparison of files
 
 	admitting sync.Mutex // while what is left is read, or what was kept for an instance is given back
+
+	endStream func() // the engine reads no snapshots that arrive from then on
 
 	ctx    context.Context // done when the node closes
 	cancel context.CancelFunc
@@ -265,9 +270,13 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 		bySandbox: map[cay.SandboxID]*instance{},
 		keeping:   map[cay.SnapshotID]chan struct{}{},
 		learnt:    map[cay.SnapshotID]bool{},
+		endStream: func() {},
 	}
 	n.pool = pool{budget: cfg.PoolMemory, wake: make(chan struct{}, 1), supplies: map[cay.SnapshotID]*supply{}}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
+	if err := n.stream(); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
 	if err := n.recover(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
@@ -286,6 +295,7 @@ func (n *Node) Close() error {
 	n.mu.Unlock()
 	n.cancel()
 	n.work.Wait()
+	n.endStream()
 	n.deaths.close()
 	return nil
 }

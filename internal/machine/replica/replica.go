@@ -32,6 +32,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/blob"
 	"github.com/cay-run/cay/internal/machine/disk"
+	"github.com/cay-run/cay/internal/machine/engine"
 	"github.com/cay-run/cay/internal/machine/snapshot"
 )
 
@@ -61,6 +62,8 @@ type Replica struct {
 	piece   int64 // bytes
 	room    func(bytes int64) error
 
+	patience time.Duration // with a bucket that does not answer
+
 	writing sync.Mutex
 
 	ctx      context.Context // of what goes on without its caller
@@ -72,8 +75,10 @@ type Replica struct {
 
 // fetch is a snapshot that is being copied from the bucket.
 type fetch struct {
-	done chan struct{}
-	err  error // once it is done
+	begun   chan struct{}  // closed when a start may begin
+	arrival engine.Arrival // from then on
+	done    chan struct{}
+	err     error // once it is done
 }
 
 // New returns the replica that a bucket has of a data directory's snapshots. Engines is
@@ -83,7 +88,7 @@ type fetch struct {
 func New(bucket *blob.Bucket, dir *snapshot.Dir, engines string, secret []byte, machine string, room func(bytes int64) error) *Replica {
 	r := &Replica{
 		bucket: bucket, dir: dir, engines: engines, keys: keys(secret), machine: machine, keepFor: keepFor, piece: pieceSize, room: room,
-		fetching: map[cay.SnapshotID]*fetch{},
+		patience: patience, fetching: map[cay.SnapshotID]*fetch{},
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	return r
@@ -286,75 +291,97 @@ func (r *Replica) pushFile(ctx context.Context, at, path string) (out file, err 
 // no such snapshot; a bucket may lack the engine, as those of older Cays do. Of many
 // callers one fetches; it goes on when they leave, so that a later one finds it.
 func (r *Replica) Fetch(ctx context.Context, id cay.SnapshotID) error {
-	if !cay.ValidID(string(id)) {
-		return cay.Errorf(cay.NotFound, "no snapshot %q", id)
-	}
-	r.mu.Lock()
-	under := r.fetching[id]
-	if under == nil {
-		under = &fetch{done: make(chan struct{})}
-		r.fetching[id] = under
-		r.running.Go(func() {
-			under.err = r.fetch(r.ctx, id)
-			r.mu.Lock()
-			delete(r.fetching, id)
-			r.mu.Unlock()
-			close(under.done)
-		})
-	}
-	r.mu.Unlock()
-	select {
-	case <-under.done:
-		return explain(under.err, id)
-	case <-ctx.Done():
-		return cay.Wrap(cay.Unavailable, ctx.Err(), "snapshot %s is still being copied from the bucket", id).WithHint("try again")
-	}
-}
-
-func (r *Replica) fetch(ctx context.Context, id cay.SnapshotID) error {
-	_, s, err := r.dir.Get(id)
-	if cay.KindOf(err) == cay.NotFound {
-		s, err = r.fetchSnapshot(ctx, id)
-	}
+	under, err := r.under(id)
 	if err != nil {
 		return err
 	}
+	return under.wait(ctx, under.done, id)
+}
+
+// Arrive is Fetch for a start that needs no whole snapshot: it returns when the root
+// image is there, and the snapshot's files arrive meanwhile.
+func (r *Replica) Arrive(ctx context.Context, id cay.SnapshotID) (engine.Arrival, error) {
+	under, err := r.under(id)
+	if err != nil {
+		return nil, err
+	}
+	if err := under.wait(ctx, under.begun, id); err != nil {
+		return nil, err
+	}
+	return under.arrival, nil
+}
+
+// under is the fetch of a snapshot that is under way, or begins.
+func (r *Replica) under(id cay.SnapshotID) (*fetch, error) {
+	if !cay.ValidID(string(id)) {
+		return nil, cay.Errorf(cay.NotFound, "no snapshot %q", id)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if under := r.fetching[id]; under != nil {
+		return under, nil
+	}
+	under := &fetch{begun: make(chan struct{}), done: make(chan struct{})}
+	r.fetching[id] = under
+	r.running.Go(func() {
+		under.err = r.fetch(r.ctx, id, func(a engine.Arrival) {
+			under.arrival = a
+			close(under.begun)
+		})
+		r.mu.Lock()
+		delete(r.fetching, id)
+		r.mu.Unlock()
+		close(under.done)
+	})
+	return under, nil
+}
+
+// wait waits for a moment of a fetch, or its end.
+func (f *fetch) wait(ctx context.Context, moment chan struct{}, id cay.SnapshotID) error {
+	select {
+	case <-moment:
+	case <-f.done:
+	case <-ctx.Done():
+		return cay.Wrap(cay.Unavailable, ctx.Err(), "snapshot %s is still being copied from the bucket", id).WithHint("try again")
+	}
+	select {
+	case <-f.done:
+		return explain(f.err, id)
+	default: // it goes on
+		return nil
+	}
+}
+
+// fetch copies what lacks. It says when a start may begin.
+func (r *Replica) fetch(ctx context.Context, id cay.SnapshotID, begun func(engine.Arrival)) error {
+	dir, s, err := r.dir.Get(id)
+	if err == nil {
+		if err = r.fetchBelow(ctx, s); err == nil {
+			begun(local{dir, s})
+		}
+		return err
+	}
+	if cay.KindOf(err) != cay.NotFound {
+		return err
+	}
+	a, err := r.arrive(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := r.fetchBelow(ctx, a.s); err != nil {
+		a.end("", err)
+		return err
+	}
+	begun(a)
+	return a.run(ctx)
+}
+
+// fetchBelow copies what any start from a snapshot needs whole.
+func (r *Replica) fetchBelow(ctx context.Context, s cay.Snapshot) error {
 	if err := r.fetchImage(ctx, s.Root); err != nil {
 		return err
 	}
 	return r.fetchEngine(ctx, s.EngineHash)
-}
-
-func (r *Replica) fetchSnapshot(ctx context.Context, id cay.SnapshotID) (s cay.Snapshot, err error) {
-	at := snapshots + string(id) + "/"
-	there, err := r.record(ctx, at)
-	if errors.Is(err, blob.ErrMissing) {
-		return s, cay.Errorf(cay.NotFound, "no snapshot %q", id)
-	}
-	if err != nil {
-		return s, err
-	}
-	if there.Snapshot == nil || there.Snapshot.ID != id || len(there.Files) != len(there.Snapshot.Files) {
-		return s, damaged(at + recordName)
-	}
-	s = *there.Snapshot
-	if err := r.room(s.Size()); err != nil {
-		return s, err
-	}
-	tmp, err := r.dir.Begin()
-	if err != nil {
-		return s, err
-	}
-	defer func() { _ = r.dir.Abort(tmp) }()
-	for i, f := range there.Files {
-		if f.Name != s.Files[i].Name || f.Size != s.Files[i].Size || !filepath.IsLocal(f.Name) {
-			return s, damaged(at + recordName)
-		}
-		if err := r.fetchFile(ctx, at, f, there.Piece, filepath.Join(tmp, f.Name)); err != nil {
-			return s, err
-		}
-	}
-	return s, r.dir.Commit(tmp, s)
 }
 
 func (r *Replica) fetchImage(ctx context.Context, digest string) error {
@@ -395,20 +422,16 @@ func (r *Replica) fetchFile(ctx context.Context, at string, from file, piece int
 	}
 	all, ctx := errgroup.WithContext(ctx)
 	all.SetLimit(atOnce)
-	for i, name := range from.Pieces {
+	for i := range from.Pieces {
 		all.Go(func() error {
-			begin := int64(i) * piece
-			plain, err := r.get(ctx, at+name)
+			plain, err := r.pieceOf(ctx, at, from, piece, i)
 			if err != nil {
 				return err
-			}
-			if int64(len(plain)) != min(piece, from.Size-begin) || r.keys.name(at, plain) != name {
-				return damaged(at + name)
 			}
 			if len(bytes.TrimLeft(plain, "\x00")) == 0 {
 				return nil
 			}
-			_, err = f.WriteAt(plain, begin)
+			_, err = f.WriteAt(plain, int64(i)*piece)
 			return diskError(err, "write", path)
 		})
 	}
@@ -417,6 +440,16 @@ func (r *Replica) fetchFile(ctx context.Context, at string, from file, piece int
 		err = diskError(f.Truncate(from.Size), "write", path)
 	}
 	return errors.Join(err, diskError(f.Close(), "write", path))
+}
+
+// pieceOf gets a piece of a file, as its name says that it is.
+func (r *Replica) pieceOf(ctx context.Context, at string, from file, piece int64, i int) ([]byte, error) {
+	name := from.Pieces[i]
+	plain, err := r.get(ctx, at+name)
+	if err == nil && (int64(len(plain)) != min(piece, from.Size-int64(i)*piece) || r.keys.name(at, plain) != name) {
+		err = damaged(at + name)
+	}
+	return plain, err
 }
 
 func diskError(err error, what, path string) error {

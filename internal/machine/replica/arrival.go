@@ -1,0 +1,365 @@
+package replica
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/blob"
+	"github.com/cay-run/cay/internal/machine/engine"
+)
+
+// arrival is a snapshot on its way from the bucket into a directory that becomes
+// one of this machine's snapshots when all is there. Pieces that are waited for
+// come first, then the others, file by file. It is an engine.Arrival.
+type arrival struct {
+	r     *Replica
+	at    string // its place in the bucket
+	s     cay.Snapshot
+	tmp   string
+	piece int64 // bytes
+
+	mu      sync.Mutex
+	files   []*arriving
+	wanted  []want        // what is waited for, the latest last
+	changed chan struct{} // closed when any of this has changed, and another one then
+	next    int           // the first file of which pieces may not be under way
+	dir     string        // once it is whole
+	err     error         // why it never will be
+}
+
+// arriving is one file of an arrival.
+type arriving struct {
+	from  file
+	f     *os.File
+	state []pieceState
+	next  int // the first piece that may not be under way
+	left  int // pieces that are not there
+}
+
+type pieceState byte
+
+const (
+	elsewhere pieceState = iota
+	underway
+	there
+)
+
+// want is a piece that is waited for.
+type want struct {
+	of    *arriving
+	piece int
+}
+
+// arrive begins to copy a snapshot. The caller runs it.
+func (r *Replica) arrive(ctx context.Context, id cay.SnapshotID) (*arrival, error) {
+	at := snapshots + string(id) + "/"
+	from, err := r.record(ctx, at)
+	if errors.Is(err, blob.ErrMissing) {
+		return nil, cay.Errorf(cay.NotFound, "no snapshot %q", id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if from.Snapshot == nil || from.Snapshot.ID != id || len(from.Files) != len(from.Snapshot.Files) {
+		return nil, damaged(at + recordName)
+	}
+	s := *from.Snapshot
+	if err := r.room(s.Size()); err != nil {
+		return nil, err
+	}
+	tmp, err := r.dir.Begin()
+	if err != nil {
+		return nil, err
+	}
+	a := &arrival{r: r, at: at, s: s, tmp: tmp, piece: from.Piece, changed: make(chan struct{})}
+	for i, f := range from.Files {
+		if f.Name != s.Files[i].Name || f.Size != s.Files[i].Size || !filepath.IsLocal(f.Name) {
+			err = damaged(at + recordName)
+			break
+		}
+		var one *arriving
+		if one, err = begin(f, a.piece, at, filepath.Join(tmp, f.Name)); err != nil {
+			break
+		}
+		a.files = append(a.files, one)
+	}
+	if err != nil {
+		a.end("", err)
+		return nil, err
+	}
+	// A start reads small files first, and whole; the guest's own files not at all.
+	slices.SortStableFunc(a.files, func(x, y *arriving) int {
+		return cmp.Or(cmp.Compare(x.turn(), y.turn()), cmp.Compare(x.from.Size, y.from.Size))
+	})
+	return a, nil
+}
+
+// turn puts what only a boot reads last.
+func (f *arriving) turn() int {
+	if strings.HasPrefix(f.from.Name, engine.FilesDir+"/") {
+		return 1
+	}
+	return 0
+}
+
+// begin makes a file of the size that it will have.
+func begin(from file, piece int64, at, path string) (*arriving, error) {
+	n := len(from.Pieces)
+	if (from.Size+piece-1)/piece != int64(n) {
+		return nil, damaged(at + recordName)
+	}
+	f, err := create(path)
+	if err == nil {
+		err = f.Truncate(from.Size)
+	}
+	if err != nil {
+		return nil, errors.Join(diskError(err, "write", path), closed(f))
+	}
+	return &arriving{from: from, f: f, state: make([]pieceState, n), left: n}, nil
+}
+
+func closed(f *os.File) error {
+	if f == nil {
+		return nil
+	}
+	return f.Close()
+}
+
+// run copies all pieces, and gives the snapshot its name.
+func (a *arrival) run(ctx context.Context) error {
+	all, ctx := errgroup.WithContext(ctx)
+	for range atOnce {
+		all.Go(func() error {
+			for ctx.Err() == nil {
+				of, i := a.take()
+				if of == nil {
+					return nil
+				}
+				if err := a.bring(ctx, of, i); err != nil {
+					return err
+				}
+			}
+			return ctx.Err()
+		})
+	}
+	err := all.Wait()
+	for _, f := range a.files {
+		err = errors.Join(err, diskError(f.f.Close(), "write", f.from.Name))
+	}
+	if err == nil {
+		err = a.r.dir.Commit(a.tmp, a.s)
+	}
+	dir := ""
+	if err == nil {
+		dir, _, err = a.r.dir.Get(a.s.ID)
+	}
+	a.end(dir, err)
+	return err
+}
+
+// end says that the snapshot is whole, or never will be.
+func (a *arrival) end(dir string, err error) {
+	if err != nil {
+		for _, f := range a.files {
+			_ = f.f.Close() // it may be closed
+		}
+		_ = a.r.dir.Abort(a.tmp)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.dir, a.err = dir, err
+	a.tell()
+}
+
+// tell wakes all that wait. The caller holds a.mu.
+func (a *arrival) tell() {
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// take chooses the next piece: the one that was asked for last, because a guest
+// waits for it, or else the next one in order.
+func (a *arrival) take() (*arriving, int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for n := len(a.wanted); n > 0; n = len(a.wanted) {
+		w := a.wanted[n-1]
+		a.wanted = a.wanted[:n-1]
+		if w.of.state[w.piece] == elsewhere {
+			w.of.state[w.piece] = underway
+			return w.of, w.piece
+		}
+	}
+	for ; a.next < len(a.files); a.next++ {
+		for of := a.files[a.next]; of.next < len(of.state); of.next++ {
+			if of.state[of.next] == elsewhere {
+				of.state[of.next] = underway
+				return of, of.next
+			}
+		}
+	}
+	return nil, 0
+}
+
+// How long a bucket that does not answer is asked again for a piece that a guest
+// may wait for, beyond what the bucket's client does by itself.
+const (
+	patience = 2 * time.Minute
+	pause    = time.Second
+)
+
+// bring copies one piece.
+func (a *arrival) bring(ctx context.Context, of *arriving, i int) error {
+	plain, err := a.r.pieceOf(ctx, a.at, of.from, a.piece, i)
+	for begun := time.Now(); errors.Is(err, blob.ErrUnreachable) && time.Since(begun) < a.r.patience && ctx.Err() == nil; {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		plain, err = a.r.pieceOf(ctx, a.at, of.from, a.piece, i)
+	}
+	if err != nil {
+		return err
+	}
+	if len(bytes.TrimLeft(plain, "\x00")) > 0 {
+		if _, err := of.f.WriteAt(plain, int64(i)*a.piece); err != nil {
+			return diskError(err, "write", of.from.Name)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	of.state[i] = there
+	of.left--
+	a.tell()
+	return nil
+}
+
+// Snapshot implements engine.Arrival.
+func (a *arrival) Snapshot() cay.Snapshot { return a.s }
+
+func (a *arrival) find(name string) *arriving {
+	for _, f := range a.files {
+		if f.from.Name == name {
+			return f
+		}
+	}
+	return nil
+}
+
+func (a *arrival) noFile(name string) error {
+	return cay.Errorf(cay.NotFound, "snapshot %s has no file %q", a.s.ID, name)
+}
+
+// Open implements engine.Arrival.
+func (a *arrival) Open(name string) (*os.File, error) {
+	if a.find(name) == nil {
+		return nil, a.noFile(name)
+	}
+	f, err := os.Open(filepath.Join(a.tmp, name))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return f, err
+	}
+	dir, _, err := a.r.dir.Get(a.s.ID) // it has got its name
+	if err != nil {
+		return nil, err
+	}
+	return os.Open(filepath.Join(dir, name))
+}
+
+// Await implements engine.Arrival.
+func (a *arrival) Await(ctx context.Context, name string, offset, length int64) (all bool, err error) {
+	of := a.find(name)
+	if of == nil {
+		return false, a.noFile(name)
+	}
+	first, end := a.pieces(of, offset, length)
+	for asked := false; ; asked = true {
+		a.mu.Lock()
+		missing := slices.ContainsFunc(of.state[first:end], func(s pieceState) bool { return s != there })
+		all, err, changed := of.left == 0, a.err, a.changed
+		if missing && !asked {
+			for i := end - 1; i >= first; i-- {
+				if of.state[i] == elsewhere {
+					a.wanted = append(a.wanted, want{of, i})
+				}
+			}
+		}
+		a.mu.Unlock()
+		switch {
+		case !missing:
+			return all, nil
+		case err != nil:
+			return false, explain(err, a.s.ID)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+}
+
+// pieces are those of a part of a file, as far as it has them.
+func (a *arrival) pieces(of *arriving, offset, length int64) (first, end int) {
+	size := of.from.Size
+	if offset < 0 || length <= 0 || offset >= size {
+		return 0, 0
+	}
+	last := offset + min(length, size-offset) - 1
+	return int(offset / a.piece), int(last/a.piece) + 1
+}
+
+// Whole implements engine.Arrival.
+func (a *arrival) Whole(ctx context.Context) (string, error) {
+	for {
+		a.mu.Lock()
+		dir, err, changed := a.dir, a.err, a.changed
+		a.mu.Unlock()
+		switch {
+		case err != nil:
+			return "", explain(err, a.s.ID)
+		case dir != "":
+			return dir, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return "", cay.Wrap(cay.Unavailable, ctx.Err(), "snapshot %s is still being copied from the bucket", a.s.ID).WithHint("try again")
+		}
+	}
+}
+
+// local is a snapshot that has arrived. It is an engine.Arrival.
+type local struct {
+	dir string
+	s   cay.Snapshot
+}
+
+// Snapshot implements engine.Arrival.
+func (l local) Snapshot() cay.Snapshot { return l.s }
+
+// Open implements engine.Arrival.
+func (l local) Open(name string) (*os.File, error) {
+	if !slices.ContainsFunc(l.s.Files, func(f cay.SnapFile) bool { return f.Name == name }) {
+		return nil, cay.Errorf(cay.NotFound, "snapshot %s has no file %q", l.s.ID, name)
+	}
+	return os.Open(filepath.Join(l.dir, name))
+}
+
+// Await implements engine.Arrival.
+func (local) Await(context.Context, string, int64, int64) (bool, error) { return true, nil }
+
+// Whole implements engine.Arrival.
+func (l local) Whole(context.Context) (string, error) { return l.dir, nil }
