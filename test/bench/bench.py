@@ -2,7 +2,7 @@
 
     make bench            prints raw samples, medians and a table; build/bench.json
     BENCH_N=50 make bench more samples; agent.py and life.py have their own settings
-    BENCH_PARTS=life      only some: use, agent, interp, life, light, growth, edge, volumes, tools, memory, builds; packages and cores only if named
+    BENCH_PARTS=life      only some: use, agent, interp, life, light, growth, edge, volumes, tools, memory, builds; packages, cores and bucket only if named
 
 Machines are shared and noisy: samples of a figure and of its counterpart are
 taken in turns, and ratios of medians are what counts. A bar that is missed is
@@ -20,6 +20,7 @@ import e2b
 import e2b_code_interpreter
 
 import agent
+import bucket
 import builds
 import cores
 import edge
@@ -158,6 +159,8 @@ def figures(server):
         yield from loading.measure(server)
     if "tools" in parts:
         yield from tools.measure(server)
+    if "bucket" in parts:
+        yield from bucket.measure(server)
     if "cores" in parts:
         yield from cores.measure(server)
     if "packages" in parts:

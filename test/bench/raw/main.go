@@ -31,6 +31,7 @@ import (
 // works are what can be measured.
 var works = map[string]func(context.Context, *bench) (any, error){
 	"execute":    execute,
+	"rested":     rested,
 	"restore":    restore,
 	"twocalls":   twoCalls,
 	"waiting":    waiting,
@@ -48,11 +49,14 @@ func main() {
 	flag.StringVar(&b.run, "run", "/run/cay-raw", "run directory of this program")
 	memory := flag.Int("memory", 2048, "memory limit of the wanted snapshot, MB")
 	wanted := flag.String("snapshot", "", "work on this snapshot instead")
-	work := flag.String("work", "execute", "execute, restore, twocalls, waiting, checkpoint, keep, files, many, sustain or cost")
+	work := flag.String("work", "execute", "execute, rested, restore, twocalls, waiting, checkpoint, keep, files, many, sustain or cost")
 	flag.IntVar(&b.count, "count", 1, "how many restores, for many and cost; seconds, for sustain")
 	flag.StringVar(&b.inside, "inside", "", "a file with a program of the shell to run inside, for cost")
+	loading := flag.String("loading", "eager", "how restores get memory: eager, demand, shared (by demand), or arriving (by the process that reads snapshots on their way here)")
+	flag.StringVar(&b.set, "set", "", "a working set for demand and shared; the snapshot's own by default")
 	flag.IntVar(&b.atOnce, "parallel", 3, "how many at once, for many and sustain")
 	flag.Parse()
+	b.loading = *loading
 	out, err := b.measure(context.Background(), *data, cay.SnapshotID(*wanted), *memory, works[*work])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "raw:", err)
@@ -67,6 +71,7 @@ type bench struct {
 	run           string
 	count, atOnce int
 	inside        string
+	loading, set  string
 
 	eng        *runsc.Engine
 	net        *vnet.Manager
@@ -106,6 +111,13 @@ func (b *bench) measure(ctx context.Context, data string, wanted cay.SnapshotID,
 	b.eng, err = runsc.Open(runsc.Config{Engines: b.engines, Hash: b.snap.EngineHash, Run: b.run, Cgroup: "cayraw"})
 	if err != nil {
 		return nil, err
+	}
+	if b.loading == "arriving" {
+		stop, err := b.eng.Stream(func(context.Context, cay.SnapshotID) (engine.Arrival, error) { return here{b.from, b.snap}, nil })
+		if err != nil {
+			return nil, err
+		}
+		defer stop()
 	}
 	b.net, err = vnet.Open(ctx, vnet.Config{Name: "cayraw", Network: netip.MustParsePrefix("10.206.0.0/16")})
 	if err != nil {
@@ -147,12 +159,15 @@ type box struct {
 // a server has some.
 func (b *bench) restore(ctx context.Context, slot vnet.Slot) (box, error) {
 	it := box{cay.NewInstanceID(), slot}
-	err := b.eng.Restore(ctx, engine.RestoreSpec{
+	spec := engine.RestoreSpec{
 		ID: it.id, Snapshot: b.snap, From: b.from, Root: b.root, Limits: b.snap.Limits,
 		Dir: filepath.Join(b.dir, string(it.id)), Reserved: filepath.Join(b.run, "reserved", string(it.id)),
 		Net: engine.Net{Namespace: slot.Namespace},
-	})
-	if err != nil {
+	}
+	if err := b.load(&spec); err != nil {
+		return it, err
+	}
+	if err := b.eng.Restore(ctx, spec); err != nil {
 		return it, err
 	}
 	return it, ready(ctx, slot.Addr)
