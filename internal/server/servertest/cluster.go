@@ -1,7 +1,6 @@
 package servertest
 
 import (
-	"errors"
 	"io"
 	"net"
 	"net/url"
@@ -194,8 +193,12 @@ func (k *Link) carry(in net.Conn) {
 		delete(k.conns, in)
 		delete(k.conns, out)
 	}()
-	done := make(chan error, 2)
-	go func() { _, err := io.Copy(out, in); done <- errors.Join(err, out.(*net.UnixConn).CloseWrite()) }()
-	go func() { _, err := io.Copy(in, out); done <- errors.Join(err, in.(*net.UnixConn).CloseWrite()) }()
-	_ = <-done
+	done := make(chan struct{}, 2)
+	for _, way := range [][2]net.Conn{{out, in}, {in, out}} {
+		go func() {
+			_, _ = io.Copy(way[0], way[1]) // an end of either way ends the connection
+			done <- struct{}{}
+		}()
+	}
+	<-done
 }
