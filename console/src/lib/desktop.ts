@@ -34,7 +34,7 @@ export class Channel {
     if (this.readyState === WebSocket.CLOSED) return
     this.readyState = WebSocket.CLOSED
     this.end()
-    this.onclose?.({ code: 1000, reason: '', wasClean: true })
+    setTimeout(() => this.onclose?.({ code: 1000, reason: '', wasClean: true })) // later, as a websocket tells it
   }
   opened() {
     this.readyState = WebSocket.OPEN
