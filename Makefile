@@ -51,7 +51,7 @@ chaos: ## kill the server CHAOS_KILLS (200) times, and its engines, while client
 	@scripts/long life/chaos.py
 
 test-cluster: ## nodes of a cluster are cut from the records CLUSTER_CUTS (10) times while clients work; nothing acknowledged lost, nothing twice
-	@CLUSTER_CUTS=$${CLUSTER_CUTS:-10} go test -race -count=1 -timeout 60m -v -run "TestNodesAreCut" ./internal/server
+	@CLUSTER_CUTS=$${CLUSTER_CUTS:-10} go test -race -count=1 -timeout 60m -v -run "TestLostNode|TestNodesAreCut" ./internal/server
 
 chaos-volumes: ## the same CHAOS_KILLS (200) times while four sandboxes write to one volume; no synced write lost, no mount left
 	@scripts/long life/volumes.py

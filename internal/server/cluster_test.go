@@ -354,6 +354,7 @@ func joining(t *testing.T, c *servertest.Cluster) {
 // A node that is cut from the records stops to serve before another one has what it
 // had: what ran there is over, and what was paused resumes elsewhere.
 func TestLostNode(t *testing.T) {
+	clusterCuts(t) // its leases are of seconds, which a machine that stalls lets pass
 	c := servertest.StartCluster(t, 2, servertest.Quick)
 	c.AwaitReady(2)
 	ctx := t.Context()
@@ -507,14 +508,22 @@ func ofAll(t *testing.T, c *servertest.Cluster) {
 	}
 }
 
-// Nodes are cut from the records, one after the other, while clients make, pause,
-// resume and end sandboxes at the others. Nothing that was acknowledged is lost but
-// what ran on a node that was declared gone, and nothing runs twice.
-func TestNodesAreCut(t *testing.T) {
+// clusterCuts is how often nodes are cut from the records; without it the test is
+// skipped.
+func clusterCuts(t *testing.T) int {
+	t.Helper()
 	cuts, _ := strconv.Atoi(os.Getenv("CLUSTER_CUTS"))
 	if cuts == 0 {
 		t.Skip("a long run: make test-cluster")
 	}
+	return cuts
+}
+
+// Nodes are cut from the records, one after the other, while clients make, pause,
+// resume and end sandboxes at the others. Nothing that was acknowledged is lost but
+// what ran on a node that was declared gone, and nothing runs twice.
+func TestNodesAreCut(t *testing.T) {
+	cuts := clusterCuts(t)
 	c := servertest.StartCluster(t, 3, servertest.Quick)
 	c.AwaitReady(3)
 	for round := range cuts {
