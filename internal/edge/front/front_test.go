@@ -317,6 +317,15 @@ func TestFront(t *testing.T) {
 			t.Errorf("%d %s, seen %d times", resp.StatusCode, text, seen.Load())
 		}
 	})
+	t.Run("a body that no node reads", func(t *testing.T) {
+		b.has.Store(&box)
+		b.answer(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusConflict) })
+		for range 10 { // each by the connection of the one before
+			if resp, text := ask(t, a, "POST", "/sandboxes/"+string(box), strings.NewReader("x")); resp.StatusCode != http.StatusConflict {
+				t.Fatalf("%d %s", resp.StatusCode, text)
+			}
+		}
+	})
 	t.Run("creates", func(t *testing.T) {
 		for _, n := range []*node{a, b} {
 			n.answer(func(w http.ResponseWriter, r *http.Request) {

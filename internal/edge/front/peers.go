@@ -96,12 +96,16 @@ func unreached(err error) bool {
 // body is that of a request on its way, which the server closes, not the transport.
 type body struct {
 	io.ReadCloser
-	begun atomic.Bool
+	begun, ended atomic.Bool
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	b.begun.Store(true)
-	return b.ReadCloser.Read(p)
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.ended.Store(true)
+	}
+	return n, err
 }
 
 func (b *body) Close() error { return nil }

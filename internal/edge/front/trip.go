@@ -166,10 +166,28 @@ func (t *trip) serve(w http.ResponseWriter) {
 		Rewrite:       t.rewrite,
 		Transport:     t,
 		FlushInterval: -1,
-		ErrorHandler:  t.failed,
-		ErrorLog:      slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelDebug),
+
+		ModifyResponse: t.answered,
+		ErrorHandler:   t.failed,
+		ErrorLog:       slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelDebug),
 	}
 	out.ServeHTTP(w, t.in)
+}
+
+// keepsUnread has the client's connection end with an answer that comes before the end
+// of the body. With full duplex net/http looks for that end when it has ceased to watch
+// the connection, and panics at the next request.
+func (t *trip) keepsUnread(answer http.Header) {
+	if t.body != nil && t.in.ProtoMajor == 1 && !t.body.ended.Load() {
+		answer.Set("Connection", "close")
+	}
+}
+
+func (t *trip) answered(resp *http.Response) error {
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		t.keepsUnread(resp.Header)
+	}
+	return nil
 }
 
 // here serves the request on this node.
@@ -338,6 +356,7 @@ func (t *trip) begun() bool { return t.body != nil && t.body.begun.Load() }
 
 // failed answers a request that got no answer.
 func (t *trip) failed(w http.ResponseWriter, r *http.Request, err error) {
+	t.keepsUnread(w.Header())
 	if errors.Is(err, errHere) && !t.begun() {
 		t.here(w)
 		return

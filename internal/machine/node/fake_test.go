@@ -83,6 +83,13 @@ func (m *machine) step(name string) error {
 	return m.hook(name)
 }
 
+// happened is what has come about so far; instances may be ending meanwhile.
+func (m *machine) happened() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.events)
+}
+
 func (m *machine) hook(name string) error {
 	m.mu.Lock()
 	f := m.at[name]

@@ -40,7 +40,7 @@ func TestBorrow(t *testing.T) {
 	n := m.open(t)
 	l := borrow(t, n)
 	id := l.inst.spec.Instance
-	steps := slices.DeleteFunc(slices.Clone(m.events), func(step string) bool { return step == "check" }) // beside the others
+	steps := slices.DeleteFunc(m.happened(), func(step string) bool { return step == "check" }) // beside the others
 	if want := []string{"acquire", "apply", "boot", "restore", "watch", "ready", "init"}; !slices.Equal(steps, want) {
 		t.Errorf("it came to be by %v, want %v", steps, want)
 	}
@@ -75,7 +75,7 @@ func TestBorrow(t *testing.T) {
 	nothingLeft(t, m, n)
 	<-l.Died()
 	noDeath(t, n)
-	if slices.Contains(m.events, "gone") {
+	if slices.Contains(m.happened(), "gone") {
 		t.Error("connections were cut that none could have")
 	}
 }
@@ -213,9 +213,10 @@ func TestSaveOfALoan(t *testing.T) {
 	if got.ID != record.ID || got.Team != record.Team || got.Agent != guest.Protocol || got.Boot.Start != "serve" || got.Sandbox != "" {
 		t.Errorf("saved %+v", got)
 	}
-	kept, committed := slices.Index(m.events, "image is kept"), slices.Index(m.events, "commit")
-	if kept < slices.Index(m.events, "checkpoint") || committed < kept {
-		t.Errorf("the order was %v", m.events)
+	events := m.happened()
+	kept, committed := slices.Index(events, "image is kept"), slices.Index(events, "commit")
+	if kept < slices.Index(events, "checkpoint") || committed < kept {
+		t.Errorf("the order was %v", events)
 	}
 	l.Return()
 	nothingLeft(t, m, n)
