@@ -54,8 +54,8 @@ type Dir struct {
 
 	attaching sync.Mutex // one Attach at a time
 
-	removals sync.WaitGroup // of snapshots that have no name any more
-	removing sync.Mutex     // one at a time
+	removals removals   // of snapshots that have no name any more
+	removing sync.Mutex // one at a time
 }
 
 // Open makes the directories where they lack and removes what a crash left.
@@ -284,7 +284,7 @@ func (d *Dir) drop(path string, id cay.SnapshotID) error {
 		return errors.Join(diskError(err, "remove snapshot %s", id), os.Remove(aside))
 	}
 	d.unnote(id)
-	d.removals.Go(func() {
+	d.removals.begin(func() {
 		defer lock.Close()
 		d.removing.Lock()
 		defer d.removing.Unlock()
@@ -294,7 +294,46 @@ func (d *Dir) drop(path string, id cay.SnapshotID) error {
 }
 
 // Settle waits until the space of everything that was removed is free.
-func (d *Dir) Settle() { d.removals.Wait() }
+func (d *Dir) Settle() { d.removals.wait() }
+
+// removals are those under way. Unlike in a sync.WaitGroup, one may begin while a
+// caller waits for all.
+type removals struct {
+	mu   sync.Mutex
+	last chan struct{} // closed when none is left; nil while there is none
+	left int
+}
+
+func (r *removals) begin(remove func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.left == 0 {
+		r.last = make(chan struct{})
+	}
+	r.left++
+	go func() {
+		defer r.end()
+		remove()
+	}()
+}
+
+func (r *removals) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.left--; r.left == 0 {
+		close(r.last)
+		r.last = nil
+	}
+}
+
+func (r *removals) wait() {
+	r.mu.Lock()
+	last := r.last
+	r.mu.Unlock()
+	if last != nil {
+		<-last
+	}
+}
 
 func (d *Dir) path(id cay.SnapshotID) string { return filepath.Join(d.snapshots, string(id)) }
 

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -159,13 +160,18 @@ func (s *suite) endlessRestore(t *testing.T) {
 		at.address(t)
 		s.endWith(t, spec.ID)
 		s.hook.once(t, "restore", func(id cay.InstanceID, pid int) {
-			soon(t, "something is restored", func() bool {
+			stop := func() bool {
 				found := beside(id, pid)
 				for _, other := range found {
 					_ = unix.Kill(other, unix.SIGSTOP)
 				}
 				return len(found) > 0
-			})
+			}
+			soon(t, "something is restored", stop)
+			for range 100 { // a process that starts after the first may do without it
+				time.Sleep(2 * time.Millisecond)
+				stop()
+			}
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		err := s.Restore(ctx, spec)
