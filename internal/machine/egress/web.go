@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -225,6 +226,7 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	if no != nil {
 		v.flow.refused("http", host, no.rule)
+		takeBody(rw, r)
 		w.deny(rw, v, host, *no)
 		return
 	}
@@ -356,6 +358,19 @@ type refusal struct {
 	Host      string `json:"host,omitempty"`
 	Address   string `json:"address"`
 	SandboxID string `json:"sandboxId"`
+}
+
+// takeBody reads a short body before a refusal. Over HTTP/2 an answer that is complete
+// before the request resets the stream, and clients lose the answer with it.
+func takeBody(rw http.ResponseWriter, r *http.Request) {
+	const most, patience = 64 << 10, time.Second
+	if r.ProtoMajor < 2 || r.Method == http.MethodConnect || r.Header.Get("Expect") != "" {
+		return
+	}
+	control := http.NewResponseController(rw)
+	_ = control.SetReadDeadline(time.Now().Add(patience))
+	_, _ = io.CopyN(io.Discard, r.Body, most)
+	_ = control.SetReadDeadline(time.Time{})
 }
 
 func (w *web) deny(rw http.ResponseWriter, v *visit, host string, d denial) {

@@ -168,9 +168,8 @@ func (s *suite) endlessRestore(t *testing.T) {
 				return len(found) > 0
 			}
 			soon(t, "something is restored", stop)
-			for range 100 { // a process that starts after the first may do without it
-				time.Sleep(2 * time.Millisecond)
-				stop()
+			for until := time.Now().Add(RestoreLimit / 2); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+				stop() // a process that starts after the first may do without it
 			}
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
