@@ -174,10 +174,10 @@ func (t *trip) serve(w http.ResponseWriter) {
 	out.ServeHTTP(w, t.in)
 }
 
-// keepsUnread has the client's connection end with an answer that comes before the end
+// endUnread ends the client's connection with an answer that comes before the end
 // of the body. With full duplex net/http looks for that end when it has ceased to watch
 // the connection, and panics at the next request.
-func (t *trip) keepsUnread(answer http.Header) {
+func (t *trip) endUnread(answer http.Header) {
 	if t.body != nil && t.in.ProtoMajor == 1 && !t.body.ended.Load() {
 		answer.Set("Connection", "close")
 	}
@@ -185,7 +185,7 @@ func (t *trip) keepsUnread(answer http.Header) {
 
 func (t *trip) answered(resp *http.Response) error {
 	if resp.StatusCode != http.StatusSwitchingProtocols {
-		t.keepsUnread(resp.Header)
+		t.endUnread(resp.Header)
 	}
 	return nil
 }
@@ -356,7 +356,7 @@ func (t *trip) begun() bool { return t.body != nil && t.body.begun.Load() }
 
 // failed answers a request that got no answer.
 func (t *trip) failed(w http.ResponseWriter, r *http.Request, err error) {
-	t.keepsUnread(w.Header())
+	t.endUnread(w.Header())
 	if errors.Is(err, errHere) && !t.begun() {
 		t.here(w)
 		return

@@ -153,3 +153,12 @@ func (w *witness) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// Sync makes the content of a file, or the names in a directory, survive a power cut.
+func Sync(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

@@ -191,7 +191,7 @@ func take(dir string) error {
 		err = os.Rename(filepath.Join(dir, newName), filepath.Join(dir, fileName))
 	}
 	if err == nil {
-		err = syncDir(dir)
+		err = disk.Sync(dir)
 	}
 	if err == nil {
 		err = removeMoved(dir)
@@ -217,7 +217,7 @@ func removeMoved(dir string) error {
 			return err
 		}
 	}
-	if err := syncDir(dir); err != nil { // nothing may come back without its mark
+	if err := disk.Sync(dir); err != nil { // nothing may come back without its mark
 		return err
 	}
 	return os.Remove(mark)
@@ -253,14 +253,6 @@ func removeWork(dir string) (work string, err error) {
 		return work, err
 	}
 	return work, nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // Grow makes storage that is not mounted larger.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/blob"
+	"github.com/cay-run/cay/internal/machine/disk"
 )
 
 // engineMost is how much a build of the engine may take, in bytes.
@@ -101,11 +102,11 @@ func (r *Replica) fetchEngine(ctx context.Context, hash string) error {
 		if err := r.fetchFile(ctx, at, f, there.Piece, path); err != nil {
 			return err
 		}
-		if err := errors.Join(os.Chmod(path, 0o755), syncs(path), syncs(filepath.Dir(path))); err != nil {
+		if err := errors.Join(os.Chmod(path, 0o755), disk.Sync(path), disk.Sync(filepath.Dir(path))); err != nil {
 			return diskError(err, "write", path)
 		}
 	}
-	if err := errors.Join(os.Chmod(tmp, 0o755), syncs(tmp)); err != nil {
+	if err := errors.Join(os.Chmod(tmp, 0o755), disk.Sync(tmp)); err != nil {
 		return diskError(err, "write", tmp)
 	}
 	err = os.Rename(tmp, dir)
@@ -113,14 +114,4 @@ func (r *Replica) fetchEngine(ctx context.Context, hash string) error {
 		return nil
 	}
 	return diskError(err, "write", dir)
-}
-
-// syncs has a file or a directory survive a power cut: a build that is there is taken
-// for whole.
-func syncs(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

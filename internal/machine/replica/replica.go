@@ -299,7 +299,7 @@ func (r *Replica) Fetch(ctx context.Context, id cay.SnapshotID) error {
 }
 
 // Arrive is Fetch for a start that needs no whole snapshot: it returns when the root
-// image is there, and the snapshot's files arrive meanwhile.
+// image and the engine are there, and the snapshot's files arrive meanwhile.
 func (r *Replica) Arrive(ctx context.Context, id cay.SnapshotID) (engine.Arrival, error) {
 	under, err := r.under(id)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/disk"
 )
 
 // attachedName is the record of what was added to a snapshot after it was
@@ -42,7 +43,7 @@ func (d *Dir) Attach(tmp string, id cay.SnapshotID, files []cay.SnapFile) error 
 		if name == "." || filepath.Dir(f.Name) != name {
 			return cay.Errorf(cay.Invalid, "%q cannot be added to snapshot %s", f.Name, id)
 		}
-		if err := syncPath(filepath.Join(tmp, f.Name)); err != nil {
+		if err := disk.Sync(filepath.Join(tmp, f.Name)); err != nil {
 			return diskError(err, "sync %s", f.Name)
 		}
 	}
@@ -75,7 +76,7 @@ func (d *Dir) Attach(tmp string, id cay.SnapshotID, files []cay.SnapFile) error 
 			return cay.Errorf(cay.NotFound, "no snapshot %q", id)
 		}
 		if err == nil {
-			err = syncPath(dir)
+			err = disk.Sync(dir)
 		}
 		if err != nil {
 			return diskError(err, "add %s to snapshot %s", name, id)

@@ -89,16 +89,6 @@ func removeLeftovers(dir string) error {
 	return nil
 }
 
-// syncPath makes a file's content, or a directory's names, survive a crash.
-func syncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
-}
-
 func writeSynced(path string, text []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/disk"
 )
 
 const imageSuffix = ".erofs"
@@ -42,13 +43,13 @@ func (d *Dir) AddNamed(tmpPath, digest string) error {
 	if err := os.Chmod(tmpPath, 0o444); err != nil {
 		return diskError(err, "seal %s", tmpPath)
 	}
-	if err := syncPath(tmpPath); err != nil {
+	if err := disk.Sync(tmpPath); err != nil {
 		return diskError(err, "sync %s", tmpPath)
 	}
 	if err := os.Rename(tmpPath, final); err != nil {
 		return diskError(err, "name the image %s", digest)
 	}
-	if err := syncPath(d.images); err != nil {
+	if err := disk.Sync(d.images); err != nil {
 		return diskError(err, "sync %s", d.images)
 	}
 	return nil

@@ -30,6 +30,7 @@ import (
 	"sync"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/disk"
 )
 
 const (
@@ -117,7 +118,7 @@ func (d *Dir) Commit(tmp string, s cay.Snapshot) error {
 	whole := kept{Boot: boot(), Files: map[string]stamp{}}
 	for _, f := range s.Files {
 		path := filepath.Join(tmp, f.Name)
-		if err := syncPath(path); err != nil {
+		if err := disk.Sync(path); err != nil {
 			return diskError(err, "sync %s", f.Name)
 		}
 		now, err := d.checks.passed(filepath.Join(final, f.Name), path) // it was just measured
@@ -141,7 +142,7 @@ func (d *Dir) Commit(tmp string, s cay.Snapshot) error {
 		return diskError(err, "write the record of snapshot %s", s.ID)
 	}
 	for dir := range directories(s) {
-		if err := syncPath(filepath.Join(tmp, dir)); err != nil {
+		if err := disk.Sync(filepath.Join(tmp, dir)); err != nil {
 			return diskError(err, "sync snapshot %s", s.ID)
 		}
 	}
@@ -150,7 +151,7 @@ func (d *Dir) Commit(tmp string, s cay.Snapshot) error {
 	}
 	d.note(s)
 	d.unlock(tmp)
-	if err := syncPath(d.snapshots); err != nil {
+	if err := disk.Sync(d.snapshots); err != nil {
 		return diskError(err, "sync %s", d.snapshots)
 	}
 	return nil

@@ -87,7 +87,7 @@ func seal(dir string, names []string) ([]cay.SnapFile, error) {
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	return files, syncDir(dir)
+	return files, disk.Sync(dir)
 }
 
 // castagnoli is a polynomial that processors know.
@@ -106,15 +106,6 @@ func sealFile(dir, name string) (cay.SnapFile, error) {
 	sum := crc32.New(castagnoli)
 	size, err := io.CopyBuffer(sum, struct{ io.Reader }{f}, make([]byte, 256<<10))
 	return cay.SnapFile{Name: name, Size: size, CRC32C: hex.EncodeToString(sum.Sum(nil))}, errors.Join(err, <-synced)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 func copyFile(to, from string) error {

@@ -68,7 +68,7 @@ func (e *Engine) writeLayer(ctx context.Context, in *instance, dir string) ([]ca
 	if err != nil {
 		return nil, err
 	}
-	return files, syncDir(layer)
+	return files, disk.Sync(layer)
 }
 
 // snapshot is what the engine says of a snapshot of an instance.

@@ -93,7 +93,7 @@ func (s *Storage) make(ctx context.Context, id cay.VolumeID, fill func(dir strin
 	if err := ctx.Err(); err != nil {
 		return cay.Wrap(cay.Unavailable, err, "make volume %s", id)
 	}
-	if err := errors.Join(syncAll(dir), os.Rename(dir, s.path(id)), syncPath(s.dir)); err != nil {
+	if err := errors.Join(syncAll(dir), os.Rename(dir, s.path(id)), disk.Sync(s.dir)); err != nil {
 		return disk.Error(err, "make volume %s", id)
 	}
 	return nil
@@ -102,19 +102,11 @@ func (s *Storage) make(ctx context.Context, id cay.VolumeID, fill func(dir strin
 // syncAll has the disk keep the files of a directory, and the directory.
 func syncAll(dir string) error {
 	for _, k := range kinds {
-		if err := syncPath(filepath.Join(dir, k.file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := disk.Sync(filepath.Join(dir, k.file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	return syncPath(dir)
-}
-
-func syncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return disk.Sync(dir)
 }
 
 // Clone copies the file of a volume while its file system stands still: the
@@ -305,7 +297,7 @@ func (s *Storage) Delete(_ context.Context, id cay.VolumeID) error {
 		err = os.Rename(s.path(id), old)
 	}
 	if err == nil {
-		err = errors.Join(syncPath(s.dir), os.RemoveAll(old))
+		err = errors.Join(disk.Sync(s.dir), os.RemoveAll(old))
 	}
 	if err != nil {
 		return disk.Error(err, "remove volume %s", id)

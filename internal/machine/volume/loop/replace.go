@@ -55,7 +55,7 @@ func (s *Storage) exchange(ctx context.Context, id cay.VolumeID, v *vol, dir str
 		err = unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, s.path(id), unix.RENAME_EXCHANGE)
 	}
 	if err == nil {
-		err = syncPath(s.dir)
+		err = disk.Sync(s.dir)
 	}
 	if err != nil {
 		return disk.Error(err, "replace volume %s", id)
