@@ -61,7 +61,7 @@ func (w *web) servePackages(rw http.ResponseWriter, r *http.Request, v *visit, h
 	}
 	if no != nil {
 		v.flow.refused("http", host, no.rule)
-		w.deny(rw, v, host, *no)
+		w.deny(rw, r, v, host, *no)
 		return
 	}
 	v.flow.allowed("http", host, verdict{rule: "package cache"})

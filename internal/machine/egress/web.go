@@ -226,8 +226,7 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	if no != nil {
 		v.flow.refused("http", host, no.rule)
-		takeBody(rw, r)
-		w.deny(rw, v, host, *no)
+		w.deny(rw, r, v, host, *no)
 		return
 	}
 	v.flow.allowed("http", host, verdict)
@@ -373,7 +372,8 @@ func takeBody(rw http.ResponseWriter, r *http.Request) {
 	_ = control.SetReadDeadline(time.Time{})
 }
 
-func (w *web) deny(rw http.ResponseWriter, v *visit, host string, d denial) {
+func (w *web) deny(rw http.ResponseWriter, r *http.Request, v *visit, host string, d denial) {
+	takeBody(rw, r)
 	rw.Header().Set("Content-Type", "application/json; charset=utf-8")
 	rw.Header().Set("X-Cay-Egress", "denied")
 	rw.Header().Set("Connection", "close")
