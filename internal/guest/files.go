@@ -11,13 +11,16 @@ import (
 	"time"
 )
 
-// The agent's routes of plain files, and the interpreter's that runs code. All
+// The agent's routes of plain files, and the interpreter's that run code. All
 // other routes of the agent are in the generated code of api/proto.
 const (
 	FilesPath   = "/files"
 	ComposePath = "/files/compose"
 	TarPath     = "/files/tar"
 	ExecutePath = "/execute"
+	// RehearsePath of the interpreter, by POST without a body, does what a first
+	// execution does and leaves no trace. Interpreters that are older answer 404.
+	RehearsePath = "/rehearse"
 )
 
 // FileOperation names the operation that a signature must allow for a request

@@ -144,7 +144,18 @@ func (c *Client) Execute(ctx context.Context, code string) error {
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.on(guest.InterpPort)+guest.ExecutePath, bytes.NewReader(body))
+	return c.interp(ctx, guest.ExecutePath, body)
+}
+
+// Rehearse has the guest's interpreter do what a first execution does, without a
+// trace, and waits for its end. Interpreters that are older cannot.
+func (c *Client) Rehearse(ctx context.Context) error {
+	return c.interp(ctx, guest.RehearsePath, nil)
+}
+
+// interp posts to the guest's interpreter and drops what it streams.
+func (c *Client) interp(ctx context.Context, path string, body []byte) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.on(guest.InterpPort)+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", s.health)
 	mux.HandleFunc("POST "+guest.ExecutePath, s.execute)
+	mux.HandleFunc("POST "+guest.RehearsePath, s.rehearse)
 	mux.HandleFunc("GET /contexts", func(w http.ResponseWriter, _ *http.Request) { reply(w, s.list()) })
 	mux.HandleFunc("POST /contexts", s.createContext)
 	mux.HandleFunc("POST /contexts/{id}/restart", s.restartContext)
@@ -103,12 +104,28 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	sess, lang, err := s.target(in)
-	if err == nil {
-		// A kernel that cannot start is an error of the request, not of the
-		// stream.
-		_, err = sess.kernel(r.Context(), nil)
-	}
 	if err != nil {
+		fail(w, err)
+		return
+	}
+	s.run(w, r, sess, source{text: *in.Code, language: lang}, in.EnvVars)
+}
+
+// rehearse runs in Python's default context, by the way of a client's code, what
+// touches most of what a first execution touches.
+func (s *Server) rehearse(w http.ResponseWriter, r *http.Request) {
+	sess, err := s.defaultSession(langPython)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	s.run(w, r, sess, source{text: call("rehearse", ""), language: langPython, silent: true}, nil)
+}
+
+// run executes code and streams what it does.
+func (s *Server) run(w http.ResponseWriter, r *http.Request, sess *session, code source, env map[string]string) {
+	// A kernel that cannot start is an error of the request, not of the stream.
+	if _, err := sess.kernel(r.Context(), nil); err != nil {
 		fail(w, err)
 		return
 	}
@@ -122,7 +139,7 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request) {
 
 	events := make(chan any)
 	if !s.background(func() {
-		sess.execute(ctx, source{*in.Code, lang}, in.EnvVars, func(ev any) {
+		sess.execute(ctx, code, env, func(ev any) {
 			select {
 			case events <- ev:
 			case <-ctx.Done():

@@ -20,7 +20,21 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cay-run/cay/internal/guest"
 )
+
+// rehearse has the default context rehearse, which looks like an execution that
+// shows 1.
+func rehearse(t *testing.T, w *world) {
+	t.Helper()
+	res := w.post(t.Context(), t, guest.RehearsePath, nil)
+	defer res.Body.Close()
+	x := gather(t, res.Body)
+	if x.err != nil || x.count != 0 || len(x.results) != 1 || x.results[0].text("text") != "1" || x.stdout+x.stderr != "" {
+		t.Fatalf("a rehearsal gives %v", x.events)
+	}
+}
 
 // TestPython runs on one warm context, as most sandboxes do.
 func TestPython(t *testing.T) {
@@ -48,6 +62,23 @@ func TestPython(t *testing.T) {
 		}
 		if got := w.get(t, "import sys; all(m in sys.modules for m in ('pandas', 'numpy', 'matplotlib.pyplot'))"); got != "True" {
 			t.Fatalf("not warm: %s", got)
+		}
+	})
+	t.Run("a rehearsal leaves no trace", func(t *testing.T) {
+		const look = "import builtins; seen.append((len(globals()), len(vars(builtins)), len(Out), len(In), get_ipython().execution_count))"
+		w.run(t, "seen = []")
+		for range 3 { // what an execution adds by itself shows between the second and the third
+			w.run(t, look)
+		}
+		rehearse(t, w)
+		w.run(t, look)
+		if got := w.get(t, "d = [[b - a for a, b in zip(*two)] for two in zip(seen[1:], seen[2:])]; d[0] == d[1] or seen"); got != "True" {
+			t.Errorf("what there is after each: %s", got)
+		}
+		w.run(t, "'theirs'")
+		rehearse(t, w)
+		if got := w.get(t, "_"); got != "theirs" {
+			t.Errorf("the last result is %q", got)
 		}
 	})
 	t.Run("streams", func(t *testing.T) {

@@ -308,7 +308,7 @@ func (k *jupyter) interrupt() { k.signal(syscall.SIGINT) }
 // The rest is what the session asks of a kernel.
 
 func (k *jupyter) run(ctx context.Context, code source, t *translator) error {
-	return k.execute(ctx, code.text, false, t.message)
+	return k.execute(ctx, code.text, code.silent, t.message)
 }
 
 func (k *jupyter) prepare(p preparation) error { return k.helper("prepare", p) }
@@ -324,7 +324,7 @@ func (k *jupyter) warm(part int) (more bool, err error) {
 // helper calls a function of our extension inside the kernel, unseen by the
 // user: it does not count, shows nothing and binds no name.
 func (k *jupyter) helper(function string, arg any) error {
-	code := `__import__("_cay").` + function + "()"
+	code := call(function, "")
 	if arg != nil {
 		data, err := json.Marshal(arg)
 		if err != nil {
@@ -335,7 +335,12 @@ func (k *jupyter) helper(function string, arg any) error {
 		if err != nil {
 			return err
 		}
-		code = `__import__("_cay").` + function + "(" + string(literal) + ")"
+		code = call(function, string(literal))
 	}
 	return k.execute(context.Background(), code, true, func(*message) {})
+}
+
+// call is code that calls a function of our extension.
+func call(function, literal string) string {
+	return `__import__("_cay").` + function + "(" + literal + ")"
 }

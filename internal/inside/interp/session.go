@@ -26,7 +26,10 @@ type kernel interface {
 }
 
 // source is code as it came.
-type source struct{ text, language string }
+type source struct {
+	text, language string
+	silent         bool // it is no client's: it does not count. Python only
+}
 
 // session is what the API calls a context: a kernel that is replaced when it
 // ends, used by one execution at a time.

@@ -195,6 +195,13 @@ func runCode(ctx context.Context, slot vnet.Slot, code string) error {
 	return client.Execute(ctx, code)
 }
 
+// rehearse has the interpreter of a guest touch what a first execution touches.
+func rehearse(ctx context.Context, slot vnet.Slot) error {
+	client := toagent.New(slot.Addr)
+	defer client.Close()
+	return client.Rehearse(ctx)
+}
+
 // waitReady waits for GET /health of a port inside.
 func waitReady(ctx context.Context, slot vnet.Slot, port int) error {
 	client := toagent.New(slot.Addr)

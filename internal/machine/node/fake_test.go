@@ -122,7 +122,8 @@ func (m *machine) config() Config {
 			m.mu.Unlock()
 			return m.step("ready")
 		},
-		Run: func(_ context.Context, _ vnet.Slot, code string) error { return m.step("code " + code) },
+		Run:      func(_ context.Context, _ vnet.Slot, code string) error { return m.step("code " + code) },
+		Rehearse: func(context.Context, vnet.Slot) error { return m.step("rehearse") },
 		Shell: func(_ context.Context, _ vnet.Slot, line Line) error {
 			m.lines = append(m.lines, line)
 			return m.step("run " + line.Text)

@@ -183,6 +183,9 @@ type Config struct {
 	Ready func(ctx context.Context, slot vnet.Slot, port int) error
 	// Run runs a line of Python in a guest's interpreter; nil asks that.
 	Run func(ctx context.Context, slot vnet.Slot, code string) error
+	// Rehearse has a guest's interpreter do what a first execution does, without
+	// a trace; nil asks that.
+	Rehearse func(ctx context.Context, slot vnet.Slot) error
 	// Shell runs a line in a guest; nil asks the agent.
 	Shell func(ctx context.Context, slot vnet.Slot, line Line) error
 	Log   *slog.Logger
@@ -246,6 +249,9 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	}
 	if cfg.Run == nil {
 		cfg.Run = runCode
+	}
+	if cfg.Rehearse == nil {
+		cfg.Rehearse = rehearse
 	}
 	if cfg.Shell == nil {
 		cfg.Shell = shell

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -47,6 +48,8 @@ const (
 	aheadShare = 3
 	// poolTick is how often the pool looks at memory and demand unasked.
 	poolTick = 2 * time.Second
+	// rehearseWithin bounds how long the pool waits for an interpreter.
+	rehearseWithin = 5 * time.Second
 	// poolRetry is how long one that could not be made is not tried again.
 	poolRetry = 30 * time.Second
 )
@@ -360,10 +363,25 @@ func (n *Node) stock(shape cay.InstanceSpec) (*instance, error) {
 		n.undo(inst)
 		return nil, err
 	}
+	n.rehearse(inst)
 	n.awaitIdle(inst)
 	n.freeze(inst)
 	n.work.Go(func() { n.tend(inst) })
 	return inst, nil
+}
+
+// rehearse has the interpreter of a new instance touch the memory that its first
+// execution needs: it is slow at first, and here no client waits for it. One
+// without it is as good, but for that.
+func (n *Node) rehearse(inst *instance) {
+	if !slices.Contains(inst.boot.Ports, guest.InterpPort) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(n.ctx, rehearseWithin)
+	defer cancel()
+	if err := n.cfg.Rehearse(ctx, inst.slot); err != nil && n.ctx.Err() == nil {
+		n.cfg.Log.Debug("a pooled interpreter did not rehearse", "instance", inst.spec.Instance, "err", err)
+	}
 }
 
 // awaitIdle waits until a new instance has nothing more to do, and sees how much

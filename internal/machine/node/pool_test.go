@@ -210,6 +210,36 @@ func TestPoolFailsSoftly(t *testing.T) {
 	}
 }
 
+// A pooled interpreter rehearses before it is frozen. One that cannot is as good.
+func TestPoolRehearses(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		boot cay.Boot
+		err  error
+		want bool
+	}{
+		{name: "interpreter", boot: cay.Boot{Ports: []int{guest.InterpPort}}, want: true},
+		{name: "an older one", boot: cay.Boot{Ports: []int{guest.InterpPort}}, err: errors.New("404"), want: true},
+		{name: "none", boot: cay.Boot{Ports: []int{8080}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pooled(t, 1<<30, func(t *testing.T, m *machine, n *Node) {
+				m.saved[shape.Snapshot] = cay.Snapshot{ID: shape.Snapshot, Boot: tc.boot}
+				m.on("rehearse", func() error { return tc.err })
+				fill(t, n, shape, 1)
+				freeze, rehearse := slices.Index(m.events, "freeze"), slices.Index(m.events, "rehearse")
+				if got := rehearse >= 0; got != tc.want || freeze < rehearse {
+					t.Errorf("rehearsed: %v, before it was frozen: %v", got, rehearse < freeze)
+				}
+				m.on("rehearse", func() error { return errors.New("a client's instance rehearsed") })
+				if warm(t, n, welcome()); m.events[len(m.events)-1] == "rehearse" {
+					t.Error("it rehearsed after a client had it")
+				}
+			})
+		})
+	}
+}
+
 func TestPoolForgetsItsDead(t *testing.T) {
 	pooled(t, 1<<30, func(t *testing.T, m *machine, n *Node) {
 		fill(t, n, shape, 1)
