@@ -11,7 +11,7 @@ import (
 // nearPages is the widest gap, in pages, that a working set is closed over. A
 // sentry loads and maps one part of a set after another, and the guest faults once
 // for each: the pages between two near ones cost less than the second one.
-const nearPages = 8
+const nearPages = 4
 
 // setMagic begins a working set as builds with patch 0020 write it: then for each
 // part the pages between it and the one before, and its own, as varints, and a
