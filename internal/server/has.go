@@ -14,7 +14,7 @@ import (
 
 // has tells what this machine has.
 func (s *Server) has() (rest.Machine, error) {
-	room, err := s.host.Room()
+	room, err := s.node.Room()
 	if err != nil {
 		return rest.Machine{}, err
 	}
