@@ -171,10 +171,10 @@ func (h AuditHead) Genuine() bool {
 }
 
 // unaudited are the types of events that give no row: states on the way to one
-// that does, what is told of the machine to every team, and what a guest can
+// that does, what the server does by itself, what is told of the machine to every team, and what a guest can
 // cause at will, which is counted.
 var unaudited = []EventType{
-	SandboxRunning, SandboxPausing, SandboxResuming, MachineDiskLow, MachineDiskFreed, EgressDenied, ProcessKilled, AuditCheckpoint,
+	SandboxRunning, SandboxPausing, SandboxReplicated, SandboxResuming, MachineDiskLow, MachineDiskFreed, EgressDenied, ProcessKilled, AuditCheckpoint,
 }
 
 // AuditRows returns the rows of events that are recorded together.

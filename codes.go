@@ -12,6 +12,7 @@ const (
 
 	CodeCapacity          = "sandbox_capacity_unavailable"
 	CodeNodeAway          = "node_unavailable"
+	CodeNotReplicated     = "snapshot_not_replicated"
 	CodeCreateFailed      = "sandbox_create_failed"
 	CodeCreateRefused     = "sandbox_create_refused"
 	CodeGuestUnresponsive = "sandbox_guest_agent_unresponsive"
@@ -181,6 +182,9 @@ func sandboxCodes() []CodeInfo {
 		{Code: CodeNodeAway, Kind: Unavailable, Retry: Retry{true, 5 * time.Second},
 			Meaning: "The node of a cluster that the request is for does not answer now, or has lost its lease.",
 			Cure:    "Send the request again. A node that stays away is declared gone after 75 seconds: its running sandboxes are over then, and those that were paused resume elsewhere."},
+		{Code: CodeNotReplicated, Kind: Unavailable,
+			Meaning: "The sandbox is paused as it was asked for, and the copy of what was saved was not in the bucket in time, so that it is on one machine alone.",
+			Cure:    "Nothing is lost: the copy follows when the bucket answers. `replicated` of the sandbox and the event `sandbox.replicated` tell; a pause that is sent again answers 409."},
 		{Code: CodeCreateFailed, Kind: Internal, Retry: Retry{true, time.Second},
 			Meaning: "A sandbox could not be started this time. Everything that its start made is removed.",
 			Cure:    "Send the same request again. If that fails too, look for the sandbox in the server's log."},

@@ -16,6 +16,7 @@ const (
 	SandboxRunning        EventType = "sandbox.running"
 	SandboxPausing        EventType = "sandbox.pausing"
 	SandboxPaused         EventType = "sandbox.paused"
+	SandboxReplicated     EventType = "sandbox.replicated"
 	SandboxResuming       EventType = "sandbox.resuming"
 	SandboxResumed        EventType = "sandbox.resumed"
 	SandboxForked         EventType = "sandbox.forked"
@@ -101,6 +102,7 @@ const (
 	ReasonGone      = "gone"
 	ReasonFailing   = "failing"
 	ReasonBudget    = string(CauseBudget)
+	ReasonDrained   = "drained"
 )
 
 // EventInfo describes the events of a type. Data names the keys that they may
@@ -118,6 +120,7 @@ func Events() []EventInfo {
 		{SandboxRunning, "It runs for the first time, or still because a pause or a rollback failed.", []string{"endAt", "notice", "error"}},
 		{SandboxPausing, "It is being saved.", nil},
 		{SandboxPaused, "It is saved and does not run; or a resume failed and it stays so.", []string{"snapshot", "kind", "error"}},
+		{SandboxReplicated, "The snapshot that it was saved in is in the bucket: it outlives its machine.", []string{"snapshot"}},
 		{SandboxResuming, "It is being restored.", nil},
 		{SandboxResumed, "It runs again.", []string{"endAt", "notice"}},
 		{SandboxForked, "Copies of it were asked for; told of the source.", []string{"count", "snapshot"}},
@@ -187,6 +190,7 @@ func Reasons() []ReasonInfo {
 		{ReasonDiskFreed, "New work is accepted."},
 		{ReasonGone, "The webhook's address answered 410, which asks for no more."},
 		{ReasonFailing, "Each attempt at the webhook failed for five days."},
+		{ReasonDrained, "Its node is drained: it goes on on another one."},
 		{ReasonBudget, "A budget is used up; `evidence` or the event `budget.threshold` names it."},
 		{string(CauseEngine), "The sandbox's kernel crashed."},
 		{string(CauseHostLost), "The machine lost the sandbox, by a reboot or a crash."},

@@ -23,7 +23,7 @@ type Node struct {
 	Fingerprint string // the SHA-256 of its certificate, in hexadecimal digits
 	Version     string
 	State       NodeState
-	Draining    bool // it takes no new sandboxes
+	Drain       Drain
 	Leads       bool
 	Epoch       int64 // one more each time that a server takes the node, or that it is declared gone
 	JoinedAt    time.Time
@@ -32,6 +32,15 @@ type Node struct {
 	NodeUse
 }
 
+// Drain is the fate of a node's sandboxes while it takes no new ones.
+type Drain string
+
+const (
+	DrainNone Drain = ""     // it takes new ones
+	DrainWait Drain = "wait" // those that run go on there; those that are paused go to other nodes
+	DrainMove Drain = "move" // those that run go on elsewhere, too
+)
+
 // NodeUse is what a node tells of itself with each renewal.
 type NodeUse struct {
 	CPUs         int
@@ -39,8 +48,11 @@ type NodeUse struct {
 	MemoryFreeMB int
 	Running      int // sandboxes
 	Starting     int
-	PromisedCPUs int // to those that run
+	Paused       int    `json:",omitempty"`
+	Stuck        string `json:",omitempty"` // why some do not leave a node that is drained; empty where all do
+	PromisedCPUs int    // to those that run
 	PromisedMB   int
+	Front        bool           `json:",omitempty"` // it runs no sandboxes
 	Engine       string         // the hash of its engine
 	Warm         map[string]int `json:",omitempty"` // instances without an owner, by the id and the names of their template
 }
@@ -50,7 +62,7 @@ const NodeFresh = 10 * time.Second
 
 // Takes reports whether a node gets new sandboxes.
 func (n Node) Takes() bool {
-	return n.State == NodeReady && !n.Draining && n.Silent < NodeFresh
+	return n.State == NodeReady && !n.Front && n.Drain == DrainNone && n.Silent < NodeFresh
 }
 
 // Cluster is what the members of a cluster share.

@@ -101,11 +101,16 @@ type Sandbox struct {
 	// Unresponsive says that the agent inside did not answer when it was
 	// paused: its memory is not restored.
 	Unresponsive bool
-	Notice       string // what its last start could not keep, and why; empty when nothing was lost
-	Key          KeyID  // that made it; empty when none did, or an older Cay recorded it
-	Alias        string // the template's name at creation, for people
-	Node         NodeID
-	Instance     InstanceID
+	// ReplicatedAt is when Snapshot was in the bucket whole; zero while it is not, and
+	// without a bucket.
+	ReplicatedAt time.Time
+	// Moving says that it was paused to go on on another node, and has not yet.
+	Moving   bool
+	Notice   string // what its last start could not keep, and why; empty when nothing was lost
+	Key      KeyID  // that made it; empty when none did, or an older Cay recorded it
+	Alias    string // the template's name at creation, for people
+	Node     NodeID
+	Instance InstanceID
 
 	// Version is raised by one with each change of the record: a change of
 	// another version than the recorded one is refused.

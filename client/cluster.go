@@ -29,6 +29,9 @@ type ClusterNode struct {
 	MemoryFreeMB int        `json:"memoryFreeMB"`
 	Running      int        `json:"running"`
 	Starting     int        `json:"starting"`
+	Paused       int        `json:"paused"`
+	Front        bool       `json:"front,omitempty"` // it runs no sandboxes
+	Stuck        string     `json:"stuck,omitempty"` // why sandboxes do not leave a node that is drained
 }
 
 // JoinToken lets one machine join a cluster.
@@ -58,13 +61,19 @@ func (c *Client) CreateJoinToken(ctx context.Context, expires time.Duration) (Jo
 	return out, err
 }
 
-// DrainNode has a machine take no new sandboxes, or with off take them again.
-func (c *Client) DrainNode(ctx context.Context, id string, off bool) error {
-	status := "draining"
-	if off {
-		status = "ready"
-	}
-	_, err := c.call(ctx, http.MethodPost, "/nodes/"+url.PathEscape(id), map[string]any{"status": status}, nil)
+// DrainNode has a machine take no new sandboxes. In a cluster those that are paused go
+// to other nodes, and with move those that run go on there.
+func (c *Client) DrainNode(ctx context.Context, id string, move bool) error {
+	return c.setNode(ctx, id, map[string]any{"status": "draining", "move": move})
+}
+
+// UndrainNode has a machine take new sandboxes again. Those that have left it stay away.
+func (c *Client) UndrainNode(ctx context.Context, id string) error {
+	return c.setNode(ctx, id, map[string]any{"status": "ready"})
+}
+
+func (c *Client) setNode(ctx context.Context, id string, to map[string]any) error {
+	_, err := c.call(ctx, http.MethodPost, "/nodes/"+url.PathEscape(id), to, nil)
 	return err
 }
 

@@ -24,6 +24,13 @@ func (c *Client) PauseFiles(ctx context.Context, id string) error {
 	return err
 }
 
+// PauseDurably is Pause, or with files PauseFiles, that returns when the server's
+// bucket has what was saved.
+func (c *Client) PauseDurably(ctx context.Context, id string, files bool) error {
+	_, err := c.call(ctx, http.MethodPost, "/sandboxes/"+url.PathEscape(id)+"/pause", map[string]any{"memory": !files, "durable": true}, nil)
+	return err
+}
+
 // Boot resumes a paused sandbox from its files, whatever else was saved, and
 // has it live for at least the timeout. One that runs is left as it is.
 func (c *Client) Boot(ctx context.Context, id string, timeout time.Duration) (*Sandbox, error) {

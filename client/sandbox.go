@@ -68,6 +68,12 @@ type Info struct {
 	DiskMB     int               `json:"diskSizeMB"`
 	Metadata   map[string]string `json:"metadata,omitempty"`
 	Notice     string            `json:"notice,omitempty"` // as Sandbox has it
+	// PauseMode and the two below are of a paused one, and Info alone has them:
+	// Replicated says whether the server's bucket has what was saved, and is nil where
+	// there is no bucket.
+	PauseMode    string     `json:"pauseMode,omitempty"` // full or filesystem
+	Replicated   *bool      `json:"replicated,omitempty"`
+	ReplicatedAt *time.Time `json:"replicatedAt,omitempty"`
 }
 
 // Template describes a template.

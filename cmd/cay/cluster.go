@@ -2,11 +2,15 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
 	"github.com/cay-run/cay/internal/operator"
 )
@@ -172,11 +176,14 @@ func (a *app) cluster() (client.Cluster, error) {
 }
 
 func (a *app) printNodes(c client.Cluster) {
-	t := table{header: []string{"NODE", "STATE", "SANDBOXES", "MEMORY FREE", "CPUS", "ADDRESS", "SEEN", "VERSION"}}
+	t := table{header: []string{"NODE", "STATE", "RUN", "PAUSED", "MEMORY FREE", "CPUS", "ADDRESS", "SEEN", "VERSION"}}
 	for _, n := range c.Nodes {
 		state, seen := n.State, "never"
 		if n.Draining {
 			state += ", draining"
+		}
+		if n.Front {
+			state += ", front"
 		}
 		if n.ID == c.Lead {
 			state += ", leads"
@@ -184,14 +191,14 @@ func (a *app) printNodes(c client.Cluster) {
 		if n.SeenAt != nil {
 			seen = ago(*n.SeenAt, time.Now())
 		}
-		t.add(n.ID, state, fmt.Sprint(n.Running), fmt.Sprintf("%s of %s", size(n.MemoryFreeMB), size(n.MemoryMB)), fmt.Sprint(n.CPUs), n.Address, seen, n.Version)
+		t.add(n.ID, state, fmt.Sprint(n.Running), fmt.Sprint(n.Paused), fmt.Sprintf("%s of %s", size(n.MemoryFreeMB), size(n.MemoryMB)), fmt.Sprint(n.CPUs), n.Address, seen, n.Version)
 	}
 	t.print(a.out, width(a.out))
 }
 
 type nodeCmd struct {
 	List    nodeListCmd    `cmd:"" aliases:"ls" help:"List the nodes of the cluster."`
-	Drain   nodeDrainCmd   `cmd:"" help:"Have nodes take no new sandboxes; those that they have go on."`
+	Drain   nodeDrainCmd   `cmd:"" help:"Have the sandboxes of nodes go on on other nodes, and new ones start there."`
 	Undrain nodeUndrainCmd `cmd:"" help:"Have nodes take new sandboxes again."`
 	Remove  nodeRemoveCmd  `cmd:"" aliases:"rm" help:"Remove nodes from the cluster whose servers have stopped."`
 }
@@ -227,16 +234,90 @@ func (n nodeRefs) each(a *app, do func(api *client.Client, id string) error) err
 	return nil
 }
 
-type nodeDrainCmd struct{ nodeRefs }
+type nodeDrainCmd struct {
+	nodeRefs
+	Wait    bool          `help:"Let those that run go on there until they end or are paused."`
+	Timeout time.Duration `help:"Return after that time, with an error; the drain goes on."`
+	Detach  bool          `help:"Return at once; cay node list shows how far it is."`
+}
+
+// Help says what clients notice.
+func (nodeDrainCmd) Help() string {
+	return "Sandboxes that run are paused, copied to the bucket and resumed on another node, four at a time. Requests wait meanwhile; connections " +
+		"break once. Those that are paused go as they are. It returns when the node has none. cay node undrain ends it at any time: sandboxes that have " +
+		"left stay where they are."
+}
 
 func (c *nodeDrainCmd) Run(a *app) error {
-	return c.each(a, func(api *client.Client, id string) error { return api.DrainNode(a.ctx, id, false) })
+	ctx := a.ctx
+	if c.Timeout > 0 {
+		within, cancel := context.WithTimeout(ctx, c.Timeout)
+		defer cancel()
+		ctx = within
+	}
+	err := c.each(a, func(api *client.Client, id string) error { return api.DrainNode(ctx, id, !c.Wait) })
+	if err != nil || c.Detach {
+		return err
+	}
+	return c.each(a, func(api *client.Client, id string) error { return a.awaitEmpty(ctx, api, id) })
 }
+
+// awaitEmpty waits until a node that is drained has no sandbox, and shows how many
+// there are.
+func (a *app) awaitEmpty(ctx context.Context, api *client.Client, id string) error {
+	var last atomic.Pointer[string]
+	last.Store(new(string))
+	tell := func() string { return "draining " + clean(id) + *last.Load() }
+	return a.watch(tell, func() error {
+		for since := time.Now(); ; {
+			c, err := api.Cluster(ctx)
+			if err == nil {
+				i := slices.IndexFunc(c.Nodes, func(n client.ClusterNode) bool { return n.ID == id })
+				if i < 0 {
+					return cay.Errorf(cay.NotFound, "node %s is no member any more", clean(id))
+				}
+				left, over := leftOn(c.Nodes[i], since)
+				last.Store(&left)
+				if over != nil || left == "" {
+					return over
+				}
+			}
+			select {
+			case <-ctx.Done():
+				return cay.Errorf(cay.Unavailable, "node %s is not empty yet%s", clean(id), *last.Load()).
+					WithHint("the drain goes on: cay node list shows how far; cay node undrain ends it")
+			case <-time.After(time.Second):
+			}
+		}
+	})
+}
+
+// leftOn says what a node has yet that is drained since a time, as it has told after
+// that; empty for nothing. Over is why it will not change.
+func leftOn(n client.ClusterNode, since time.Time) (left string, over error) {
+	switch {
+	case !n.Draining:
+		return "", cay.Errorf(cay.Conflict, "node %s is not drained any more", clean(n.ID))
+	case n.State == string(cay.NodeStopped) || n.State == string(cay.NodeGone):
+		return "", cay.Errorf(cay.Unavailable, "node %s is %s: what it has yet resumes elsewhere once it is gone", clean(n.ID), clean(n.State))
+	case time.Since(since) > tellsWithin && n.Running+n.Starting+n.Paused == 0:
+		return "", nil
+	}
+	left = fmt.Sprintf(": %d run, %d are paused", n.Running+n.Starting, n.Paused)
+	if n.Stuck != "" {
+		left += "; " + clean(n.Stuck)
+	}
+	return left, nil
+}
+
+// tellsWithin is longer than a node takes to follow its record and to tell what it has:
+// two renewals.
+const tellsWithin = 11 * time.Second
 
 type nodeUndrainCmd struct{ nodeRefs }
 
 func (c *nodeUndrainCmd) Run(a *app) error {
-	return c.each(a, func(api *client.Client, id string) error { return api.DrainNode(a.ctx, id, true) })
+	return c.each(a, func(api *client.Client, id string) error { return api.UndrainNode(a.ctx, id) })
 }
 
 type nodeRemoveCmd struct{ nodeRefs }

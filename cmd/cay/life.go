@@ -12,6 +12,7 @@ import (
 type pauseCmd struct {
 	IDs       []string `arg:"" name:"id" help:"Sandboxes' ids."`
 	FilesOnly bool     `help:"Keep files without memory and processes: smaller, and it boots when it is resumed."`
+	Durable   bool     `help:"Return when the server's bucket has what was saved."`
 }
 
 // Help says what is kept.
@@ -21,7 +22,10 @@ func (pauseCmd) Help() string {
 
 func (c *pauseCmd) Run(a *app) error {
 	return a.each(c.IDs, "pausing", func(api *client.Client, id string) error {
-		if c.FilesOnly {
+		switch {
+		case c.Durable:
+			return api.PauseDurably(a.ctx, id, c.FilesOnly)
+		case c.FilesOnly:
 			return api.PauseFiles(a.ctx, id)
 		}
 		return api.Pause(a.ctx, id)

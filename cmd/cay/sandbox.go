@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 type sandboxCmd struct {
 	Create   createCmd   `cmd:"" help:"Make a sandbox and print its id."`
 	List     listCmd     `cmd:"" aliases:"ls" help:"List sandboxes."`
+	Info     infoCmd     `cmd:"" help:"Tell of sandboxes, one by one."`
 	Kill     killCmd     `cmd:"" aliases:"rm" help:"End sandboxes."`
 	Pause    pauseCmd    `cmd:"" help:"Save sandboxes with their memory and stop them."`
 	Resume   resumeCmd   `cmd:"" help:"Let paused sandboxes go on."`
@@ -154,6 +156,64 @@ func (listCmd) Run(a *app) error {
 	}
 	t.print(a.out, width(a.out))
 	return nil
+}
+
+type infoCmd struct {
+	IDs []string `arg:"" name:"id" help:"Sandboxes' ids."`
+}
+
+func (c *infoCmd) Run(a *app) error {
+	api, err := a.client()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	all := []client.Info{}
+	for _, id := range c.IDs {
+		s, err := api.Info(a.ctx, id)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		all = append(all, s)
+		if !a.json {
+			fmt.Fprint(a.out, describeBox(s, time.Now()))
+		}
+	}
+	if a.json {
+		errs = append(errs, a.printJSON(all))
+	}
+	return errors.Join(errs...)
+}
+
+// describeBox is a sandbox in lines for people.
+func describeBox(s client.Info, now time.Time) string {
+	var out strings.Builder
+	line := func(name, text string) {
+		if text != "" {
+			fmt.Fprintf(&out, "  %-10s %s\n", name, clean(text))
+		}
+	}
+	fmt.Fprintf(&out, "%s: %s\n", clean(s.ID), clean(s.State))
+	line("template", cmp.Or(s.Alias, s.TemplateID))
+	line("started", ago(s.StartedAt, now))
+	if s.State == "paused" {
+		line("paused", ago(s.EndAt, now))
+		line("saved", map[string]string{"full": "files and memory", "filesystem": "files alone"}[s.PauseMode])
+	} else {
+		line("ends", ago(s.EndAt, now))
+	}
+	switch {
+	case s.Replicated == nil:
+	case s.ReplicatedAt != nil:
+		line("replicated", "yes, "+ago(*s.ReplicatedAt, now))
+	default:
+		line("replicated", "not yet: what was saved is on one machine alone")
+	}
+	line("limits", fmt.Sprintf("%d CPUs, %s of memory, %s of disk", s.CPUs, size(s.MemoryMB), size(s.DiskMB)))
+	line("metadata", pairs(s.Metadata))
+	line("notice", s.Notice)
+	return out.String()
 }
 
 func pairs(m map[string]string) string {

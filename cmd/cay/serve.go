@@ -46,6 +46,9 @@ func (upCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if !cfg.RunsSandboxes() {
+		return a.serve(cfg)
+	}
 	if err := loopfs.Mount(a.ctx, cfg.Data); err != nil { // the checks below look into it
 		return err
 	}
@@ -90,7 +93,7 @@ func (a *app) serve(cfg config.Config) error {
 }
 
 func (a *app) serveWith(cfg config.Config, log *slog.Logger) error {
-	s, err := server.New(a.ctx, cfg, server.ThisMachine(), log)
+	s, err := server.New(a.ctx, cfg, server.ThisMachine(cfg), log)
 	if err != nil {
 		return err
 	}

@@ -48,6 +48,9 @@ type Config struct {
 	NodeID cay.NodeID
 	// Member says that other nodes have sandboxes in the records as well.
 	Member bool
+	// Copies says that snapshots are copied to a bucket; Durable, that each pause that
+	// was asked for waits for its copy.
+	Copies, Durable bool
 	// Local finds this machine's snapshot of a template; nil takes the recorded one.
 	Local  func(cay.Template) cay.SnapshotID
 	Tokens lifecycle.Tokens
@@ -106,7 +109,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 	}
 	c.Controller, err = lifecycle.Open(ctx, lifecycle.Config{
 		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Member: cfg.Member, Tokens: cfg.Tokens, Logs: cfg.Logs, Audit: cfg.Audit, Log: cfg.Log,
-		Budgets: c.Meter,
+		Budgets: c.Meter, Copies: cfg.Copies, Durable: cfg.Durable,
 	})
 	if err != nil {
 		return nil, err

@@ -8,7 +8,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
@@ -60,8 +59,8 @@ type Config struct {
 	Replica    Replica          // nil for none
 	Backlog    *builtin.Backlog // of the templates that the server builds by itself
 	Disk       disk.Reserve
-	// CopyEvery is how often new snapshots are looked for; zero for each ten seconds.
-	CopyEvery time.Duration
+	// Copied is told, again and again, which snapshots the bucket has; nil without one.
+	Copied func(ctx context.Context, has func(cay.SnapshotID) bool)
 	// Leads reports whether this server does what one does for all; nil for a server
 	// that is alone.
 	Leads func() bool

@@ -1,7 +1,6 @@
 package operator
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -11,7 +10,7 @@ import (
 // A snapshot is copied to the bucket soon after it is saved; copies that nothing needs
 // leave it once an hour.
 const (
-	replicateEvery = 10 * time.Second
+	replicateEvery = time.Second
 	sweepEvery     = time.Hour
 )
 
@@ -29,8 +28,8 @@ type Replica interface {
 type replication struct {
 	taken  bool
 	swept  time.Time
-	copied map[cay.SnapshotID]bool
-	told   string // the error that the log has
+	copied map[cay.SnapshotID]bool // false for those that are not to be
+	told   string                  // the error that the log has
 }
 
 // ReplicateAlways copies snapshots of teams' to the bucket until ctx ends. It asks
@@ -40,7 +39,7 @@ func (d *Desk) ReplicateAlways(ctx context.Context) {
 		return
 	}
 	r := replication{copied: map[cay.SnapshotID]bool{}, swept: time.Now()}
-	tick := time.NewTicker(cmp.Or(d.cfg.CopyEvery, replicateEvery))
+	tick := time.NewTicker(replicateEvery)
 	defer tick.Stop()
 	for {
 		err := d.replicate(ctx, &r)
@@ -73,13 +72,13 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 	if err != nil {
 		return err
 	}
-	needs := d.needs(ctx)
+	needs, has := d.needs(ctx), func(id cay.SnapshotID) bool { return r.copied[id] }
 	there := map[cay.SnapshotID]bool{}
 	var failed error
 	for _, name := range ids {
 		id := cay.SnapshotID(name)
 		there[id] = true
-		if r.copied[id] || !needs(id) {
+		if _, done := r.copied[id]; done || !needs(id) {
 			continue
 		}
 		_, s, err := d.cfg.Snapshots.Get(id)
@@ -87,7 +86,7 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 			continue
 		}
 		if s.Team == "" && s.Sandbox == "" { // one that Cay brings, which each machine makes
-			r.copied[id] = true
+			r.copied[id] = false
 			continue
 		}
 		begun := time.Now()
@@ -95,6 +94,7 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 		switch {
 		case err == nil:
 			r.copied[id] = true
+			d.cfg.Copied(ctx, has)
 			d.cfg.Log.InfoContext(ctx, "a snapshot is in the bucket", "snapshot", s.ID, "sandbox", s.Sandbox, "bytes", s.Size(), "took", time.Since(begun))
 		case cay.KindOf(err) == cay.NotFound && !needs(id): // removed meanwhile
 		case cay.CodeOf(err) == cay.CodeDamaged: // the others follow
@@ -108,6 +108,7 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 			delete(r.copied, id)
 		}
 	}
+	d.cfg.Copied(ctx, has)
 	if failed == nil && time.Since(r.swept) > sweepEvery && (d.cfg.Leads == nil || d.cfg.Leads()) {
 		r.swept = time.Now()
 		removed, err := d.cfg.Replica.Collect(ctx, func(id cay.SnapshotID) (bool, error) { return needs(id), nil })

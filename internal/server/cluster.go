@@ -47,7 +47,7 @@ func (s *Server) openCluster(ctx context.Context) (err error) {
 		return cay.Errorf(cay.Invalid, "this machine is node %s of a cluster, and CAY_CLUSTER_ADDRESS is not set", s.lease.Node).
 			WithHint("it is where the other members reach this machine, such as 10.0.0.1:7071")
 	}
-	if s.replica == nil {
+	if s.replica == nil && s.cfg.RunsSandboxes() {
 		return cay.Errorf(cay.Invalid, "a node of a cluster needs CAY_BUCKET, through which nodes share snapshots")
 	}
 	if err := s.identity.Keep(); err != nil {
@@ -67,9 +67,9 @@ func (s *Server) openCluster(ctx context.Context) (err error) {
 	_, port, _ := net.SplitHostPort(c.listener.Addr().String())
 	c.members = nodes.New(nodes.Config{
 		Store: s.records, Ledger: s.control.Ledger(), Times: s.machine.Leases,
-		Self:    cay.Node{ID: s.lease.Node, Epoch: s.lease.Epoch, Address: net.JoinHostPort(host, port), Version: cay.Version},
-		Use:     s.use,
-		Drained: s.control.Drained,
+		Self: cay.Node{ID: s.lease.Node, Epoch: s.lease.Epoch, Address: net.JoinHostPort(host, port), Version: cay.Version},
+		Use:  s.use, Front: !s.cfg.RunsSandboxes(),
+		Drained: s.drained,
 		EndLost: s.control.EndLost,
 		Lead:    s.lead,
 		Silent:  s.proxy.Close,
@@ -78,7 +78,8 @@ func (s *Server) openCluster(ctx context.Context) (err error) {
 	})
 	c.front = front.New(front.Config{
 		Members: c.members, Own: s.lease.Member, Homes: s.records,
-		Has: s.control.Has, Adopt: s.control.Adopt, Names: s.proxy.Names, Log: s.log,
+		Alone: !s.cfg.Fronts(),
+		Has:   s.control.Has, Adopt: s.control.Adopt, Take: s.control.Take, Names: s.proxy.Names, Log: s.log,
 	})
 	s.later(c.front.Close)
 	return c.members.Open(ctx)
@@ -92,11 +93,17 @@ func (s *Server) between(next http.Handler) http.Handler {
 	return s.cluster.front.Wrap(next)
 }
 
+// drained has this node follow its record.
+func (s *Server) drained(how cay.Drain) {
+	s.control.Drained(how)
+	s.node.Drain(how == cay.DrainNone)
+}
+
 // use is what this node tells of itself.
 func (s *Server) use() (out cay.NodeUse, ready bool) {
 	out = s.control.Use()
-	out.CPUs, out.Warm = runtime.NumCPU(), s.warm()
-	if room, err := s.host.Room(); err == nil {
+	out.CPUs, out.Warm, out.Front = runtime.NumCPU(), s.warm(), !s.cfg.RunsSandboxes()
+	if room, err := s.node.Room(); err == nil {
 		out.MemoryMB, out.MemoryFreeMB = int(room.Memory>>20), int(room.MemoryFree>>20)
 	}
 	select {
@@ -240,6 +247,7 @@ func (s *Server) runControl(ctx context.Context) {
 	}
 	s.running.Go(func() { _ = s.control.RunOwn(ctx) })
 	s.running.Go(func() { s.followOthers(ctx) })
+	s.running.Go(func() { s.control.MoveAlways(ctx, s.cluster.front.Hand) })
 	s.running.Go(func() { s.control.Approvals.Follow(ctx) })
 }
 
@@ -285,13 +293,4 @@ func (s *Server) membersFace() rest.Members {
 		return nil
 	}
 	return s.cluster.members
-}
-
-// copyEvery is how often snapshots are looked for that are to be copied to the
-// bucket: other nodes of a cluster wait for them.
-func (s *Server) copyEvery() time.Duration {
-	if s.member() {
-		return time.Second
-	}
-	return 0
 }

@@ -203,7 +203,7 @@ func TestCluster(t *testing.T) {
 				t.Errorf("a sandbox was placed on the node that is drained")
 			}
 		}
-		if err := admin.DrainNode(ctx, drained, true); err != nil {
+		if err := admin.UndrainNode(ctx, drained); err != nil {
 			t.Error(err)
 		}
 		if err := admin.RemoveNode(ctx, drained); cay.KindOf(err) != cay.Conflict {

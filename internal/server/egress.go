@@ -48,6 +48,9 @@ func (s *Server) openEgress() (err error) {
 	s.egress = egress.New(cfg)
 	s.later(func() error { s.egress.Close(); return nil })
 	d := net.Diverted() // until the network is closed
+	if d.Conns == nil { // a front has no guests
+		return nil
+	}
 	s.diverted.Go(func() { s.egress.Serve(d.Conns) })
 	s.diverted.Go(func() { s.egress.ServeUDP(d.Questions) })
 	s.diverted.Go(func() { s.egress.ServeTCP(d.QuestionConns) })

@@ -241,6 +241,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		TeamLimits: limits,
 		Volumes:    s.volumes(),
 		Local:      s.localOf(),
+		Copies:     s.replica != nil, Durable: s.cfg.PauseDurable,
 		Networks: outside.Networks{
 			Opened: s.cfg.NetworkOpen, Trusted: s.cfg.WebhookOpen, Closed: append(slices.Clone(s.cfg.NetworkClosed), s.cfg.Network),
 		},
@@ -258,7 +259,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	s.desk = operator.New(operator.Config{
 		Host: operator.Host(s.cfg), Team: s.team, Store: s.records, Control: s.control, Node: s.node,
 		Snapshots: s.host.Snapshots, Templates: s.templates, Builds: s.builds, Packages: s.packages,
-		AdminToken: s.adminToken, Replica: s.copies(), Leads: s.leads, CopyEvery: s.copyEvery(),
+		AdminToken: s.adminToken, Replica: s.copies(), Leads: s.leads, Copied: s.control.Copied,
 		Disk: operator.Reserve(s.cfg), Publish: s.publish, Backlog: s.backlog, Audit: s.audit, Log: s.log,
 	})
 	return nil
@@ -313,6 +314,9 @@ func (s *Server) openFaces(context.Context) error {
 
 // publishBuilt offers the templates that are built already.
 func (s *Server) publishBuilt(ctx context.Context) error {
+	if !s.cfg.RunsSandboxes() {
+		return nil
+	}
 	for _, name := range s.templates.Wanted() {
 		if built, err := s.templates.Current(name); err == nil {
 			if err := s.publish(ctx, built); err != nil {

@@ -19,6 +19,9 @@ import (
 // that the SDKs ask for until that is built, which Run does with all others.
 // progress may be nil.
 func (s *Server) FirstTemplate(ctx context.Context, progress image.Progress) error {
+	if !s.cfg.RunsSandboxes() {
+		return nil
+	}
 	_, err := s.control.Template(ctx, cay.ForTeam(s.team.ID), builtin.CodeInterpreter)
 	if err == nil || ctx.Err() != nil {
 		return ctx.Err()
@@ -40,6 +43,9 @@ func (s *Server) Building() []string { return s.backlog.Names() }
 
 // missingTemplates are those that are to be built.
 func (s *Server) missingTemplates() []string {
+	if !s.cfg.RunsSandboxes() {
+		return nil
+	}
 	return slices.DeleteFunc(s.templates.Wanted(), func(name string) bool {
 		_, err := s.templates.Current(name)
 		return err == nil

@@ -26,8 +26,8 @@ type Clusters interface {
 	Nodes(ctx context.Context) ([]cay.Node, error)
 	Node(ctx context.Context, id cay.NodeID) (cay.Node, error)
 	// ReportNode renews the lease of a member's epoch, with what it tells of itself.
-	// It returns whether the node is drained, and the one that leads.
-	ReportNode(ctx context.Context, n cay.Node, lease time.Duration) (draining bool, lead cay.NodeID, err error)
+	// It returns how the node is drained, and the one that leads.
+	ReportNode(ctx context.Context, n cay.Node, lease time.Duration) (drain cay.Drain, lead cay.NodeID, err error)
 	// StopNode ends the lease of an epoch, and the node's lead.
 	StopNode(ctx context.Context, node cay.NodeID, epoch int64) error
 	// TakeLead has a node lead where none does, or where the one that does was silent
@@ -47,6 +47,9 @@ type Clusters interface {
 	// AdoptSandbox gives a paused sandbox of a node that is gone to another one, and
 	// returns its record. Conflict where it is not so.
 	AdoptSandbox(ctx context.Context, id cay.SandboxID, to cay.NodeID) (cay.Sandbox, error)
+	// TakeSandbox gives a paused sandbox of a node, as that node knows it, to another
+	// one, and returns its record. Conflict where it is not so any more.
+	TakeSandbox(ctx context.Context, id cay.SandboxID, from cay.NodeID, version int64, to cay.NodeID) (cay.Sandbox, error)
 	// EventCounters returns the number of each team's newest event.
 	EventCounters(ctx context.Context) (map[cay.TeamID]int64, error)
 }
@@ -182,8 +185,8 @@ func (s *DB) JoinCluster(ctx context.Context, digest string, member func(c cay.C
 	})
 }
 
-const nodeColumns = `n.id, n.machine, n.address, n.fingerprint, n.version, n.state, n.has, n.epoch, n.joined_at, n.seen_at,
-(SELECT COUNT(*) FROM draining_nodes d WHERE d.node = n.id), (SELECT COUNT(*) FROM clusters c WHERE c.lead = n.id)`
+var nodeColumns = `n.id, n.machine, n.address, n.fingerprint, n.version, n.state, n.has, n.epoch, n.joined_at, n.seen_at,
+` + drainColumn("n.id") + `, (SELECT COUNT(*) FROM clusters c WHERE c.lead = n.id)`
 
 // Nodes lists the members of the cluster by their ids.
 func (s *DB) Nodes(ctx context.Context) ([]cay.Node, error) {
@@ -209,12 +212,12 @@ func scanNode(now int64) func(scanner) (cay.Node, error) {
 	return func(row scanner) (n cay.Node, err error) {
 		var has string
 		var joined, seen int64
-		var draining, leads int
-		err = row.Scan(&n.ID, &n.Machine, &n.Address, &n.Fingerprint, &n.Version, &n.State, &has, &n.Epoch, &joined, &seen, &draining, &leads)
+		var leads int
+		err = row.Scan(&n.ID, &n.Machine, &n.Address, &n.Fingerprint, &n.Version, &n.State, &has, &n.Epoch, &joined, &seen, &n.Drain, &leads)
 		if err != nil {
 			return n, err
 		}
-		n.JoinedAt, n.SeenAt, n.Draining, n.Leads = fromMillis(joined), fromMillis(seen), draining > 0, leads > 0
+		n.JoinedAt, n.SeenAt, n.Leads = fromMillis(joined), fromMillis(seen), leads > 0
 		if seen > 0 {
 			n.Silent = max(0, time.Duration(now-seen)*time.Millisecond)
 		}
@@ -225,12 +228,12 @@ func scanNode(now int64) func(scanner) (cay.Node, error) {
 	}
 }
 
-// ReportNode is RenewNode with what a member tells of itself. It returns whether
+// ReportNode is RenewNode with what a member tells of itself. It returns how
 // the node is drained, and which one leads.
-func (s *DB) ReportNode(ctx context.Context, n cay.Node, lease time.Duration) (draining bool, lead cay.NodeID, err error) {
+func (s *DB) ReportNode(ctx context.Context, n cay.Node, lease time.Duration) (drain cay.Drain, lead cay.NodeID, err error) {
 	has, err := json.Marshal(n.NodeUse)
 	if err != nil {
-		return false, "", cay.Wrap(cay.Internal, err, "cannot record node %s", n.ID)
+		return drain, "", cay.Wrap(cay.Internal, err, "cannot record node %s", n.ID)
 	}
 	err = s.tx(ctx, func(tx *sql.Tx) error {
 		// A renewal that a crash of the database forgets is sent again.
@@ -249,13 +252,9 @@ WHERE id = $1 AND epoch = $2`, n.ID, n.Epoch, now+lease.Milliseconds(), now, n.S
 		if rows, err := res.RowsAffected(); err != nil || rows == 0 {
 			return errors.Join(err, ErrTakenOver)
 		}
-		var drained int
-		err = tx.QueryRowContext(ctx, `SELECT (SELECT COUNT(*) FROM draining_nodes WHERE node = $1), COALESCE((SELECT lead FROM clusters WHERE one = 1), '')`, n.ID).
-			Scan(&drained, &lead)
-		draining = drained > 0
-		return err
+		return tx.QueryRowContext(ctx, `SELECT `+drainColumn("$1")+`, COALESCE((SELECT lead FROM clusters WHERE one = 1), '')`, n.ID).Scan(&drain, &lead)
 	})
-	return draining, lead, err
+	return drain, lead, err
 }
 
 // StopNode ends the lease of a member in good order, and its lead.
@@ -410,17 +409,29 @@ func (s *DB) CheckpointHome(ctx context.Context, id cay.SnapshotID) (sandbox cay
 
 // AdoptSandbox gives a paused sandbox of a node that is gone to another one, and
 // returns its record. Conflict where it is not so.
-func (s *DB) AdoptSandbox(ctx context.Context, id cay.SandboxID, to cay.NodeID) (b cay.Sandbox, err error) {
+func (s *DB) AdoptSandbox(ctx context.Context, id cay.SandboxID, to cay.NodeID) (cay.Sandbox, error) {
+	return s.giveSandbox(ctx, id, "is not paused, or its node is not gone", `UPDATE sandboxes SET node = $2, version = version + 1
+WHERE id = $1 AND state = $3 AND node <> $2 AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.id = sandboxes.node AND n.state <> $4)`,
+		id, to, cay.Paused, cay.NodeGone)
+}
+
+// TakeSandbox gives a paused sandbox of a node, as that node knows it, to another one.
+func (s *DB) TakeSandbox(ctx context.Context, id cay.SandboxID, from cay.NodeID, version int64, to cay.NodeID) (cay.Sandbox, error) {
+	return s.giveSandbox(ctx, id, "is not paused there any more", `UPDATE sandboxes SET node = $2, version = version + 1
+WHERE id = $1 AND state = $3 AND node = $4 AND version = $5`, id, to, cay.Paused, from, version)
+}
+
+// giveSandbox gives a sandbox to another node by a statement, and returns its record.
+func (s *DB) giveSandbox(ctx context.Context, id cay.SandboxID, unless, text string, args ...any) (b cay.Sandbox, err error) {
 	err = s.tx(ctx, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `UPDATE sandboxes SET node = $2, version = version + 1 WHERE id = $1 AND state = $3 AND node <> $2
-AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.id = sandboxes.node AND n.state <> $4)`, id, to, cay.Paused, cay.NodeGone)
+		res, err := tx.ExecContext(ctx, text, args...)
 		if err != nil {
 			return err
 		}
 		if n, err := res.RowsAffected(); err != nil {
 			return err
 		} else if n == 0 {
-			return cay.Errorf(cay.Conflict, "sandbox %s is not paused, or its node is not gone", id)
+			return cay.Errorf(cay.Conflict, "sandbox %s %s", id, unless)
 		}
 		b, err = s.scanSandbox(tx.QueryRowContext(ctx, `SELECT `+sandboxSQL.read+` FROM sandboxes WHERE id = $1`, id))
 		return err

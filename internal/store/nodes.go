@@ -16,21 +16,25 @@ import (
 var ErrTakenOver = cay.Errorf(cay.Unavailable, "another server has taken the records over").
 	WithHint("this server ends; the other one answers")
 
-// SetDraining records whether a machine is drained.
-func (s *DB) SetDraining(ctx context.Context, node cay.NodeID, on bool) error {
-	text := `DELETE FROM draining_nodes WHERE node = $1`
-	if on {
-		text = `INSERT INTO draining_nodes (node) VALUES ($1) ON CONFLICT (node) DO NOTHING`
+// SetDrain records whether a machine is drained, and how.
+func (s *DB) SetDrain(ctx context.Context, node cay.NodeID, how cay.Drain) error {
+	text, args := `DELETE FROM draining_nodes WHERE node = $1`, []any{node}
+	if how != cay.DrainNone {
+		text, args = `INSERT INTO draining_nodes (node, mode) VALUES ($1, $2) ON CONFLICT (node) DO UPDATE SET mode = excluded.mode`, append(args, how)
 	}
-	_, err := s.exec(ctx, text, node)
+	_, err := s.exec(ctx, text, args...)
 	return dbError(err)
 }
 
-// Draining reports whether a machine is drained.
-func (s *DB) Draining(ctx context.Context, node cay.NodeID) (bool, error) {
-	var n int
-	err := s.r.QueryRowContext(ctx, `SELECT COUNT(*) FROM draining_nodes WHERE node = $1`, node).Scan(&n)
-	return n > 0, dbError(err)
+// drainColumn is the drain of the node of a row or a parameter.
+func drainColumn(node string) string {
+	return `COALESCE((SELECT d.mode FROM draining_nodes d WHERE d.node = ` + node + `), '')`
+}
+
+// Drain tells how a machine is drained.
+func (s *DB) Drain(ctx context.Context, node cay.NodeID) (how cay.Drain, err error) {
+	err = s.r.QueryRowContext(ctx, `SELECT `+drainColumn("$1"), node).Scan(&how)
+	return how, dbError(err)
 }
 
 // Guard has each transaction from now on check in the database that the epoch of

@@ -22,7 +22,8 @@ type sandboxRow struct {
 	volumes                      string
 	started, end, ended, timeout int64
 	secure, autoResume           int64
-	unresponsive                 int64
+	unresponsive, replicated     int64
+	moving                       int64
 }
 
 // sandboxColumn is a column of sandboxes and its place in a row that is
@@ -45,7 +46,7 @@ func (r *sandboxRow) columns() []sandboxColumn {
 		{"env", &r.env, true}, {"secure", &r.secure, true}, {"started_at", &r.started, true}, {"end_at", &r.end, true},
 		{"timeout_ms", &r.timeout, true}, {"on_timeout", &r.OnTimeout, true}, {"auto_resume", &r.autoResume, true},
 		{"saved", &r.Saved, true}, {"notice", &r.Notice, true}, {"unresponsive", &r.unresponsive, true},
-		{"volumes", &r.volumes, true},
+		{"volumes", &r.volumes, true}, {"replicated_at", &r.replicated, true}, {"moving", &r.moving, true},
 	}
 }
 
@@ -79,6 +80,7 @@ func (s *DB) rowOf(b cay.Sandbox) (*sandboxRow, error) {
 	return &sandboxRow{
 		Sandbox: b, env: env, volumes: volumes, started: millis(b.StartedAt), end: millis(b.EndAt), ended: millis(b.EndedAt),
 		timeout: b.Timeout.Milliseconds(), secure: flag(b.Secure), autoResume: flag(b.AutoResume), unresponsive: flag(b.Unresponsive),
+		replicated: millis(b.ReplicatedAt), moving: flag(b.Moving),
 	}, errors.Join(e1, e2)
 }
 
@@ -369,9 +371,9 @@ func (s *DB) scanSandbox(scan scanner) (cay.Sandbox, error) {
 		return row.Sandbox, err
 	}
 	b := &row.Sandbox
-	b.EndedAt, b.StartedAt, b.EndAt = fromMillis(row.ended), fromMillis(row.started), fromMillis(row.end)
+	b.EndedAt, b.StartedAt, b.EndAt, b.ReplicatedAt = fromMillis(row.ended), fromMillis(row.started), fromMillis(row.end), fromMillis(row.replicated)
 	b.Timeout = time.Duration(row.timeout) * time.Millisecond
-	b.Secure, b.AutoResume, b.Unresponsive = row.secure != 0, row.autoResume != 0, row.unresponsive != 0
+	b.Secure, b.AutoResume, b.Unresponsive, b.Moving = row.secure != 0, row.autoResume != 0, row.unresponsive != 0, row.moving != 0
 	for _, f := range []struct {
 		text string
 		into any

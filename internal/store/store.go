@@ -57,9 +57,9 @@ type Store interface {
 
 // Nodes are the machines that sandboxes run on.
 type Nodes interface {
-	// SetDraining records whether a machine is drained: it takes no new sandboxes.
-	SetDraining(ctx context.Context, node cay.NodeID, on bool) error
-	Draining(ctx context.Context, node cay.NodeID) (bool, error)
+	// SetDrain records whether a machine is drained, and how.
+	SetDrain(ctx context.Context, node cay.NodeID, how cay.Drain) error
+	Drain(ctx context.Context, node cay.NodeID) (cay.Drain, error)
 	// TakeNode leases a node's name to a machine, by the database's clock, and
 	// returns the epoch that this begins: one more each time. Conflict means that
 	// another machine has it.

@@ -508,12 +508,18 @@ type ClusterNode struct {
 	Address string `json:"address"`
 	Cpus    int    `json:"cpus"`
 
-	// Draining It takes no new sandboxes.
-	Draining     bool      `json:"draining"`
+	// Draining It takes no new sandboxes, and gives those away that it has.
+	Draining bool `json:"draining"`
+
+	// Front It takes clients' requests alone, and runs no sandboxes.
+	Front        *bool     `json:"front,omitempty"`
 	JoinedAt     time.Time `json:"joinedAt"`
 	MemoryFreeMB int       `json:"memoryFreeMB"`
 	MemoryMB     int       `json:"memoryMB"`
 	NodeID       string    `json:"nodeID"`
+
+	// Paused Sandboxes that are this node's.
+	Paused int `json:"paused"`
 
 	// Running Sandboxes.
 	Running int `json:"running"`
@@ -525,8 +531,11 @@ type ClusterNode struct {
 	Starting int `json:"starting"`
 
 	// State joined (no server of it has begun), starting, ready, silent (it has not renewed its lease for ten seconds, and gets no new sandboxes), stopped (its server ended in good order; what it runs lives on), or gone (it was silent for longer than its lease: what it ran is over).
-	State   string `json:"state"`
-	Version string `json:"version"`
+	State string `json:"state"`
+
+	// Stuck Of one that is drained: the reason why some sandboxes do not leave it.
+	Stuck   *string `json:"stuck,omitempty"`
+	Version string  `json:"version"`
 }
 
 // Comparison defines model for Comparison.

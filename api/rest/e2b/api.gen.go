@@ -402,7 +402,13 @@ type SandboxDetail struct {
 	Notice *string `json:"notice,omitempty"`
 
 	// PauseMode Of a paused one: full or filesystem, as it was saved.
-	PauseMode    *string        `json:"pauseMode,omitempty"`
+	PauseMode *string `json:"pauseMode,omitempty"`
+
+	// Replicated Cay's own, of a paused one on a server with a bucket: whether the bucket has what was saved.
+	Replicated *bool `json:"replicated,omitempty"`
+
+	// ReplicatedAt Cay's own: since when it has.
+	ReplicatedAt *time.Time     `json:"replicatedAt,omitempty"`
 	SandboxID    string         `json:"sandboxID"`
 	StartedAt    time.Time      `json:"startedAt"`
 	State        string         `json:"state"`
@@ -881,6 +887,8 @@ type GetWebhookStatsParams struct {
 
 // SetNodeStatusJSONBody defines parameters for SetNodeStatus.
 type SetNodeStatusJSONBody struct {
+	// Move Cay's own, of a node of a cluster: what runs there is paused and goes on on other nodes.
+	Move   *bool  `json:"move,omitempty"`
 	Status string `json:"status"`
 }
 
@@ -927,6 +935,9 @@ type GetSandboxMetricsParams struct {
 
 // PauseSandboxJSONBody defines parameters for PauseSandbox.
 type PauseSandboxJSONBody struct {
+	// Durable Cay's own: true answers when the bucket has what was saved, so that it outlives its machine; 503 with the code snapshot_not_replicated where that takes five minutes, and 400 on a server without a bucket.
+	Durable *bool `json:"durable,omitempty"`
+
 	// Memory False saves its files alone: it boots from them when it is resumed.
 	Memory *bool `json:"memory,omitempty"`
 

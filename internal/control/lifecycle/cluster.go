@@ -9,20 +9,55 @@ import (
 	"github.com/cay-run/cay/internal/store"
 )
 
-// Has reports whether a sandbox that is not over is this node's.
-func (c *Controller) Has(id cay.SandboxID) bool { return c.entry(id) != nil }
+// Has reports whether a sandbox that is not over is this node's. It waits, for as long
+// as ctx lasts, for the end of the way of one that goes to another node.
+func (c *Controller) Has(ctx context.Context, id cay.SandboxID) bool {
+	for {
+		e := c.entry(id)
+		if e == nil {
+			return false
+		}
+		arrived := e.moving.Load()
+		if arrived == nil {
+			return true
+		}
+		select {
+		case <-*arrived:
+		case <-ctx.Done():
+			return true
+		}
+	}
+}
 
 // Use tells what the sandboxes of this node take of it.
 func (c *Controller) Use() cay.NodeUse {
 	l := c.load()
-	return cay.NodeUse{Running: l.Running, Starting: l.Starting, PromisedCPUs: l.CPUs, PromisedMB: l.MemoryMB}
+	return cay.NodeUse{Running: l.Running, Starting: l.Starting, Paused: l.Paused, Stuck: c.stuck(), PromisedCPUs: l.CPUs, PromisedMB: l.MemoryMB}
 }
 
 // Drained has the node follow its record, which another member may have changed.
-func (c *Controller) Drained(on bool) {
+func (c *Controller) Drained(how cay.Drain) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.draining = on
+	if c.drain != how {
+		for _, e := range c.live {
+			e.moveFailed.Store(nil)
+		}
+	}
+	switch c.drain = how; {
+	case how != cay.DrainNone && c.undrained == nil:
+		c.undrained = make(chan struct{})
+	case how == cay.DrainNone && c.undrained != nil:
+		close(c.undrained)
+		c.undrained = nil
+	}
+}
+
+// drained is how this node is drained, and a channel that is closed when it is no more.
+func (c *Controller) drained() (how cay.Drain, over <-chan struct{}) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.drain, c.undrained
 }
 
 // Adopt makes a paused sandbox this node's whose own node is gone. Conflict where it
@@ -34,21 +69,54 @@ func (c *Controller) Adopt(ctx context.Context, id cay.SandboxID) error {
 	if err != nil {
 		return err
 	}
-	branch, err := c.store.Branch(ctx, s.Team, id)
+	if _, err := c.enterPaused(ctx, s); err != nil {
+		return err
+	}
+	c.log.InfoContext(ctx, "a paused sandbox of a node that is gone is this node's now", "sandbox", id)
+	return nil
+}
+
+// Take makes a paused sandbox this node's that its node hands over, as that node knows
+// it, and has it go on if it is moving. Unavailable means that nothing has changed.
+func (c *Controller) Take(ctx context.Context, id cay.SandboxID, from cay.NodeID, version int64) error {
+	if how, _ := c.drained(); how != cay.DrainNone {
+		return cay.Errorf(cay.Unavailable, "this node is drained itself").WithCode(cay.CodeCapacity)
+	}
+	ctx = context.WithoutCancel(ctx)
+	within, cancel := context.WithTimeout(ctx, ledger.EndWithin)
+	defer cancel()
+	s, err := c.store.TakeSandbox(within, id, from, version, c.nodeID)
 	if err != nil {
 		return err
 	}
+	e, err := c.enterPaused(within, s)
+	if err != nil {
+		return err
+	}
+	c.log.InfoContext(ctx, "a paused sandbox of another node is this node's now", "sandbox", id, "from", from, "goes on", s.Moving)
+	if s.Moving {
+		c.moved(ctx, e, c.goOn(ctx, e))
+	}
+	return nil
+}
+
+// enterPaused makes a paused sandbox known that has become this node's.
+func (c *Controller) enterPaused(ctx context.Context, s cay.Sandbox) (*entry, error) {
+	branch, err := c.store.Branch(ctx, s.Team, s.ID)
+	if err != nil {
+		return nil, err
+	}
 	e := newEntry(s)
-	e.tree.member.Store(branch.Tree != id || branch.Auto.On())
+	e.tree.member.Store(branch.Tree != s.ID || branch.Auto.On())
 	e.tree.rewound.Store(branch.Rewound)
 	e.setAuto(branch.Auto)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.live[id] == nil {
-		c.put(e)
+	if known := c.live[s.ID]; known != nil {
+		return known, nil
 	}
-	c.log.InfoContext(ctx, "a paused sandbox of a node that is gone is this node's now", "sandbox", id)
-	return nil
+	c.put(e)
+	return e, nil
 }
 
 // EndLost records the ends of what ran on a node that is gone. Sandboxes that are paused, or

@@ -100,6 +100,9 @@ type Config struct {
 	Logs   *logbook.Book
 	Audit  *audit.Log // nil counts nothing
 	Log    *slog.Logger
+	// Copies says that snapshots are copied to a bucket; Durable, that each pause that
+	// was asked for waits for its copy.
+	Copies, Durable bool
 	// Budgets are asked before anything runs; nil has none.
 	Budgets Budgets
 }
@@ -119,6 +122,8 @@ type Controller struct {
 
 	budgets Budgets
 
+	copies, durable bool
+
 	readers chan struct{}  // a token for each diary that is read in the background
 	reading sync.WaitGroup // them
 
@@ -131,10 +136,11 @@ type Controller struct {
 	teams map[cay.TeamID]map[cay.SandboxID]*entry
 	// starting are the places that are taken for sandboxes to come, orphans the
 	// last deaths of instances that were not known.
-	starting map[*starting]struct{}
-	draining bool       // no new sandboxes are taken
-	drains   sync.Mutex // held by the one that changes it and its record
-	orphans  []cay.Death
+	starting  map[*starting]struct{}
+	drain     cay.Drain     // but for DrainNone, no new sandboxes are taken
+	undrained chan struct{} // closed when the drain ends; nil while there is none
+	drains    sync.Mutex    // held by the one that changes it and its record
+	orphans   []cay.Death
 	// claimed are idempotency keys that a create is at work with; each
 	// channel is closed when it is done.
 	claimed map[onceKey]chan struct{}
@@ -155,6 +161,9 @@ type entry struct {
 	toldEnd time.Time // the end that the last event told
 
 	tree treeState
+
+	moving     atomic.Pointer[chan struct{}] // closed when it is on another node, or stays; nil while it is not on its way
+	moveFailed atomic.Pointer[moveFailed]    // nil unless its last move failed
 
 	ending      atomic.Bool              // Run is ending it
 	endFailed   atomic.Pointer[endRetry] // nil unless its end failed
@@ -188,6 +197,7 @@ func (e *entry) sandbox() cay.Sandbox { return *e.current.Load() }
 func Open(ctx context.Context, cfg Config) (*Controller, error) {
 	c := &Controller{
 		ledger: cfg.Ledger, store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, logs: cfg.Logs, audit: cfg.Audit, log: cfg.Log,
+		copies: cfg.Copies, durable: cfg.Durable,
 		readers: make(chan struct{}, diaryReaders),
 		wake:    make(chan struct{}, 1), wakeAuto: make(chan struct{}, 1),
 		live: make(map[cay.SandboxID]*entry), teams: make(map[cay.TeamID]map[cay.SandboxID]*entry), starting: make(map[*starting]struct{}),
@@ -200,9 +210,11 @@ func Open(ctx context.Context, cfg Config) (*Controller, error) {
 		c.budgets = unbound{}
 	}
 	var err error
-	if c.draining, err = c.store.Draining(ctx, c.nodeID); err != nil {
+	how, err := c.store.Drain(ctx, c.nodeID)
+	if err != nil {
 		return nil, err
 	}
+	c.Drained(how)
 	return c, c.reconcile(ctx, cfg.Member)
 }
 
@@ -359,10 +371,22 @@ func (c *Controller) change(ctx context.Context, team cay.TeamID, id cay.Sandbox
 	}
 	defer e.release()
 	s := e.sandbox()
-	if s.State == cay.Killed { // while this waited
-		return ledger.NoSandbox(id)
+	if err := c.still(e, s); err != nil { // while this waited
+		return err
 	}
 	return f(e, s)
+}
+
+// still reports, as an error, a sandbox that is over, or another node's by now. The
+// caller holds its lock.
+func (c *Controller) still(e *entry, s cay.Sandbox) error {
+	switch {
+	case s.State == cay.Killed:
+		return ledger.NoSandbox(s.ID)
+	case c.entry(s.ID) != e:
+		return cay.Errorf(cay.Unavailable, "sandbox %s has just gone to another node", s.ID).WithCode(cay.CodeNodeAway)
+	}
+	return nil
 }
 
 // save records a sandbox and what happened to it. The caller holds its lock. A

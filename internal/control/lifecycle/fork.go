@@ -90,6 +90,7 @@ func (c *Controller) spawn(ctx context.Context, who cay.Caller, source cay.Sandb
 func forkOf(who cay.Caller, source cay.Sandbox, saved cay.SnapshotID, timeout time.Duration) cay.Sandbox {
 	s := source
 	s.ID, s.Instance, s.Snapshot, s.State = cay.NewSandboxID(), cay.NewInstanceID(), saved, cay.Creating
+	s.ReplicatedAt, s.Moving = time.Time{}, false
 	s.StartedAt, s.EndedAt, s.Timeout, s.Version = ledger.Now(), time.Time{}, timeout, 0
 	s.EndAt, s.Once = s.StartedAt.Add(timeout), cay.Once{}
 	if marked, err := who.Marked(s.Metadata); err == nil { // else copyable has refused it

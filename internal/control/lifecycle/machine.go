@@ -13,6 +13,7 @@ type Load struct {
 	Node              cay.NodeID
 	Draining          bool
 	Running, Starting int
+	Paused            int
 	CPUs, MemoryMB    int   // promised to those that run
 	Started, Failed   int64 // starts since this server began
 }
@@ -29,9 +30,13 @@ func (c *Controller) load() Load {
 	out := Load{Node: c.nodeID, Started: c.started.Load(), Failed: c.failed.Load()}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	out.Draining, out.Starting = c.draining, len(c.starting)
+	out.Draining, out.Starting = c.drain != cay.DrainNone, len(c.starting)
 	for _, e := range c.live {
-		if s := e.sandbox(); s.State != cay.Paused && s.State != cay.Killed {
+		switch s := e.sandbox(); s.State {
+		case cay.Killed:
+		case cay.Paused:
+			out.Paused++
+		default:
 			out.Running++
 			out.CPUs += s.Limits.CPUs
 			out.MemoryMB += s.Limits.MemoryMB
@@ -48,29 +53,27 @@ func (c *Controller) Drain(ctx context.Context, who cay.Caller, off bool) error 
 	}
 	c.drains.Lock() // else of two calls one would win in the records, the other here
 	defer c.drains.Unlock()
-	status := "draining"
+	status, how := "draining", cay.DrainWait
 	if off {
-		status = "ready"
+		status, how = "ready", cay.DrainNone
 	}
 	// A client that leaves must not leave records and memory apart.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 	defer cancel()
 	err := c.ledger.Do(ctx, who, "node.changed", string(c.nodeID), func(tx store.Store) error {
-		return tx.SetDraining(ctx, c.nodeID, !off)
+		return tx.SetDrain(ctx, c.nodeID, how)
 	}, "status", status)
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.draining = !off
+	c.Drained(how)
 	return nil
 }
 
 // takesNew refuses a new sandbox while the machine is drained. The caller holds
 // c.mu.
 func (c *Controller) takesNew(id cay.SandboxID) error {
-	if c.draining && c.live[id] == nil {
+	if c.drain != cay.DrainNone && c.live[id] == nil {
 		return cay.Errorf(cay.Unavailable, "this machine takes no new sandboxes: its operator drains it").WithCode(cay.CodeCapacity)
 	}
 	return nil

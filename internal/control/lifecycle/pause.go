@@ -23,6 +23,13 @@ const wokenFor = 300 * time.Second
 // pause, and one of files alone, needs an agent inside that answers. Of several
 // callers at once one pauses it, and all get what they asked for.
 func (c *Controller) Pause(ctx context.Context, who cay.Caller, id cay.SandboxID, kind cay.SnapshotKind, strict bool) error {
+	if c.durable {
+		return c.PauseDurably(ctx, who, id, kind, strict)
+	}
+	return c.pauseAsked(ctx, who, id, kind, strict)
+}
+
+func (c *Controller) pauseAsked(ctx context.Context, who cay.Caller, id cay.SandboxID, kind cay.SnapshotKind, strict bool) error {
 	if err := who.May(cay.WriteSandboxes); err != nil {
 		return err
 	}
@@ -88,7 +95,7 @@ func (c *Controller) pause(ctx context.Context, who cay.Caller, e *entry, s cay.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveWithin)
 	defer cancel()
 	before := s
-	s.State, s.Snapshot, s.Saved = cay.Pausing, cay.NewSnapshotID(), kind
+	s.State, s.Snapshot, s.Saved, s.ReplicatedAt = cay.Pausing, cay.NewSnapshotID(), kind, time.Time{}
 	if reason == cay.ReasonAsked {
 		leave, err := c.roomToSave(ctx, before, s.Snapshot, kind, true)
 		if err != nil {
@@ -111,7 +118,7 @@ func (c *Controller) pause(ctx context.Context, who cay.Caller, e *entry, s cay.
 	}
 	if err := c.node.Pause(ctx, s.Instance, c.snapshotOf(before, s.Snapshot, kind)); err != nil {
 		err = saveError(err, "the sandbox could not be paused")
-		before.Unresponsive = false
+		before.Unresponsive, before.Moving = false, false
 		var failed []cay.Event
 		if why := ledger.Visible(err); why != e.pauseFailed {
 			e.pauseFailed = why
@@ -276,7 +283,7 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 	}
 	s.State, s.EndedAt, s.EndAt, s.Notice = cay.Running, time.Time{}, ledger.Now().Add(timeout), joined(instance.Notice, lostVolumes(s.Volumes, mounts))
 	saved := s
-	s.Unresponsive, s.Volumes = false, mounts
+	s.Unresponsive, s.Moving, s.Volumes = false, false, mounts
 	e.toldEnd = s.EndAt
 	if err := c.save(ctx, e, s, ledger.NewEvent(who, s, cay.SandboxResumed, reason, "endAt", ledger.Stamp(s.EndAt), "notice", s.Notice)); err != nil {
 		// Memory and store would disagree: it stays saved as it was.
@@ -343,7 +350,7 @@ func sleeps(s cay.Sandbox) bool {
 }
 
 func wakes(s cay.Sandbox) bool {
-	return s.AutoResume && s.Saved != cay.FilesSnapshot && !s.Unresponsive
+	return (s.AutoResume || s.Moving) && s.Saved != cay.FilesSnapshot && !s.Unresponsive
 }
 
 // Wake resumes a sandbox that Asleep returned, for as long as it was given
@@ -361,6 +368,9 @@ func (c *Controller) Wake(ctx context.Context, id cay.SandboxID) error {
 	}
 	defer e.release()
 	s := e.sandbox()
+	if err := c.still(e, s); err != nil {
+		return err
+	}
 	switch {
 	case s.State == cay.Running:
 		return nil

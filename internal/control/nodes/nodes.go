@@ -43,11 +43,13 @@ type Config struct {
 	Store  store.Store
 	Ledger *ledger.Ledger
 	Self   cay.Node // id, epoch, address and version
-	Times  Times
+	// Front says that this node runs no sandboxes, and never leads.
+	Front bool
+	Times Times
 	// Use tells what this node has and whether it is ready for new sandboxes.
 	Use func() (use cay.NodeUse, ready bool)
 	// Drained has the node follow its record.
-	Drained func(on bool)
+	Drained func(how cay.Drain)
 	// EndLost records the ends of what ran on a node that is gone. It may be called
 	// again.
 	EndLost func(ctx context.Context, node cay.NodeID) error
@@ -166,7 +168,7 @@ func (m *Members) renew(ctx context.Context) error {
 	}
 	within, cancel := context.WithTimeout(ctx, 2*m.cfg.Times.Renew)
 	defer cancel()
-	draining, lead, err := m.cfg.Store.ReportNode(within, n, m.cfg.Times.Lease)
+	drain, lead, err := m.cfg.Store.ReportNode(within, n, m.cfg.Times.Lease)
 	if err != nil {
 		return err
 	}
@@ -176,7 +178,7 @@ func (m *Members) renew(ctx context.Context) error {
 	m.last.Store(begun)
 	m.deadline.Store(begun + int64(m.cfg.Times.Lease-m.cfg.Times.margin()))
 	m.lead.Store(&lead)
-	m.cfg.Drained(draining)
+	m.cfg.Drained(drain)
 	return nil
 }
 
@@ -204,7 +206,7 @@ func (m *Members) takeLead(ctx context.Context) bool {
 	if lead == m.cfg.Self.ID {
 		return true
 	}
-	if lead != "" && !m.patient() {
+	if m.cfg.Front || lead != "" && !m.patient() {
 		return false
 	}
 	lead, err := m.cfg.Store.TakeLead(ctx, m.cfg.Self.ID, m.cfg.Times.Silent)

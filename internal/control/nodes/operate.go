@@ -31,19 +31,19 @@ func (m *Members) Get(ctx context.Context, who cay.Caller, id cay.NodeID) (cay.N
 	return m.cfg.Store.Node(ctx, id)
 }
 
-// Drain has a member take no new sandboxes, or with off take them again. It knows
-// with its next renewal; fronts ask it for none sooner.
-func (m *Members) Drain(ctx context.Context, who cay.Caller, id cay.NodeID, off bool) error {
+// Drain has a member take no new sandboxes, and give away those that it has, or take
+// them again. It knows with its next renewal; fronts ask it for none sooner.
+func (m *Members) Drain(ctx context.Context, who cay.Caller, id cay.NodeID, how cay.Drain) error {
 	if _, err := m.Get(ctx, who, id); err != nil {
 		return err
 	}
 	status := "draining"
-	if off {
+	if how == cay.DrainNone {
 		status = "ready"
 	}
 	return m.cfg.Ledger.Do(ctx, who, "node.changed", string(id), func(tx store.Store) error {
-		return tx.SetDraining(ctx, id, !off)
-	}, "status", status)
+		return tx.SetDrain(ctx, id, how)
+	}, "status", status, "sandboxes", string(how))
 }
 
 // Remove forgets a member, whose certificate opens nothing any more.

@@ -23,7 +23,7 @@ import (
 // send.
 const (
 	hopPrefix = "Cay-Hop-"
-	hopFor    = hopPrefix + "For"  // what the node must be: sandbox, lead, place or adopt
+	hopFor    = hopPrefix + "For"  // what the node must be, or do
 	hopFrom   = hopPrefix + "From" // the client's address
 	hopName   = hopPrefix + "Name" // the name of the client's TLS connection, behind a colon; none without TLS
 	hopMoved  = hopPrefix + "Moved"
@@ -35,6 +35,7 @@ const (
 	toLead    = "lead"
 	toPlace   = "place"
 	toAdopt   = "adopt" // a sandbox whose node is gone
+	toTake    = "take"  // a sandbox that its node hands over: its id and its version
 )
 
 const (
@@ -55,10 +56,15 @@ type Config struct {
 	Members *nodes.Members
 	Own     *member.Member
 	Homes   Homes
-	// Has reports whether a sandbox is this node's; Adopt makes one so whose node is
+	// Has reports whether a sandbox is this node's, and waits for one that is on its way
+	// to another; Adopt makes one so whose node is
 	// gone.
-	Has   func(cay.SandboxID) bool
+	Has   func(ctx context.Context, id cay.SandboxID) bool
 	Adopt func(ctx context.Context, id cay.SandboxID) error
+	// Take makes a paused sandbox this node's that another node hands over.
+	Take func(ctx context.Context, id cay.SandboxID, from cay.NodeID, version int64) error
+	// Alone says that this node takes no requests of clients, but for its health.
+	Alone bool
 	// Names tells the sandbox that a request goes into, by its host, path or headers.
 	Names func(*http.Request) (cay.SandboxID, bool)
 	Log   *slog.Logger
@@ -104,6 +110,10 @@ func (f *Front) serve(w http.ResponseWriter, r *http.Request, next http.Handler)
 			return
 		}
 		next.ServeHTTP(w, r)
+		return
+	}
+	if f.cfg.Alone {
+		fail(w, cay.Errorf(cay.Unavailable, "this node takes no requests of clients").WithHint("ask a front of the cluster"))
 		return
 	}
 	t := &trip{front: f, in: r, next: next, kind: toLead, sandbox: id}

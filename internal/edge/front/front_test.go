@@ -89,11 +89,11 @@ func pair(t *testing.T) (*store.DB, *node, *node) {
 			Use: func() (cay.NodeUse, bool) {
 				return cay.NodeUse{CPUs: 2, MemoryMB: 1000, MemoryFreeMB: 900}, n.ready.Load()
 			},
-			Drained: func(bool) {}, Silent: func() {},
+			Drained: func(cay.Drain) {}, Silent: func() {},
 		})
 		n.front = New(Config{
 			Members: n.members, Own: own, Homes: db, Log: log,
-			Has:   func(id cay.SandboxID) bool { return *n.has.Load() == id },
+			Has:   func(_ context.Context, id cay.SandboxID) bool { return *n.has.Load() == id },
 			Adopt: func(context.Context, cay.SandboxID) error { return cay.Errorf(cay.Conflict, "not tried here") },
 			Names: func(r *http.Request) (cay.SandboxID, bool) {
 				id := r.Header.Get("E2b-Sandbox-Id")

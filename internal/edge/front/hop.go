@@ -5,10 +5,12 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/keys/member"
 )
 
 // Server serves the other members.
@@ -30,6 +32,8 @@ type hopKey struct{}
 type hop struct {
 	kind    string
 	sandbox cay.SandboxID
+	version int64      // of toTake
+	from    cay.NodeID // the member
 }
 
 func isHop(ctx context.Context) bool { return ctx.Value(hopKey{}) != nil }
@@ -38,6 +42,9 @@ func isHop(ctx context.Context) bool { return ctx.Value(hopKey{}) != nil }
 func (f *Front) fromMember(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		kind, sandbox, _ := strings.Cut(r.Header.Get(hopFor), " ")
+		sandbox, version, _ := strings.Cut(sandbox, " ")
+		h := hop{kind: kind, sandbox: cay.SandboxID(sandbox), from: member.Peer(r.TLS)}
+		h.version, _ = strconv.ParseInt(version, 10, 64) // one that is none is no sandbox's
 		name, secure := strings.CutPrefix(r.Header.Get(hopName), ":")
 		from := r.Header.Get(hopFrom)
 		for header := range r.Header {
@@ -45,7 +52,7 @@ func (f *Front) fromMember(next http.Handler) http.Handler {
 				delete(r.Header, header)
 			}
 		}
-		r = r.WithContext(context.WithValue(r.Context(), hopKey{}, hop{kind, cay.SandboxID(sandbox)}))
+		r = r.WithContext(context.WithValue(r.Context(), hopKey{}, h))
 		r.RemoteAddr, r.TLS = from, nil
 		if secure {
 			r.TLS = &tls.ConnectionState{ServerName: name, HandshakeComplete: true, Version: tls.VersionTLS13}
@@ -63,6 +70,9 @@ func (f *Front) arrived(w http.ResponseWriter, r *http.Request, next http.Handle
 		return
 	}
 	switch h.kind {
+	case toTake:
+		f.take(w, r, h)
+		return
 	case toPlace, toAll:
 	case toLead:
 		if !f.cfg.Members.Leads() {
@@ -70,7 +80,7 @@ func (f *Front) arrived(w http.ResponseWriter, r *http.Request, next http.Handle
 			return
 		}
 	case toSandbox, toAdopt:
-		if f.cfg.Has(h.sandbox) {
+		if f.has(r.Context(), h.sandbox) {
 			break
 		}
 		home, err := f.home(r.Context(), h.sandbox, true)

@@ -105,7 +105,7 @@ func (t *trip) resolve(ctx context.Context, fresh bool) error {
 		}
 	default:
 		t.kind = toSandbox
-		if !fresh && f.cfg.Has(t.sandbox) {
+		if !fresh && f.has(ctx, t.sandbox) {
 			t.node = self
 			return nil
 		}

@@ -13,7 +13,7 @@ import (
 type Members interface {
 	List(ctx context.Context, who cay.Caller) ([]cay.Node, error)
 	Get(ctx context.Context, who cay.Caller, id cay.NodeID) (cay.Node, error)
-	Drain(ctx context.Context, who cay.Caller, id cay.NodeID, off bool) error
+	Drain(ctx context.Context, who cay.Caller, id cay.NodeID, how cay.Drain) error
 	Remove(ctx context.Context, who cay.Caller, id cay.NodeID) error
 	NewToken(ctx context.Context, who cay.Caller, lasts time.Duration) (text string, expires time.Time, err error)
 	Cluster(ctx context.Context, who cay.Caller) (cay.Cluster, error)
@@ -84,8 +84,9 @@ func stateOf(n cay.Node) string {
 
 func wireClusterNode(n cay.Node) cayv1.ClusterNode {
 	out := cayv1.ClusterNode{
-		NodeID: string(n.ID), Address: n.Address, State: stateOf(n), Draining: n.Draining, JoinedAt: n.JoinedAt.UTC(), Version: n.Version,
+		NodeID: string(n.ID), Address: n.Address, State: stateOf(n), Draining: n.Drain != cay.DrainNone, JoinedAt: n.JoinedAt.UTC(), Version: n.Version,
 		Cpus: n.CPUs, MemoryMB: n.MemoryMB, MemoryFreeMB: n.MemoryFreeMB, Running: n.Running, Starting: n.Starting,
+		Paused: n.Paused, Stuck: pointer(n.Stuck), Front: pointer(n.Front),
 	}
 	if !n.SeenAt.IsZero() {
 		out.SeenAt = pointer(n.SeenAt.UTC())
@@ -98,7 +99,7 @@ func wireClusterNode(n cay.Node) cayv1.ClusterNode {
 func wireMemberNode(n cay.Node) e2b.Node {
 	id := string(n.ID)
 	status := stateOf(n)
-	if status == nodeReady && n.Draining {
+	if status == nodeReady && n.Drain != cay.DrainNone {
 		status = nodeDraining
 	}
 	return e2b.Node{

@@ -12,11 +12,14 @@ const defaultResume = 15 // seconds
 
 // PauseSandbox saves a sandbox and stops it.
 func (s *server) PauseSandbox(ctx context.Context, r e2b.PauseSandboxRequestObject) (e2b.PauseSandboxResponseObject, error) {
-	kind, strict := cay.MemorySnapshot, false
+	kind, strict, pause := cay.MemorySnapshot, false, s.sandboxes.Pause
 	if r.Body != nil {
 		kind, strict = snapshotKind(r.Body.Memory), value(r.Body.RequireHealthyGuest, false)
+		if value(r.Body.Durable, false) {
+			pause = s.sandboxes.PauseDurably
+		}
 	}
-	if err := s.sandboxes.Pause(ctx, callerOf(ctx), sandboxID(r.SandboxID), kind, strict); err != nil {
+	if err := pause(ctx, callerOf(ctx), sandboxID(r.SandboxID), kind, strict); err != nil {
 		return nil, err
 	}
 	return e2b.PauseSandbox204Response{}, nil

@@ -151,11 +151,22 @@ func (s *server) SetNodeStatus(ctx context.Context, r e2b.SetNodeStatusRequestOb
 	if r.Body.Status != nodeReady && r.Body.Status != nodeDraining {
 		return nil, cay.Errorf(cay.Invalid, "status: can be set to ready and draining")
 	}
+	move := value(r.Body.Move, false)
 	if s.members != nil {
-		if err := s.members.Drain(ctx, callerOf(ctx), cay.NodeID(r.NodeID), r.Body.Status == nodeReady); err != nil {
+		how := cay.DrainNone
+		switch {
+		case r.Body.Status == nodeDraining && move:
+			how = cay.DrainMove
+		case r.Body.Status == nodeDraining:
+			how = cay.DrainWait
+		}
+		if err := s.members.Drain(ctx, callerOf(ctx), cay.NodeID(r.NodeID), how); err != nil {
 			return nil, err
 		}
 		return e2b.SetNodeStatus204Response{}, nil
+	}
+	if move {
+		return nil, cay.Errorf(cay.Invalid, "move: this server is alone, so that its sandboxes can go nowhere")
 	}
 	load, err := s.sandboxes.Load(ctx, callerOf(ctx))
 	if err == nil && string(load.Node) != r.NodeID {

@@ -87,6 +87,7 @@ func (s *server) GetSandbox(ctx context.Context, r e2b.GetSandboxRequestObject) 
 	if b.OnTimeout == "" || b.OnTimeout == cay.KillOnTimeout {
 		onTimeout = cay.KillOnTimeout
 	}
+	replicated, at := s.replicated(b)
 	return e2b.GetSandbox200JSONResponse{
 		SandboxID: string(b.ID), TemplateID: string(b.Template), ClientID: clientID,
 		EnvdVersion: guest.EnvdVersion, Alias: pointer(b.Alias), Domain: pointer(s.domain),
@@ -97,8 +98,21 @@ func (s *server) GetSandbox(ctx context.Context, r e2b.GetSandboxRequestObject) 
 		Lifecycle:           &e2b.Lifecycle{AutoResume: b.AutoResume, OnTimeout: string(onTimeout)},
 		AllowInternetAccess: &b.Network.AllowInternet,
 		PauseMode:           pauseMode(b), EnvdUnresponsiveAtPause: unresponsive(b),
-		VolumeMounts: wireMounts(b.Volumes),
+		VolumeMounts: wireMounts(b.Volumes), Replicated: replicated, ReplicatedAt: at,
 	}, nil
+}
+
+// replicated tells of a paused sandbox whether the bucket has what was saved, and
+// since when; nothing without a bucket.
+func (s *server) replicated(b cay.Sandbox) (is *bool, at *time.Time) {
+	if b.State != cay.Paused || !s.sandboxes.Copies() {
+		return nil, nil
+	}
+	is = new(bool)
+	if *is = !b.ReplicatedAt.IsZero(); *is {
+		at = &b.ReplicatedAt
+	}
+	return is, at
 }
 
 // pauseMode is how a paused sandbox was saved.

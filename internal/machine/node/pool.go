@@ -27,6 +27,7 @@ type pool struct {
 	front    int       // restores and saves under way, which go first
 	eased    time.Time // when a caller last took an instance, or had it whole
 	short    bool      // the host has no memory to spare
+	drained  bool      // no new sandboxes come
 	stats    PoolStats
 }
 
@@ -309,7 +310,7 @@ func (n *Node) trim() (next *cay.InstanceSpec, wait time.Duration) {
 
 // targets is how many of each to have. The caller holds n.mu.
 func (n *Node) targets(now time.Time) map[cay.SnapshotID]int {
-	if n.pool.short {
+	if n.pool.short || n.pool.drained {
 		return nil
 	}
 	var all []claimant
@@ -339,7 +340,7 @@ func (n *Node) restock(shape cay.InstanceSpec) {
 		n.cfg.Log.Warn("the pool cannot be filled", "template", shape.Template, "err", err)
 		s.failed = time.Now()
 	case err != nil:
-	case s == nil || !sameShape(s.shape, shape) || n.pool.short: // changed meanwhile
+	case s == nil || !sameShape(s.shape, shape) || n.pool.short || n.pool.drained: // changed meanwhile
 		n.endPooled([]*instance{inst})
 	default:
 		s.demand.made(time.Since(begun))
@@ -443,6 +444,17 @@ func (n *Node) forget(ctx context.Context, id cay.SnapshotID) {
 	}
 	n.mu.Unlock()
 	await(ctx, list)
+}
+
+// Drain empties the pool and keeps it so, or with off fills it again.
+func (n *Node) Drain(off bool) {
+	n.mu.Lock()
+	changed := n.pool.drained == off
+	n.pool.drained = !off
+	n.mu.Unlock()
+	if changed {
+		n.wakePool()
+	}
 }
 
 // giveUp empties the whole pool, and waits. It reports whether there was

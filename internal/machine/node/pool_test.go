@@ -289,6 +289,7 @@ func TestPoolIsEmptied(t *testing.T) {
 				t.Error(err)
 			}
 		}},
+		{"drained", func(_ *testing.T, _ *machine, n *Node) { n.Drain(false) }},
 		{"no memory", func(_ *testing.T, m *machine, _ *Node) { m.has(full); settled() }},
 		{"no tasks", func(_ *testing.T, m *machine, _ *Node) { m.has(Room{Tasks: 30000, TasksFree: 1000}); settled() }},
 	} {

@@ -80,8 +80,15 @@ func (c *Cluster) Machine() *World { return c.machine() }
 // Join starts one more node.
 func (c *Cluster) Join() *World {
 	c.t.Helper()
+	return c.JoinAs("")
+}
+
+// JoinAs starts one more with roles of its own.
+func (c *Cluster) JoinAs(roles string) *World {
+	c.t.Helper()
 	token := c.Token()
 	w := c.machine()
+	w.Config.Roles = roles
 	if _, err := operator.JoinCluster(c.t.Context(), w.Config, token); err != nil {
 		c.t.Fatal(err)
 	}

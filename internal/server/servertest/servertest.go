@@ -23,6 +23,7 @@ import (
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/control/nodes"
 	"github.com/cay-run/cay/internal/keys/seal"
+	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/machine/host/hosttest"
 	"github.com/cay-run/cay/internal/machine/snapshot"
 	"github.com/cay-run/cay/internal/operator"
@@ -86,11 +87,19 @@ func (w *World) On() server.Machine {
 	return server.Machine{
 		Leases: w.Leases,
 		Check:  func(context.Context, config.Config) error { return nil },
-		Open:   w.Machine.Open,
+		Open:   w.open(),
 		Images: func(snapshots *snapshot.Dir) builtin.Images {
 			return images{dir: w.Config.Data, snapshots: snapshots}
 		},
 	}
+}
+
+// open is how the machine is opened: a front has none.
+func (w *World) open() host.Opener {
+	if !w.Config.RunsSandboxes() {
+		return host.OpenFront
+	}
+	return w.Machine.Open
 }
 
 // Open makes a server and does not run it. The caller closes it.

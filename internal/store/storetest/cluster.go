@@ -81,10 +81,10 @@ func testCluster(t *testing.T, s store.Store) {
 	noError(t, s.JoinCluster(ctx, "kept", func(cay.Cluster, string) (cay.Node, error) { return member("c"), nil }))
 
 	b.CPUs, b.Warm = 4, map[string]int{"base": 2}
-	noError(t, s.SetDraining(ctx, "b", true))
-	draining, lead, err := s.ReportNode(ctx, b, time.Hour)
+	noError(t, s.SetDrain(ctx, "b", cay.DrainMove))
+	drain, lead, err := s.ReportNode(ctx, b, time.Hour)
 	noError(t, err)
-	same(t, "draining", draining, true)
+	same(t, "the drain", drain, cay.DrainMove)
 	same(t, "the lead", lead, cay.NodeID(""))
 	lead, err = s.TakeLead(ctx, "a", time.Hour)
 	noError(t, err)
@@ -102,11 +102,31 @@ func testCluster(t *testing.T, s store.Store) {
 		same(t, "a member", one, n)
 	}
 	same(t, "the one that leads", list[0].Leads, true)
-	same(t, "the one that is drained", list[1].Draining, true)
+	same(t, "the one that is drained", list[1].Drain, cay.DrainMove)
 	same(t, "what it tells", list[1].NodeUse, b.NodeUse)
 	same(t, "the one without a server", list[2].State, cay.NodeJoined)
 	_, err = s.Node(ctx, "none")
 	wantKind(t, err, cay.NotFound)
+
+	// One that is paused goes from a node to another as its node knows it, once.
+	handed := sandbox(team.ID, 3)
+	handed.Node, handed.State = "b", cay.Running
+	noError(t, s.AddSandbox(ctx, handed))
+	_, err = s.TakeSandbox(ctx, handed.ID, "b", handed.Version, "a")
+	wantKind(t, err, cay.Conflict) // it runs
+	handed.State = cay.Paused
+	noError(t, s.UpdateSandbox(ctx, handed))
+	handed.Version++
+	_, err = s.TakeSandbox(ctx, handed.ID, "b", handed.Version-1, "a")
+	wantKind(t, err, cay.Conflict) // it has changed
+	_, err = s.TakeSandbox(ctx, handed.ID, "c", handed.Version, "a")
+	wantKind(t, err, cay.Conflict) // it is another's
+	taken, err := s.TakeSandbox(ctx, handed.ID, "b", handed.Version, "a")
+	noError(t, err)
+	handed.Node, handed.Version = "a", handed.Version+1
+	same(t, "what was handed over", taken, handed)
+	_, err = s.TakeSandbox(ctx, handed.ID, "b", handed.Version-1, "c")
+	wantKind(t, err, cay.Conflict)
 
 	// b is lost: with its paused sandbox.
 	slept := sandbox(team.ID, 1)

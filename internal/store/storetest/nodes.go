@@ -43,13 +43,13 @@ func testNodeLeases(t *testing.T, s store.Store) {
 }
 
 func testNodes(t *testing.T, s store.Store) {
-	for _, on := range []bool{false, true, true, false} {
-		noError(t, s.SetDraining(t.Context(), "a", on))
-		got, err := s.Draining(t.Context(), "a")
+	for _, how := range []cay.Drain{cay.DrainNone, cay.DrainMove, cay.DrainWait, cay.DrainWait, cay.DrainNone} {
+		noError(t, s.SetDrain(t.Context(), "a", how))
+		got, err := s.Drain(t.Context(), "a")
 		noError(t, err)
-		same(t, "the machine", got, on)
-		other, err := s.Draining(t.Context(), "b")
+		same(t, "the machine", got, how)
+		other, err := s.Drain(t.Context(), "b")
 		noError(t, err)
-		same(t, "another machine", other, false)
+		same(t, "another machine", other, cay.DrainNone)
 	}
 }

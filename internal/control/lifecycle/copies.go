@@ -1,0 +1,96 @@
+package lifecycle
+
+import (
+	"context"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/ledger"
+)
+
+// copyWithin is how long a pause waits for its copy in the bucket.
+const copyWithin = 5 * time.Minute
+
+// Copies reports whether snapshots are copied to a bucket.
+func (c *Controller) Copies() bool { return c.copies }
+
+// Copied records which paused sandboxes the bucket has: those whose snapshots it has.
+// One that is busy, or cannot be recorded now, is left for the next call.
+func (c *Controller) Copied(ctx context.Context, has func(cay.SnapshotID) bool) {
+	for _, e := range c.entries() {
+		if s := e.sandbox(); !s.ReplicatedAt.IsZero() || !has(s.Snapshot) {
+			continue
+		}
+		select {
+		case e.lock <- struct{}{}:
+			c.copied(ctx, e, has)
+			e.release()
+		default:
+		}
+	}
+}
+
+// copied records it of one sandbox. The caller holds its lock.
+func (c *Controller) copied(ctx context.Context, e *entry, has func(cay.SnapshotID) bool) {
+	s := e.sandbox()
+	if c.still(e, s) != nil || s.State != cay.Paused || !s.ReplicatedAt.IsZero() || !has(s.Snapshot) {
+		return
+	}
+	s.ReplicatedAt = ledger.Now()
+	err := c.save(ctx, e, s, ledger.NewEvent(cay.ForTeam(s.Team), s, cay.SandboxReplicated, "", "snapshot", string(s.Snapshot)))
+	if err != nil {
+		c.log.WarnContext(ctx, "cannot record that the bucket has a sandbox", "sandbox", s.ID, "snapshot", s.Snapshot, "err", err)
+	}
+}
+
+// PauseDurably is Pause that returns when the bucket has what was saved.
+func (c *Controller) PauseDurably(ctx context.Context, who cay.Caller, id cay.SandboxID, kind cay.SnapshotKind, strict bool) error {
+	if err := who.May(cay.WriteSandboxes); err != nil {
+		return err
+	}
+	if !c.copies {
+		return cay.Errorf(cay.Invalid, "durable: this server copies snapshots to no bucket").
+			WithHint("its operator sets CAY_BUCKET; without one, leave durable out")
+	}
+	if err := c.pauseAsked(ctx, who, id, kind, strict); err != nil {
+		return err
+	}
+	e, err := c.find(who.Team, id)
+	if err != nil {
+		return err
+	}
+	return c.awaitCopy(ctx, e, nil)
+}
+
+// awaitCopy waits until the bucket has what a sandbox was saved in, or, where that
+// comes first, until enough is closed.
+func (c *Controller) awaitCopy(ctx context.Context, e *entry, enough <-chan struct{}) error {
+	saved := e.sandbox()
+	ctx, cancel := context.WithTimeout(ctx, copyWithin)
+	defer cancel()
+	for {
+		changed := c.ledger.NewEvents(saved.Team)
+		switch s := e.sandbox(); {
+		case s.State == cay.Killed:
+			return ledger.NoSandbox(s.ID)
+		case !s.ReplicatedAt.IsZero() && s.Snapshot == saved.Snapshot:
+			return nil
+		case s.State != cay.Paused:
+			return errNotReplicated(s.ID, "it was resumed meanwhile")
+		}
+		select {
+		case <-changed:
+		case <-enough:
+			return nil
+		case <-c.ledger.Ended():
+			return errNotReplicated(saved.ID, "the server ends")
+		case <-ctx.Done():
+			return errNotReplicated(saved.ID, "the bucket has not got it in time")
+		}
+	}
+}
+
+func errNotReplicated(id cay.SandboxID, why string) error {
+	return cay.Errorf(cay.Unavailable, "sandbox %s was paused, and no copy of it in the bucket is confirmed: %s", id, why).
+		WithCode(cay.CodeNotReplicated).WithHint("it resumes on its machine; its record and the event sandbox.replicated say when the bucket has it")
+}

@@ -1,0 +1,190 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/ledger"
+)
+
+// A node that is drained gives its sandboxes to other nodes: those that are paused once
+// the bucket has them, and with DrainMove those that run, which are paused for the way
+// and go on there. Requests wait meanwhile (Has). One that cannot go goes on here, and
+// is tried again later.
+
+const (
+	movesAtOnce = 4
+	movesLook   = time.Second
+	moveAgain   = 30 * time.Second
+	// leastLeft is what a sandbox has of its time at least when it goes on.
+	leastLeft = 10 * time.Second
+)
+
+// moveFailed is the reason why a sandbox could not go, and when it is tried again.
+type moveFailed struct {
+	why  string
+	next time.Time
+}
+
+// Hand gives a paused sandbox to another node, and has it go on there if it is moving.
+// It returns when that node has it. After an error that node may have it nonetheless.
+type Hand func(ctx context.Context, s cay.Sandbox) error
+
+// MoveAlways gives the sandboxes of this node away while it is drained, until ctx ends.
+func (c *Controller) MoveAlways(ctx context.Context, hand Hand) {
+	var moves sync.WaitGroup
+	defer moves.Wait()
+	slots := make(chan struct{}, movesAtOnce)
+	tick := time.NewTicker(movesLook)
+	defer tick.Stop()
+	for {
+		for _, e := range c.toMove() {
+			select {
+			case slots <- struct{}{}:
+			default:
+				continue
+			}
+			arrived := make(chan struct{})
+			e.moving.Store(&arrived)
+			moves.Go(func() {
+				c.moved(ctx, e, c.moveAway(ctx, e, hand))
+				e.moving.Store(nil)
+				close(arrived)
+				<-slots
+			})
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// toMove lists what is to go now, those first that are paused.
+func (c *Controller) toMove() (out []*entry) {
+	how, _ := c.drained()
+	var run []*entry
+	for _, e := range c.entries() {
+		if failed := e.moveFailed.Load(); e.moving.Load() != nil || failed != nil && time.Now().Before(failed.next) {
+			continue
+		}
+		switch s := e.sandbox(); {
+		case s.State == cay.Paused && (s.Moving || how != cay.DrainNone && !s.ReplicatedAt.IsZero()):
+			out = append(out, e)
+		case s.State == cay.Running && how == cay.DrainMove:
+			run = append(run, e)
+		}
+	}
+	return append(out, run...)
+}
+
+// moved notes how a move went.
+func (c *Controller) moved(ctx context.Context, e *entry, err error) {
+	if err == nil || ctx.Err() != nil {
+		e.moveFailed.Store(nil)
+		return
+	}
+	id := e.sandbox().ID
+	c.log.WarnContext(ctx, "a sandbox does not go on elsewhere yet", "sandbox", id, "err", err)
+	e.moveFailed.Store(&moveFailed{fmt.Sprintf("sandbox %s: %s", id, ledger.Visible(err)), time.Now().Add(moveAgain)})
+}
+
+// stuck says why some sandboxes do not leave; empty where all do.
+func (c *Controller) stuck() string {
+	if how, _ := c.drained(); how == cay.DrainNone {
+		return ""
+	}
+	why, more := "", 0
+	for _, e := range c.entries() {
+		if failed := e.moveFailed.Load(); failed != nil {
+			if why == "" || failed.why < why {
+				why = failed.why
+			}
+			more++
+		}
+	}
+	if more > 1 {
+		why += fmt.Sprintf(", and %d more", more-1)
+	}
+	return why
+}
+
+// moveAway brings a sandbox to another node.
+func (c *Controller) moveAway(ctx context.Context, e *entry, hand Hand) error {
+	if err := c.pauseToMove(ctx, e); err != nil {
+		return err
+	}
+	if how, over := c.drained(); how != cay.DrainNone && e.sandbox().State == cay.Paused {
+		if err := c.awaitCopy(ctx, e, over); err != nil {
+			return errors.Join(err, c.goOn(ctx, e))
+		}
+	}
+	gone, err := c.handOver(ctx, e, hand)
+	if !gone {
+		err = errors.Join(err, c.goOn(ctx, e))
+	}
+	return err
+}
+
+// pauseToMove pauses a sandbox that runs and is to go.
+func (c *Controller) pauseToMove(ctx context.Context, e *entry) error {
+	if err := e.acquire(ctx); err != nil {
+		return err
+	}
+	defer e.release()
+	s := e.sandbox()
+	if how, _ := c.drained(); how != cay.DrainMove || s.State != cay.Running {
+		return nil
+	}
+	if err := c.responds(ctx, s); err != nil {
+		return err // its memory would not be restored
+	}
+	s.Unresponsive, s.Moving = false, true
+	return c.pause(ctx, cay.ForTeam(s.Team), e, s, cay.MemorySnapshot, cay.ReasonDrained)
+}
+
+// handOver gives a sandbox to another node, if it is still to go.
+func (c *Controller) handOver(ctx context.Context, e *entry, hand Hand) (gone bool, err error) {
+	if err := e.acquire(ctx); err != nil {
+		return false, err
+	}
+	defer e.release()
+	s := e.sandbox()
+	if how, _ := c.drained(); how == cay.DrainNone || s.State != cay.Paused || s.ReplicatedAt.IsZero() {
+		return false, nil
+	}
+	if err = hand(ctx, s); err != nil {
+		// Another node may have it, or be about to: the record decides.
+		if changed := c.save(ctx, e, s); cay.KindOf(changed) != cay.Conflict {
+			return false, errors.Join(err, changed)
+		}
+	}
+	c.drop(s.ID)
+	c.log.InfoContext(ctx, "a sandbox is another node's now", "sandbox", s.ID)
+	return true, nil
+}
+
+// goOn has a sandbox run again that was paused to go to another node.
+func (c *Controller) goOn(ctx context.Context, e *entry) error {
+	ctx = context.WithoutCancel(ctx)
+	if err := e.acquire(ctx); err != nil {
+		return err
+	}
+	defer e.release()
+	s := e.sandbox()
+	if s.State != cay.Paused || !s.Moving {
+		return nil
+	}
+	_, err := c.resume(ctx, cay.ForTeam(s.Team), e, s, max(s.EndAt.Sub(s.EndedAt), leastLeft), true, cay.ReasonDrained)
+	if err != nil && cay.KindOf(err) != cay.Unavailable { // another try would end the same
+		s = e.sandbox()
+		s.Moving = false
+		c.saveOutcome(ctx, e, s)
+	}
+	return err
+}

@@ -1,0 +1,78 @@
+package front
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/cay-run/cay"
+)
+
+// has reports whether a sandbox is this node's. One that is on its way to another node
+// is waited for as a node that is away is.
+func (f *Front) has(ctx context.Context, id cay.SandboxID) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return f.cfg.Has(ctx, id)
+}
+
+// errRefused means that a node takes a sandbox not, and that nothing has changed.
+var errRefused = errors.New("the node refuses the sandbox")
+
+// Hand offers a paused sandbox of this node to others, the best place first, until one
+// has it. After an error one may have it nonetheless, unless its kind is Unavailable.
+func (f *Front) Hand(ctx context.Context, s cay.Sandbox) error {
+	refused := []cay.NodeID{f.cfg.Members.Self()}
+	for range placeMost {
+		n, ok := f.cfg.Members.Place(string(s.Template), refused...)
+		if !ok {
+			break
+		}
+		err := f.offer(ctx, n, s)
+		if !errors.Is(err, errRefused) {
+			f.homes.forget(s.ID)
+			return err
+		}
+		f.cfg.Log.InfoContext(ctx, "a node does not take a sandbox", "node", n.ID, "sandbox", s.ID, "err", err)
+		refused = append(refused, n.ID)
+	}
+	return errNoPlace()
+}
+
+// offer asks one node to take a sandbox.
+func (f *Front) offer(ctx context.Context, n cay.Node, s cay.Sandbox) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+n.Address+"/", http.NoBody)
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "cannot offer sandbox %s", s.ID)
+	}
+	r.Header.Set(hopFor, fmt.Sprint(toTake, " ", s.ID, " ", s.Version))
+	resp, err := f.peers.to(n, true).RoundTrip(r)
+	switch {
+	case unreached(err):
+		return errors.Join(errRefused, err)
+	case err != nil:
+		return cay.Wrap(cay.Unavailable, err, "node %s does not say whether it has taken sandbox %s", n.ID, s.ID).WithCode(cay.CodeNodeAway)
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	switch resp.StatusCode {
+	case http.StatusNoContent:
+		return nil
+	case http.StatusServiceUnavailable, http.StatusMisdirectedRequest: // of an older Cay, which takes none
+		return fmt.Errorf("%w: %s", errRefused, text)
+	}
+	return cay.Errorf(cay.Internal, "node %s answers %d for sandbox %s: %s", n.ID, resp.StatusCode, s.ID, text)
+}
+
+// take takes a sandbox that a member hands over.
+func (f *Front) take(w http.ResponseWriter, r *http.Request, h hop) {
+	err := f.cfg.Take(r.Context(), h.sandbox, h.from, h.version)
+	f.homes.forget(h.sandbox)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}

@@ -1,0 +1,225 @@
+package server_test
+
+import (
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/client"
+	"github.com/cay-run/cay/internal/server/servertest"
+)
+
+// remembers makes a sandbox whose memory has its own id.
+func remembers(t *testing.T, c *servertest.Cluster, front int, auto bool) string {
+	t.Helper()
+	box, err := c.Nodes[front].Client().Create(t.Context(), client.CreateOptions{Timeout: time.Hour, AutoResume: auto})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, text := intoSandbox(t, c.Nodes[front], box.ID, "PUT", "/", strings.NewReader(box.ID)); code != http.StatusOK {
+		t.Fatal(code, text)
+	}
+	return box.ID
+}
+
+// isItself checks that a sandbox has the memory that it had.
+func isItself(t *testing.T, w *servertest.World, id string) {
+	t.Helper()
+	if code, text := intoSandbox(t, w, id, "GET", "/", nil); code != http.StatusOK || text != id {
+		t.Errorf("sandbox %s answers %d %q", id, code, text)
+	}
+}
+
+// A node that is drained gives all that it has to others: what runs goes on there with
+// its memory while clients ask, what is paused resumes there, and the node can go.
+func TestDrain(t *testing.T) {
+	ctx := t.Context()
+	c := servertest.StartCluster(t, 3, servertest.Steady)
+	c.AwaitReady(3)
+	const victim = 1
+	var run, slept, elsewhere []string
+	for i := 0; len(slept) < 3; i++ { // placed by turns, roughly
+		if i > 60 {
+			t.Fatalf("of %d sandboxes %d and %d are on node %d", i, len(run), len(slept), victim)
+		}
+		switch id := remembers(t, c, i%3, i%2 == 0); {
+		case !slices.Equal(whereOf(c, id), []int{victim}):
+			elsewhere = append(elsewhere, id)
+		case len(run) <= len(slept):
+			run = append(run, id)
+		default:
+			slept = append(slept, id)
+			if err := c.Nodes[i%3].Client().Pause(ctx, id); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	stop := make(chan struct{})
+	var asking sync.WaitGroup
+	for i, id := range run {
+		asking.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				code, text := intoSandbox(t, c.Nodes[i%3], id, "GET", "/", nil)
+				again := code == http.StatusServiceUnavailable || code == http.StatusBadGateway // its connection broke
+				if !again && (code != http.StatusOK || text != id) {
+					t.Errorf("while it moves, sandbox %s answers %d %q", id, code, text)
+					return
+				}
+			}
+		})
+	}
+	drained := nodeOf(t, c.Nodes[victim])
+	if err := c.Nodes[0].Admin("").DrainNode(ctx, drained, true); err != nil {
+		t.Fatal(err)
+	}
+	awaitNode(t, c, drained, func(n client.ClusterNode) bool { return n.Draining && n.Running+n.Starting+n.Paused == 0 })
+	close(stop)
+	asking.Wait()
+	for i, id := range run {
+		if on := whereOf(c, id); len(on) != 1 || on[0] == victim {
+			t.Errorf("sandbox %s, which ran, is on %v", id, on)
+		}
+		isItself(t, c.Nodes[i%3], id)
+		info, err := c.Nodes[victim].Client().Info(ctx, id)
+		if left := time.Until(info.EndAt); err != nil || left < 50*time.Minute || left > time.Hour {
+			t.Errorf("it has %s left: %v", left, err)
+		}
+	}
+	for i, id := range slept {
+		if on := whereOf(c, id); len(on) != 0 {
+			t.Errorf("sandbox %s, which is paused, runs on %v", id, on)
+		}
+		if _, err := c.Nodes[(victim+i)%3].Client().Connect(ctx, id, time.Hour); err != nil {
+			t.Error(err)
+			continue
+		}
+		if on := whereOf(c, id); len(on) != 1 || on[0] == victim {
+			t.Errorf("sandbox %s resumed on %v", id, on)
+		}
+		isItself(t, c.Nodes[i%3], id)
+	}
+	for _, id := range elsewhere {
+		isItself(t, c.Nodes[victim], id)
+		if told(t, c.Nodes[0], id, cay.SandboxPaused) != 0 {
+			t.Errorf("sandbox %s of another node was paused", id)
+		}
+	}
+	if n := len(c.Nodes[victim].Machine.Guests()); n != 0 {
+		t.Errorf("the node that is drained has %d guests", n)
+	}
+	c.Nodes[victim].Stop()
+	if err := c.Nodes[0].Admin("").RemoveNode(ctx, drained); err != nil {
+		t.Errorf("the removal of a node that is empty: %v", err)
+	}
+	for _, id := range slices.Concat(run, slept) {
+		isItself(t, c.Nodes[2], id)
+	}
+}
+
+// A sandbox that cannot go goes on where it is: the bucket is away, no other node takes any, or
+// the drain is ended in the middle.
+func TestDrainThatCannot(t *testing.T) {
+	ctx := t.Context()
+	c := servertest.StartCluster(t, 2, servertest.Steady)
+	c.AwaitReady(2)
+	admin, api := c.Nodes[0].Admin(""), c.Nodes[0].Client()
+	first, second := nodeOf(t, c.Nodes[0]), nodeOf(t, c.Nodes[1])
+	bucket := c.Nodes[0].Config.Bucket.Bucket
+	move := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// onSecond makes one on the second node, which no other is on.
+	onSecond := func() string {
+		for range 60 {
+			id := remembers(t, c, 0, false)
+			if slices.Equal(whereOf(c, id), []int{1}) {
+				return id
+			}
+		}
+		t.Fatal("no sandbox comes to the second node")
+		return ""
+	}
+	id := onSecond()
+	here := func(when string) {
+		t.Helper()
+		isItself(t, c.Nodes[0], id)
+		if on := whereOf(c, id); !slices.Equal(on, []int{1}) {
+			t.Fatalf("%s: it runs on %v", when, on)
+		}
+	}
+	move(bucket, bucket+"-away")
+	if err := os.WriteFile(bucket, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.DrainNode(ctx, second, true); err != nil {
+		t.Fatal(err)
+	}
+	awaitNowhere(t, c, id) // paused, and waits for its copy
+	if err := admin.UndrainNode(ctx, second); err != nil {
+		t.Fatal(err)
+	}
+	for begun := time.Now(); len(whereOf(c, id)) == 0; time.Sleep(20 * time.Millisecond) {
+		if time.Since(begun) > time.Minute {
+			t.Fatal("a drain that is ended leaves a sandbox paused that ran")
+		}
+	}
+	here("the drain was ended")
+	if err := admin.DrainNode(ctx, second, true); err != nil {
+		t.Fatal(err)
+	}
+	awaitNowhere(t, c, id)
+	// A request waits as for a node that is away, then wakes it where it is, though it
+	// was made to be woken by none.
+	here("a request that waited")
+	if err := admin.UndrainNode(ctx, second); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(bucket); err != nil {
+		t.Fatal(err)
+	}
+	move(bucket+"-away", bucket)
+	awaitNode(t, c, second, func(n client.ClusterNode) bool { return !n.Draining })
+	here("after the drain")
+
+	// Nothing takes it.
+	for _, node := range []string{first, second} {
+		if err := admin.DrainNode(ctx, node, node == second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitNode(t, c, second, func(n client.ClusterNode) bool { return strings.Contains(n.Stuck, "no node") })
+	here("no other node takes any")
+
+	// With waiting nothing is paused, and what its client pauses goes.
+	if err := admin.UndrainNode(ctx, first); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.DrainNode(ctx, second, false); err != nil {
+		t.Fatal(err)
+	}
+	here("it waits")
+	if err := api.Pause(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	awaitNode(t, c, second, func(n client.ClusterNode) bool { return n.Paused+n.Running+n.Starting == 0 })
+	if _, err := api.Connect(ctx, id, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	isItself(t, c.Nodes[1], id)
+	if on := whereOf(c, id); !slices.Equal(on, []int{0}) {
+		t.Errorf("it resumed on %v", on)
+	}
+}
