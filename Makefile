@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory hunt test-desktop test-bucket test-cluster test-mcp test-gateway test-inside examples release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory hunt test-desktop test-bucket test-cluster test-mcp test-gateway test-docker test-inside examples release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -88,6 +88,9 @@ test-mcp: ## /mcp and cay mcp with the official SDKs, inspector and conformance 
 
 test-gateway: ## the template mcp-gateway, which it builds, with E2B's SDKs: 15 servers of npm and PyPI run in it; minutes, 5 GB of disk
 	@scripts/long gateway/run.py
+
+test-docker: ## the template docker, which it builds: run, build, compose, ports, limits, after pause, resume, fork, rollback, hostile guests; minutes, 6 GB of disk
+	@scripts/long docker/run.py
 
 examples: ## every example with a model (EXAMPLES="FILE …" names some) against a stand-in, or with EXAMPLES_MODEL=real the models of your keys; a table
 	@scripts/long models/run.py

@@ -38,6 +38,8 @@ type Setup struct {
 	// the other processes: a template inherits them with the context of the
 	// template that brought them.
 	StartIn *CommandContext `json:"startIn,omitempty"`
+	// Docker gives root of its sandboxes what Docker needs of their kernel (ADR 93).
+	Docker bool `json:"docker,omitempty"`
 }
 
 // CommandContext is the user, the directory and the variables of a command.
@@ -49,7 +51,7 @@ type CommandContext struct {
 
 // Boot returns what a sandbox of it needs that starts from files.
 func (s Setup) Boot() Boot {
-	return Boot{Env: s.Env, User: s.User, Dir: s.Dir, Ports: s.Ports, Start: s.StartCmd, Ready: s.ReadyCmd, StartIn: s.StartIn}
+	return Boot{Env: s.Env, User: s.User, Dir: s.Dir, Ports: s.Ports, Start: s.StartCmd, Ready: s.ReadyCmd, StartIn: s.StartIn, Docker: s.Docker}
 }
 
 // StartContext is the context of the start and the ready command.
@@ -87,6 +89,7 @@ type BuildSpec struct {
 	Steps    []BuildStep
 	StartCmd string // empty means that of From
 	ReadyCmd string
+	Docker   bool // as Setup.Docker; false means that of From
 	Force    bool // run all steps, whatever is known of them
 
 	// Secrets are what steps may see and no template keeps, by name.

@@ -5,7 +5,14 @@ import "time"
 // SnapshotFormat is the number of the present snapshot format. It is raised
 // by every change to capabilities, rlimits, mounts, engine flags, the root's
 // format or the agent's /init; docs/adr says how an old one is met.
-const SnapshotFormat = 1
+//
+// Snapshots of templates with Docker have DockerFormat in its place: their
+// capabilities, mounts and flags are others, and a Cay that does not know them
+// must not start them. The next number is above both.
+const (
+	SnapshotFormat = 1
+	DockerFormat   = 2
+)
 
 // SnapshotKind is what a snapshot holds.
 type SnapshotKind string
@@ -54,6 +61,7 @@ type Boot struct {
 	Ready string            `json:"ready,omitempty"` // the command that says when it is up
 	// StartIn is the context of Start and Ready; nil where it is the above.
 	StartIn *CommandContext `json:"startIn,omitempty"`
+	Docker  bool            `json:"docker,omitempty"` // as Setup.Docker
 }
 
 // StartContext is the context of the start and the ready command.

@@ -38,6 +38,7 @@ type BuildStart struct {
 	Steps        []BuildStep `json:"steps,omitempty"`
 	StartCmd     string      `json:"startCmd,omitempty"`
 	ReadyCmd     string      `json:"readyCmd,omitempty"`
+	Docker       bool        `json:"docker,omitempty"` // root of its sandboxes gets what Docker needs
 
 	// Secrets are what steps may see and no layer keeps, by name.
 	Secrets map[string][]byte `json:"caySecrets,omitempty"`

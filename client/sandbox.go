@@ -89,6 +89,7 @@ type Template struct {
 	UpdatedAt   time.Time  `json:"updatedAt"`
 	LastSpawned *time.Time `json:"lastSpawnedAt"`
 	SpawnCount  int64      `json:"spawnCount"`
+	Docker      bool       `json:"docker"` // root of its sandboxes has what Docker needs
 }
 
 // Create makes a sandbox and returns when it answers.

@@ -24,6 +24,7 @@ type buildCmd struct {
 	Memory   int               `placeholder:"MB" help:"Memory of its sandboxes."`
 	Secret   []string          `sep:"none" placeholder:"id=NAME,src=PATH" help:"What RUN --mount=type=secret sees and no layer keeps; env=VARIABLE in place of src for one of the environment."`
 	Volume   []string          `sep:"none" placeholder:"VOLUME[/DIR]:PATH[:ro]" help:"Volume that RUN steps see at a path; nothing on it gets into the template."`
+	Docker   bool              `help:"Give root of its sandboxes what Docker needs; as LABEL cay.docker=true."`
 	NoCache  bool              `help:"Run every step, whatever is known."`
 	Start    string            `placeholder:"COMMAND" help:"The command that runs in its sandboxes, in place of CMD and ENTRYPOINT."`
 	Ready    string            `placeholder:"COMMAND" help:"A command that succeeds when that one is up, in place of HEALTHCHECK."`
@@ -139,7 +140,7 @@ func (b *dockerBuild) stage(i int) error {
 		return err
 	}
 	b.stages = append(b.stages, build)
-	start := client.BuildStart{FromImage: s.From.Image, Registry: b.registry(), Force: b.cmd.NoCache, Volumes: b.volumes}
+	start := client.BuildStart{FromImage: s.From.Image, Registry: b.registry(), Force: b.cmd.NoCache, Volumes: b.volumes, Docker: b.cmd.Docker || s.Docker}
 	if s.From.Stage >= 0 {
 		start.FromImage, start.Registry, start.FromTemplate = "", nil, b.stages[s.From.Stage].TemplateID
 	}

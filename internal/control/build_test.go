@@ -150,8 +150,13 @@ func TestBuildsAreRecorded(t *testing.T) {
 	if build.State != cay.BuildWaiting || !slices.Equal(build.Tags, []string{"latest", "v1"}) {
 		t.Fatalf("requested %+v", build)
 	}
-	w.start(build)
+	if err := w.c.StartBuild(t.Context(), w.who(), string(build.Template), build.ID, builds.BuildStart{FromTemplate: "base", Docker: true}); err != nil {
+		t.Fatal(err)
+	}
 	got := w.await(build)
+	if !spec.Docker {
+		t.Error("the flag docker is lost on its way to the builder")
+	}
 	if got.State != cay.BuildReady || got.Snapshot != "s2" || got.Setup.User != "me" || spec.From != "s1" || spec.Limits.CPUs != 2 {
 		t.Fatalf("built %+v of %+v", got, spec)
 	}

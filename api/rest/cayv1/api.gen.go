@@ -603,6 +603,9 @@ type DiskUse struct {
 
 // DockerfileStage defines model for DockerfileStage.
 type DockerfileStage struct {
+	// Docker The label cay.docker: the start of its build has docker then.
+	Docker *bool `json:"docker,omitempty"`
+
 	// FromImage The image that it begins with; this or fromStage.
 	FromImage *string `json:"fromImage,omitempty"`
 

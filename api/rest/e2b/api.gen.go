@@ -31,14 +31,17 @@ type BuildStart struct {
 	CayArchive *string `json:"cayArchive,omitempty"`
 
 	// CaySecrets Cay's own: what steps may see and no layer keeps, by name, in base64.
-	CaySecrets        *map[string][]byte `json:"caySecrets,omitempty"`
-	Force             *bool              `json:"force,omitempty"`
-	FromImage         *string            `json:"fromImage,omitempty"`
-	FromImageRegistry *Registry          `json:"fromImageRegistry,omitempty"`
-	FromTemplate      *string            `json:"fromTemplate,omitempty"`
-	ReadyCmd          *string            `json:"readyCmd,omitempty"`
-	StartCmd          *string            `json:"startCmd,omitempty"`
-	Steps             *[]BuildStep       `json:"steps,omitempty"`
+	CaySecrets *map[string][]byte `json:"caySecrets,omitempty"`
+
+	// Docker Cay's own: root of its sandboxes gets what Docker needs. A template built from one that has it has it too.
+	Docker            *bool        `json:"docker,omitempty"`
+	Force             *bool        `json:"force,omitempty"`
+	FromImage         *string      `json:"fromImage,omitempty"`
+	FromImageRegistry *Registry    `json:"fromImageRegistry,omitempty"`
+	FromTemplate      *string      `json:"fromTemplate,omitempty"`
+	ReadyCmd          *string      `json:"readyCmd,omitempty"`
+	StartCmd          *string      `json:"startCmd,omitempty"`
+	Steps             *[]BuildStep `json:"steps,omitempty"`
 
 	// VolumeMounts Cay's own: volumes that RUN steps see, and no layer keeps.
 	VolumeMounts *[]VolumeMount `json:"volumeMounts,omitempty"`
@@ -561,7 +564,10 @@ type Template struct {
 	CreatedBy   *TeamUser `json:"createdBy"`
 	Description *string   `json:"description,omitempty"`
 	DiskSizeMB  int       `json:"diskSizeMB"`
-	EnvdVersion string    `json:"envdVersion"`
+
+	// Docker Cay's own: true where root of its sandboxes has what Docker needs.
+	Docker      *bool  `json:"docker,omitempty"`
+	EnvdVersion string `json:"envdVersion"`
 
 	// IsDefault Of one that Cay brings: true. Another team's has no usage.
 	IsDefault     *bool      `json:"isDefault,omitempty"`

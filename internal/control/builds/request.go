@@ -179,6 +179,7 @@ type BuildStart struct {
 	Steps        []cay.BuildStep
 	StartCmd     string
 	ReadyCmd     string
+	Docker       bool // as cay.Setup.Docker
 	Force        bool
 	Secrets      map[string][]byte
 	Mounts       []cay.MountSpec   `json:"-"` // volumes that the caller asks for

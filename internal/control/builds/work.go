@@ -305,7 +305,7 @@ func (q *Queue) carryOut(ctx context.Context, b cay.Build, start BuildStart, log
 func (q *Queue) buildSpec(ctx context.Context, b cay.Build, s BuildStart) (spec cay.BuildSpec, unpin func(), err error) {
 	spec = cay.BuildSpec{
 		Build: b.ID, Template: b.Template, Team: b.Team, Limits: b.Limits,
-		Steps: s.Steps, StartCmd: s.StartCmd, ReadyCmd: s.ReadyCmd, Force: s.Force, Registry: s.Registry,
+		Steps: s.Steps, StartCmd: s.StartCmd, ReadyCmd: s.ReadyCmd, Docker: s.Docker, Force: s.Force, Registry: s.Registry,
 		Secrets: s.Secrets, Volumes: s.Volumes,
 	}
 	if s.FromArchive != "" {
@@ -347,7 +347,7 @@ func (q *Queue) buildSpec(ctx context.Context, b cay.Build, s BuildStart) (spec 
 func savedSetup(template cay.Setup, b cay.Boot) cay.Setup {
 	out := template
 	out.Env, out.User, out.Dir, out.Ports = b.Env, b.User, b.Dir, b.Ports
-	out.StartCmd, out.ReadyCmd, out.StartIn = b.Start, b.Ready, b.StartIn
+	out.StartCmd, out.ReadyCmd, out.StartIn, out.Docker = b.Start, b.Ready, b.StartIn, b.Docker
 	if len(out.Args) == 0 { // its template is gone, or it is of an older Cay
 		out.Args = []string{guest.AgentPath}
 		if slices.Contains(b.Ports, guest.InterpPort) {

@@ -56,6 +56,7 @@ func (s *server) StartBuild(ctx context.Context, r e2b.StartBuildRequestObject) 
 		FromArchive:  value(r.Body.CayArchive, ""),
 		FromTemplate: value(r.Body.FromTemplate, ""), FromImage: value(r.Body.FromImage, ""),
 		StartCmd: value(r.Body.StartCmd, ""), ReadyCmd: value(r.Body.ReadyCmd, ""), Force: value(r.Body.Force, false),
+		Docker: value(r.Body.Docker, false),
 	}
 	if g := r.Body.FromImageRegistry; g != nil {
 		start.Registry = &cay.RegistryAuth{

@@ -23,7 +23,7 @@ func (o own) ReadDockerfile(ctx context.Context, r cayv1.ReadDockerfileRequestOb
 	out := cayv1.ReadDockerfile200JSONResponse{Stages: make([]cayv1.DockerfileStage, len(plan.Stages)), Warnings: append([]string{}, plan.Warnings...)}
 	for i, s := range plan.Stages {
 		to := &out.Stages[i]
-		to.Name, to.StartCmd, to.ReadyCmd = s.Name, pointer(s.Start), pointer(s.Ready)
+		to.Name, to.StartCmd, to.ReadyCmd, to.Docker = s.Name, pointer(s.Start), pointer(s.Ready), pointer(s.Docker)
 		if s.From.Stage >= 0 {
 			to.FromStage = &s.From.Stage
 		} else {

@@ -27,6 +27,7 @@ RUN --mount=type=secret,id=token cat /run/secrets/token
 COPY --from=tools /etc/hosts /srv/
 COPY app/ /srv/app/
 MAINTAINER ann
+LABEL cay.docker=true
 CMD ["python3", "app.py"]
 `}), 200)
 	stages := got["stages"].([]any)
@@ -35,6 +36,7 @@ CMD ["python3", "app.py"]
 	}
 	first, last := stages[0].(object), stages[1].(object)
 	if first["name"] != "tools" || first["fromImage"] != "debian:12" || first["fromStage"] != nil || last["fromStage"] != 0.0 || last["fromImage"] != nil ||
+		first["docker"] != nil || last["docker"] != true ||
 		!strings.Contains(fmt.Sprint(last["startCmd"]), "app.py") {
 		t.Errorf("first %v, last %v", first, last)
 	}

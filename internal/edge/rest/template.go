@@ -80,7 +80,7 @@ func (s *server) wireTemplate(ctx context.Context, t cay.Template, teams map[cay
 		SpawnCount: t.SpawnCount, BuildCount: int32(t.BuildCount), EnvdVersion: t.EnvdVersion,
 	}
 	text, isDefault := s.described(t)
-	out.IsDefault, out.Description = pointer(isDefault), pointer(text)
+	out.IsDefault, out.Description, out.Docker = pointer(isDefault), pointer(text), pointer(t.Setup.Docker)
 	if isDefault && t.Team != teamOf(ctx) {
 		out.LastSpawnedAt, out.SpawnCount, out.BuildCount = nil, 0, 0
 	}

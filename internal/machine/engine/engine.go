@@ -172,6 +172,11 @@ type BootSpec struct {
 	// empty. It may be a mount already, with mounts below it, which the guest sees.
 	Reserved string
 	Net      Net
+	// Docker gives the guest's root what Docker needs of its kernel, and a file
+	// system of its own at guest.DockerStore with half of the disk, which is part of
+	// all snapshots and of no Changes. The snapshots of the instance have
+	// cay.DockerFormat, and restores of them have all of it too.
+	Docker bool
 }
 
 // RestoreSpec starts an instance from a snapshot directory.

@@ -49,6 +49,7 @@ func (n *Node) bootSpec(inst *instance, from source) engine.BootSpec {
 		Dir:      filepath.Join(n.journal(id), engineDir),
 		Reserved: n.reserved(id),
 		Net:      engine.Net{Namespace: inst.slot.Namespace},
+		Docker:   from.record.Boot.Docker,
 	}
 }
 

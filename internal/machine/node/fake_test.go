@@ -59,6 +59,7 @@ type container struct {
 	args    []string // of PID 1, where it was booted
 	adopted bool
 	held    bool
+	docker  bool // as it was booted
 }
 
 func newMachine(t *testing.T) *machine {
@@ -417,7 +418,7 @@ func (m *machine) Boot(ctx context.Context, spec engine.BootSpec) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if c := m.containers[spec.ID]; c != nil {
-		c.args = spec.Args
+		c.args, c.docker = spec.Args, spec.Docker
 	}
 	return err
 }

@@ -19,7 +19,7 @@ import (
 func bootable() BootSpec {
 	return BootSpec{
 		Root: "/images/new.erofs", Digest: "new", Team: cay.NewTeamID(),
-		Boot:    cay.Boot{Env: map[string]string{"A": "1"}, User: "root", Dir: "/srv", Start: "serve", Ports: []int{80}},
+		Boot:    cay.Boot{Env: map[string]string{"A": "1"}, User: "root", Dir: "/srv", Start: "serve", Ports: []int{80}, Docker: true},
 		Limits:  cay.Limits{CPUs: 2, MemoryMB: 1024, DiskMB: 2048},
 		Network: cay.DefaultNetwork(),
 	}
@@ -46,7 +46,7 @@ func TestBorrow(t *testing.T) {
 	}
 	c := m.containers[id]
 	if c.spec.Root != "/images/new.erofs" || c.spec.Reserved != n.reserved(id) || c.spec.Limits.DiskMB != 2048 ||
-		!slices.Equal(c.args, []string{guest.AgentPath}) || m.policies[l.inst.slot.Index].AllowInternet != true {
+		!slices.Equal(c.args, []string{guest.AgentPath}) || !c.docker || m.policies[l.inst.slot.Index].AllowInternet != true {
 		t.Errorf("container %+v, policy %+v", c, m.policies)
 	}
 	in := m.inits[0]

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -122,6 +123,71 @@ func TestCheckpointLeavesItRunning(t *testing.T) {
 	}
 	if err := n.Checkpoint(t.Context(), cay.NewInstanceID(), record); cay.KindOf(err) != cay.NotFound {
 		t.Errorf("checkpoint of nothing: %v", err)
+	}
+}
+
+// Containers are off their bridges while an instance with Docker is saved with its
+// memory, whatever comes of that, and the flag goes on with its snapshots.
+func TestContainersRestWhileTheyAreSaved(t *testing.T) {
+	m := newMachine(t)
+	n := m.open(t)
+	s := spec()
+	m.saved[s.Snapshot] = cay.Snapshot{ID: s.Snapshot, Root: "digest", Boot: cay.Boot{Docker: true}, Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024}}
+	if _, err := n.Create(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	save := func(kind cay.SnapshotKind, pause bool) (cay.SnapshotID, []string) {
+		t.Helper()
+		before := len(m.happened())
+		record := cay.Snapshot{ID: cay.NewSnapshotID(), Kind: kind, Sandbox: s.Sandbox}
+		var err error
+		if pause {
+			err = n.Pause(t.Context(), s.Instance, record)
+		} else {
+			err = n.Checkpoint(t.Context(), s.Instance, record)
+		}
+		var told []string
+		for _, step := range m.happened()[before:] {
+			if word, ok := strings.CutPrefix(step, "run [ ! -x "+guest.DockerKeeper+" ] || exec "+guest.DockerKeeper+" "); ok {
+				step = word
+			}
+			if slices.Contains([]string{"rest", "wake", "hold", "checkpoint"}, step) {
+				told = append(told, step)
+			}
+		}
+		if (err != nil) != (len(told) > 3) {
+			t.Errorf("saved with %v: %v", told, err)
+		}
+		return record.ID, told
+	}
+	if _, got := save(cay.MemorySnapshot, false); !slices.Equal(got, []string{"rest", "checkpoint", "wake"}) {
+		t.Errorf("a checkpoint: %v", got)
+	}
+	if _, got := save(cay.FilesSnapshot, false); len(got) > 0 {
+		t.Errorf("a checkpoint of files: %v", got)
+	}
+	m.on("checkpoint", func() error { return errors.New("no") })
+	if _, got := save(cay.MemorySnapshot, true); !slices.Equal(got, []string{"rest", "hold", "checkpoint", "wake"}) {
+		t.Errorf("a pause that fails: %v", got)
+	}
+	m.on("checkpoint", func() error { return nil })
+	id, got := save(cay.MemorySnapshot, true)
+	if !slices.Equal(got, []string{"rest", "hold", "checkpoint"}) {
+		t.Errorf("a pause: %v", got)
+	}
+	if last := m.lines[len(m.lines)-1]; last.Context.User != "root" || last.Token != s.AccessToken {
+		t.Errorf("it was told by %+v", last)
+	}
+	nextDeath(t, n)
+	if _, saved, err := n.cfg.Snapshots.Get(id); err != nil || !saved.Boot.Docker {
+		t.Errorf("saved as %+v, %v", saved, err)
+	}
+	s.Instance, s.Snapshot, s.Resume, s.FilesOnly = cay.NewInstanceID(), id, true, true
+	if _, err := n.Create(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if !m.containers[s.Instance].docker {
+		t.Error("it is booted without what Docker needs")
 	}
 }
 

@@ -173,8 +173,8 @@ func (d *Dir) Get(id cay.SnapshotID) (dir string, s cay.Snapshot, err error) {
 		return "", s, damagedRecord(id, err)
 	case s.ID != id:
 		return "", s, cay.Errorf(cay.Internal, "the record in %s is that of snapshot %q", dir, s.ID)
-	case s.Format > cay.SnapshotFormat || s.Format < 1:
-		return "", s, cay.Errorf(cay.Conflict, "snapshot %s has format %d; this Cay reads up to %d", id, s.Format, cay.SnapshotFormat)
+	case s.Format > cay.DockerFormat || s.Format < 1:
+		return "", s, cay.Errorf(cay.Conflict, "snapshot %s has format %d; this Cay reads up to %d", id, s.Format, cay.DockerFormat)
 	}
 	if err := checkFiles(dir, s); err != nil {
 		return "", s, err

@@ -244,6 +244,7 @@ func (r *run) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	setup.Docker = setup.Docker || r.spec.Docker
 	r.state = state{Layer: r.below, Env: setup.Env, User: setup.User, Dir: setup.Dir}
 	r.spec.Setup = setup
 	key := digest("build 1", string(r.spec.Team), r.root, setup)

@@ -19,6 +19,8 @@ func TestAStartCommandKeepsItsContext(t *testing.T) {
 	grand := parent
 	grand.User, grand.StartIn = "user", &brought
 	bare := cay.Setup{User: "user", Dir: "/home/user"}
+	parent.Docker = true
+	grand.Docker = true
 	own := state{Env: map[string]string{"A": "2"}, User: "user", Dir: "/opt"}
 	same := state{Env: parent.Env, User: parent.User, Dir: parent.Dir}
 	ours := cay.CommandContext{Env: own.Env, User: own.User, Dir: own.Dir}
@@ -44,6 +46,9 @@ func TestAStartCommandKeepsItsContext(t *testing.T) {
 		got := r.setup()
 		if [2]string{got.StartCmd, got.ReadyCmd} != tc.want || !reflect.DeepEqual(got.StartContext(), tc.in) || (got.StartIn != nil) != tc.kept {
 			t.Errorf("%s: %+v, start in %+v", name, got, got.StartContext())
+		}
+		if got.Docker != tc.from.Docker || got.Boot().Docker != tc.from.Docker {
+			t.Errorf("%s: Docker is %v, want that of the template before", name, got.Docker)
 		}
 		if got.User != tc.state.User || got.Dir != tc.state.Dir {
 			t.Errorf("%s: other commands run as %s in %s", name, got.User, got.Dir)

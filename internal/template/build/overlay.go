@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
 )
 
 // overlay makes a layer of what a sandbox had changed of its root when a
@@ -41,10 +43,14 @@ func (r *run) overlay(ctx context.Context, s cay.Snapshot) error {
 	return r.layers.Remember(key, state{Layer: l.Digest})
 }
 
-// pack writes the files of a snapshot as a tar.
+// pack writes the files of a snapshot as a tar, without Docker's store: a layer
+// cannot say which files an image of Docker's removes.
 func (r *run) pack(ctx context.Context, id cay.SnapshotID, w io.Writer) error {
 	out := tar.NewWriter(w)
 	err := r.cfg.Node.ReadFiles(ctx, id, func(h *tar.Header, body io.Reader) error {
+		if strings.HasPrefix(h.Name, strings.TrimPrefix(guest.DockerStore, "/")+"/") {
+			return nil
+		}
 		if err := out.WriteHeader(h); err != nil {
 			return err
 		}

@@ -131,8 +131,9 @@ func TestKeyNamesWhatASnapshotDependsOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bigger := def
+	bigger, docker := def, def
 	bigger.limits.MemoryMB++
+	docker.docker = true
 	for what, key := range map[string]string{
 		"recipe":  interp.key(files, "agent", "", "engine"),
 		"files":   def.key(nil, "agent", "", "engine"),
@@ -140,6 +141,7 @@ func TestKeyNamesWhatASnapshotDependsOn(t *testing.T) {
 		"engine":  def.key(files, "agent", "", "engine2"),
 		"gateway": def.key(files, "agent", "gateway", "engine"),
 		"limits":  bigger.key(files, "agent", "", "engine"),
+		"docker":  docker.key(files, "agent", "", "engine"),
 	} {
 		if key == one {
 			t.Errorf("the key does not name the %s", what)

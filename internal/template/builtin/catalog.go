@@ -18,6 +18,7 @@ const (
 	CodeInterpreterNewer  = "code-interpreter-newer"
 	Desktop               = "desktop"
 	MCPGateway            = "mcp-gateway"
+	Docker                = "docker"
 )
 
 // Names lists those that every server has, in the order in which to build
@@ -34,7 +35,7 @@ func Descriptions() map[string]string {
 }
 
 // Extras lists those that are built when an operator asks for them.
-func Extras() []string { return []string{CodeInterpreterNewer, Desktop, MCPGateway} }
+func Extras() []string { return []string{CodeInterpreterNewer, Desktop, MCPGateway, Docker} }
 
 // definition is one template.
 type definition struct {
@@ -44,6 +45,7 @@ type definition struct {
 	limits cay.Limits
 	// gateway has the gateway of tools put into the root.
 	gateway bool
+	docker  bool // as cay.Setup.Docker
 }
 
 func lookup(name string) (definition, error) {
@@ -85,6 +87,13 @@ func lookup(name string) (definition, error) {
 			limits:  cay.Limits{CPUs: 2, MemoryMB: 1024, DiskMB: 10240},
 			gateway: true,
 		}, nil
+	case Docker:
+		return definition{
+			recipe: image.Docker(),
+			args:   []string{guest.AgentPath},
+			limits: cay.Limits{CPUs: 2, MemoryMB: 2048, DiskMB: 10240},
+			docker: true,
+		}, nil
 	}
 	return definition{}, cay.Errorf(cay.NotFound, "no recipe for a template %q", name)
 }
@@ -104,12 +113,12 @@ func Recipes(names ...string) ([]image.Recipe, error) {
 
 // boot is what a sandbox of it needs that starts from files.
 func (d definition) boot() cay.Boot {
-	return cay.Boot{Env: image.Env(), User: guest.User, Dir: guest.Home, Ports: d.ports}
+	return cay.Boot{Env: image.Env(), User: guest.User, Dir: guest.Home, Ports: d.ports, Docker: d.docker}
 }
 
 // setup is what processes start with, also in templates built from this one.
 func (d definition) setup() cay.Setup {
-	return cay.Setup{Args: d.args, Ports: d.ports, Env: image.Env(), User: guest.User, Dir: guest.Home}
+	return cay.Setup{Args: d.args, Ports: d.ports, Env: image.Env(), User: guest.User, Dir: guest.Home, Docker: d.docker}
 }
 
 // key names everything that a snapshot of this definition depends on. Equal

@@ -29,6 +29,9 @@ func show(p Plan) string {
 		if s.Ready != "" {
 			fmt.Fprintf(&out, "  ready %s\n", s.Ready)
 		}
+		if s.Docker {
+			out.WriteString("  with Docker\n")
+		}
 	}
 	return out.String()
 }
@@ -266,6 +269,31 @@ RUN echo $A
   run /bin/ash -c 'echo $A'
   start /run two
 `},
+		{"the label of Docker, handed on and taken back", `
+FROM x AS base
+LABEL a=b cay.docker="true"
+USER u
+WORKDIR /
+FROM base AS same
+FROM base
+LABEL cay.docker=false
+COPY --from=same a /
+`, Options{}, `
+0 base from x
+  user root
+  dir /
+  user u
+  dir /
+  with Docker
+1 same from 0
+  user u
+  dir /
+  with Docker
+2 2 from 0
+  user u
+  dir /
+  copy a → / stage=1
+`},
 		{"triggers of an image", "FROM x\nUSER u\nWORKDIR /", Options{OnBuild: func(image string) ([]string, error) {
 			return []string{"COPY . /" + image, "RUN make"}, nil
 		}}, `
@@ -332,6 +360,7 @@ func TestParseRefuses(t *testing.T) {
 		"many files to one name": {"FROM x\nCOPY a b c", Options{}, cay.Invalid, "line 2"},
 		"a bad modifier":         {"FROM x\nWORKDIR /${B", Options{}, cay.Invalid, "line 2"},
 		"a git repository":       {"FROM x\nADD https://example.com/r.git /r", Options{}, cay.Unsupported, "line 2"},
+		"a label of Docker":      {"FROM x\nLABEL cay.docker=perhaps", Options{}, cay.Invalid, "line 2"},
 		"too much":               {strings.Repeat("#", Most+1), Options{}, cay.Invalid, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

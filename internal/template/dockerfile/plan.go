@@ -24,6 +24,8 @@ type Stage struct {
 	// HEALTHCHECK; empty when the Dockerfile has none.
 	Start string
 	Ready string
+	// Docker is the label cay.docker: root of its sandboxes gets what Docker needs.
+	Docker bool
 }
 
 // From says what a stage begins with: an image, or a stage before it.

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
@@ -38,7 +39,7 @@ func (s *stage) begin(user, dir string) {
 func (s *stage) inherit(from *stage) []string {
 	s.env, s.open = maps.Clone(from.env), from.open
 	s.shell, s.entrypoint, s.cmd = from.shell, from.entrypoint, from.cmd
-	s.Ready, s.ownUser, s.ownDir = from.Ready, from.ownUser, from.ownDir
+	s.Ready, s.Docker, s.ownUser, s.ownDir = from.Ready, from.Docker, from.ownUser, from.ownDir
 	s.begin(from.user, from.dir)
 	return from.onBuild
 }
@@ -155,14 +156,33 @@ func (s *stage) setting(cmd instructions.Command, line int) error {
 		s.Ready = s.check(c.Health.Test)
 	case *instructions.OnbuildCommand:
 		s.onBuild = append(s.onBuild, c.Expression)
-	case *instructions.ExposeCommand, *instructions.LabelCommand, *instructions.MaintainerCommand:
-		// Every port is reachable; labels are for registries.
+	case *instructions.LabelCommand:
+		return s.label(c, line)
+	case *instructions.ExposeCommand, *instructions.MaintainerCommand:
+		// Every port is reachable.
 	case *instructions.VolumeCommand:
 		s.r.warn("VOLUME has no effect: all of a sandbox's disk is its own")
 	case *instructions.StopSignalCommand:
 		s.r.warn("STOPSIGNAL has no effect: a sandbox is paused or ended as a whole")
 	default:
 		return unsupported(line, "%s is not known here", strings.ToUpper(cmd.Name()))
+	}
+	return nil
+}
+
+// dockerLabel is the one label that is not for registries alone.
+const dockerLabel = "cay.docker"
+
+func (s *stage) label(cmd *instructions.LabelCommand, line int) error {
+	for _, kv := range cmd.Labels {
+		if kv.Key != dockerLabel {
+			continue
+		}
+		on, err := strconv.ParseBool(kv.Value)
+		if err != nil {
+			return badf(line, "LABEL %s must be true or false, not %.80q", dockerLabel, kv.Value)
+		}
+		s.Docker = on
 	}
 	return nil
 }

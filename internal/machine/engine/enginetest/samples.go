@@ -59,7 +59,7 @@ func (s *suite) sample(t *testing.T, path string) {
 	must(t, s.CanBoot(snap))
 	id := cay.NewInstanceID()
 	spec := s.bootSpec(id, at)
-	spec.From, spec.Args = dir, nil
+	spec.From, spec.Args, spec.Docker = dir, nil, snap.Format == cay.DockerFormat
 	at.address(t)
 	s.endWith(t, id)
 	must(t, s.Boot(t.Context(), spec))
@@ -67,9 +67,9 @@ func (s *suite) sample(t *testing.T, path string) {
 	must(t, s.Kill(t.Context(), id))
 }
 
-// MakeSample writes a sample of the present format. guest is sample/guest.c,
-// compiled.
-func MakeSample(t *testing.T, open func(testing.TB) engine.Engine, guest, path string) {
+// MakeSample writes a sample of the present format, or of that with Docker. guest
+// is sample/guest.c, compiled.
+func MakeSample(t *testing.T, open func(testing.TB) engine.Engine, guest string, docker bool, path string) {
 	dir := t.TempDir()
 	s := &suite{Engine: open(t), open: open, dir: t.TempDir(), slots: []*slot{newSlot(t, 0)}}
 	tree, at := filepath.Join(t.TempDir(), "tree"), s.slots[0]
@@ -86,7 +86,9 @@ func MakeSample(t *testing.T, open func(testing.TB) engine.Engine, guest, path s
 	id := cay.NewInstanceID()
 	at.address(t)
 	s.endWith(t, id)
-	must(t, s.Boot(t.Context(), s.bootSpec(id, at)))
+	spec := s.bootSpec(id, at)
+	spec.Docker = docker
+	must(t, s.Boot(t.Context(), spec))
 	at.greets(t, "1 first\n")
 	saved := t.TempDir()
 	snap, err := s.Checkpoint(t.Context(), id, saved, true)

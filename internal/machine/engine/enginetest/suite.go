@@ -68,6 +68,7 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 		{"renames into moved directories", (*suite).renamesIntoMoved},
 		{"targets of links", (*suite).targetsOfLinks},
 		{"errors of syncs", (*suite).errorsOfSyncs},
+		{"docker", (*suite).docker},
 		{"first to go", (*suite).firstToGo},
 		{"contents of memory", (*suite).contents},
 		{"memory watched", (*suite).watched},

@@ -51,17 +51,19 @@ type place struct {
 	cgroup    string
 	namespace string
 	reserved  string
+	store     string // an empty directory, for Docker's store
 	limits    cay.Limits
 	low       bool // the least share of the processors, until it is thawed
 }
 
-func newDocument(args []string, diskMB int, p place) document {
+func newDocument(args []string, diskMB int, docker bool, p place) document {
+	allowed := capabilitiesOf(docker)
 	d := document{
 		"ociVersion":  "1.2.0",
 		"hostname":    engine.Hostname,
 		"root":        map[string]any{"path": p.root},
-		"mounts":      mounts(p.reserved, p.limits),
-		"annotations": rootAnnotations(diskMB),
+		"mounts":      mounts(p, docker),
+		"annotations": annotations(diskMB, p, docker),
 		"process": map[string]any{
 			"user": map[string]any{"uid": 0, "gid": 0},
 			"args": args,
@@ -73,7 +75,7 @@ func newDocument(args []string, diskMB int, p place) document {
 			},
 			"rlimits": rlimits,
 			"capabilities": map[string]any{
-				"bounding": capabilities, "effective": capabilities, "permitted": capabilities,
+				"bounding": allowed, "effective": allowed, "permitted": allowed,
 			},
 		},
 		"linux": map[string]any{
@@ -130,9 +132,16 @@ func (d document) put(p place) error {
 		}
 	}
 	for _, m := range mounts {
-		if m, ok := m.(map[string]any); ok && m["destination"] == reservedMount {
+		m, _ := m.(map[string]any)
+		switch m["destination"] {
+		case reservedMount:
 			m["source"] = p.reserved
+		case guest.DockerStore:
+			m["source"] = p.store
 		}
+	}
+	if notes, _ := d["annotations"].(map[string]any); notes[storePrefix+"source"] != nil {
+		notes[storePrefix+"source"] = p.store
 	}
 	d["hostname"] = engine.Hostname
 	return nil

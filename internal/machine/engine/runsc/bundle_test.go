@@ -12,9 +12,9 @@ import (
 // TestPut shows that a restore changes its place in a bundle and nothing else,
 // also what this build knows nothing of.
 func TestPut(t *testing.T) {
-	first := place{root: "/a/root", cgroup: "/a/x", namespace: "/run/netns/a", reserved: "/a/reserved", limits: cay.Limits{CPUs: 1, MemoryMB: 128}}
-	second := place{root: "/b/root", cgroup: "/b/y", namespace: "/run/netns/b", reserved: "/b/reserved", limits: cay.Limits{CPUs: 2, MemoryMB: 256}}
-	d := newDocument([]string{"/init"}, 64, first)
+	first := place{root: "/a/root", cgroup: "/a/x", namespace: "/run/netns/a", reserved: "/a/reserved", store: "/a/store", limits: cay.Limits{CPUs: 1, MemoryMB: 128}}
+	second := place{root: "/b/root", cgroup: "/b/y", namespace: "/run/netns/b", reserved: "/b/reserved", store: "/b/store", limits: cay.Limits{CPUs: 2, MemoryMB: 256}}
+	d := newDocument([]string{"/init"}, 64, true, first)
 	d["later"] = map[string]any{"number": json.Number("18446744073709551615")}
 	dir := t.TempDir()
 	if err := writeBundle(dir, d); err != nil {

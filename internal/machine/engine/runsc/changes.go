@@ -42,7 +42,7 @@ func (e *Engine) changes(ctx context.Context, in *instance, dir string) (io.Read
 	if _, err := e.call(ctx, in.record, "fscheckpoint", "--leave-running", "--image-path="+dir, string(in.ID)); err != nil {
 		return nil, err
 	}
-	saved, err := openSaved(dir)
+	files, err := openSaved(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -50,8 +50,8 @@ func (e *Engine) changes(ctx context.Context, in *instance, dir string) (io.Read
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		err := saved.layer(w)
-		saved.close()
+		err := files.layer(w)
+		files.close()
 		w.CloseWithError(err)
 	}()
 	return &layerStream{PipeReader: r, done: done, dir: dir}, nil
@@ -72,10 +72,16 @@ func (l *layerStream) Close() error {
 
 // saved is a file checkpoint on disk.
 type saved struct {
+	multi, pages *os.File
+	trees        []*savedTree
+}
+
+// savedTree is one file system of a checkpoint.
+type savedTree struct {
+	below string    // where it is mounted, without a slash in front; empty for the root
 	tree  io.Reader // a tar whose bodies say where the contents are
 	pages *os.File
 	index []extent // where in pages a part of gVisor's memory file lies
-	multi *os.File
 
 	removed map[string]bool // names that were met of what is removed
 }
@@ -85,7 +91,7 @@ func openSaved(dir string) (*saved, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := parseManifest(text)
+	manifest, err := parseManifest(text)
 	if err != nil {
 		return nil, fmt.Errorf("manifest of a file checkpoint: %w", err)
 	}
@@ -94,9 +100,6 @@ func openSaved(dir string) (*saved, error) {
 		return nil, err
 	}
 	s := new(saved)
-	if s.index, err = parseIndex(meta, m); err != nil {
-		return nil, fmt.Errorf("page index of a file checkpoint: %w", err)
-	}
 	if s.multi, err = os.Open(filepath.Join(dir, "multitar.img")); err != nil {
 		return nil, err
 	}
@@ -104,7 +107,17 @@ func openSaved(dir string) (*saved, error) {
 		s.multi.Close()
 		return nil, err
 	}
-	s.tree = io.NewSectionReader(s.multi, m.tarStart, m.tarEnd-m.tarStart)
+	for _, m := range manifest {
+		index, err := parseIndex(meta, m)
+		if err != nil {
+			s.close()
+			return nil, fmt.Errorf("page index of a file checkpoint: %w", err)
+		}
+		s.trees = append(s.trees, &savedTree{
+			below: strings.TrimPrefix(m.at, "/"), pages: s.pages, index: index,
+			tree: io.NewSectionReader(s.multi, m.tarStart, m.tarEnd-m.tarStart),
+		})
+	}
 	return s, nil
 }
 
@@ -113,17 +126,27 @@ func (s *saved) close() {
 	s.pages.Close()
 }
 
+// each visits the files of all trees as an OCI layer has them.
+func (s *saved) each(visit func(*tar.Header, io.Reader) error) error {
+	for _, t := range s.trees {
+		if err := t.each(visit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // ReadFiles implements engine.Engine.
 func (e *Engine) ReadFiles(dir string, visit func(*tar.Header, io.Reader) error) error {
-	saved, err := openSaved(filepath.Join(dir, layerName))
+	files, err := openSaved(filepath.Join(dir, layerName))
 	if errors.Is(err, os.ErrNotExist) {
 		return cay.Wrap(cay.NotFound, err, "the files of the snapshot in %s are missing", dir)
 	}
 	if err != nil {
 		return disk.Error(err, "cannot read the files of the snapshot in %s", dir)
 	}
-	defer saved.close()
-	return saved.each(visit)
+	defer files.close()
+	return files.each(visit)
 }
 
 // layer writes the tree as an OCI layer.
@@ -142,8 +165,8 @@ func (s *saved) layer(w io.Writer) error {
 	return out.Close()
 }
 
-// each visits the tree's files as an OCI layer has them.
-func (s *saved) each(visit func(*tar.Header, io.Reader) error) error {
+// each visits the tree's files.
+func (s *savedTree) each(visit func(*tar.Header, io.Reader) error) error {
 	in := tar.NewReader(s.tree)
 	for {
 		h, err := in.Next()
@@ -166,7 +189,7 @@ const (
 	ovlXattrs = "trusted.overlay."
 )
 
-func (s *saved) entry(in io.Reader, visit func(*tar.Header, io.Reader) error, h *tar.Header) error {
+func (s *savedTree) entry(in io.Reader, visit func(*tar.Header, io.Reader) error, h *tar.Header) error {
 	name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
 	if name == "" || strings.HasPrefix(path.Base(name), whiteout) {
 		return nil
@@ -180,16 +203,19 @@ func (s *saved) entry(in io.Reader, visit func(*tar.Header, io.Reader) error, h 
 			s.removed = map[string]bool{}
 		}
 		s.removed[name] = true
+		if s.below != "" { // a removal in an image of Docker's, not one of the root
+			return nil
+		}
 		dir, base := path.Split(name)
 		return visit(&tar.Header{Name: dir + whiteout + base, Typeflag: tar.TypeReg, Mode: 0o600, ModTime: h.ModTime}, none)
 	}
 	next := *h
 	next.Format = tar.FormatPAX
-	next.Name = name
-	replaces := takeOverlayMarks(&next)
+	next.Name = path.Join(s.below, name)
+	replaces := takeOverlayMarks(&next) && s.below == ""
 	switch h.Typeflag {
 	case tar.TypeLink:
-		next.Linkname = target
+		next.Linkname = path.Join(s.below, target)
 	case tar.TypeDir:
 		next.Name += "/"
 		if err := visit(&next, none); err != nil || !replaces {

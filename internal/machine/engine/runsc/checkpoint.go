@@ -158,20 +158,20 @@ func (e *Engine) Usage(_ context.Context, id cay.InstanceID) (cay.Usage, error) 
 	u.At = time.Now()
 	u.MemoryMax = int64(in.Limits.MemoryMB) << 20
 	u.MemoryPending = e.loadStatus(in.record).left
-	u.DiskUsed, u.DiskMax = in.overlaySize(), int64(in.DiskMB)<<20
+	u.DiskUsed, u.DiskMax = in.diskUse(), int64(in.DiskMB)<<20
 	return u, nil
 }
 
 // SaveSize implements engine.Engine. gVisor leaves out pages of zeros, which it
-// reads to know them; the holes of the overlay's file are known without.
+// reads to know them; the holes of the files with its writes are known without.
 func (e *Engine) SaveSize(_ context.Context, id cay.InstanceID, filesOnly bool) (int64, error) {
 	in, err := e.get(id)
 	if err != nil {
 		return 0, err
 	}
 	var bytes int64
-	if path := in.overlay(); path != "" {
-		bytes = disk.Written(path)
+	for _, path := range in.writes() {
+		bytes += disk.Written(path)
 	}
 	if !filesOnly {
 		bytes += e.cg.usage(id).MemoryUsed + e.loadStatus(in.record).left

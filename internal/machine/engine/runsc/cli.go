@@ -219,3 +219,6 @@ func lastLines(text []byte) string {
 
 // overlayDir is where an instance's writes go.
 func overlayDir(dir string) string { return filepath.Join(dir, "overlay") }
+
+// storeDir is where the pages of Docker's store go.
+func storeDir(dir string) string { return filepath.Join(dir, "docker") }

@@ -107,8 +107,8 @@ func (e *Engine) CanRestore(s cay.Snapshot) error {
 	switch {
 	case s.Engine != Name:
 		return refuse("it was taken by engine %q, this is %q", s.Engine, Name)
-	case s.Format != cay.SnapshotFormat:
-		return refuse("it has format %d, this build reads %d", s.Format, cay.SnapshotFormat)
+	case s.Format != cay.SnapshotFormat && s.Format != cay.DockerFormat:
+		return refuse("it has format %d, this build reads %d and %d", s.Format, cay.SnapshotFormat, cay.DockerFormat)
 	case s.Kind != cay.MemorySnapshot:
 		return refuse("it holds %s, not memory", s.Kind)
 	case !validName(s.EngineHash) || !e.installed(s.EngineHash):

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/engine"
 )
@@ -48,7 +49,11 @@ func (e *Engine) writeLayer(ctx context.Context, in *instance, dir string) ([]ca
 		return nil, err
 	}
 	written := writeBack(layer)
-	_, err := e.call(ctx, in.record, "fscheckpoint", "--leave-running", "--image-path="+layer, string(in.ID))
+	args := []string{"fscheckpoint", "--leave-running", "--image-path=" + layer}
+	if in.Docker {
+		args = append(args, "--path=/", "--path="+guest.DockerStore)
+	}
+	_, err := e.call(ctx, in.record, append(args, string(in.ID))...)
 	written()
 	if err != nil {
 		return nil, err
@@ -75,8 +80,12 @@ func (e *Engine) writeLayer(ctx context.Context, in *instance, dir string) ([]ca
 func (in *instance) snapshot(kind cay.SnapshotKind) cay.Snapshot {
 	limits := in.Limits
 	limits.DiskMB = in.DiskMB
+	format := cay.SnapshotFormat
+	if in.Docker {
+		format = cay.DockerFormat
+	}
 	return cay.Snapshot{
-		Format: cay.SnapshotFormat, Kind: kind, Engine: Name, EngineHash: in.EngineHash,
+		Format: format, Kind: kind, Engine: Name, EngineHash: in.EngineHash,
 		EngineFlags: in.Flags, Root: in.Root, CPUFeatures: in.CPUFeatures, Limits: limits,
 		CreatedAt: time.Now().UTC().Truncate(time.Millisecond),
 	}
@@ -95,8 +104,8 @@ func (e *Engine) CanBoot(s cay.Snapshot) error {
 	switch {
 	case s.Engine != Name:
 		return refuse("it was taken by engine %q, this is %q", s.Engine, Name)
-	case s.Format > cay.SnapshotFormat:
-		return refuse("it has format %d, this build reads up to %d", s.Format, cay.SnapshotFormat)
+	case s.Format > cay.DockerFormat:
+		return refuse("it has format %d, this build reads up to %d", s.Format, cay.DockerFormat)
 	}
 	for _, name := range append(slices.Clone(layerFiles), "../"+bundleName) {
 		name = filepath.Join(layerName, name)

@@ -2,9 +2,10 @@ package runsc
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
-	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest"
 )
 
 // Everything in this file is snapshot format: a memory snapshot restores only
@@ -13,8 +14,8 @@ import (
 
 // flags are runsc's, for every instance. A restore uses those in the
 // snapshot's record instead.
-func flags() []string {
-	return []string{
+func flags(docker bool) []string {
+	out := []string{
 		"--platform=systrap",
 		"--network=sandbox",
 		"--directfs=false", // the sentry has uid 65534 and no capabilities
@@ -22,6 +23,10 @@ func flags() []string {
 		"--net-disconnect-ok=true",
 		"--file-access-mounts=shared", // the host adds to the reserved mount later
 	}
+	if docker {
+		out = append(out, "--net-raw") // else CAP_NET_RAW is taken away
+	}
+	return out
 }
 
 // capabilities are a comfortable root's, short of what changes the sandbox
@@ -31,6 +36,19 @@ var capabilities = []string{
 	"CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD", "CAP_NET_BIND_SERVICE",
 	"CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
 	"CAP_SYS_NICE", "CAP_SYS_PTRACE",
+}
+
+// dockerCapabilities are what Docker needs beyond: it mounts, makes network
+// namespaces and bridges, and gives containers NET_RAW. The sentry checks them;
+// on the host they are nothing. With SYS_ADMIN the limit of processes binds root
+// no more, as on Linux: the sentry's brake and the agent's guard do.
+var dockerCapabilities = []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN"}
+
+func capabilitiesOf(docker bool) []string {
+	if docker {
+		return slices.Concat(capabilities, dockerCapabilities)
+	}
+	return capabilities
 }
 
 // rlimits are all given, because gVisor takes those that are not from the host.
@@ -60,25 +78,46 @@ const (
 // in the root's overlay, as long as the image has a file in it.
 //
 // Shared memory is memory of the guest, and gVisor would offer half the host's.
-func mounts(reserved string, l cay.Limits) []mount {
-	shm := fmt.Sprintf("size=%dm", max(l.MemoryMB/2, 16))
-	return []mount{
+func mounts(p place, docker bool) []mount {
+	shm := fmt.Sprintf("size=%dm", max(p.limits.MemoryMB/2, 16))
+	out := []mount{
 		{"/proc", "proc", "proc", nil},
 		{"/sys", "sysfs", "sysfs", []string{"ro", "nosuid", "noexec", "nodev"}},
 		{"/dev", "tmpfs", "tmpfs", nil},
 		{"/dev/pts", "devpts", "devpts", nil},
 		{"/dev/shm", "tmpfs", "shm", []string{"mode=1777", "nosuid", "nodev", shm}},
-		{reservedMount, "bind", reserved, []string{"rbind", "rw", "rslave"}},
+		{reservedMount, "bind", p.reserved, []string{"rbind", "rw", "rslave"}},
 	}
+	if docker {
+		out = append(out,
+			mount{"/sys/fs/cgroup", "cgroup", "cgroup", []string{"rw"}},
+			mount{guest.DockerStore, "bind", p.store, []string{"rw"}})
+	}
+	return out
 }
 
-// rootAnnotations make the image the root, with its writes on disk.
-func rootAnnotations(diskMB int) map[string]string {
-	const prefix = "dev.gvisor.spec.rootfs."
-	return map[string]string{
-		prefix + "source":  imageFD,
-		prefix + "type":    "erofs",
-		prefix + "overlay": overlayMedium,
-		prefix + "options": "size=" + strconv.Itoa(diskMB) + "m",
+// annotations make the image the root, with its writes on disk. The store of
+// Docker has a file system of its own there, because gVisor's overlay takes none as
+// its upper layer but a tmpfs: each of the two gets half of the disk.
+func annotations(diskMB int, p place, docker bool) map[string]string {
+	const root, store = "dev.gvisor.spec.rootfs.", storePrefix
+	size := func(mb int) string { return "size=" + strconv.Itoa(mb) + "m" }
+	out := map[string]string{
+		root + "source":  imageFD,
+		root + "type":    "erofs",
+		root + "overlay": overlayMedium,
+		root + "options": size(diskMB),
 	}
+	if docker {
+		out[root+"options"] = size(diskMB - diskMB/2)
+		out[store+"source"] = p.store
+		out[store+"type"] = "tmpfs"
+		out[store+"share"] = "container"
+		out[store+"options"] = "rw," + size(diskMB/2)
+	}
+	return out
 }
+
+// storePrefix begins the annotations of Docker's store; its source is the host's
+// directory, which has the file with the pages, and is free to change.
+const storePrefix = "dev.gvisor.spec.mount.docker."

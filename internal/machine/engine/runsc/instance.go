@@ -94,13 +94,29 @@ func (e *Engine) Watch(id cay.InstanceID) (<-chan cay.Death, error) {
 	return out, nil
 }
 
-// overlaySize is what an instance's writes take on disk.
-func (in *instance) overlaySize() int64 {
-	var st unix.Stat_t
-	if path := in.overlay(); path == "" || unix.Stat(path, &st) != nil {
-		return 0
+// writes are paths of the files that have an instance's writes: those of its
+// root, once found, and those of Docker's store.
+func (in *instance) writes() []string {
+	var out []string
+	if path := in.overlay(); path != "" {
+		out = append(out, path)
 	}
-	return st.Blocks * 512
+	if in.Docker {
+		out = append(out, filepath.Join(storeDir(in.Dir), ".gvisor.filestore."+string(in.ID)))
+	}
+	return out
+}
+
+// diskUse is what an instance's writes take on disk.
+func (in *instance) diskUse() int64 {
+	var bytes int64
+	for _, path := range in.writes() {
+		var st unix.Stat_t
+		if unix.Stat(path, &st) == nil {
+			bytes += st.Blocks * 512
+		}
+	}
+	return bytes
 }
 
 // overlay is a path of the file that has an instance's writes, or empty. The

@@ -25,6 +25,7 @@ type record struct {
 	Limits      cay.Limits
 	DiskMB      int // of the overlay; a snapshot keeps its own for ever
 	CPUFeatures []string
+	Docker      bool  `json:",omitempty"` // engine.BootSpec.Docker
 	Pages       int64 // bytes of the snapshot that it loads by demand; 0 when it does not
 	// Arriving is the snapshot that it was restored from while that arrived, empty
 	// for none.

@@ -40,8 +40,12 @@ func TestSoakMemory(t *testing.T) {
 func TestSamples(t *testing.T) {
 	open := opener(t, "cay-enginesamples", nil)
 	if guest := os.Getenv("CAY_SAMPLE_GUEST"); guest != "" {
-		path := filepath.Join("testdata", "samples", fmt.Sprintf("format-%d.tar.gz", cay.SnapshotFormat))
-		enginetest.MakeSample(t, open, guest, path)
+		for _, format := range []int{cay.SnapshotFormat, cay.DockerFormat} {
+			path := filepath.Join("testdata", "samples", fmt.Sprintf("format-%d.tar.gz", format))
+			if _, err := os.Stat(path); err != nil {
+				enginetest.MakeSample(t, open, guest, format == cay.DockerFormat, path)
+			}
+		}
 	}
 	enginetest.Samples(t, open, filepath.Join("testdata", "samples"))
 }

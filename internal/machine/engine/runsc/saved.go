@@ -9,6 +9,8 @@ import (
 	"sort"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/cay-run/cay/internal/guest"
 )
 
 // This file reads gVisor's file checkpoints. Their parts are a manifest, a tar
@@ -19,37 +21,78 @@ import (
 // errFormat says that a checkpoint is not what this reader knows.
 var errFormat = errors.New("unexpected format")
 
-// savedManifest is the one file system and the one memory file that a
-// checkpoint of an instance holds.
+// savedManifest is one file system of a checkpoint, and its memory file.
 type savedManifest struct {
+	at                 string // where it is mounted
 	tarStart, tarEnd   int64
 	metaStart, metaEnd int64
 	pagesStart         int64
+	parts              int // of the two, those that were met
 }
 
-func parseManifest(text []byte) (savedManifest, error) {
+// parseManifest returns the file systems that a checkpoint of an instance holds:
+// the root's first and, of one with Docker, that of its store.
+func parseManifest(text []byte) ([]savedManifest, error) {
 	const memoryFiles, tmpfs = 5, 6
-	var m savedManifest
-	var files, trees int
+	root, store := savedManifest{at: "/"}, savedManifest{at: guest.DockerStore}
 	err := eachField(text, func(n protowire.Number, f field) error {
-		var inner map[protowire.Number]int64
-		var err error
-		switch n {
-		case memoryFiles:
-			files++
-			inner, err = numbers(f.bytes)
-			m.metaStart, m.metaEnd, m.pagesStart = inner[2], inner[3], inner[4]
-		case tmpfs:
-			trees++
-			inner, err = numbers(f.bytes)
-			m.tarStart, m.tarEnd = inner[2], inner[3]
+		if n != memoryFiles && n != tmpfs {
+			return nil
 		}
-		return err
+		inner, err := numbers(f.bytes)
+		if err != nil {
+			return err
+		}
+		at, err := mountOf(f.bytes)
+		if err != nil {
+			return err
+		}
+		m := &root
+		switch at {
+		case root.at:
+		case store.at:
+			m = &store
+		default:
+			return errFormat
+		}
+		m.parts++
+		if n == tmpfs {
+			m.tarStart, m.tarEnd = inner[2], inner[3]
+		} else {
+			m.metaStart, m.metaEnd, m.pagesStart = inner[2], inner[3], inner[4]
+		}
+		return nil
 	})
-	if err == nil && (files != 1 || trees != 1 || m.tarEnd < m.tarStart || m.metaEnd < m.metaStart) {
-		err = errFormat
+	if err != nil {
+		return nil, err
 	}
-	return m, err
+	out := []savedManifest{root}
+	if store.parts > 0 {
+		out = append(out, store)
+	}
+	for _, m := range out {
+		if m.parts != 2 || m.tarEnd < m.tarStart || m.metaEnd < m.metaStart || m.tarEnd == 0 || m.metaEnd == 0 {
+			return nil, errFormat
+		}
+	}
+	return out, nil
+}
+
+// mountOf reads where a part of a manifest is mounted.
+func mountOf(text []byte) (at string, err error) {
+	const resource, path = 1, 2
+	err = eachField(text, func(n protowire.Number, f field) error {
+		if n != resource {
+			return nil
+		}
+		return eachField(f.bytes, func(n protowire.Number, f field) error {
+			if n == path {
+				at = string(f.bytes)
+			}
+			return nil
+		})
+	})
+	return at, err
 }
 
 // extent is a part of the memory file that lies in the pages file.
@@ -98,7 +141,7 @@ type segment struct{ start, end, value int64 }
 const maxSegments = 1 << 20
 
 // body reads a file's segments and returns its contents.
-func (s *saved) body(in io.Reader, length int64) (io.Reader, int64, error) {
+func (s *savedTree) body(in io.Reader, length int64) (io.Reader, int64, error) {
 	const width = 24
 	count := (length - 8) / width
 	if length < 8 || (length-8)%width != 0 || count > maxSegments {
@@ -131,7 +174,7 @@ func (s *saved) body(in io.Reader, length int64) (io.Reader, int64, error) {
 }
 
 // memory returns a part of the memory file. Pages that were not committed are zero.
-func (s *saved) memory(from, to int64) []io.Reader {
+func (s *savedTree) memory(from, to int64) []io.Reader {
 	var parts []io.Reader
 	i := sort.Search(len(s.index), func(i int) bool { return s.index[i].end > from })
 	for ; from < to; i++ {

@@ -44,7 +44,7 @@ func segments(size uint64, of ...uint64) []byte {
 
 // memoryFile is a saved one whose pages hold 1, 2 and 3 at 10–14, 14–16
 // (not committed) and 20–24.
-func memoryFile(t testing.TB) *saved {
+func memoryFile(t testing.TB) *savedTree {
 	t.Helper()
 	meta := index([3]uint64{10, 14, 1}, [3]uint64{14, 16, 0}, [3]uint64{20, 24, 1})
 	x, err := parseIndex(meta, savedManifest{metaEnd: int64(len(meta)), pagesStart: 2})
@@ -62,7 +62,7 @@ func memoryFile(t testing.TB) *saved {
 	if _, err := pages.WriteString("--abcdwxyz"); err != nil {
 		t.Fatal(err)
 	}
-	return &saved{index: x, pages: pages}
+	return &savedTree{index: x, pages: pages}
 }
 
 func TestBody(t *testing.T) {
@@ -134,10 +134,10 @@ func TestLayer(t *testing.T) {
 	if err := in.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s := memoryFile(t)
-	s.tree = &tree
+	root, store := memoryFile(t), memoryFile(t)
+	root.tree, store.tree, store.below = bytes.NewReader(tree.Bytes()), bytes.NewReader(tree.Bytes()), "var/lib/docker"
 	var layer bytes.Buffer
-	if err := s.layer(&layer); err != nil {
+	if err := (&saved{trees: []*savedTree{root, store}}).layer(&layer); err != nil {
 		t.Fatal(err)
 	}
 
@@ -161,35 +161,54 @@ func TestLayer(t *testing.T) {
 			if h.Linkname != "srv/a" {
 				t.Errorf("link: %+v", h)
 			}
+		case "var/lib/docker/srv/b":
+			if h.Linkname != "var/lib/docker/srv/a" {
+				t.Errorf("link in the store: %+v", h)
+			}
 		case "null":
 			if h.Devmajor != 1 || h.Devminor != 3 {
 				t.Errorf("device: %+v", h)
 			}
 		}
 	}
-	want := []string{"srv/", "srv/.wh..wh..opq", "srv/a", "srv/b", ".wh.gone", "srv/.wh.too", "null"}
+	want := []string{
+		"srv/", "srv/.wh..wh..opq", "srv/a", "srv/b", ".wh.gone", "srv/.wh.too", "null",
+		// Removals in images are not removals of the sandbox's files.
+		"var/lib/docker/srv/", "var/lib/docker/srv/a", "var/lib/docker/srv/b", "var/lib/docker/null",
+	}
 	if !slices.Equal(names, want) {
 		t.Errorf("layer holds %q, want %q", names, want)
 	}
 }
 
 func TestManifest(t *testing.T) {
-	part := func(n protowire.Number, values ...uint64) []byte {
-		out := protowire.AppendTag(nil, n, protowire.BytesType)
-		return protowire.AppendBytes(out, message(values...))
+	bytesField := func(n protowire.Number, text []byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(nil, n, protowire.BytesType), text)
 	}
+	at := func(path string, n protowire.Number, values ...uint64) []byte {
+		return bytesField(n, append(bytesField(1, bytesField(2, []byte(path))), message(values...)...))
+	}
+	part := func(n protowire.Number, values ...uint64) []byte { return at("/", n, values...) }
 	whole := slices.Concat(message(1), part(5, 0, 2, 9, 4), part(6, 0, 3, 8))
-	m, err := parseManifest(whole)
-	if want := (savedManifest{tarStart: 3, tarEnd: 8, metaStart: 2, metaEnd: 9, pagesStart: 4}); err != nil || m != want {
-		t.Errorf("manifest %+v, %v, want %+v", m, err, want)
+	root := savedManifest{at: "/", tarStart: 3, tarEnd: 8, metaStart: 2, metaEnd: 9, pagesStart: 4, parts: 2}
+	if m, err := parseManifest(whole); err != nil || !slices.Equal(m, []savedManifest{root}) {
+		t.Errorf("manifest %+v, %v, want %+v", m, err, root)
+	}
+	const docker = "/var/lib/docker"
+	both := slices.Concat(at(docker, 5, 0, 9, 20, 8), at(docker, 6, 0, 8, 30), whole)
+	store := savedManifest{at: docker, tarStart: 8, tarEnd: 30, metaStart: 9, metaEnd: 20, pagesStart: 8, parts: 2}
+	if m, err := parseManifest(both); err != nil || !slices.Equal(m, []savedManifest{root, store}) {
+		t.Errorf("manifest of two %+v, %v, want %+v and %+v", m, err, root, store)
 	}
 	for name, text := range map[string][]byte{
-		"empty":     nil,
-		"no tree":   part(5, 0, 2, 9, 4),
-		"two trees": slices.Concat(whole, part(6, 0, 3, 8)),
-		"backwards": slices.Concat(part(5, 0, 2, 9, 4), part(6, 0, 8, 3)),
-		"cut":       whole[:len(whole)-1],
-		"negative":  slices.Concat(part(5, 0, 1<<63, 9, 4), part(6, 0, 3, 8)),
+		"empty":        nil,
+		"no tree":      part(5, 0, 2, 9, 4),
+		"two trees":    slices.Concat(whole, part(6, 0, 3, 8)),
+		"a stranger":   slices.Concat(whole, at("/etc", 5, 0, 2, 9, 4), at("/etc", 6, 0, 3, 8)),
+		"half a store": slices.Concat(whole, at(docker, 6, 0, 3, 8)),
+		"backwards":    slices.Concat(part(5, 0, 2, 9, 4), part(6, 0, 8, 3)),
+		"cut":          whole[:len(whole)-1],
+		"negative":     slices.Concat(part(5, 0, 1<<63, 9, 4), part(6, 0, 3, 8)),
 	} {
 		if _, err := parseManifest(text); err == nil {
 			t.Errorf("%s: no error", name)
@@ -211,7 +230,7 @@ func FuzzSaved(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer pages.Close()
-		body, _, err := (&saved{index: x, pages: pages}).body(bytes.NewReader(raw), int64(len(raw)))
+		body, _, err := (&savedTree{index: x, pages: pages}).body(bytes.NewReader(raw), int64(len(raw)))
 		if err == nil {
 			_, _ = io.Copy(io.Discard, io.LimitReader(body, 1<<16))
 		}

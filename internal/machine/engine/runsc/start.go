@@ -19,8 +19,8 @@ import (
 // Boot implements engine.Engine.
 func (e *Engine) Boot(ctx context.Context, s engine.BootSpec) error {
 	r := &record{
-		ID: s.ID, EngineHash: e.cfg.Hash, Flags: flags(), Dir: s.Dir, Reserved: s.Reserved,
-		Root: s.Digest, Limits: s.Limits, DiskMB: s.Limits.DiskMB, CPUFeatures: e.features,
+		ID: s.ID, EngineHash: e.cfg.Hash, Flags: flags(s.Docker), Dir: s.Dir, Reserved: s.Reserved,
+		Root: s.Digest, Limits: s.Limits, DiskMB: s.Limits.DiskMB, CPUFeatures: e.features, Docker: s.Docker,
 	}
 	command := []string{"run", "--detach"}
 	if s.From != "" {
@@ -37,7 +37,7 @@ func (e *Engine) Boot(ctx context.Context, s engine.BootSpec) error {
 		if err == nil && len(args) == 0 {
 			err = cay.Errorf(cay.Invalid, "a booted instance needs a program to run")
 		}
-		return newDocument(args, r.DiskMB, p), err
+		return newDocument(args, r.DiskMB, r.Docker, p), err
 	}
 	if err := e.launch(ctx, r, s.Root, s.Net, fresh, command...); err != nil || s.From == "" {
 		return err
@@ -58,7 +58,7 @@ func (e *Engine) Restore(ctx context.Context, s engine.RestoreSpec) error {
 	r := &record{
 		ID: s.ID, EngineHash: s.Snapshot.EngineHash, Flags: s.Snapshot.EngineFlags, Dir: s.Dir, Reserved: s.Reserved,
 		Root: s.Snapshot.Root, Limits: s.Limits, DiskMB: s.Snapshot.Limits.DiskMB, CPUFeatures: s.Snapshot.CPUFeatures,
-		background: s.Background,
+		Docker: s.Snapshot.Format == cay.DockerFormat, background: s.Background,
 	}
 	limit := e.restoreLimit(s.Background || s.Arriving)
 	within, cancel := context.WithTimeoutCause(ctx, limit, errLimit)
@@ -190,11 +190,17 @@ func (e *Engine) prepare(r *record, net engine.Net, bundle func(place) (document
 	if err := shareReserved(r.Reserved); err != nil {
 		return err
 	}
+	if r.Docker {
+		if err := os.MkdirAll(storeDir(r.Dir), 0o700); err != nil {
+			return err
+		}
+	}
 	d, err := bundle(place{
 		root:      filepath.Join(bundleDir(r.Dir), "root"),
 		cgroup:    e.cg.path(r.ID),
 		namespace: net.Namespace,
 		reserved:  r.Reserved,
+		store:     storeDir(r.Dir),
 		limits:    r.Limits,
 		low:       r.background,
 	})

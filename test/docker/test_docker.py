@@ -1,0 +1,168 @@
+"""The rows of docs/use/inside.md that want a template with Docker."""
+
+import os
+import re
+import time
+import urllib.request
+
+import e2b
+import pytest
+
+import cayv1
+
+
+def output(box, command, user="user", timeout=120):
+    return box.commands.run(command, user=user, timeout=timeout).stdout.strip()
+
+
+def get(box, port, path="/"):
+    """Asks a published port as a stranger does, through the server's."""
+    request = urllib.request.Request(os.environ["E2B_SANDBOX_URL"] + path, headers={"E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": str(port)})
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        return reply.read().decode().strip()
+
+
+def eventually(probe, seconds):
+    """Calls until the result is true; how long that took."""
+    begun = time.monotonic()
+    while True:
+        try:
+            if probe():
+                return time.monotonic() - begun
+        except Exception as e:
+            failure = e
+        else:
+            failure = None
+        assert time.monotonic() - begun < seconds, f"not true after {seconds} s: {failure}"
+        time.sleep(0.1)
+
+
+def test_a_new_sandbox_runs_containers_at_once(docker):
+    begun = time.monotonic()
+    assert output(docker, "docker run --rm box echo hello") == "hello"
+    print(f"docker run: {time.monotonic() - begun:.2f} s")
+    assert output(docker, "docker info -f '{{.Driver}} {{.CgroupVersion}}'") == "overlay2 1"
+    assert output(docker, "docker run -d --name one box sleep 1000 >/dev/null; docker exec one echo inside; docker logs one; docker rm -f one") == "inside\none"
+
+
+def test_builds_with_buildkit(docker):
+    docker.files.write("/home/user/app/Dockerfile", (
+        "FROM box\nRUN echo one >/one && echo two >/two\nRUN rm /one\nCOPY note /note\nENV WORD=env\n"
+        "FROM box AS last\nCOPY --from=0 /two /note /\nCMD [\"cat\", \"/two\", \"/note\"]\n"))
+    docker.files.write("/home/user/app/note", "copied\n")
+    log = docker.commands.run("docker build -t app app 2>&1", timeout=300).stdout
+    assert "#" in log and "naming to docker.io/library/app" in log  # BuildKit's words
+    assert output(docker, "docker run --rm app") == "two\ncopied"
+    first = output(docker, "docker build -q --target 0 -t first app 2>/dev/null || docker build -q -t first app")
+    assert first.startswith("sha256:")
+    docker.files.write("/home/user/scratch/Dockerfile", "FROM scratch\nCOPY busybox /bin/sh\nENTRYPOINT [\"/bin/sh\", \"-c\", \"echo from scratch\"]\n")
+    assert output(docker, "cp /bin/busybox scratch && docker build -qt scratch scratch >/dev/null && docker run --rm scratch") == "from scratch"
+
+
+def test_a_removed_file_stays_removed(docker):
+    docker.files.write("/home/user/app/Dockerfile", "FROM box\nRUN rm /www/index.html && rm -r /www && mkdir /www\n")
+    assert output(docker, "docker build -qt app app >/dev/null && docker run --rm app ls /www") == ""
+
+
+def test_published_ports(docker):
+    output(docker, "docker run -d -p 8080:80 box httpd -f -h /www")
+    eventually(lambda: get(docker, 8080, "/index.html") == "served", 20)
+    output(docker, "docker run -d --network host box httpd -f -p 8081 -h /www")
+    eventually(lambda: get(docker, 8081, "/index.html") == "served", 20)
+
+
+def test_containers_reach_the_internet_and_each_other(docker):
+    # The name server of the sandbox answers a container: packets go out and come back.
+    server = output(docker, "sed -n 's/^nameserver //p' /etc/resolv.conf | head -n1")
+    told = docker.commands.run(f"docker run --rm box nslookup name.invalid {server} 2>&1; true", timeout=60).stdout
+    assert "NXDOMAIN" in told or "can't find" in told, told
+    output(docker, "docker network create net && docker run -d --name web --network net box httpd -f -h /www")
+    eventually(lambda: output(docker, "docker run --rm --network net box wget -qO- http://web/index.html") == "served", 20)
+
+
+def test_memory_limits_bite(docker):
+    hog = "docker run --name hog -m 64m box sh -c 'x=$(head -c 300000000 /dev/zero | cat -v); echo survived'"
+    ended = docker.commands.run(hog + "; docker inspect -f '{{.State.ExitCode}}' hog", timeout=120).stdout
+    assert "survived" not in ended and ended.split()[-1] in ("137", "2", "1")
+    assert "memory" in output(docker, "journalctl -u docker-keeper -o cat -n 50", "root")
+    assert output(docker, "docker run --rm -m 64m box echo small") == "small"
+
+
+COMPOSE = """
+version: "3"
+services:
+  web:
+    image: box
+    command: httpd -f -h /www
+    ports: ["9090:80"]
+  ask:
+    image: box
+    command: sh -c 'until wget -qO- http://web/index.html; do sleep 0.2; done; sleep 1000'
+    depends_on: [web]
+"""
+
+
+def test_compose(docker):
+    docker.files.write("/home/user/app/docker-compose.yml", COMPOSE)
+    output(docker, "cd app && docker-compose up -d 2>&1", timeout=300)
+    eventually(lambda: get(docker, 9090, "/index.html") == "served", 20)
+    eventually(lambda: "served" in output(docker, "cd app && docker-compose logs ask"), 20)
+    docker.pause()
+    e2b.Sandbox.connect(docker.sandbox_id, timeout=1800)
+    print(f"compose answers {eventually(lambda: get(docker, 9090, '/index.html') == 'served', 10):.2f} s after the resume")
+    eventually(lambda: output(docker, "cd app && docker-compose exec -T ask wget -qO- http://web/index.html") == "served", 10)  # by name
+    output(docker, "cd app && docker-compose down 2>&1")
+
+
+def test_after_pause_resume_fork_and_rollback(docker):
+    output(docker, "docker run -d --name bridged -p 8080:80 box sh -c 'echo $$RANDOM >/www/id; exec httpd -f -h /www'")
+    output(docker, "docker run -d --name host --network host box httpd -f -p 8081 -h /www")
+    eventually(lambda: get(docker, 8080, "/index.html") == "served", 20)
+    eventually(lambda: get(docker, 8081, "/index.html") == "served", 20)
+    started = output(docker, "docker inspect -f '{{.State.StartedAt}}' bridged host")
+    node = cayv1.checkpoint(docker)
+
+    def goes_on(box, what):
+        assert get(box, 8081, "/index.html") == "served", what  # at once
+        took = eventually(lambda: get(box, 8080, "/index.html") == "served", 10)
+        print(f"{what}: bridged after {took:.2f} s")
+        assert output(box, "docker exec bridged echo in") == "in"
+        assert output(box, "docker inspect -f '{{.State.StartedAt}}' bridged host") == started, what  # the same processes
+        assert output(box, "docker run --rm box echo new") == "new"
+
+    docker.pause()
+    e2b.Sandbox.connect(docker.sandbox_id, timeout=1800)
+    goes_on(docker, "resume")
+    fork, = docker.fork()
+    try:
+        goes_on(fork, "fork")
+        goes_on(docker, "source of the fork")
+    finally:
+        fork.kill()
+    cayv1.rollback(docker, node)
+    goes_on(docker, "rollback")
+
+
+def test_a_start_from_files_keeps_images(docker):
+    output(docker, "docker run -d --name stays --restart always -p 8080:80 box httpd -f -h /www")
+    docker.pause()
+    e2b.Sandbox.connect(docker.sandbox_id, timeout=1800, on_resume="reboot")
+    eventually(lambda: "box" in output(docker, "docker images"), 60)
+    assert output(docker, "docker run --rm box echo hello") == "hello"
+    eventually(lambda: get(docker, 8080, "/index.html") == "served", 60)
+
+
+def test_diff_knows_the_store(docker):
+    before = cayv1.checkpoint(docker)
+    output(docker, "docker create --name made box true && docker cp /etc/hostname made:/copied && echo x >/home/user/beside")
+    paths = cayv1.changes(docker, before)
+    assert "/home/user/beside" in paths
+    assert any(re.fullmatch("/var/lib/docker/overlay2/[0-9a-f]+/diff/copied", path) for path in paths), sorted(paths)
+
+
+def test_the_store_ends_where_half_of_the_disk_does(docker):
+    size = lambda path: int(output(docker, f"df --output=size -BM {path} | tail -n1").rstrip("M"))
+    assert size("/") == size("/var/lib/docker") == 5120
+    full = docker.commands.run("docker run --rm box dd if=/dev/zero of=/big bs=1M count=6000 2>&1; echo", timeout=600).stdout
+    assert "No space left on device" in full
+    assert output(docker, "docker run --rm box echo hello") == "hello"
