@@ -18,6 +18,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
 	"github.com/cay-run/cay/internal/keys/member"
+	"github.com/cay-run/cay/internal/machine/host/hosttest"
 	"github.com/cay-run/cay/internal/operator"
 	"github.com/cay-run/cay/internal/server/servertest"
 	"github.com/cay-run/cay/internal/store"
@@ -100,6 +101,15 @@ func TestCluster(t *testing.T) {
 		_, err := c.Nodes[2].Client().Info(ctx, "inone")
 		if cay.KindOf(err) != cay.NotFound {
 			t.Errorf("no sandbox: %v", err)
+		}
+	})
+	t.Run("a ticket of one front opens a websocket at another", func(t *testing.T) {
+		for i, id := range made[:6] {
+			by := ticket(t, c.Nodes[i%3], c.Nodes[0].Key, fmt.Sprintf(`{"sandboxID":%q,"purpose":"port","port":%d}`, id, hosttest.AppPort))
+			_, status := socket(t, c.Nodes[(i+1)%3], "", fmt.Sprintf("/cay/v1/sandboxes/%s/ports/%d", id, hosttest.AppPort), by)
+			if status != http.StatusSwitchingProtocols {
+				t.Errorf("a sandbox of node %v: %d", whereOf(c, id), status)
+			}
 		}
 	})
 	t.Run("pause, resume and end", func(t *testing.T) {

@@ -1,7 +1,7 @@
 // Package front brings requests to the node that they are for, over mutual TLS: one
 // for a sandbox to its owner, a create to the node with the best place, and what is
-// of no sandbox to the node that leads. A request goes on as it came; nothing is
-// held but the body of a create, and nothing is sent twice that a node has begun.
+// of no sandbox to the node that leads. A request goes on as it came; no bodies are
+// held but those that say where to, and nothing is sent twice that a node has begun.
 package front
 
 import (
@@ -41,7 +41,7 @@ const (
 const (
 	patience  = 10 * time.Second       // with a node that is away, for what was not begun
 	pause     = 100 * time.Millisecond // between two tries
-	mostBody  = 1 << 20                // of a create, as the API has it
+	mostBody  = 1 << 20                // that is held, as the API has it
 	placeMost = 3                      // nodes that a create is offered to
 )
 

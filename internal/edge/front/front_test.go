@@ -194,6 +194,31 @@ func TestFront(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a ticket", func(t *testing.T) {
+		echo := func(n *node) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				fmt.Fprintf(w, "%s %s", n.id, body)
+			}
+		}
+		a.answer(echo(a))
+		b.answer(echo(b))
+		for body, at := range map[string]string{
+			`{"sandboxID":"` + string(box) + `","purpose":"desktop"}`: "nb",
+			`{"sandboxID":"` + string(box) + `-client"}`:              "nb",
+			`{"sandboxID":"inone"}`:                                   "na", // which says so itself
+			`{"sandboxID":7}`:                                         "na",
+			`{`:                                                       "na",
+			strings.Repeat(" ", 2*mostBody):                           "na",
+		} {
+			if _, text := ask(t, a, "POST", "/cay/v1/tickets", strings.NewReader(body)); text != at+" "+body {
+				t.Errorf("%.50q was answered by %.60q, want %s", body, text, at)
+			}
+		}
+		if _, text := ask(t, b, "POST", "/cay/v1/tickets", strings.NewReader("{}")); text != "na {}" {
+			t.Errorf("of no sandbox: %q", text)
+		}
+	})
 	t.Run("as it came", func(t *testing.T) {
 		b.answer(func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)

@@ -18,12 +18,18 @@ const checkpointRoute = "/cay/v1/checkpoints/"
 func inPath(path string) (cay.SandboxID, bool) {
 	for _, root := range sandboxRoutes {
 		if rest, ok := strings.CutPrefix(path, root); ok {
-			id, _, _ := strings.Cut(rest, "/")
-			id, _, _ = strings.Cut(id, "-") // older SDKs add a client's id
-			return cay.SandboxID(id), cay.ValidID(id) && id != "metrics"
+			name, _, _ := strings.Cut(rest, "/")
+			id, ok := sandboxOf(name)
+			return id, ok && id != "metrics"
 		}
 	}
 	return "", false
+}
+
+// sandboxOf reads the id of a sandbox as clients write it: older SDKs add a client's id.
+func sandboxOf(text string) (cay.SandboxID, bool) {
+	id, _, _ := strings.Cut(text, "-")
+	return cay.SandboxID(id), cay.ValidID(id)
 }
 
 func checkpointIn(path string) (cay.SnapshotID, bool) {
@@ -35,4 +41,10 @@ func checkpointIn(path string) (cay.SnapshotID, bool) {
 // isCreate reports whether a request makes a sandbox of a template.
 func isCreate(r *http.Request) bool {
 	return r.Method == http.MethodPost && (r.URL.Path == "/sandboxes" || r.URL.Path == "/v2/sandboxes")
+}
+
+// isTicket reports whether a request asks for a ticket, which the node keeps in memory
+// that its connection comes to: the owner of the sandbox that the body names.
+func isTicket(r *http.Request) bool {
+	return r.Method == http.MethodPost && r.URL.Path == "/cay/v1/tickets"
 }

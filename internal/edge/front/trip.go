@@ -29,6 +29,7 @@ type trip struct {
 	whole   []byte
 	refused []cay.NodeID // of a create
 	place   string       // the template of a create
+	about   string       // the sandbox that a body names
 	moved   bool         // the node was asked for once more
 	until   time.Time    // a node that is away is waited for
 }
@@ -57,12 +58,19 @@ func (t *trip) find(ctx context.Context) error {
 		if err := t.keepBody(); err != nil {
 			return err
 		}
+	case isTicket(t.in):
+		if err := t.keepBody(); err != nil {
+			return err
+		}
+		if id, ok := sandboxOf(t.about); ok {
+			t.kind, t.sandbox = toSandbox, id
+		}
 	}
 	return t.resolve(ctx, false)
 }
 
-// keepBody reads the body of a create, which is offered to several nodes. A larger
-// one than the API takes is left to this node to refuse.
+// keepBody reads the body of a request whose node it decides, or that several nodes are
+// offered. A larger one than the API takes is left to the node that leads to refuse.
 func (t *trip) keepBody() error {
 	if t.in.Body == nil {
 		return nil
@@ -82,9 +90,10 @@ func (t *trip) keepBody() error {
 	t.whole, t.in.Body = text, io.NopCloser(bytes.NewReader(text))
 	var asked struct {
 		Template string `json:"templateID"`
+		Sandbox  string `json:"sandboxID"`
 	}
 	_ = json.Unmarshal(text, &asked) // the node says what is wrong with it
-	t.place = asked.Template
+	t.place, t.about = asked.Template, asked.Sandbox
 	return nil
 }
 
