@@ -280,3 +280,25 @@ func TestTransfersEndWithTheirKey(t *testing.T) {
 		t.Errorf("it went on, and was answered with %d", code)
 	}
 }
+
+// A signed link names no sandbox where one address is for all: its signature finds the one
+// that it is of, also one that sleeps, and wakes it. Another's signature finds none.
+func TestALinkFindsItsSandbox(t *testing.T) {
+	w := servertest.Start(t)
+	id := made(t, w, "POST", "/sandboxes", `{"templateID":"base","secure":true,"timeout":3600,"autoPause":true,"autoResume":{"enabled":true}}`, "sandboxID")
+	access := made(t, w, "POST", "/cay/v1/sandboxes/"+id+"/access", "", "envdAccessToken")
+	if code, text := call(t, w, w.Key, "POST", "/sandboxes/"+id+"/pause", "{}"); code != http.StatusNoContent {
+		t.Fatalf("%d %s", code, text)
+	}
+	state := func() string { return made(t, w, "GET", "/sandboxes/"+id, "", "state") }
+	link := func(token string) string {
+		file := guest.Signature{Path: "/a"}
+		return "/files?" + url.Values{"path": {"/a"}, "signature": {file.Sign("read", token)}}.Encode()
+	}
+	if code := knock(t, w, link("another"), func(*http.Request) {}, nil); code/100 == 2 || state() != "paused" {
+		t.Errorf("by another signature: %d, and it is %s", code, state())
+	}
+	if knock(t, w, link(access), func(*http.Request) {}, nil); state() != "running" { // what the guest answers is its own
+		t.Errorf("by its link: it is %s", state())
+	}
+}

@@ -342,7 +342,10 @@ var lastUsed = regexp.MustCompile(`"lastUsed":("[^"]*"|null),?`)
 func possessions(t *testing.T, w *servertest.World) string {
 	t.Helper()
 	var out strings.Builder
-	for _, path := range []string{"/v2/sandboxes", "/templates", "/secrets", "/api-keys", "/cay/v1/ssh-keys", "/cay/v1/usage-labels", "/cay/v1/prices", "/events/webhooks", "/snapshots", "/cay/v1/networks"} {
+	for _, path := range []string{
+		"/v2/sandboxes", "/templates", "/secrets", "/api-keys", "/cay/v1/ssh-keys", "/cay/v1/usage-labels", "/cay/v1/prices", "/events/webhooks",
+		"/snapshots", "/cay/v1/networks", "/cay/v1/triggers", "/cay/v1/runs", "/cay/v1/approvals", "/cay/v1/budgets", "/cay/v1/members", "/cay/v1/volumes",
+	} {
 		code, text := call(t, w, w.Key, http.MethodGet, path, "")
 		if code != http.StatusOK {
 			t.Fatalf("%s: %d %s", path, code, text)
