@@ -38,6 +38,10 @@ type Clusters interface {
 	LoseNode(ctx context.Context, node cay.NodeID, silent time.Duration) (bool, error)
 	// RemoveNode forgets a member. Conflict while its server or its sandboxes run.
 	RemoveNode(ctx context.Context, node cay.NodeID, silent time.Duration) error
+}
+
+// Homes are the nodes of a cluster that have sandboxes.
+type Homes interface {
 	// SandboxesOf lists the sandboxes of a node, of all teams, that are not killed.
 	SandboxesOf(ctx context.Context, node cay.NodeID) ([]cay.Sandbox, error)
 	// SandboxHome finds the node that has a sandbox of any team, and its state.
@@ -50,8 +54,6 @@ type Clusters interface {
 	// TakeSandbox gives a paused sandbox of a node, as that node knows it, to another
 	// one, and returns its record. Conflict where it is not so any more.
 	TakeSandbox(ctx context.Context, id cay.SandboxID, from cay.NodeID, version int64, to cay.NodeID) (cay.Sandbox, error)
-	// EventCounters returns the number of each team's newest event.
-	EventCounters(ctx context.Context) (map[cay.TeamID]int64, error)
 }
 
 // MakeCluster makes the records those of a cluster, whose first member takes over

@@ -23,6 +23,7 @@ type Store interface {
 	Teams
 	Nodes
 	Clusters
+	Homes
 	Accounts
 	People
 	AccessTokens
@@ -500,6 +501,8 @@ type Events interface {
 	// LastEvent returns the number of a team's newest event, also of one
 	// that is forgotten; 0 when there never was one.
 	LastEvent(ctx context.Context, team cay.TeamID) (int64, error)
+	// EventCounters returns the number of each team's newest event.
+	EventCounters(ctx context.Context) (map[cay.TeamID]int64, error)
 	// RunOf finds the start of the run that a sandbox's event is of, and its
 	// instance then. NotFound when that is forgotten, or it never ran.
 	RunOf(ctx context.Context, team cay.TeamID, id cay.SandboxID, seq int64) (time.Time, cay.InstanceID, error)
