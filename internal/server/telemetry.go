@@ -37,6 +37,7 @@ func (s *Server) openMetrics(context.Context) error {
 		Pool:      s.node.Pool,
 		Turns:     s.node.Waiting,
 		Builds:    s.queuedBuilds,
+		Waiting:   s.records.Waiting,
 		Egress:    s.egress.Decided,
 		Events:    s.records.EventCount,
 		Budgets:   s.control.Ratios,

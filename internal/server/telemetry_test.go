@@ -59,6 +59,7 @@ func TestMetricsOfAServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
+	question(t, c, client.NewApproval{})
 	page := get(t, w.MetricsURL())
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	if _, err := parser.TextToMetricFamilies(strings.NewReader(page)); err != nil {
@@ -80,6 +81,8 @@ func TestMetricsOfAServer(t *testing.T) {
 		`cay_store_wait_seconds_count `,
 		`cay_host_memory_bytes `,
 		`cay_budget_used_ratio{team="`,
+		`cay_queue_depth{queue="approvals"} 1`,
+		`cay_queue_depth{queue="runs"} 0`,
 		`cay_scrape_failures_total 0`,
 	} {
 		if !strings.Contains(page, "\n"+want) {

@@ -30,6 +30,14 @@ func (s *DB) EventCount(ctx context.Context) (n int64, err error) {
 	return n, dbError(err)
 }
 
+// Waiting is how many runs of triggers wait to be started, and how many approvals wait
+// for a decision at that time, of all teams.
+func (s *DB) Waiting(ctx context.Context, now time.Time) (runs, approvals int, err error) {
+	err = s.r.QueryRowContext(ctx, `SELECT (SELECT COUNT(*) FROM runs WHERE state = 'waiting'),
+(SELECT COUNT(*) FROM approvals WHERE state = 'pending' AND expires_at > $1)`, millis(now)).Scan(&runs, &approvals)
+	return runs, approvals, dbError(err)
+}
+
 // observed is a database whose single statements are told of.
 type observed struct {
 	db reader

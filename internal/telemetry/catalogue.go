@@ -61,7 +61,7 @@ var families = []family{
 	{"Pool", "cay_pool_memory_limit_bytes", gauge, "Memory that they may have.", nil, nil},
 	{"Pool", "cay_pool_short", gauge, "1 while the machine has no memory or tasks to spare for a pool.", nil, nil},
 
-	{"Queues", "cay_queue_depth", gauge, "Callers or builds that wait: `builds` for a worker, `turns` for the memory of an instance to be read or written.", []string{"queue"}, nil},
+	{"Queues", "cay_queue_depth", gauge, "Work that waits: `approvals` for a decision, `builds` for a worker, `runs` of hooks and schedules to be started, `turns` for the memory of an instance to be read or written.", []string{"queue"}, nil},
 	{"Queues", "cay_builds", gauge, "Builds of teams' templates, by state.", []string{"state"}, nil},
 	{"Queues", "cay_build_seconds", histogram, "The time of builds, without the queue.", []string{"result"}, boundsOfBuilds},
 
@@ -108,7 +108,7 @@ var labels = map[string]string{
 	"kind":      "`agent` (port 49983), `interpreter` (49999), `port` for users' own servers",
 	"method":    "HTTP's own; `other` for any else",
 	"operation": "see below",
-	"queue":     "`builds`, `turns`",
+	"queue":     "`approvals`, `builds`, `runs`, `turns`",
 	"reason":    "`rate`, `limit`, `budget`: the codes `rate_limit_exceeded` and `login_rate_limited`; those of limits of things; `budget_exhausted`",
 	"result":    "`ok`, `canceled`, or the kind of an [error](../use/errors.md); of a delivery `ok`, `canceled`, `failed`",
 	"route":     "as in the API's description; `none` where there is no such route, `operator` for the operator's socket",

@@ -26,6 +26,7 @@ type Sources struct {
 	Pool      func() node.PoolStats
 	Turns     func() int // that are waited for
 	Builds    func(context.Context) (waiting, running int, err error)
+	Waiting   func(ctx context.Context, now time.Time) (runs, approvals int, err error)
 	Egress    func() (allowed, refused int64)
 	Events    func(context.Context) (int64, error)
 	Budgets   func() map[cay.TeamID]float64 // the part that is used of each team's fullest
@@ -128,13 +129,15 @@ func (g *gauges) pool(s sheet) {
 
 func (g *gauges) queues(ctx context.Context, s sheet) {
 	s.put("cay_queue_depth", float64(g.from.Turns()), "turns")
-	waiting, running, err := g.from.Builds(ctx)
-	if !g.asked("builds", err) {
-		return
+	if waiting, running, err := g.from.Builds(ctx); g.asked("builds", err) {
+		s.put("cay_queue_depth", float64(waiting), "builds")
+		s.put("cay_builds", float64(waiting), "waiting")
+		s.put("cay_builds", float64(running), "running")
 	}
-	s.put("cay_queue_depth", float64(waiting), "builds")
-	s.put("cay_builds", float64(waiting), "waiting")
-	s.put("cay_builds", float64(running), "running")
+	if runs, approvals, err := g.from.Waiting(ctx, time.Now()); g.asked("waiting", err) {
+		s.put("cay_queue_depth", float64(runs), "runs")
+		s.put("cay_queue_depth", float64(approvals), "approvals")
+	}
 }
 
 func (g *gauges) host(s sheet) {

@@ -73,6 +73,7 @@ func everything() Sources {
 			}
 		},
 		Turns:   func() int { return 5 },
+		Waiting: func(context.Context, time.Time) (int, int, error) { return 17, 18, nil },
 		Builds:  func(context.Context) (int, int, error) { return 6, 2, nil },
 		Egress:  func() (int64, int64) { return 8, 9 },
 		Events:  func(context.Context) (int64, error) { return 10, nil },
@@ -221,6 +222,8 @@ func TestCounts(t *testing.T) {
 		{"cay_pool_memory_limit_bytes", "", 2 << 30},
 		{"cay_queue_depth", "queue=turns", 5},
 		{"cay_queue_depth", "queue=builds", 6},
+		{"cay_queue_depth", "queue=runs", 17},
+		{"cay_queue_depth", "queue=approvals", 18},
 		{"cay_builds", "state=running", 2},
 		{"cay_egress_connections_total", "decision=refused", 9},
 		{"cay_events_total", "", 10},
