@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/edge/rates"
 	"github.com/cay-run/cay/internal/guest"
 )
 
@@ -23,7 +24,7 @@ func (p *Proxy) Hosts(domain string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rt, _ := parseHost(r.Host)
 		if !IsPort(r.Host, domain) || r.TLS != nil && r.TLS.ServerName != splitHost(r.Host) {
-			http.Error(w, "This name is not served here", http.StatusMisdirectedRequest)
+			rates.Refuse(w, http.StatusMisdirectedRequest, "This name is not served here")
 			return
 		}
 		p.serve(w, r, place{route: rt, verdict: ours, way: byHost})

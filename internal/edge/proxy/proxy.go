@@ -18,6 +18,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/conns"
+	"github.com/cay-run/cay/internal/edge/rates"
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/trail"
 )
@@ -124,14 +125,15 @@ func (p *Proxy) find(r *http.Request) place {
 func badRoute(w http.ResponseWriter, r *http.Request, at place) {
 	switch at.way {
 	case byHost:
-		http.Error(w, "Invalid host: want <port>-<sandbox id>.<domain>", http.StatusBadRequest)
+		rates.Refuse(w, http.StatusBadRequest, "Invalid host: want <port>-<sandbox id>.<domain>")
 	case byHeaders:
-		http.Error(w, "Invalid headers "+headerID+" or "+headerPort, http.StatusBadRequest)
+		rates.Refuse(w, http.StatusBadRequest, "Invalid headers "+headerID+" or "+headerPort)
 	case byPath:
 		badPath(at.id).write(w, r)
 	default:
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
 		w.Header().Set("Access-Control-Allow-Origin", "*")
+		rates.TellRetry(w.Header(), cay.Retry{})
 		w.WriteHeader(http.StatusUnauthorized)
 		reason := "invalid signature"
 		if _, signature := signatureOf(r); signature.Plausible() && signature.Expired(time.Now()) {
@@ -190,7 +192,7 @@ type trip struct {
 
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
 	if r.Method == http.MethodConnect {
-		http.Error(w, "CONNECT is not offered", http.StatusMethodNotAllowed)
+		rates.Refuse(w, http.StatusMethodNotAllowed, "CONNECT is not offered")
 		return
 	}
 	if followed := trail.Of(r.Context()); followed != nil {

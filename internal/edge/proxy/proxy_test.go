@@ -319,6 +319,31 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// Refusals that are about no sandbox say that no retry helps, too.
+func TestRefusalsInWords(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Tokens = func() iter.Seq2[cay.SandboxID, string] { return func(func(cay.SandboxID, string) bool) {} }
+	for _, tt := range []struct {
+		name, host, path, id string
+		status               int
+	}{
+		{"a host", "65536-i1.x", "/", "", 400},
+		{"headers", "x", "/", "i/../c", 400},
+		{"a signature", "x", signedURL("/files", "x", "read", "none", ""), "", 401},
+		{"a signature that is over", "x", signedURL("/files", "x", "read", "none", "1"), "", 401},
+	} {
+		req := w.request(t, "GET", tt.path, tt.host, nil)
+		if tt.id != "" {
+			req.Header.Set(headerID, tt.id)
+			req.Header.Set(headerPort, "80")
+		}
+		resp, body := w.do(t, req)
+		if resp.StatusCode != tt.status || resp.Header.Get("Should-Retry") != "false" {
+			t.Errorf("%s: %d, Should-Retry %q, %s", tt.name, resp.StatusCode, resp.Header.Get("Should-Retry"), body)
+		}
+	}
+}
+
 // A refusal of a look-up says whether a retry may help, and when, as the
 // catalogue of codes has it.
 func TestRefusedLookups(t *testing.T) {

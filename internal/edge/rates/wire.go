@@ -52,4 +52,10 @@ func TellRetry(h http.Header, retry cay.Retry) {
 	}
 }
 
+// Refuse answers in plain words a request that no retry helps.
+func Refuse(w http.ResponseWriter, status int, text string) {
+	TellRetry(w.Header(), cay.Retry{})
+	http.Error(w, text, status)
+}
+
 func wholeSeconds(d time.Duration) int { return int(math.Ceil(d.Seconds())) }

@@ -11,6 +11,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/rest/cayv1"
 	"github.com/cay-run/cay/internal/control/logins"
+	"github.com/cay-run/cay/internal/edge/rates"
 )
 
 const (
@@ -122,8 +123,9 @@ func showPage(w http.ResponseWriter, status int, page *template.Template, data a
 func (s *server) failPage(w http.ResponseWriter, r *http.Request, err error) {
 	e := wireError(err)
 	if e.Code >= 500 {
-		s.log.ErrorContext(r.Context(), "login failed", "err", err)
+		s.log.ErrorContext(r.Context(), "a page failed", "err", err)
 	}
+	rates.TellRetry(w.Header(), rates.RetryOf(err))
 	showPage(w, int(e.Code), textPage, e.Message)
 }
 
