@@ -42,9 +42,9 @@ const (
 	stoppedMessage = "the server stopped while the template was built"
 )
 
-// familiar are images that stand for templates that Cay brings, so that what
+// imageAliases are images that stand for templates that Cay brings, so that what
 // was written for E2B builds without a registry.
-var familiar = map[string]string{
+var imageAliases = map[string]string{
 	"e2bdev/base":             "base",
 	"e2bdev/code-interpreter": "code-interpreter-v1",
 	"e2bdev/desktop":          "desktop",

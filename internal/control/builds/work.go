@@ -315,7 +315,7 @@ func (q *Queue) buildSpec(ctx context.Context, b cay.Build, s BuildStart) (spec 
 	from := s.FromTemplate
 	if from == "" {
 		name, _, _ := strings.Cut(strings.TrimPrefix(s.FromImage, "docker.io/"), ":")
-		if from = familiar[name]; from == "" {
+		if from = imageAliases[name]; from == "" {
 			from, spec.Image = fallback, s.FromImage
 		}
 	}

@@ -115,11 +115,11 @@ func (n *Node) enlist(inst *instance) error {
 // start is the part of an instance's beginning in which a sandbox's, the pool's
 // and a borrowed one differ.
 type start struct {
-	room   func() error // that the disk has for it
-	find   func(context.Context) (source, error)
-	greet  func(context.Context, source) (guest.InitReply, error)
-	mark   string // as what the next node may adopt it; empty where it may not
-	failed func(ctx context.Context, step string, err error) error
+	room     func() error // that the disk has for it
+	find     func(context.Context) (source, error)
+	callInit func(context.Context, source) (guest.InitReply, error)
+	mark     string // as what the next node may adopt it; empty where it may not
+	failed   func(ctx context.Context, step string, err error) error
 }
 
 // startOf is the start of a sandbox, or of an instance for the pool.
@@ -140,9 +140,9 @@ func (n *Node) startOf(inst *instance) start {
 			from.loading = n.loadingOf(inst, from)
 			return from, err
 		},
-		greet:  func(ctx context.Context, from source) (guest.InitReply, error) { return n.greet(ctx, inst, from) },
-		mark:   mark,
-		failed: stepFailed,
+		callInit: func(ctx context.Context, from source) (guest.InitReply, error) { return n.callInit(ctx, inst, from) },
+		mark:     mark,
+		failed:   stepFailed,
 	}
 }
 
@@ -218,8 +218,8 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) (failed error
 	if inst.died, err = n.cfg.Engine.Watch(inst.spec.Instance); err != nil {
 		return by.failed(ctx, "watch it", err)
 	}
-	greet := func(ctx context.Context) (guest.InitReply, error) { return by.greet(ctx, from) }
-	if err := n.introduce(ctx, inst, greet); err != nil {
+	callInit := func(ctx context.Context) (guest.InitReply, error) { return by.callInit(ctx, from) }
+	if err := n.introduce(ctx, inst, callInit); err != nil {
 		return by.failed(ctx, "give it its identity", err)
 	}
 	if by.mark != "" {
@@ -361,7 +361,7 @@ func (n *Node) tokenIn(s cay.Snapshot) string {
 // introduce gives the agent its identity, and waits for the programs that a boot
 // still has to start. A guest that dies meanwhile ends the wait with the evidence
 // of its death.
-func (n *Node) introduce(ctx context.Context, inst *instance, greet func(context.Context) (guest.InitReply, error)) error {
+func (n *Node) introduce(ctx context.Context, inst *instance, callInit func(context.Context) (guest.InitReply, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watched := make(chan struct{})
@@ -374,7 +374,7 @@ func (n *Node) introduce(ctx context.Context, inst *instance, greet func(context
 		case <-ctx.Done():
 		}
 	}()
-	reply, err := greet(ctx)
+	reply, err := callInit(ctx)
 	if err != nil { // a connection breaks before the death is noticed that broke it
 		select {
 		case <-watched:
@@ -397,8 +397,8 @@ func (n *Node) introduce(ctx context.Context, inst *instance, greet func(context
 	return nil
 }
 
-// greet calls the agent of a new instance.
-func (n *Node) greet(ctx context.Context, inst *instance, from source) (guest.InitReply, error) {
+// callInit calls the agent of a new instance.
+func (n *Node) callInit(ctx context.Context, inst *instance, from source) (guest.InitReply, error) {
 	token, in := n.tokenIn(from.record), identity(inst.spec)
 	if from.cold {
 		token, in = "", bootIdentity(inst.spec, from.record.Boot)

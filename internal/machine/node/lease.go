@@ -106,7 +106,7 @@ func (n *Node) startOfLease(inst *instance, spec BootSpec) start {
 			record := cay.Snapshot{Root: spec.Digest, Limits: spec.Limits, Boot: spec.Boot}
 			return source{record: record, root: spec.Root, args: spec.Args, cold: true}, nil
 		},
-		greet: func(ctx context.Context, _ source) (guest.InitReply, error) {
+		callInit: func(ctx context.Context, _ source) (guest.InitReply, error) {
 			if err := n.awaitPort(ctx, inst, guest.AgentPort, bootTimeout); err != nil {
 				return guest.InitReply{}, err
 			}
