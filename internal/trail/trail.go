@@ -82,8 +82,7 @@ func Follow(face Face, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		of := Arrived(r)
 		of.Face = face
-		h := w.Header()
-		h[IDHeader], h[TraceHeader] = []string{of.Request}, []string{of.Trace}
+		of.Tell(w.Header())
 		ctx := With(r.Context(), of)
 		watcher := watcherOf(ctx)
 		if watcher == nil {
@@ -98,16 +97,39 @@ func Follow(face Face, next http.Handler) http.Handler {
 	})
 }
 
+// Tell says the ids of a request in its answer.
+func (r *Request) Tell(h http.Header) {
+	h[IDHeader], h[TraceHeader] = []string{r.Request}, []string{r.Trace}
+}
+
 // Leave takes the ids out of an answer that is not the server's own.
 func Leave(h http.Header) {
 	delete(h, IDHeader)
 	delete(h, TraceHeader)
 }
 
-// Arrived is a request as it comes in. The ids are its caller's where they are
-// well formed, else new ones.
+type carriedKey struct{}
+
+// carried are the ids of a request that another server took in.
+type carried struct{ request, trace string }
+
+// Carry returns a context in which a request that arrives keeps the ids of the server
+// that brings it. Ids that are not well formed change nothing.
+func Carry(ctx context.Context, request, trace string) context.Context {
+	if !isID(request) || len(trace) != 32 || !isID32(trace) {
+		return ctx
+	}
+	return context.WithValue(ctx, carriedKey{}, carried{request, trace})
+}
+
+// Arrived is a request as it comes in. The ids are those that it is carried with, or its
+// caller's where they are well formed, else new ones.
 func Arrived(r *http.Request) *Request {
 	out := &Request{Origin: cay.Origin{Address: address(r.RemoteAddr), Agent: printable(r.UserAgent(), maxAgent)}}
+	if of, ok := r.Context().Value(carriedKey{}).(carried); ok {
+		out.Request, out.Trace = of.request, of.trace
+		return out
+	}
 	out.Trace = traceOf(r.Header["Traceparent"])
 	if out.Trace == "" {
 		out.Trace = newTrace()

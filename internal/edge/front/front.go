@@ -23,9 +23,10 @@ import (
 // send.
 const (
 	hopPrefix = "Cay-Hop-"
-	hopFor    = hopPrefix + "For"  // what the node must be, or do
-	hopFrom   = hopPrefix + "From" // the client's address
-	hopName   = hopPrefix + "Name" // the name of the client's TLS connection, behind a colon; none without TLS
+	hopFor    = hopPrefix + "For"   // what the node must be, or do
+	hopFrom   = hopPrefix + "From"  // the client's address
+	hopName   = hopPrefix + "Name"  // the name of the client's TLS connection, behind a colon; none without TLS
+	hopTrail  = hopPrefix + "Trail" // the ids of the request and its trace
 	hopMoved  = hopPrefix + "Moved"
 )
 

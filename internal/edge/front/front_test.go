@@ -22,6 +22,7 @@ import (
 	"github.com/cay-run/cay/internal/keys/member"
 	"github.com/cay-run/cay/internal/keys/seal"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // node is a member whose server answers by a function.
@@ -100,7 +101,7 @@ func pair(t *testing.T) (*store.DB, *node, *node) {
 				return cay.SandboxID(id), id != ""
 			},
 		})
-		face := n.front.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*n.serve.Load())(w, r) }))
+		face := trail.Follow(trail.REST, n.front.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*n.serve.Load())(w, r) })))
 		n.public = httptest.NewServer(face)
 		t.Cleanup(n.public.Close)
 		peers := n.front.Server(face)
@@ -192,6 +193,24 @@ func TestFront(t *testing.T) {
 			if _, text := ask(t, x.at, x.method, x.path, nil); text != x.want {
 				t.Errorf("%s %s at %s: %q, want %s", x.method, x.path, x.at.id, text, x.want)
 			}
+		}
+	})
+	t.Run("ids", func(t *testing.T) {
+		b.answer(func(w http.ResponseWriter, r *http.Request) {
+			of := trail.Of(r.Context())
+			fmt.Fprintf(w, "%s %s %q", of.Request, of.Trace, r.Header[trail.IDHeader])
+		})
+		for _, given := range [][]string{nil, {trail.IDHeader, "mine-1"}} {
+			resp, text := ask(t, a, "GET", "/sandboxes/"+string(box), nil, append(given, "Cay-Hop-Trail", "forged "+strings.Repeat("1", 32))...)
+			ids, traces := resp.Header[trail.IDHeader], resp.Header[trail.TraceHeader]
+			if len(ids) != 1 || len(traces) != 1 || text != fmt.Sprintf("%s %s %q", ids[0], traces[0], given[len(given)/2:]) || ids[0] == "forged" || given != nil && ids[0] != "mine-1" {
+				t.Errorf("with %q the node has %s, and the answer %q, %q", given, text, ids, traces)
+			}
+		}
+		b.answer(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+		resp, _ := ask(t, a, "POST", "/sandboxes/"+string(box), strings.NewReader("{}"))
+		if resp.StatusCode != http.StatusServiceUnavailable || len(resp.Header[trail.IDHeader]) != 1 || len(resp.Header[trail.TraceHeader]) != 1 {
+			t.Errorf("a node that breaks off: %d %v", resp.StatusCode, resp.Header)
 		}
 	})
 	t.Run("a ticket", func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/keys/member"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // Server serves the other members.
@@ -46,13 +47,15 @@ func (f *Front) fromMember(next http.Handler) http.Handler {
 		h := hop{kind: kind, sandbox: cay.SandboxID(sandbox), from: member.Peer(r.TLS)}
 		h.version, _ = strconv.ParseInt(version, 10, 64) // one that is none is no sandbox's
 		name, secure := strings.CutPrefix(r.Header.Get(hopName), ":")
+		request, trace, _ := strings.Cut(r.Header.Get(hopTrail), " ")
 		from := r.Header.Get(hopFrom)
 		for header := range r.Header {
 			if strings.HasPrefix(header, hopPrefix) {
 				delete(r.Header, header)
 			}
 		}
-		r = r.WithContext(context.WithValue(r.Context(), hopKey{}, h))
+		ctx := trail.Carry(r.Context(), request, trace)
+		r = r.WithContext(context.WithValue(ctx, hopKey{}, h))
 		r.RemoteAddr, r.TLS = from, nil
 		if secure {
 			r.TLS = &tls.ConnectionState{ServerName: name, HandshakeComplete: true, Version: tls.VersionTLS13}

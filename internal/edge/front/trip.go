@@ -257,9 +257,12 @@ func (t *trip) another() bool {
 	return ok
 }
 
-// mark says where the client is, and whether it came by TLS.
+// mark says where the client is, whether it came by TLS, and the ids of its request.
 func (t *trip) mark(h http.Header) {
 	h.Set(hopFrom, t.in.RemoteAddr)
+	if of := trail.Of(t.in.Context()); of != nil {
+		h.Set(hopTrail, of.Request+" "+of.Trace)
+	}
 	if t.in.TLS != nil {
 		h.Set(hopName, ":"+t.in.TLS.ServerName)
 	}
@@ -365,6 +368,9 @@ func (t *trip) begun() bool { return t.body != nil && t.body.begun.Load() }
 
 // failed answers a request that got no answer.
 func (t *trip) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if of := trail.Of(t.in.Context()); of != nil {
+		of.Tell(w.Header())
+	}
 	t.endUnread(w.Header())
 	if errors.Is(err, errHere) && !t.begun() {
 		t.here(w)

@@ -37,7 +37,7 @@ func New(addr netip.Addr) *Client { return newClient(addr, false) }
 
 // NewKept returns a client whose connection is kept from one call to the
 // next, until Close. A guest that is frozen meanwhile answers no probe, so none
-// is sent; and it may be dead at the end, so that is one reset and no farewell
+// is sent; and it may be dead at the end, which is one reset then, and no close
 // that waits for an answer.
 func NewKept(addr netip.Addr) *Client { return newClient(addr, true) }
 

@@ -290,7 +290,7 @@ func TestItShutsItselfDown(t *testing.T) {
 		t.Errorf("what was synced is %v: %v", info, err)
 	}
 
-	// One that is damaged is no riddle either.
+	// A file that is damaged is named.
 	must(t, Unmount(t.Context(), dir))
 	f, err := os.OpenFile(filepath.Join(dir, fileName), os.O_WRONLY, 0)
 	must(t, err)
