@@ -274,7 +274,8 @@ func TestDesktopsOfSandboxes(t *testing.T) {
 	}
 }
 
-// A recording goes on until its client leaves, or its key does.
+// A recording goes on until its client leaves, or its key does; so does a viewer that came
+// with a ticket of the key.
 func TestRecordingsEndWithTheirKey(t *testing.T) {
 	w, _ := screened(t)
 	box, err := w.Client().Create(t.Context(), client.CreateOptions{Timeout: time.Hour})
@@ -299,8 +300,13 @@ func TestRecordingsEndWithTheirKey(t *testing.T) {
 	if _, err := io.ReadFull(resp.Body, begin); err != nil || string(begin) != "CAYRFB1\n" || resp.Header.Get("Content-Type") != "application/octet-stream" {
 		t.Errorf("%q %v %v", begin, resp.Header, err)
 	}
+	viewer, _ := socket(t, w, "", "/cay/v1/sandboxes/"+box.ID+"/desktop", ticket(t, w, key.Key, `{"sandboxID":"`+box.ID+`","purpose":"desktop"}`))
+	greeting(t, viewer)
 	if err := w.Client().RemoveAPIKey(t.Context(), key.ID); err != nil {
 		t.Fatal(err)
 	}
 	_, _ = io.Copy(io.Discard, resp.Body) // ends when the server has ended it
+	for err == nil {
+		_, _, err = viewer.Read(t.Context())
+	}
 }
