@@ -219,15 +219,18 @@ func TestModelsNeedAKey(t *testing.T) {
 	w := servertest.Start(t)
 	own := belongings(t, w)
 	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"destroy_sandbox","arguments":{"sandbox_id":"` + own["sandboxID"] + `"}}}`
-	for what, v := range voids(t, w, "default") {
-		code, text := post(t, w, headers{"Authorization": "Bearer " + v.key}, body)
-		if code != v.status || !strings.Contains(text, v.code) {
-			t.Errorf("%s: %d %s", what, code, text)
+	over := voids(t, w, "default")
+	for _, path := range []string{mcp.Path, mcp.CodePath} {
+		for what, v := range over {
+			code, text := postTo(t, w, path, headers{"Authorization": "Bearer " + v.key}, body)
+			if code != v.status || !strings.Contains(text, v.code) {
+				t.Errorf("%s with %s: %d %s", path, what, code, text)
+			}
 		}
-	}
-	for what, h := range map[string]headers{"no key": {}, "a wrong key": {"X-API-Key": "e2b_" + strings.Repeat("0", 40)}, "no bearer": {"Authorization": "Basic " + w.Key}} {
-		if code, text := post(t, w, h, body); code != http.StatusUnauthorized {
-			t.Errorf("%s: %d %s", what, code, text)
+		for what, h := range map[string]headers{"no key": {}, "a wrong key": {"X-API-Key": "e2b_" + strings.Repeat("0", 40)}, "no bearer": {"Authorization": "Basic " + w.Key}} {
+			if code, text := postTo(t, w, path, h, body); code != http.StatusUnauthorized {
+				t.Errorf("%s with %s: %d %s", path, what, code, text)
+			}
 		}
 	}
 	if _, err := w.Client().Info(t.Context(), own["sandboxID"]); err != nil {
@@ -238,7 +241,12 @@ func TestModelsNeedAKey(t *testing.T) {
 // post sends one message.
 func post(t *testing.T, w *servertest.World, h headers, body string) (int, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), "POST", w.URL()+mcp.Path, strings.NewReader(body))
+	return postTo(t, w, mcp.Path, h, body)
+}
+
+func postTo(t *testing.T, w *servertest.World, path string, h headers, body string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), "POST", w.URL()+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,12 +299,11 @@ func TestPagesOfOthersAreRefused(t *testing.T) {
 				h[name] = value
 			}
 		}
-		code, text := post(t, w, h, list)
-		if one.code == 400 && code != 200 {
-			continue
-		}
-		if code != one.code {
-			t.Errorf("%+v: %d %.200s", one, code, text)
+		for _, path := range []string{mcp.Path, mcp.CodePath} {
+			code, text := postTo(t, w, path, h, list)
+			if code != one.code && (one.code != 400 || code == 200) {
+				t.Errorf("%s %+v: %d %.200s", path, one, code, text)
+			}
 		}
 	}
 }
@@ -465,8 +472,8 @@ func TestModelsHaveARate(t *testing.T) {
 	w := servertest.Start(t)
 	limited(t, w, map[string]*int64{string(cay.LimitReads): new(int64(1)), string(cay.LimitReadBurst): new(int64(2))})
 	codes := map[int]int{}
-	for range 6 {
-		resp := messaged(t, w, headers{"X-API-Key": w.Key}, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	for i := range 6 {
+		resp := messaged(t, w, []string{mcp.Path, mcp.CodePath}[i%2], headers{"X-API-Key": w.Key}, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 		codes[resp.StatusCode]++
 		h := resp.Header
 		if h.Get("RateLimit-Limit") != "2" || h.Get("RateLimit-Remaining") == "" || h.Get("RateLimit-Reset") == "" {
@@ -479,7 +486,7 @@ func TestModelsHaveARate(t *testing.T) {
 	if codes[http.StatusTooManyRequests] == 0 || codes[200] == 0 {
 		t.Errorf("%v", codes)
 	}
-	resp := messaged(t, w, headers{"X-API-Key": "e2b_" + strings.Repeat("0", 40)}, `{}`)
+	resp := messaged(t, w, mcp.CodePath, headers{"X-API-Key": "e2b_" + strings.Repeat("0", 40)}, `{}`)
 	if resp.StatusCode != http.StatusUnauthorized || resp.Header.Get("Should-Retry") != "false" {
 		t.Errorf("a wrong key: %d %v", resp.StatusCode, resp.Header)
 	}
@@ -490,9 +497,9 @@ func TestModelsHaveARate(t *testing.T) {
 }
 
 // messaged sends a message and drops what is answered.
-func messaged(t *testing.T, w *servertest.World, h headers, body string) *http.Response {
+func messaged(t *testing.T, w *servertest.World, path string, h headers, body string) *http.Response {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), "POST", w.URL()+mcp.Path, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), "POST", w.URL()+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
