@@ -109,7 +109,7 @@ func TestEveryOperationFindsItsNode(t *testing.T) {
 			t.Errorf("%s names no sandbox beside its path", id)
 		}
 	}
-	if found < 40 {
+	if found < 35 {
 		t.Errorf("only %d operations about a sandbox were found", found)
 	}
 }
