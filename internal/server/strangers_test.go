@@ -3,6 +3,7 @@ package server_test
 import (
 	"encoding/json"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -41,14 +42,12 @@ var beside = []struct {
 	{"a redelivery of an event", "POST", "/cay/v1/webhooks/{webhookID}/deliveries/{{eventID}}/redeliver", "", 0},
 }
 
+var another = regexp.MustCompile(`\{\{([\w/-]+)\}\}`)
+
 // with puts the asking team's things and the owner's into a text.
 func with(text string, asking, owner map[string]string) string {
-	text = strings.NewReplacer("{{", "\x01", "}}", "\x02", "${", "\x03").Replace(text)
-	text = parameter.ReplaceAllStringFunc(text, func(name string) string { return asking[strings.Trim(name, "{}")] })
-	for name, id := range owner {
-		text = strings.ReplaceAll(text, "\x01"+name+"\x02", id)
-	}
-	return strings.ReplaceAll(text, "\x03", "${")
+	text = another.ReplaceAllStringFunc(text, func(name string) string { return owner[strings.Trim(name, "{}")] })
+	return parameter.ReplaceAllStringFunc(text, func(name string) string { return asking[strings.Trim(name, "{}")] })
 }
 
 // No request reaches another team's things by naming them beside its own.

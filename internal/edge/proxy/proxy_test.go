@@ -328,9 +328,9 @@ func TestRefusalsInWords(t *testing.T) {
 		status               int
 	}{
 		{"a host", "65536-i1.x", "/", "", 400},
-		{"headers", "x", "/", "i/../c", 400},
-		{"a signature", "x", signedURL("/files", "x", "read", "none", ""), "", 401},
-		{"a signature that is over", "x", signedURL("/files", "x", "read", "none", "1"), "", 401},
+		{"headers", "localhost", "/", "i/../c", 400},
+		{"a signature", "localhost", signedURL("/files", "localhost", "read", "none", ""), "", 401},
+		{"a signature that is over", "localhost", signedURL("/files", "localhost", "read", "none", "1"), "", 401},
 	} {
 		req := w.request(t, "GET", tt.path, tt.host, nil)
 		if tt.id != "" {
