@@ -8,15 +8,19 @@ type Limit string
 // The limits. Those of a rate come in pairs: how many requests a second, and
 // how many at once after a rest.
 const (
-	LimitSandboxes   Limit = "sandboxes"
-	LimitCPUs        Limit = "cpus"
-	LimitMemory      Limit = "memoryMB"
-	LimitDisk        Limit = "diskMB"
-	LimitTemplates   Limit = "templates"
-	LimitSnapshots   Limit = "snapshotBytes"
-	LimitBuilds      Limit = "builds"
-	LimitVolumes     Limit = "volumes"
-	LimitVolumeMB    Limit = "volumeMB"
+	LimitSandboxes Limit = "sandboxes"
+	LimitCPUs      Limit = "cpus"
+	LimitMemory    Limit = "memoryMB"
+	LimitDisk      Limit = "diskMB"
+	LimitTemplates Limit = "templates"
+	LimitSnapshots Limit = "snapshotBytes"
+	LimitBuilds    Limit = "builds"
+	LimitVolumes   Limit = "volumes"
+	LimitVolumeMB  Limit = "volumeMB"
+	// Of each sandbox, and not of the team's in all.
+	LimitModelTokens   Limit = "sandboxModelTokens"
+	LimitModelRequests Limit = "sandboxModelRequests"
+
 	LimitCreates     Limit = "createsPerSecond"
 	LimitCreateBurst Limit = "createBurst"
 	LimitWrites      Limit = "writesPerSecond"
@@ -51,6 +55,8 @@ func AllLimits() []LimitInfo {
 		{LimitBuilds, "builds that run or wait at once"},
 		{LimitVolumes, "volumes that there are"},
 		{LimitVolumeMB, "sizes of volumes in all, in MB, whether they are full or not"},
+		{LimitModelTokens, "tokens that each sandbox may exchange with models in its life"},
+		{LimitModelRequests, "requests to models that each sandbox may have under way"},
 		{LimitCreates, "sandboxes that are created, forked or resumed a second"},
 		{LimitCreateBurst, "how many of them at once after a rest; 0 is what a second has"},
 		{LimitWrites, "other requests a second that change something"},
@@ -160,6 +166,20 @@ func (l TeamLimits) AdmitVolumes(n int, sizeMB int64) error {
 	if most := l[LimitVolumeMB]; most > 0 && sizeMB > most {
 		return Errorf(Exhausted, "your team's volumes would have %d MB in all, and may have %d MB", sizeMB, most).
 			WithCode(CodeTeamLimit).WithHint("%s", hint(LimitVolumeMB))
+	}
+	return nil
+}
+
+// AdmitModel refuses a sandbox one more request to a model: it has exchanged that
+// many tokens with models, and has that many requests under way.
+func (l TeamLimits) AdmitModel(tokens int64, underWay int) error {
+	if most := l[LimitModelTokens]; most > 0 && tokens >= most {
+		return Errorf(Exhausted, "this sandbox has exchanged %d tokens with models, and may exchange %d", tokens, most).WithCode(CodeTeamLimit).
+			WithHint("have the limit %s raised", LimitModelTokens)
+	}
+	if most := l[LimitModelRequests]; most > 0 && int64(underWay) >= most {
+		return Errorf(Exhausted, "this sandbox has %d requests to models under way, which is the most", underWay).WithCode(CodeRateLimit).
+			WithHint("wait for the end of one, or have the limit %s raised", LimitModelRequests)
 	}
 	return nil
 }

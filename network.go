@@ -90,6 +90,8 @@ func (p *PrivateNetwork) Check() error {
 		return Errorf(Invalid, "network: %.80q is not 1 to 63 lower-case letters, digits and hyphens", p.Name)
 	case !memberName.MatchString(p.Member):
 		return Errorf(Invalid, "name: %.80q is not 1 to 63 lower-case letters, digits and hyphens", p.Member)
+	case p.Member == modelMember:
+		return Errorf(Invalid, "name: %s is where sandboxes find models", ModelHost).WithHint("choose another name")
 	}
 	return nil
 }
@@ -116,7 +118,7 @@ func (p NetworkPolicy) Check() error {
 		return Errorf(Invalid, "network.denyOut: has more than %d entries", maxDestinations)
 	}
 	for _, d := range p.DenyOut {
-		if _, ok := Destination(d); !ok || d == "*" {
+		if _, ok := Destination(d); (!ok || d == "*") && d != ModelHost {
 			return Errorf(Invalid, "network.denyOut: %.80q is no IP address or CIDR", d)
 		}
 	}

@@ -21,6 +21,8 @@ const (
 	EgressBytes      Meter = "egress_bytes"       // that sandboxes sent, answers to their clients included
 	Creates          Meter = "creates"            // sandboxes that began to run for the first time, forks as well
 	BuildSeconds     Meter = "build_seconds"      // that builds of templates took
+	ModelInput       Meter = "model_input_tokens" // tokens that sandboxes sent to models
+	ModelOutput      Meter = "model_output_tokens"
 	// Money is what the others cost. It has no price of its own.
 	Money Meter = "money"
 )
@@ -44,6 +46,8 @@ func Meters() []MeterInfo {
 		{EgressBytes, 1, "Bytes that sandboxes sent, answers to their clients included."},
 		{Creates, 1, "Sandboxes that were started, forks as well."},
 		{BuildSeconds, 1000, "Time that builds of templates took."},
+		{ModelInput, 1, "Tokens that sandboxes sent to models of the team's providers, those from a provider's cache included."},
+		{ModelOutput, 1, "Tokens that these models answered, those of their reasoning included."},
 		{Money, 1_000_000_000, "The cost of the others by the prices of the time."},
 	}
 }
@@ -69,6 +73,8 @@ type Amounts struct {
 	Build   int64 // milliseconds
 	Money   int64 // 10⁻⁹ of the currency
 	Volume  int64 // MiB × milliseconds
+	Input   int64 // tokens to models
+	Output  int64 // tokens from them
 }
 
 // Of returns the amount of one meter.
@@ -97,6 +103,10 @@ func (a *Amounts) at(m Meter) *int64 {
 		return &a.Creates
 	case BuildSeconds:
 		return &a.Build
+	case ModelInput:
+		return &a.Input
+	case ModelOutput:
+		return &a.Output
 	case Money:
 		return &a.Money
 	}

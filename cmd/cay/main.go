@@ -59,6 +59,7 @@ type commands struct {
 	Hook      hookCmd      `cmd:"" help:"Have commands run when requests come."`
 	Schedule  scheduleCmd  `cmd:"" help:"Have commands run by the clock."`
 	Approvals approvalsCmd `cmd:"" aliases:"approval" help:"Decide what sandboxes and programs ask for, and ask."`
+	Model     modelCmd     `cmd:"" help:"Have sandboxes reach models without a key."`
 	MCP       mcpCmd       `cmd:"" name:"mcp" help:"Give sandboxes to a language model as tools."`
 
 	Cache    cacheCmd     `cmd:"" help:"The cache of packages that sandboxes install."`

@@ -60,6 +60,11 @@ type Config struct {
 	// WebhookOpen are ranges that webhooks may be sent to though they are
 	// private, the server's own addresses among them.
 	WebhookOpen []netip.Prefix `yaml:"webhookOpen"`
+	// Models has sandboxes find the models of their team's providers. ModelOpen are
+	// ranges that providers may have though they are private, the server's own
+	// addresses among them.
+	Models    bool           `yaml:"models"`
+	ModelOpen []netip.Prefix `yaml:"modelOpen"`
 	// NetworkName prefixes everything that is named on the host: network
 	// namespaces, interfaces, the nftables table and cgroups. Two servers on
 	// one machine need two.
@@ -128,6 +133,7 @@ func Default() Config {
 		Listen:      "127.0.0.1:7070",
 		Network:     netip.MustParsePrefix("10.201.0.0/16"),
 		NetworkName: "cay",
+		Models:      true,
 		PoolMemory:  "5%",
 
 		MemoryLoading: LoadAuto,
@@ -139,7 +145,7 @@ func Default() Config {
 		RestoreTimeout:    45 * time.Second,
 
 		AuditDays: 400,
-		Teams:     Teams{TeamBuilds: 20},
+		Teams:     Teams{TeamBuilds: 20, TeamModelRequests: 16},
 	}
 }
 
@@ -181,6 +187,10 @@ var Variables = slices.Concat([]Variable{
 		func(c *Config, v string) (err error) { c.NetworkClosed, err = ranges(v); return err }},
 	{"CAY_WEBHOOK_OPEN", "webhookOpen", "private ranges that webhooks may be sent to, besides those of CAY_NETWORK_OPEN; 127.0.0.0/8 for receivers on this machine, which opens its services to every team [none]",
 		func(c *Config, v string) (err error) { c.WebhookOpen, err = ranges(v); return err }},
+	{"CAY_MODELS", "models", "whether sandboxes find the models of their team's providers at http://models.cay.internal [true]",
+		func(c *Config, v string) (err error) { c.Models, err = strconv.ParseBool(v); return err }},
+	{"CAY_MODEL_OPEN", "modelOpen", "private ranges that providers of models may have, besides those of CAY_NETWORK_OPEN; 127.0.0.0/8 for servers of models on this machine, which opens its services to every team [none]",
+		func(c *Config, v string) (err error) { c.ModelOpen, err = ranges(v); return err }},
 	{"CAY_NETWORK_NAME", "networkName", "prefix of namespaces, interfaces and cgroups; two servers on one machine need two [cay]",
 		func(c *Config, v string) error { c.NetworkName = v; return nil }},
 	{"CAY_REGISTRIES", "registries", "image registries on private networks that may be asked, host:port,… [none]",
@@ -290,6 +300,8 @@ func (c Config) problems() []error {
 		"network closed %v are not prefixes such as 198.51.100.7/32", c.NetworkClosed)
 	wrong(slices.ContainsFunc(c.WebhookOpen, func(p netip.Prefix) bool { return !p.IsValid() || p != p.Masked() }),
 		"webhook open %v are not prefixes such as 10.8.0.0/24", c.WebhookOpen)
+	wrong(slices.ContainsFunc(c.ModelOpen, func(p netip.Prefix) bool { return !p.IsValid() || p != p.Masked() }),
+		"model open %v are not prefixes such as 10.8.0.0/24", c.ModelOpen)
 	wrong(c.BuildReadyTimeout <= 0, "build ready timeout %s is not above zero", c.BuildReadyTimeout)
 	wrong(c.RestoreTimeout <= 0 || c.RestoreTimeout >= time.Minute, // all that a create, a resume or a rollback may take
 		"restore timeout %s is not above zero and below a minute", c.RestoreTimeout)

@@ -11,18 +11,20 @@ import (
 // are no bound. A rate is how many requests a second, with ":" and how many at
 // once after a rest behind it where that is another number.
 type Teams struct {
-	TeamSandboxes  int    `yaml:"teamSandboxes"`
-	TeamCPUs       int    `yaml:"teamCPUs"`
-	TeamMemoryMB   int    `yaml:"teamMemoryMB"`
-	TeamDiskMB     int    `yaml:"teamDiskMB"`
-	TeamTemplates  int    `yaml:"teamTemplates"`
-	TeamSnapshots  string `yaml:"teamSnapshots"`
-	TeamBuilds     int    `yaml:"teamBuilds"`
-	TeamVolumes    int    `yaml:"teamVolumes"`
-	TeamVolumeMB   int    `yaml:"teamVolumeMB"`
-	TeamCreateRate string `yaml:"teamCreateRate"`
-	TeamWriteRate  string `yaml:"teamWriteRate"`
-	TeamReadRate   string `yaml:"teamReadRate"`
+	TeamSandboxes     int    `yaml:"teamSandboxes"`
+	TeamCPUs          int    `yaml:"teamCPUs"`
+	TeamMemoryMB      int    `yaml:"teamMemoryMB"`
+	TeamDiskMB        int    `yaml:"teamDiskMB"`
+	TeamTemplates     int    `yaml:"teamTemplates"`
+	TeamSnapshots     string `yaml:"teamSnapshots"`
+	TeamBuilds        int    `yaml:"teamBuilds"`
+	TeamVolumes       int    `yaml:"teamVolumes"`
+	TeamVolumeMB      int    `yaml:"teamVolumeMB"`
+	TeamModelTokens   int64  `yaml:"teamModelTokens"`
+	TeamModelRequests int    `yaml:"teamModelRequests"`
+	TeamCreateRate    string `yaml:"teamCreateRate"`
+	TeamWriteRate     string `yaml:"teamWriteRate"`
+	TeamReadRate      string `yaml:"teamReadRate"`
 }
 
 var teamVariables = []Variable{
@@ -44,6 +46,13 @@ var teamVariables = []Variable{
 		func(c *Config, v string) (err error) { c.TeamVolumes, err = strconv.Atoi(v); return err }},
 	{"CAY_TEAM_VOLUME_SIZE", "teamVolumeMB", "how large, in MB, a team's volumes may be in all, full or not [no limit]",
 		func(c *Config, v string) (err error) { c.TeamVolumeMB, err = strconv.Atoi(v); return err }},
+	{"CAY_TEAM_MODEL_TOKENS", "teamModelTokens", "how many tokens each sandbox of a team may exchange with models in its life [no limit]",
+		func(c *Config, v string) (err error) {
+			c.TeamModelTokens, err = strconv.ParseInt(v, 10, 64)
+			return err
+		}},
+	{"CAY_TEAM_MODEL_REQUESTS", "teamModelRequests", "how many requests to models each sandbox of a team may have under way, 0 for no limit [16]",
+		func(c *Config, v string) (err error) { c.TeamModelRequests, err = strconv.Atoi(v); return err }},
 	{"CAY_TEAM_CREATE_RATE", "teamCreateRate", "creates, forks and resumes a second of a team, e.g. 5, or 5:20 for 20 at once after a rest [no limit]",
 		func(c *Config, v string) error { c.TeamCreateRate = v; return nil }},
 	{"CAY_TEAM_WRITE_RATE", "teamWriteRate", "the same for other requests that change something [no limit]",
@@ -58,6 +67,7 @@ func (c Config) TeamLimits() (cay.TeamLimits, error) {
 		cay.LimitSandboxes: int64(c.TeamSandboxes), cay.LimitCPUs: int64(c.TeamCPUs), cay.LimitMemory: int64(c.TeamMemoryMB),
 		cay.LimitDisk: int64(c.TeamDiskMB), cay.LimitTemplates: int64(c.TeamTemplates), cay.LimitBuilds: int64(c.TeamBuilds),
 		cay.LimitVolumes: int64(c.TeamVolumes), cay.LimitVolumeMB: int64(c.TeamVolumeMB),
+		cay.LimitModelTokens: c.TeamModelTokens, cay.LimitModelRequests: int64(c.TeamModelRequests),
 	}
 	if c.TeamSnapshots != "" && c.TeamSnapshots != "0" {
 		bytes, ok := Size(c.TeamSnapshots)

@@ -3,7 +3,7 @@
 // builds the queue of builds, accounts the teams, people and keys, usage what
 // teams use and may use, volumes their files, webhooks what addresses outside are
 // told, triggers what starts commands by itself, approvals what is asked and
-// decided. Truth is in the store; ledger is what they share, and none of them knows
+// decided, providers which models sandboxes may ask. Truth is in the store; ledger is what they share, and none of them knows
 // another.
 package control
 
@@ -11,6 +11,7 @@ import (
 	"context"
 	"encoding/hex"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -25,6 +26,7 @@ import (
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/control/logbook"
+	"github.com/cay-run/cay/internal/control/providers"
 	"github.com/cay-run/cay/internal/control/triggers"
 	"github.com/cay-run/cay/internal/control/usage"
 	"github.com/cay-run/cay/internal/control/volumes"
@@ -70,9 +72,13 @@ type Config struct {
 	Extras   []string
 	Volumes  volumes.Storage   // nil keeps none
 	Networks webhooks.Networks // where webhooks may be; nil for no webhooks
-	Dial     triggers.Dial     // connects to a port of a sandbox; nil for no triggers
-	Links    approvals.Links   // signs links that decide approvals; nil for none
-	URL      string            // where clients find this server, for those links
+	// ModelNetworks say where providers of models may be; nil for anywhere.
+	ModelNetworks interface {
+		Outside(netip.Addr) (bool, error)
+	}
+	Dial  triggers.Dial   // connects to a port of a sandbox; nil for no triggers
+	Links approvals.Links // signs links that decide approvals; nil for none
+	URL   string          // where clients find this server, for those links
 	// Backlog has the templates of Reserved that are still being built; nil for none.
 	Backlog ledger.Backlog
 }
@@ -88,6 +94,7 @@ type Control struct {
 	Vols      *volumes.Volumes
 	Triggers  *triggers.Triggers
 	Approvals *approvals.Approvals
+	Providers *providers.Providers
 	ledger    *ledger.Ledger
 }
 
@@ -132,6 +139,9 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 	})
 	c.Triggers = triggers.New(triggers.Config{
 		Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Sandboxes: c.Controller, Dial: cfg.Dial, Log: cfg.Log,
+	})
+	c.Providers = providers.New(providers.Config{
+		Ledger: c.ledger, Store: cfg.Store, Budgets: c.Meter, Secret: c.SecretValue, Networks: cfg.ModelNetworks, Audit: cfg.Audit,
 	})
 	c.Accounts = accounts.New(accounts.Config{
 		Ledger: c.ledger, Store: cfg.Store, Auth: cfg.Auth, Possessions: c, TeamChanged: c.Hooks.TeamChanged, Log: cfg.Log,

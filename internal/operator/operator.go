@@ -30,7 +30,7 @@ func Host(cfg config.Config) host.Config {
 	return host.Config{
 		Data: cfg.Data, Run: cfg.Run,
 		NetworkName: cfg.NetworkName, Network: cfg.Network, NetworkOpen: cfg.NetworkOpen, NetworkClosed: cfg.NetworkClosed, Resolvers: cfg.Resolvers,
-		Packages: err == nil && limit > 0, ServerPorts: cfg.ClientPorts(), AllQuestions: cfg.LocalhostName(),
+		Packages: err == nil && limit > 0, ServerPorts: cfg.ClientPorts(), AllQuestions: cfg.LocalhostName() || cfg.Models,
 		RestoreTimeout: cfg.RestoreTimeout, Disk: Reserve(cfg),
 	}
 }

@@ -45,6 +45,9 @@ func (s *Server) openEgress() (err error) {
 	if s.packages != nil {
 		cfg.Packages = s.packages
 	}
+	if s.cfg.Models {
+		cfg.Models = s.serveModels
+	}
 	s.egress = egress.New(cfg)
 	s.later(func() error { s.egress.Close(); return nil })
 	d := net.Diverted() // until the network is closed

@@ -16,6 +16,7 @@ import (
 	"github.com/cay-run/cay/internal/control/logbook"
 	"github.com/cay-run/cay/internal/edge/desktop"
 	"github.com/cay-run/cay/internal/edge/mcp"
+	"github.com/cay-run/cay/internal/edge/models"
 	"github.com/cay-run/cay/internal/edge/proxy"
 	"github.com/cay-run/cay/internal/edge/rates"
 	"github.com/cay-run/cay/internal/edge/rest"
@@ -245,14 +246,17 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		Networks: outside.Networks{
 			Opened: s.cfg.NetworkOpen, Trusted: s.cfg.WebhookOpen, Closed: append(slices.Clone(s.cfg.NetworkClosed), s.cfg.Network),
 		},
-		Dial:    s.proxy.Dial,
-		Links:   s.tokensOf,
-		URL:     s.cfg.URL(),
-		Builder: s.builds, Images: s.images, Reserved: builtin.Names(), Extras: builtin.Extras(), Backlog: s.backlog,
+		ModelNetworks: s.modelNetworks(),
+		Dial:          s.proxy.Dial,
+		Links:         s.tokensOf,
+		URL:           s.cfg.URL(),
+		Builder:       s.builds, Images: s.images, Reserved: builtin.Names(), Extras: builtin.Extras(), Backlog: s.backlog,
 	})
 	if err != nil {
 		return err
 	}
+	s.models = models.New(models.Config{Providers: s.control.Providers, Networks: s.modelNetworks(), Log: s.log})
+	s.later(func() error { s.models.Close(); return nil })
 	if err := s.openLogins(); err != nil {
 		return err
 	}
@@ -283,21 +287,21 @@ func (s *Server) openFaces(context.Context) error {
 	limiter := rates.New(s.control.LimitsOf)
 	face := rest.New(rest.Config{
 		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Usage: s.control.Meter, Builds: s.control.Queue, Accounts: s.control.Accounts, Machine: s.has, Members: s.membersFace(), Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Content: content{s}, Log: s.log,
-		Webhooks: s.control.Hooks, Triggers: s.control.Triggers, Approvals: s.control.Approvals,
+		Webhooks: s.control.Hooks, Triggers: s.control.Triggers, Approvals: s.control.Approvals, Providers: s.control.Providers,
 		Volumes: s.control.Vols, VolumeTokens: s.tokensOf,
 		Logins: s.logins, URL: s.cfg.URL(), Console: s.ConsoleURL,
 		Desktops: desktop.New(desktop.Config{Dial: s.proxy.Dial, Log: s.log}),
 		Dial:     s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
 		Defaults: builtin.Descriptions(), Identity: s.identity, Audit: s.audit, Rates: limiter,
 	})
-	models := mcp.New(mcp.Config{
+	tools := mcp.New(mcp.Config{
 		Auth: s.auth, Fleet: s.control.Catalogue, Rates: limiter, Audit: s.audit, Log: s.log,
 		URL: s.cfg.URL(), Domain: s.cfg.ClientDomain(), Template: builtin.CodeInterpreter, Version: cay.Version,
 		Serve: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.http.Handler.ServeHTTP(w, r) }),
 	})
 	counted := s.requests.count(face)
 	page := s.openConsole(counted)
-	s.cluster.inside = trail.Follow(trail.REST, s.between(page.Wrap(s.proxy.Wrap(models.Wrap(page.Elsewhere(counted))))))
+	s.cluster.inside = trail.Follow(trail.REST, s.between(page.Wrap(s.proxy.Wrap(tools.Wrap(page.Elsewhere(counted))))))
 	s.http = &http.Server{
 		Handler:           s.cluster.inside,
 		ReadHeaderTimeout: time.Minute,

@@ -23,6 +23,7 @@ import (
 	"github.com/cay-run/cay/internal/control/logins"
 	"github.com/cay-run/cay/internal/control/nodes"
 	"github.com/cay-run/cay/internal/edge/certs"
+	"github.com/cay-run/cay/internal/edge/models"
 	"github.com/cay-run/cay/internal/edge/proxy"
 	"github.com/cay-run/cay/internal/edge/sshd"
 	"github.com/cay-run/cay/internal/keys/identity"
@@ -111,6 +112,7 @@ type Server struct {
 	node      *node.Node
 	egress    *egress.Proxy
 	packages  *pkgcache.Cache // nil for none
+	models    *models.Gateway
 	proxy     *proxy.Proxy
 	arrivals  *arrivals // connections of guests to sandboxes' public names
 	ssh       *sshd.Server

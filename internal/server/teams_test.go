@@ -163,6 +163,7 @@ func belongings(t *testing.T, w *servertest.World) map[string]string {
 	own["runID"] = made(t, w, "POST", "/cay/v1/triggers/ours/runs", "{}", "id")
 	ended(t, w, own["runID"])
 	own["approvalID"] = made(t, w, "POST", "/cay/v1/approvals", `{"title":"ours"}`, "id")
+	own["providerName"] = made(t, w, "PUT", "/cay/v1/models/ours", `{"wire":"openai","url":"https://api.example/v1","secret":"OURS"}`, "name")
 	own["buildID"] = made(t, w, "POST", "/v3/templates", `{"name":"ours"}`, "buildID")
 	made(t, w, "POST", sandbox+"/snapshots", `{"name":"ours-too"}`, "snapshotID")
 	code, text := call(t, w, w.Key, "GET", "/teams", "")
@@ -193,6 +194,7 @@ var (
 		"decideApproval":         `{"approve":false}`,
 		"createTicket":           `{"sandboxID":"{sandboxID}","purpose":"desktop"}`,
 		"createTrigger":          `{"name":"theirs","kind":"schedule","cron":"0 0 1 1 *","template":"base","command":"true"}`,
+		"setModelProvider":       `{"wire":"anthropic","url":"https://api.example"}`,
 		"createSecret":           `{"name":"OURS","value":"theirs"}`,
 		"joinNetwork":            `{"network":"theirs"}`,
 		"promoteSandbox":         `{"branch":"iother"}`,

@@ -51,8 +51,8 @@ func TestOlderDatabases(t *testing.T) {
 		`DROP TABLE usage_accounts`, `DROP TABLE usage_labels`, `DROP TABLE usage_open`, `DROP TABLE usage_kept`, `DROP TABLE usage_rows`,
 		`DROP TABLE team_minutes`, `DROP TABLE usage_prices`, `DROP TABLE budgets`, `ALTER TABLE sandboxes DROP COLUMN api_key`,
 		`DROP TABLE template_tag_assignments`, `ALTER TABLE sandboxes DROP COLUMN unresponsive`, `DROP TABLE build_queue`, `DROP TABLE team_limits`,
-		`DROP TABLE webhook_attempts`, `DROP TABLE webhooks`, `DROP TABLE approvals`, `ALTER TABLE events DROP COLUMN instance`, `ALTER TABLE events DROP COLUMN outwards`,
-		`DELETE FROM goose_db_version WHERE version_id IN (43, 44, 45, 50, 53, 54, 56, 65, 69, 119)`,
+		`DROP TABLE webhook_attempts`, `DROP TABLE webhooks`, `DROP TABLE approvals`, `DROP TABLE model_providers`, `DROP TABLE model_use`, `ALTER TABLE events DROP COLUMN instance`, `ALTER TABLE events DROP COLUMN outwards`,
+		`DELETE FROM goose_db_version WHERE version_id IN (43, 44, 45, 50, 53, 54, 56, 65, 69, 119, 128)`,
 		`DROP INDEX api_keys_person`, `ALTER TABLE api_keys DROP COLUMN person`,
 	} {
 		if _, err := db.ExecContext(t.Context(), text); err != nil {

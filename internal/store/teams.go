@@ -16,7 +16,7 @@ const teamColumns = `id, name, created_at, disabled_at, removed_at`
 // templates. A test holds both lists to the schema.
 var (
 	clearedTables = []string{
-		"webhook_attempts", "webhooks", "runs", "triggers", "approvals", "team_limits", "budgets",
+		"webhook_attempts", "webhooks", "runs", "triggers", "approvals", "model_providers", "team_limits", "budgets",
 		"login_members", "api_keys", "ssh_keys", "secrets", "idempotency_keys", "branches", "checkpoints", "members", "volume_snapshots", "volumes",
 	}
 	keptTables = []string{

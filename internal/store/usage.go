@@ -19,7 +19,7 @@ import (
 // are counted together: a year is answered from a row a day of each.
 const mostAccounts = 1000
 
-const usageColumns = `vcpu, memory, cpu, storage, sent, creates, build, money, volume`
+const usageColumns = `vcpu, memory, cpu, storage, sent, creates, build, money, volume, model_input, model_output`
 
 // The spans of usage_rows.
 const (
@@ -157,14 +157,14 @@ func (s *DB) addRows(ctx context.Context, tx *sql.Tx, t tally) error {
 	if err != nil {
 		return err
 	}
-	const values = `, $1, $%d, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
+	const values = `, $1, $%d, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`
 	text := `INSERT INTO usage_rows (span, team, at, account, ` + usageColumns + `) VALUES ` +
-		fmt.Sprintf(`('h'`+values+`, ('d'`+values+`, ('m'`+values, 12, 13, 14) +
+		fmt.Sprintf(`('h'`+values+`, ('d'`+values+`, ('m'`+values, 14, 15, 16) +
 		` ON CONFLICT (span, team, at, account) DO UPDATE SET ` + additions
 	for _, k := range slices.SortedFunc(maps.Keys(t), compareKeys) { // servers that change the same rows wait in one order
 		a := t[k]
 		a.Money = prices.CostOf(a)
-		_, err := tx.ExecContext(ctx, text, k.team, k.account, a.VCPU, a.Memory, a.CPU, a.Storage, a.Sent, a.Creates, a.Build, a.Money, a.Volume,
+		_, err := tx.ExecContext(ctx, text, k.team, k.account, a.VCPU, a.Memory, a.CPU, a.Storage, a.Sent, a.Creates, a.Build, a.Money, a.Volume, a.Input, a.Output,
 			k.at, floor(k.at, day), monthOf(k.at))
 		if err != nil {
 			return err
@@ -550,7 +550,7 @@ func sums() string {
 func scanUsage(row scanner) (r UsageRow, err error) {
 	var at int64
 	a := &r.Amounts
-	err = row.Scan(&r.team, &at, &r.account, &a.VCPU, &a.Memory, &a.CPU, &a.Storage, &a.Sent, &a.Creates, &a.Build, &a.Money, &a.Volume)
+	err = row.Scan(&r.team, &at, &r.account, &a.VCPU, &a.Memory, &a.CPU, &a.Storage, &a.Sent, &a.Creates, &a.Build, &a.Money, &a.Volume, &a.Input, &a.Output)
 	r.At = fromMillis(at)
 	return r, err
 }

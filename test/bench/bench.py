@@ -2,7 +2,7 @@
 
     make bench            prints raw samples, medians and a table; build/bench.json
     BENCH_N=50 make bench more samples; agent.py and life.py have their own settings
-    BENCH_PARTS=life      only some: use, agent, interp, life, light, growth, edge, volumes, tools, memory, builds; packages, cores and bucket only if named
+    BENCH_PARTS=life      only some: use, agent, interp, life, light, growth, edge, volumes, tools, memory, builds; models, packages, cores and bucket only if named
 
 Machines are shared and noisy: samples of a figure and of its counterpart are
 taken in turns, and ratios of medians are what counts. A bar that is missed is
@@ -29,6 +29,7 @@ import interp
 import life
 import light
 import memory as loading
+import models
 import packages
 import tools
 import volumes
@@ -159,6 +160,8 @@ def figures(server):
         yield from loading.measure(server)
     if "tools" in parts:
         yield from tools.measure(server)
+    if "models" in parts:
+        yield from models.measure(server)
     if "bucket" in parts:
         yield from bucket.measure(server)
     if "cores" in parts:
@@ -173,6 +176,8 @@ def main():
     server = world.aside("bench", 7180, "10.208.0.0/16", "cybch")
     if "packages" in os.environ.get("BENCH_PARTS", ""):
         server.env.update(packages.SETTINGS)
+    if "models" in os.environ.get("BENCH_PARTS", ""):
+        server.env.update(models.SETTINGS)
     server.start()
     try:
         os.environ.update(server.sdk_env(server.new_key()))

@@ -46,6 +46,7 @@ class Server:
             "CAY_NETWORK": f"10.{207 + place}.0.0/16",
             "CAY_NETWORK_NAME": f"cye2{place or 'e'}",
             "CAY_WEBHOOK_OPEN": "127.0.0.0/8",  # receivers of the tests
+            "CAY_MODEL_OPEN": "127.0.0.0/8",  # and stand-ins for models
         }
         self.process = None
         self.binary = CAY

@@ -38,7 +38,7 @@ func TestEgress(t *testing.T) {
 	var table strings.Builder
 	tab := tabwriter.NewWriter(&table, 0, 8, 2, ' ', 0)
 	count := 0
-	for _, g := range []group{tlsByName, httpByName, rawByName, questions, openQuestions, closedRanges, nothing, addresses, secrets, socks, live, private, hairpin, asking, askingAny, closedAsking} {
+	for _, g := range []group{tlsByName, httpByName, rawByName, questions, openQuestions, closedRanges, nothing, addresses, secrets, socks, live, private, hairpin, asking, askingAny, closedAsking, modelsOpen, modelsDenied, modelsAlone, modelsAsked, modelsClosed} {
 		for _, a := range g.attempts {
 			count++
 			ok := t.Run(g.name+"/"+strings.ReplaceAll(a.name, " ", "_"), func(t *testing.T) {

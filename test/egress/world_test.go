@@ -111,7 +111,7 @@ func newWorld(t *testing.T) *world {
 	upstream.AddCert(w.certs["ca"].Leaf)
 	w.proxy = egress.New(egress.Config{
 		Dial: w.net.Dial, Original: vnet.Original, Closed: w.net.Closed, Resolvers: w.net.Resolvers(),
-		Authority: authority, TLS: upstream, Gateway: vnet.Gateway, Server: w.ownServer(),
+		Authority: authority, TLS: upstream, Gateway: vnet.Gateway, Server: w.ownServer(), Models: w.models,
 		Identity: w.issuer.Token,
 		Ask: func(ctx context.Context, q egress.Question) egress.Answer {
 			w.mu.Lock()

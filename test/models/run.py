@@ -70,6 +70,7 @@ EXAMPLES = [
     Example("ollama_tools.py", "ollama", SUM),
     Example("data_analysis.py", "openai", r"south[\s\S]*chart-1\.png: \d{3,} by \d{3,} pixels", "data_analysis"),
     Example("tree_search.py", "openai", "the sandbox goes on with a Polynomial in memory", "tree_search"),
+    Example("agent_inside.py", "openai", SUM),
     Example("langchain_agent.py", "openai", SUM),
     Example("openai_agents.py", "openai", SUM),
     Example("vercel_ai.mjs", "openai", SUM),

@@ -194,6 +194,24 @@ func (e ImageRegistryType) Valid() bool {
 	}
 }
 
+// Defines values for ModelWire.
+const (
+	Anthropic ModelWire = "anthropic"
+	Openai    ModelWire = "openai"
+)
+
+// Valid indicates whether the value is a known member of the ModelWire enum.
+func (e ModelWire) Valid() bool {
+	switch e {
+	case Anthropic:
+		return true
+	case Openai:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for RunState.
 const (
 	Cancelled RunState = "cancelled"
@@ -866,6 +884,37 @@ type Member struct {
 	Role     string    `json:"role"`
 }
 
+// ModelProvider defines model for ModelProvider.
+type ModelProvider struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Enabled True unless it is said.
+	Enabled bool `json:"enabled"`
+
+	// Models The models that sandboxes may ask it for, each with the provider's own name for it, which is empty where it is the same; * is any other. Without any, it is asked for all.
+	Models *map[string]string `json:"models,omitempty"`
+	Name   string             `json:"name"`
+
+	// Order 0 to 1000, 0 unless it is said: the lowest is asked first, and the oldest of equal ones.
+	Order int `json:"order"`
+
+	// Secret The name of the team's secret with the key; none for a server without keys.
+	Secret *string `json:"secret,omitempty"`
+
+	// Timeout Seconds, 1 to 900, until the provider must begin to answer; 60 for a stream and 600 for any other answer unless it is said.
+	Timeout   *int      `json:"timeout,omitempty"`
+	UpdatedAt time.Time `json:"updatedAt"`
+
+	// URL The base URL, as the provider's own SDK takes it: https://api.openai.com/v1, https://api.anthropic.com. https, or http to a network that the operator opened.
+	URL string `json:"url"`
+
+	// Wire The protocol. openai is chat/completions, completions, responses and embeddings; anthropic is messages.
+	Wire ModelWire `json:"wire"`
+}
+
+// ModelWire The protocol. openai is chat/completions, completions, responses and embeddings; anthropic is messages.
+type ModelWire string
+
 // Moved defines model for Moved.
 type Moved struct {
 	Checkpoint Checkpoint `json:"checkpoint"`
@@ -961,6 +1010,30 @@ type NewCheckpoint struct {
 
 	// Label At most 128 characters.
 	Label *string `json:"label,omitempty"`
+}
+
+// NewModelProvider defines model for NewModelProvider.
+type NewModelProvider struct {
+	// Enabled True unless it is said.
+	Enabled *bool `json:"enabled,omitempty"`
+
+	// Models The models that sandboxes may ask it for, each with the provider's own name for it, which is empty where it is the same; * is any other. Without any, it is asked for all.
+	Models *map[string]string `json:"models,omitempty"`
+
+	// Order 0 to 1000, 0 unless it is said: the lowest is asked first, and the oldest of equal ones.
+	Order *int `json:"order,omitempty"`
+
+	// Secret The name of the team's secret with the key; none for a server without keys.
+	Secret *string `json:"secret,omitempty"`
+
+	// Timeout Seconds, 1 to 900, until the provider must begin to answer; 60 for a stream and 600 for any other answer unless it is said.
+	Timeout *int `json:"timeout,omitempty"`
+
+	// URL The base URL, as the provider's own SDK takes it: https://api.openai.com/v1, https://api.anthropic.com. https, or http to a network that the operator opened.
+	URL string `json:"url"`
+
+	// Wire The protocol. openai is chat/completions, completions, responses and embeddings; anthropic is messages.
+	Wire ModelWire `json:"wire"`
 }
 
 // NewSSHKey defines model for NewSSHKey.
@@ -1312,7 +1385,7 @@ type UsageLabels struct {
 
 // UsageRow defines model for UsageRow.
 type UsageRow struct {
-	// Amounts By meter: vcpu_seconds, memory_gib_seconds, cpu_used_seconds, storage_gib_hours, egress_bytes, creates, build_seconds.
+	// Amounts By meter: vcpu_seconds, memory_gib_seconds, cpu_used_seconds, storage_gib_hours, volume_gib_hours, egress_bytes, creates, build_seconds, model_input_tokens, model_output_tokens.
 	Amounts map[string]float64 `json:"amounts"`
 
 	// At The beginning of the hour or day.
@@ -1953,6 +2026,9 @@ type AddMemberJSONRequestBody AddMemberJSONBody
 // SetMemberRoleJSONRequestBody defines body for SetMemberRole for application/json ContentType.
 type SetMemberRoleJSONRequestBody SetMemberRoleJSONBody
 
+// SetModelProviderJSONRequestBody defines body for SetModelProvider for application/json ContentType.
+type SetModelProviderJSONRequestBody = NewModelProvider
+
 // ActOnSandboxesJSONRequestBody defines body for ActOnSandboxes for application/json ContentType.
 type ActOnSandboxesJSONRequestBody ActOnSandboxesJSONBody
 
@@ -2201,6 +2277,18 @@ type ServerInterface interface {
 
 	// (PATCH /cay/v1/members/{personID})
 	SetMemberRole(w http.ResponseWriter, r *http.Request, personID PersonID)
+
+	// (GET /cay/v1/models)
+	ListModelProviders(w http.ResponseWriter, r *http.Request)
+
+	// (DELETE /cay/v1/models/{providerName})
+	RemoveModelProvider(w http.ResponseWriter, r *http.Request, providerName string)
+
+	// (GET /cay/v1/models/{providerName})
+	GetModelProvider(w http.ResponseWriter, r *http.Request, providerName string)
+
+	// (PUT /cay/v1/models/{providerName})
+	SetModelProvider(w http.ResponseWriter, r *http.Request, providerName string)
 
 	// (GET /cay/v1/networks)
 	ListNetworks(w http.ResponseWriter, r *http.Request)
@@ -2700,6 +2788,26 @@ func (_ Unimplemented) RemoveMember(w http.ResponseWriter, r *http.Request, pers
 
 // (PATCH /cay/v1/members/{personID})
 func (_ Unimplemented) SetMemberRole(w http.ResponseWriter, r *http.Request, personID PersonID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/models)
+func (_ Unimplemented) ListModelProviders(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/models/{providerName})
+func (_ Unimplemented) RemoveModelProvider(w http.ResponseWriter, r *http.Request, providerName string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/models/{providerName})
+func (_ Unimplemented) GetModelProvider(w http.ResponseWriter, r *http.Request, providerName string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (PUT /cay/v1/models/{providerName})
+func (_ Unimplemented) SetModelProvider(w http.ResponseWriter, r *http.Request, providerName string) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -4849,6 +4957,98 @@ func (siw *ServerInterfaceWrapper) SetMemberRole(w http.ResponseWriter, r *http.
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.SetMemberRole(w, r, personID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListModelProviders operation middleware
+func (siw *ServerInterfaceWrapper) ListModelProviders(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListModelProviders(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RemoveModelProvider operation middleware
+func (siw *ServerInterfaceWrapper) RemoveModelProvider(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "providerName" -------------
+	var providerName string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "providerName", chi.URLParam(r, "providerName"), &providerName, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "providerName", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RemoveModelProvider(w, r, providerName)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetModelProvider operation middleware
+func (siw *ServerInterfaceWrapper) GetModelProvider(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "providerName" -------------
+	var providerName string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "providerName", chi.URLParam(r, "providerName"), &providerName, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "providerName", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetModelProvider(w, r, providerName)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// SetModelProvider operation middleware
+func (siw *ServerInterfaceWrapper) SetModelProvider(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "providerName" -------------
+	var providerName string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "providerName", chi.URLParam(r, "providerName"), &providerName, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "providerName", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SetModelProvider(w, r, providerName)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -7014,6 +7214,18 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Post(options.BaseURL+"/cay/v1/approvals/{approvalID}/decide", wrapper.DecideApproval)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/models", wrapper.ListModelProviders)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/models/{providerName}", wrapper.RemoveModelProvider)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/models/{providerName}", wrapper.GetModelProvider)
+	})
+	r.Group(func(r chi.Router) {
+		r.Put(options.BaseURL+"/cay/v1/models/{providerName}", wrapper.SetModelProvider)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/ssh-keys", wrapper.ListSSHKeys)
 	})
 	r.Group(func(r chi.Router) {
@@ -8666,6 +8878,88 @@ func (response SetMemberRole204Response) VisitSetMemberRoleResponse(w http.Respo
 	return nil
 }
 
+type ListModelProvidersRequestObject struct {
+}
+
+type ListModelProvidersResponseObject interface {
+	VisitListModelProvidersResponse(w http.ResponseWriter) error
+}
+
+type ListModelProviders200JSONResponse []ModelProvider
+
+func (response ListModelProviders200JSONResponse) VisitListModelProvidersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveModelProviderRequestObject struct {
+	ProviderName string `json:"providerName"`
+}
+
+type RemoveModelProviderResponseObject interface {
+	VisitRemoveModelProviderResponse(w http.ResponseWriter) error
+}
+
+type RemoveModelProvider204Response struct {
+}
+
+func (response RemoveModelProvider204Response) VisitRemoveModelProviderResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type GetModelProviderRequestObject struct {
+	ProviderName string `json:"providerName"`
+}
+
+type GetModelProviderResponseObject interface {
+	VisitGetModelProviderResponse(w http.ResponseWriter) error
+}
+
+type GetModelProvider200JSONResponse ModelProvider
+
+func (response GetModelProvider200JSONResponse) VisitGetModelProviderResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SetModelProviderRequestObject struct {
+	ProviderName string `json:"providerName"`
+	Body         *SetModelProviderJSONRequestBody
+}
+
+type SetModelProviderResponseObject interface {
+	VisitSetModelProviderResponse(w http.ResponseWriter) error
+}
+
+type SetModelProvider200JSONResponse ModelProvider
+
+func (response SetModelProvider200JSONResponse) VisitSetModelProviderResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListNetworksRequestObject struct {
 }
 
@@ -10259,6 +10553,18 @@ type StrictServerInterface interface {
 
 	// (PATCH /cay/v1/members/{personID})
 	SetMemberRole(ctx context.Context, request SetMemberRoleRequestObject) (SetMemberRoleResponseObject, error)
+
+	// (GET /cay/v1/models)
+	ListModelProviders(ctx context.Context, request ListModelProvidersRequestObject) (ListModelProvidersResponseObject, error)
+
+	// (DELETE /cay/v1/models/{providerName})
+	RemoveModelProvider(ctx context.Context, request RemoveModelProviderRequestObject) (RemoveModelProviderResponseObject, error)
+
+	// (GET /cay/v1/models/{providerName})
+	GetModelProvider(ctx context.Context, request GetModelProviderRequestObject) (GetModelProviderResponseObject, error)
+
+	// (PUT /cay/v1/models/{providerName})
+	SetModelProvider(ctx context.Context, request SetModelProviderRequestObject) (SetModelProviderResponseObject, error)
 
 	// (GET /cay/v1/networks)
 	ListNetworks(ctx context.Context, request ListNetworksRequestObject) (ListNetworksResponseObject, error)
@@ -12213,6 +12519,115 @@ func (sh *strictHandler) SetMemberRole(w http.ResponseWriter, r *http.Request, p
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(SetMemberRoleResponseObject); ok {
 		if err := validResponse.VisitSetMemberRoleResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListModelProviders operation middleware
+func (sh *strictHandler) ListModelProviders(w http.ResponseWriter, r *http.Request) {
+	var request ListModelProvidersRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListModelProviders(ctx, request.(ListModelProvidersRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListModelProviders")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListModelProvidersResponseObject); ok {
+		if err := validResponse.VisitListModelProvidersResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RemoveModelProvider operation middleware
+func (sh *strictHandler) RemoveModelProvider(w http.ResponseWriter, r *http.Request, providerName string) {
+	var request RemoveModelProviderRequestObject
+
+	request.ProviderName = providerName
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RemoveModelProvider(ctx, request.(RemoveModelProviderRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RemoveModelProvider")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RemoveModelProviderResponseObject); ok {
+		if err := validResponse.VisitRemoveModelProviderResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetModelProvider operation middleware
+func (sh *strictHandler) GetModelProvider(w http.ResponseWriter, r *http.Request, providerName string) {
+	var request GetModelProviderRequestObject
+
+	request.ProviderName = providerName
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetModelProvider(ctx, request.(GetModelProviderRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetModelProvider")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetModelProviderResponseObject); ok {
+		if err := validResponse.VisitGetModelProviderResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// SetModelProvider operation middleware
+func (sh *strictHandler) SetModelProvider(w http.ResponseWriter, r *http.Request, providerName string) {
+	var request SetModelProviderRequestObject
+
+	request.ProviderName = providerName
+
+	var body SetModelProviderJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.SetModelProvider(ctx, request.(SetModelProviderRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "SetModelProvider")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(SetModelProviderResponseObject); ok {
+		if err := validResponse.VisitSetModelProviderResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

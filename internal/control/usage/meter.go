@@ -184,6 +184,27 @@ func (m *Meter) exhausted(p *teamBudgets, s cay.Sandbox) error {
 	return nil
 }
 
+// Spend counts tokens that a sandbox exchanged with models, in its budgets at once:
+// the next request is refused by them.
+func (m *Meter) Spend(ctx context.Context, s cay.Sandbox, input, output int64) error {
+	if err := m.store.CountModel(ctx, s, time.Now(), input, output); err != nil {
+		return err
+	}
+	p := m.of(s.Team)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	spent := cay.Amounts{Input: input, Output: output}
+	spent.Money = p.prices.CostOf(spent)
+	for _, slot := range p.slots {
+		if n := spent.Of(slot.budget.Meter); n > 0 && slot.budget.Covers(s) {
+			if slot.used += n; slot.used >= slot.budget.Limit {
+				m.wakeUp() // what runs may have to be halted
+			}
+		}
+	}
+	return nil
+}
+
 // load looks at a team's budgets for the first time, or in a new period.
 func (m *Meter) load(ctx context.Context, team cay.TeamID, p *teamBudgets) error {
 	m.mu.Lock()

@@ -78,6 +78,8 @@ var actions = map[string]string{
 	"cancelRun":              "run.cancelled",
 	"createApproval":         string(cay.ApprovalRequested),
 	"decideApproval":         string(cay.ApprovalDecided),
+	"setModelProvider":       "model_provider.set",
+	"removeModelProvider":    "model_provider.removed",
 	"createVolume":           string(cay.VolumeCreated),
 	"deleteVolume":           string(cay.VolumeDeleted),
 	"ownCreateVolume":        string(cay.VolumeCreated),

@@ -25,6 +25,7 @@ import (
 	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/control/logins"
+	"github.com/cay-run/cay/internal/control/providers"
 	"github.com/cay-run/cay/internal/control/triggers"
 	"github.com/cay-run/cay/internal/control/usage"
 	"github.com/cay-run/cay/internal/control/volumes"
@@ -58,6 +59,7 @@ type Config struct {
 	Webhooks  *webhooks.Hooks
 	Triggers  *triggers.Triggers
 	Approvals *approvals.Approvals
+	Providers *providers.Providers
 	Auth      *auth.Auth
 	Domain    string
 	Links     Links
@@ -118,6 +120,7 @@ type server struct {
 	webhooks  *webhooks.Hooks
 	triggers  *triggers.Triggers
 	approvals *approvals.Approvals
+	providers *providers.Providers
 	volumes   *volumes.Volumes
 	auth      *auth.Auth
 	domain    string
@@ -152,7 +155,7 @@ func route(cfg Config) (*server, chi.Router) {
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
 	s.desktops = cfg.Desktops
 	s.logins, s.url, s.console = cfg.Logins, cfg.URL, cfg.Console
-	s.machine, s.members, s.triggers, s.approvals = cfg.Machine, cfg.Members, cfg.Triggers, cfg.Approvals
+	s.machine, s.members, s.triggers, s.approvals, s.providers = cfg.Machine, cfg.Members, cfg.Triggers, cfg.Approvals, cfg.Providers
 	s.volumes, s.volumeTokens = cfg.Volumes, cfg.VolumeTokens
 	s.trees, s.streams = newTurns(maxTrees, maxTreesTeam), newTurns(maxStreams, maxStreamsTeam)
 	s.defaults, s.webhooks, s.audit, s.rates = cfg.Defaults, cfg.Webhooks, cfg.Audit, cfg.Rates

@@ -186,6 +186,9 @@ func (f *flow) let(name string) {
 // answer where the policy asks.
 func (f *flow) allows(r *rules, name string) bool {
 	v := r.decide(f.dst.Addr(), name)
+	if name == cay.ModelHost {
+		v = r.decideModels()
+	}
 	return v.allow || v.ask && f.mayGo(name)
 }
 

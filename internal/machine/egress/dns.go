@@ -120,6 +120,9 @@ func (p *Proxy) answer(ctx context.Context, g *guest, query []byte) []byte {
 	}
 	r := g.rules.Load()
 	name := cleanName(q.Name.String())
+	if name == cay.ModelHost && p.cfg.Models != nil {
+		return p.answerModels(g, h, q, r)
+	}
 	if member, ok := strings.CutSuffix(name, "."+cay.PrivateDomain); ok || name == cay.PrivateDomain {
 		return p.answerMember(g, h, q, member)
 	}

@@ -11,6 +11,7 @@
 //	                 ├─ else: Proxy ── name, then address ── internet
 //	                 ├─ names: answers only what policy allows
 //	                 ├─ hosts of packages, if there is a cache: Packages
+//	                 ├─ models of the team's providers: Models
 //	                 └─ public names of sandboxes: Server, in this process
 //
 // A name counts only if it is what the guest asks for in the clear (the server

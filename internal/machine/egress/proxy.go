@@ -55,6 +55,9 @@ type Config struct {
 	Gateway  netip.Addr
 	// Server is this host's own; nil keeps guests from it.
 	Server *Server
+	// Models answers a guest's request to cay.ModelHost, at the Gateway's address.
+	// denied says why the guest may not ask; empty where it may. nil has no models.
+	Models func(rw http.ResponseWriter, r *http.Request, from Visitor, denied string)
 	// TLS verifies servers; nil trusts whom the host trusts.
 	TLS *tlsRoots
 	// Ask has a question of a guest answered by a person, as far as that comes
@@ -356,7 +359,7 @@ func (p *Proxy) handle(f *flow) {
 		p.web.serveInside(f)
 		return
 	}
-	if p.isPackages(f.dst) || p.toServer(f.dst) || p.toGateway(f.dst, r) {
+	if p.isPackages(f.dst) || p.isModels(f.dst) || p.toServer(f.dst) || p.toGateway(f.dst, r) {
 		p.handleHost(f, r)
 		return
 	}

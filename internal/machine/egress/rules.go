@@ -17,6 +17,8 @@ type rules struct {
 	asks    asking                // AskOut
 	headers names[cay.HeaderRule] // of Rules
 	proxy   *cay.EgressProxy
+
+	noModels bool // DenyOut has cay.ModelHost
 }
 
 type addressRule struct {
@@ -56,6 +58,8 @@ func compile(p cay.NetworkPolicy) *rules {
 	for _, d := range p.DenyOut {
 		if prefix, ok := cay.Destination(d); ok {
 			r.denied = append(r.denied, addressRule{prefix, "denyOut " + d})
+		} else if d == cay.ModelHost {
+			r.noModels = true
 		}
 	}
 	for domain, list := range p.Rules {

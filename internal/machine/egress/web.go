@@ -76,6 +76,7 @@ type visit struct {
 	transport *http.Transport
 	once      atomic.Pointer[string] // the name that the transport is used for
 	packages  bool                   // it may be for the cache
+	models    bool                   // it may be for models
 	server    bool                   // it may be for this host's server
 	pinned    atomic.Bool            // it is for the name of once alone, which a person is asked about
 	asked     atomic.Bool            // and may go there
@@ -131,7 +132,7 @@ func (a *arrivals) Addr() net.Addr { return &net.TCPAddr{} }
 
 // serve hands a connection to the server; under TLS when there is a name.
 func (w *web) serve(f *flow, br *bufio.Reader, name string) {
-	v := &visit{Conn: f.conn, r: br, flow: f, tls: name, packages: w.p.isPackages(f.dst), server: w.p.toServer(f.dst)}
+	v := &visit{Conn: f.conn, r: br, flow: f, tls: name, packages: w.p.isPackages(f.dst), models: w.p.isModels(f.dst), server: w.p.toServer(f.dst)}
 	if name != "" && !w.p.isServer(f.guest.rules.Load(), name) {
 		v.server = false // another name that leads to the gateway
 	}
@@ -209,6 +210,10 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	host := requestName(r)
+	if v.models && host == cay.ModelHost {
+		w.serveModels(rw, r, v)
+		return
+	}
 	rules := v.flow.guest.rules.Load()
 	asked := w.p.toGateway(v.flow.dst, rules) && rules.decide(v.flow.dst.Addr(), host).ask && !w.p.isServer(rules, host)
 	if v.packages && !asked && !(v.server && w.p.cfg.Server.Name(host)) {

@@ -42,7 +42,7 @@ type Config struct {
 	RestoreTimeout time.Duration // 0 is the engine's own
 	Packages       bool          // the gateway answers for package indices
 	ServerPorts    []uint16      // of the server's names, which guests may reach
-	AllQuestions   bool          // the server has a name below localhost
+	AllQuestions   bool          // names are the server's that no other name server knows
 	Disk           disk.Reserve  // of the data directory's disk
 }
 

@@ -275,7 +275,9 @@ func (w chainWriter) divert(s *sets, resolver, conns, questions netip.AddrPort, 
 	for _, port := range gateway {
 		rule(conn, to(netip.PrefixFrom(Gateway, 32)), toPort(port), destinationNAT(conns))
 	}
-	rule(conn, to(netip.PrefixFrom(Gateway, 32)), toPort(guest.HostPort), destinationNAT(conns))
+	for _, port := range []uint16{guest.HostPort, portModels} {
+		rule(conn, to(netip.PrefixFrom(Gateway, 32)), toPort(port), destinationNAT(conns))
+	}
 	for _, port := range webPorts { // names that a person is asked about lead there
 		rule(conn, fromSet(s.gateway), to(netip.PrefixFrom(Gateway, 32)), toPort(port), destinationNAT(conns))
 	}
@@ -293,7 +295,10 @@ func (w chainWriter) divert(s *sets, resolver, conns, questions netip.AddrPort, 
 	rule(conn, destinationNAT(conns))
 }
 
-const portNames = 53
+const (
+	portNames  = 53
+	portModels = 80 // at the gateway, where the name of models leads
+)
 
 // gatewayPorts are the ports of the gateway whose connections are diverted.
 func (m *Manager) gatewayPorts() []uint16 {

@@ -80,7 +80,7 @@ type Config struct {
 	// guests reach sandboxes by their public names there, and nothing else.
 	ServerPorts []uint16
 	// AllQuestions diverts all questions for names, as it must be where a name
-	// below localhost is the server's.
+	// is the server's that no other name server knows.
 	AllQuestions bool
 }
 

@@ -64,6 +64,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Runs", testRuns},
 		{"Approvals", testApprovals},
 		{"ApprovalsTogether", testApprovalsTogether},
+		{"Models", testModels},
 		{"Attempts", testAttempts},
 		{"Once", testOnce},
 		{"Tx", testTx},
