@@ -248,6 +248,7 @@ var (
 		"getTeamMetricsMax":      http.StatusForbidden,
 		"rebuildTemplateV1":      http.StatusGone,
 		"startBuildV1":           http.StatusGone,
+		"setModelProvider":       http.StatusOK, // of the stranger's own, by that name
 	}
 	// named are those that name it in their body alone.
 	named = []string{"assignTags", "createSandbox", "createTicket", "createSandboxV2", "removeTags"}

@@ -10,6 +10,28 @@ import (
 	"github.com/cay-run/cay"
 )
 
+// Models are the providers of models that teams have, and the tokens that sandboxes
+// exchange with them.
+type Models interface {
+	// AddModelProvider records a provider. Conflict means that the team has one of
+	// its name, Exhausted that it has most.
+	AddModelProvider(ctx context.Context, p cay.ModelProvider, most int) error
+	// ModelProvider finds a team's provider.
+	ModelProvider(ctx context.Context, team cay.TeamID, name string) (cay.ModelProvider, error)
+	// ModelProviders lists a team's providers in the order in which they are asked.
+	ModelProviders(ctx context.Context, team cay.TeamID) ([]cay.ModelProvider, error)
+	// UpdateModelProvider replaces one that has the version before p's; Conflict
+	// means that it has not.
+	UpdateModelProvider(ctx context.Context, p cay.ModelProvider) error
+	// RemoveModelProvider forgets a team's provider.
+	RemoveModelProvider(ctx context.Context, team cay.TeamID, name string) error
+	// CountModel counts tokens at a moment: of the sandbox in its life, and of its
+	// account as AddUsage does.
+	CountModel(ctx context.Context, s cay.Sandbox, at time.Time, input, output int64) error
+	// ModelTokens returns how many tokens a sandbox has exchanged with models.
+	ModelTokens(ctx context.Context, id cay.SandboxID) (int64, error)
+}
+
 const providerColumns = `team, name, wire, url, secret, models, place, enabled, timeout_ms, created_at, updated_at, version`
 
 // AddModelProvider records a provider of a team that has fewer than most.

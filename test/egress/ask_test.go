@@ -409,8 +409,8 @@ var closedAsking = group{"asking without a network", func(*world) cay.NetworkPol
 		return errors.Join(status(got, err, 200, `"yes":true`), unseen(w, ""))
 	}},
 	{"a name leads nowhere", func(w *world) error {
-		_, err := w.client(vnet.Gateway, 80, "").get("b.example", "/")
-		return refused(w, err)
+		got, err := w.client(vnet.Gateway, 80, "").get("b.example", "/")
+		return denied(w, got, err, "closed range")
 	}},
 }}
 

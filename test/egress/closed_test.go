@@ -75,14 +75,14 @@ var closedRanges = group{"closed always", wideOpen, []attempt{
 	{"the metadata service", func(w *world) error { return closed(w, netip.MustParseAddr("169.254.169.254"), 80) }},
 	{"the host's neighbour", func(w *world) error { return closed(w, w.near, 80) }},
 	{"the gateway's ports", func(w *world) error {
-		for _, port := range []uint16{443, 7070} { // for sandboxes' public names, and no other word
+		for _, port := range []uint16{80, 443, 7070} { // for models and sandboxes' public names, and no other word
 			for _, word := range []string{"SSH-2.0-guest\r\n", "\x16\x03\x01\x00\x01\x00"} {
 				if got, err := w.says(vnet.Gateway, port, word); err == nil && got != "\x15\x03\x03\x00\x02\x02\x31" {
 					return fmt.Errorf("port %d of the gateway answers %q with %q", port, word, got)
 				}
 			}
 		}
-		for _, port := range []uint16{22, 53, 80} {
+		for _, port := range []uint16{22, 53} {
 			if c, err := w.tcp(vnet.Gateway, port); err == nil && port != 53 {
 				return fmt.Errorf("port %d of the gateway takes %s", port, c.RemoteAddr())
 			}

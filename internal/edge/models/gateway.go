@@ -10,7 +10,7 @@
 // Of a request's body, the name of the model and the option that asks for the usage
 // are changed, and no other byte; of an answer, the event alone that this option
 // adds is left out. Bodies are held in memory, within bounds, because a request may
-// be sent to several providers. What has begun to be answered is never sent again.
+// be sent to several providers. An answer that has begun is never asked for again.
 package models
 
 import (

@@ -299,7 +299,7 @@ func TestPassedOver(t *testing.T) {
 	}
 }
 
-// What providers answer in the end is the sandbox's answer.
+// The last provider's answer is the sandbox's, whatever it is.
 func TestRefusals(t *testing.T) {
 	s := start(t, nil)
 	first := s.provider(cay.ModelProvider{Name: "first", Wire: cay.OpenAIWire, Secret: "key"}, says(429, `{"error":{"message":"slow down"}}`, "Retry-After", "1"))

@@ -106,8 +106,8 @@ func sum(counts ...int64) (n int64) {
 	return n
 }
 
-// tokens are those of the request and of the answer as far as it came. What no
-// usage says is estimated: from the bytes of the request, and for the answer from
+// tokens are those of the request and of the answer as far as it came. Without
+// a usage they are estimated: from the bytes of the request, and for the answer from
 // its events or bytes.
 func (m *meter) tokens(request int) (input, output int64) {
 	if !m.streams && !m.over {

@@ -55,7 +55,7 @@ except anthropic.NotFoundError as err:
 
 
 def examples():
-    """What the examples with models have: packages and the stand-in model."""
+    """The packages and the stand-in model of the examples with models."""
     spec = importlib.util.spec_from_file_location("examples_with_models", world.ROOT / "test" / "models" / "run.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
