@@ -18,14 +18,7 @@ func (doctorCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	checks := doctor.Run(a.ctx, cfg)
-	if l, err := operator.Ask(cfg).Loading(a.ctx); err == nil { // else no server runs
-		for i, c := range checks {
-			if c.Name == "loading" {
-				checks[i] = doctor.Loaded(c, l)
-			}
-		}
-	}
+	checks := doctor.Run(a.ctx, cfg, operator.Ask(cfg).Loading)
 	if a.json {
 		if err := a.printJSON(checks); err != nil {
 			return err

@@ -181,3 +181,39 @@ func TestEveryChangeIsAudited(t *testing.T) {
 		}
 	}
 }
+
+// The operator has the log verified and the machine looked over, and no other party.
+func TestVerificationAndChecks(t *testing.T) {
+	w := servertest.Start(t)
+	if code, text := call(t, w, w.Key, "POST", "/sandboxes", `{"templateID":"base"}`); code != http.StatusCreated {
+		t.Fatalf("%d %s", code, text)
+	}
+	var log struct {
+		Rows, First, Last int64
+		Key               string
+		Broken            *struct{}
+	}
+	code, text := asked(t, w, "", "1", "GET", "/cay/v1/admin/audit/verification", "")
+	if err := json.Unmarshal([]byte(text), &log); err != nil || code != http.StatusOK || log.Broken != nil || log.First != 1 || log.Last != log.Rows || len(log.Key) != 64 {
+		t.Errorf("%d %s %v", code, text, err)
+	}
+	var checks []struct{ Name, Status, Detail string }
+	code, text = asked(t, w, "", "2", "GET", "/cay/v1/admin/checks", "")
+	if err := json.Unmarshal([]byte(text), &checks); err != nil || code != http.StatusOK || len(checks) < 10 {
+		t.Errorf("%d %s %v", code, text, err)
+	}
+	for _, c := range checks {
+		if c.Name == "" || c.Detail == "" || c.Status == "" {
+			t.Errorf("%+v", c)
+		}
+	}
+	for _, path := range []string{"/cay/v1/admin/audit/verification", "/cay/v1/admin/checks"} {
+		if code, text := call(t, w, w.Key, "GET", path, ""); code != http.StatusForbidden {
+			t.Errorf("%s by a team's key: %d %s", path, code, text)
+		}
+	}
+	w.Stop()
+	if rows := auditRows(t, w); int64(len(rows)) < log.Rows || log.Rows < 1 {
+		t.Errorf("%d rows are kept, %d were verified", len(rows), log.Rows)
+	}
+}

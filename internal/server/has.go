@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/edge/rest"
+	"github.com/cay-run/cay/internal/machine/node"
+	"github.com/cay-run/cay/internal/operator/doctor"
 )
 
 // has tells what this machine has.
@@ -26,6 +29,16 @@ func (s *Server) has() (rest.Machine, error) {
 	out.Disk.Total = int64(fs.Blocks) * fs.Bsize
 	out.Disk.Used = out.Disk.Total - int64(fs.Bfree)*fs.Bsize
 	return out, nil
+}
+
+// looked looks the machine over, as cay doctor does.
+func (s *Server) looked(ctx context.Context) []rest.Check {
+	loading := func(context.Context) (node.Loading, error) { return s.node.Loading() }
+	var out []rest.Check
+	for _, c := range doctor.Run(ctx, s.cfg, loading) {
+		out = append(out, rest.Check{Name: c.Name, Status: string(c.Status), Detail: c.Detail, Hint: c.Hint})
+	}
+	return out
 }
 
 // mountOf finds the mount that a directory is on.

@@ -194,6 +194,27 @@ func (e ImageRegistryType) Valid() bool {
 	}
 }
 
+// Defines values for MachineCheckStatus.
+const (
+	Fail MachineCheckStatus = "fail"
+	Ok   MachineCheckStatus = "ok"
+	Warn MachineCheckStatus = "warn"
+)
+
+// Valid indicates whether the value is a known member of the MachineCheckStatus enum.
+func (e MachineCheckStatus) Valid() bool {
+	switch e {
+	case Fail:
+		return true
+	case Ok:
+		return true
+	case Warn:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ModelWire.
 const (
 	Anthropic ModelWire = "anthropic"
@@ -862,6 +883,19 @@ type LimitUse struct {
 	Used *int64 `json:"used,omitempty"`
 }
 
+// MachineCheck defines model for MachineCheck.
+type MachineCheck struct {
+	Detail string `json:"detail"`
+
+	// Hint What to do; absent when all is well.
+	Hint   *string            `json:"hint,omitempty"`
+	Name   string             `json:"name"`
+	Status MachineCheckStatus `json:"status"`
+}
+
+// MachineCheckStatus defines model for MachineCheck.Status.
+type MachineCheckStatus string
+
 // Me defines model for Me.
 type Me struct {
 	Email string  `json:"email"`
@@ -1403,6 +1437,29 @@ type UsageRow struct {
 
 	// TemplateID Empty for what is of none.
 	TemplateID *string `json:"templateID,omitempty"`
+}
+
+// VerifiedAudit defines model for VerifiedAudit.
+type VerifiedAudit struct {
+	// Broken The first thing that is wrong; absent for a log that is whole.
+	Broken *struct {
+		Seq int64  `json:"seq"`
+		Why string `json:"why"`
+	} `json:"broken,omitempty"`
+
+	// First The first row that is there.
+	First int64 `json:"first"`
+
+	// Heads Signed heads that fit.
+	Heads int `json:"heads"`
+
+	// Key The log's key, hexadecimal.
+	Key  string `json:"key"`
+	Last int64  `json:"last"`
+	Rows int64  `json:"rows"`
+
+	// Signed The row of the newest signed head that fits.
+	Signed int64 `json:"signed"`
 }
 
 // Volume defines model for Volume.
@@ -2098,6 +2155,12 @@ type ServerInterface interface {
 	// (GET /cay/v1/admin/audit)
 	ListAllAudit(w http.ResponseWriter, r *http.Request, params ListAllAuditParams)
 
+	// (GET /cay/v1/admin/audit/verification)
+	AdminVerifyAudit(w http.ResponseWriter, r *http.Request)
+
+	// (GET /cay/v1/admin/checks)
+	AdminGetChecks(w http.ResponseWriter, r *http.Request)
+
 	// (GET /cay/v1/admin/cluster)
 	AdminGetCluster(w http.ResponseWriter, r *http.Request)
 
@@ -2488,6 +2551,16 @@ func (_ Unimplemented) ListAccessTokens(w http.ResponseWriter, r *http.Request) 
 
 // (GET /cay/v1/admin/audit)
 func (_ Unimplemented) ListAllAudit(w http.ResponseWriter, r *http.Request, params ListAllAuditParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/admin/audit/verification)
+func (_ Unimplemented) AdminVerifyAudit(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/admin/checks)
+func (_ Unimplemented) AdminGetChecks(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -3259,6 +3332,34 @@ func (siw *ServerInterfaceWrapper) ListAllAudit(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListAllAudit(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminVerifyAudit operation middleware
+func (siw *ServerInterfaceWrapper) AdminVerifyAudit(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminVerifyAudit(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminGetChecks operation middleware
+func (siw *ServerInterfaceWrapper) AdminGetChecks(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminGetChecks(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -7130,6 +7231,12 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Get(options.BaseURL+"/cay/v1/admin/audit", wrapper.ListAllAudit)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/admin/audit/verification", wrapper.AdminVerifyAudit)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/admin/checks", wrapper.AdminGetChecks)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/events", wrapper.ListSandboxEvents)
 	})
 	r.Group(func(r chi.Router) {
@@ -7439,6 +7546,48 @@ type ListAllAuditResponseObject interface {
 type ListAllAudit200JSONResponse struct{ AuditJSONResponse }
 
 func (response ListAllAudit200JSONResponse) VisitListAllAuditResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminVerifyAuditRequestObject struct {
+}
+
+type AdminVerifyAuditResponseObject interface {
+	VisitAdminVerifyAuditResponse(w http.ResponseWriter) error
+}
+
+type AdminVerifyAudit200JSONResponse VerifiedAudit
+
+func (response AdminVerifyAudit200JSONResponse) VisitAdminVerifyAuditResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminGetChecksRequestObject struct {
+}
+
+type AdminGetChecksResponseObject interface {
+	VisitAdminGetChecksResponse(w http.ResponseWriter) error
+}
+
+type AdminGetChecks200JSONResponse []MachineCheck
+
+func (response AdminGetChecks200JSONResponse) VisitAdminGetChecksResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -10374,6 +10523,12 @@ type StrictServerInterface interface {
 	// (GET /cay/v1/admin/audit)
 	ListAllAudit(ctx context.Context, request ListAllAuditRequestObject) (ListAllAuditResponseObject, error)
 
+	// (GET /cay/v1/admin/audit/verification)
+	AdminVerifyAudit(ctx context.Context, request AdminVerifyAuditRequestObject) (AdminVerifyAuditResponseObject, error)
+
+	// (GET /cay/v1/admin/checks)
+	AdminGetChecks(ctx context.Context, request AdminGetChecksRequestObject) (AdminGetChecksResponseObject, error)
+
 	// (GET /cay/v1/admin/cluster)
 	AdminGetCluster(ctx context.Context, request AdminGetClusterRequestObject) (AdminGetClusterResponseObject, error)
 
@@ -10835,6 +10990,54 @@ func (sh *strictHandler) ListAllAudit(w http.ResponseWriter, r *http.Request, pa
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ListAllAuditResponseObject); ok {
 		if err := validResponse.VisitListAllAuditResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminVerifyAudit operation middleware
+func (sh *strictHandler) AdminVerifyAudit(w http.ResponseWriter, r *http.Request) {
+	var request AdminVerifyAuditRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminVerifyAudit(ctx, request.(AdminVerifyAuditRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminVerifyAudit")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminVerifyAuditResponseObject); ok {
+		if err := validResponse.VisitAdminVerifyAuditResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminGetChecks operation middleware
+func (sh *strictHandler) AdminGetChecks(w http.ResponseWriter, r *http.Request) {
+	var request AdminGetChecksRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminGetChecks(ctx, request.(AdminGetChecksRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminGetChecks")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminGetChecksResponseObject); ok {
+		if err := validResponse.VisitAdminGetChecksResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

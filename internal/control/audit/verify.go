@@ -3,6 +3,7 @@ package audit
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -102,6 +103,19 @@ func Verify(r io.Reader, with Against) (Verified, error) {
 	}
 	v.finish()
 	return v.out, nil
+}
+
+// Verify signs the log's end, reads it and reports whether its chain is whole, by the
+// heads that are beside it.
+func (l *Log) Verify(ctx context.Context) (Verified, error) {
+	if err := l.Checkpoint(ctx); err != nil {
+		return Verified{}, err
+	}
+	r, w := io.Pipe()
+	go func() { w.CloseWithError(l.Export(ctx, w)) }()
+	v, err := Verify(r, Against{})
+	r.Close() // a chain that is broken is not read to its end
+	return v, err
 }
 
 var errBroken = errors.New("the chain is broken")

@@ -255,6 +255,8 @@ const (
 	maxAudit     = 1000
 )
 
+var errNoAudit = cay.Errorf(cay.Unsupported, "this server keeps no audit log")
+
 // ListAudit lists rows of the caller's team.
 func (o own) ListAudit(ctx context.Context, r cayv1.ListAuditRequestObject) (cayv1.ListAuditResponseObject, error) {
 	page, err := o.auditPage(ctx, cayv1.ListAllAuditParams{
@@ -285,7 +287,7 @@ func (o own) auditPage(ctx context.Context, p cayv1.ListAllAuditParams, all bool
 	page := cayv1.AuditJSONResponse{Rows: []cayv1.AuditRow{}}
 	switch {
 	case o.audit == nil:
-		return page, cay.Errorf(cay.Unsupported, "this server keeps no audit log")
+		return page, errNoAudit
 	case q.Limit < 1 || q.Limit > maxAudit:
 		return page, cay.Errorf(cay.Invalid, "limit: must be 1 to %d", maxAudit)
 	case q.Before < 0 || p.Before != nil && q.Before == 0:

@@ -55,7 +55,9 @@ type Config struct {
 	// Members are the nodes of the cluster; nil for a machine alone.
 	Members Members
 	// Machine tells what the server's machine has; nil knows nothing.
-	Machine   func() (Machine, error)
+	Machine func() (Machine, error)
+	// Checks looks the machine over; nil looks at nothing.
+	Checks    func(context.Context) []Check
 	Webhooks  *webhooks.Hooks
 	Triggers  *triggers.Triggers
 	Approvals *approvals.Approvals
@@ -116,6 +118,7 @@ type server struct {
 	console   func() string
 	pace      pace
 	machine   func() (Machine, error)
+	checks    func(context.Context) []Check
 	members   Members
 	webhooks  *webhooks.Hooks
 	triggers  *triggers.Triggers
@@ -156,6 +159,9 @@ func route(cfg Config) (*server, chi.Router) {
 	s.desktops = cfg.Desktops
 	s.logins, s.url, s.console = cfg.Logins, cfg.URL, cfg.Console
 	s.machine, s.members, s.triggers, s.approvals, s.providers = cfg.Machine, cfg.Members, cfg.Triggers, cfg.Approvals, cfg.Providers
+	if s.checks = cfg.Checks; s.checks == nil {
+		s.checks = func(context.Context) []Check { return nil }
+	}
 	s.volumes, s.volumeTokens = cfg.Volumes, cfg.VolumeTokens
 	s.trees, s.streams = newTurns(maxTrees, maxTreesTeam), newTurns(maxStreams, maxStreamsTeam)
 	s.defaults, s.webhooks, s.audit, s.rates = cfg.Defaults, cfg.Webhooks, cfg.Audit, cfg.Rates

@@ -64,8 +64,8 @@ func loading(_ context.Context, h host) Check {
 	return ok(fmt.Sprintf("%s, with %d%% of what may still be loaded kept free; %s", starts, percent, shared))
 }
 
-// Loaded adds to a check of the loading what a server says of it.
-func Loaded(c Check, l node.Loading) Check {
+// loaded adds to a check of the loading what a server says of it.
+func loaded(c Check, l node.Loading) Check {
 	if l.Instances > 0 {
 		c.Detail += fmt.Sprintf("; %d sandboxes may still load %s", l.Instances, gib(uint64(l.Pending)))
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/machine/node"
 )
 
 // Status is the outcome of a check.
@@ -67,10 +68,16 @@ var examinations = []examination{
 	{"build tools", false, buildTools},
 }
 
-// Run makes every check. A server of Cay that has the port is no fault.
-func Run(ctx context.Context, cfg config.Config) []Check {
+// Run makes every check. A server of Cay that has the port is no fault; loading asks
+// it what sandboxes may still load, and fails where none runs.
+func Run(ctx context.Context, cfg config.Config, loading func(context.Context) (node.Loading, error)) []Check {
 	checks := examine(ctx, host{cfg, os.DirFS("/")}, examinations)
 	for i, c := range checks {
+		if c.Name == "loading" {
+			if l, err := loading(ctx); err == nil {
+				checks[i] = loaded(c, l)
+			}
+		}
 		if c.Name == "port" && c.Status == Fail && Serving(ctx, cfg.Listen) {
 			checks[i] = Check{Name: c.Name, Status: OK, Detail: "a server answers on " + cfg.Listen}
 		}

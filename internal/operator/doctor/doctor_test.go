@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/machine/disk/disktest"
+	"github.com/cay-run/cay/internal/machine/node"
 	"github.com/cay-run/cay/internal/store/pgtest"
 )
 
@@ -134,7 +136,9 @@ func TestDatabase(t *testing.T) {
 func TestRunChecksEverything(t *testing.T) {
 	cfg := config.Default()
 	cfg.Data, cfg.Run = t.TempDir(), t.TempDir()
-	got := Run(t.Context(), cfg)
+	got := Run(t.Context(), cfg, func(context.Context) (node.Loading, error) {
+		return node.Loading{Instances: 2, Pending: 1 << 30}, nil
+	})
 	if len(got) != len(examinations) {
 		t.Fatalf("%d checks, want %d", len(got), len(examinations))
 	}
@@ -142,6 +146,9 @@ func TestRunChecksEverything(t *testing.T) {
 		t.Logf("%-4s %-14s %s  %s", c.Status, c.Name, c.Detail, c.Hint)
 		if c.Name == "" || c.Detail == "" || (c.Status == OK) != (c.Hint == "") {
 			t.Errorf("incomplete: %+v", c)
+		}
+		if c.Name == "loading" && !strings.Contains(c.Detail, "2 sandboxes may still load") {
+			t.Errorf("without what the server says: %+v", c)
 		}
 	}
 }
