@@ -49,7 +49,8 @@ func TestConsole(t *testing.T) {
 	home := t.TempDir()
 	w.Machine.Agent = servertest.RealAgent(t, home)
 	screen := desktoptest.New(1024, 640)
-	w.Machine.Ports = map[int]func(net.Conn){desktop.Port: screen.Serve}
+	dev := free(t)
+	w.Machine.Ports = map[int]func(net.Conn){desktop.Port: screen.Serve, 5173: func(c net.Conn) { join(c, dev) }}
 	w.Config.WebhookOpen = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	w.Start()
 	seed(t, w)
@@ -68,7 +69,7 @@ func TestConsole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 14*time.Minute)
 	defer cancel()
 	args := []string{"-m", "pytest", "-q", "-rP", "--tb=short", "--maxfail=" + cmp.Or(os.Getenv("CAY_CONSOLE_MAXFAIL"), "1"), "-p", "no:cacheprovider", "--durations=5"}
 	// The pages in both themes and widths take minutes: make test-console has them.
@@ -76,9 +77,9 @@ func TestConsole(t *testing.T) {
 	if run != "all" {
 		args = append(args, "-k", run)
 	}
-	cmd := exec.CommandContext(ctx, python, append(args, "flows.py", "team.py")...)
+	cmd := exec.CommandContext(ctx, python, append(args, "flows.py", "team.py", "decisions.py")...)
 	cmd.Env = append(os.Environ(),
-		"CONSOLE_API="+w.URL(), "CONSOLE_KEY="+w.Key, "CONSOLE_ADMIN="+admin, "CONSOLE_CONTROL="+stop, "CONSOLE_HOSTILE="+hostile, "CONSOLE_HOME="+home, "CONSOLE_PROVIDER="+provider,
+		"CONSOLE_API="+w.URL(), "CONSOLE_KEY="+w.Key, "CONSOLE_ADMIN="+admin, "CONSOLE_CONTROL="+stop, "CONSOLE_HOSTILE="+hostile, "CONSOLE_HOME="+home, "CONSOLE_PROVIDER="+provider, fmt.Sprintf("CONSOLE_VITE=%d", dev),
 		"PYTHONPATH="+filepath.Join("..", "e2e", "python"), "PYTHONDONTWRITEBYTECODE=1")
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import subprocess
 import tarfile
 import time
 import urllib.error
@@ -17,7 +18,7 @@ import urllib.request
 
 import pytest
 from playwright.sync_api import expect
-from steps import API, HERE, KEY, PORT, call, findings, screen, shot, visit, watched
+from steps import API, HERE, KEY, PORT, ROOT, SHOTS, call, findings, lose, screen, shot, visit, watched
 
 HOSTILE = os.environ["CONSOLE_HOSTILE"]
 
@@ -149,6 +150,14 @@ def test_the_list_is_live(page):
     expect(row).to_contain_text("who=live")
     call("POST", f"/sandboxes/{made}/pause", {})
     expect(row).to_contain_text("paused")
+    call("POST", f"/v2/sandboxes/{made}/connect", {"timeout": 7200})
+    expect(row).to_contain_text("running")
+    expect(row).to_contain_text(re.compile("in (2 h|1 h 59)"))
+    # A list that is loaded after these events says the same.
+    page.reload()
+    expect(page.get_by_text(re.compile(r"^\d+ sandbox(es)?$"))).to_be_visible()
+    expect(row).to_contain_text("running")
+    expect(row).to_contain_text(re.compile("in (2 h|1 h 59)"))
     page.get_by_label("Filter by id").fill("who=live")
     expect(page.get_by_role("row")).to_have_count(2)
     assert "q=who%3Dlive" in page.url
@@ -189,6 +198,23 @@ def test_create_with_options(page):
     expect(page.get_by_text("want a token")).to_be_visible()
 
 
+def test_a_create_whose_answer_is_lost(page):
+    """Pressed once more, it makes no second one."""
+    visit(page, "/sandboxes/new")
+    page.get_by_role("button", name="Add").first.click()
+    page.get_by_label("Metadata: name 1").fill("lost")
+    page.get_by_label("Metadata: value 1").fill("answer")
+    page.allow.append("ERR_FAILED")
+    lose(page, "/api/v2/sandboxes")
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.get_by_role("alert").first).to_contain_text("does not answer")
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.get_by_role("heading", name=re.compile("^i[0-9a-z]{10}"))).to_be_visible()
+    made = [box["sandboxID"] for box in everything() if "lost" in (box.get("metadata") or {})]
+    assert made == [page.url.rsplit("/", 1)[1]]
+    call("DELETE", "/sandboxes/" + made[0])
+
+
 def test_a_sandbox_from_pause_to_its_end(page):
     made = call("POST", "/sandboxes", {"templateID": "base", "timeout": 600})["sandboxID"]
     visit(page, "/sandboxes/" + made)
@@ -221,6 +247,47 @@ def test_a_sandbox_from_pause_to_its_end(page):
     expect(page.get_by_text("Why it is over")).to_be_visible()
     page.get_by_role("link", name="Events").click()
     expect(page.get_by_role("cell", name="sandbox.killed")).to_be_visible()
+
+
+def test_a_tree_with_undo_promote_and_delete(page):
+    made = call("POST", "/sandboxes", {"templateID": "base", "timeout": 600})["sandboxID"]
+    visit(page, f"/sandboxes/{made}/checkpoints")
+    dialog = page.get_by_role("dialog")
+    expect(page.get_by_role("button", name="Undo")).to_be_disabled()
+    for label in ("one", "two"):
+        page.get_by_role("button", name="Checkpoint", exact=True).click()
+        dialog.get_by_label("Label").fill(label)
+        dialog.get_by_role("button", name="Take", exact=True).click()
+        expect(page.get_by_role("button", name=re.compile("^" + label))).to_be_visible()
+    page.get_by_role("button", name=re.compile("^one")).click()
+    page.get_by_role("button", name="Fork from it").click()
+    dialog.get_by_role("button", name="Fork", exact=True).click()
+    fork = page.locator("li .tag", has_text="fork")
+    expect(fork).to_have_count(1)
+    # The fork takes the place of the sandbox, under the sandbox's id.
+    page.get_by_role("button", name="Promote a fork").click()
+    expect(dialog.get_by_label("Fork", exact=True)).to_have_value(re.compile("^i"))
+    shot(page, "sandbox-promote")
+    dialog.get_by_role("button", name="Promote", exact=True).click()
+    expect(page.get_by_text("The fork is this sandbox now")).to_be_visible()
+    expect(fork).to_have_count(0)
+    expect(page.get_by_role("button", name="Promote a fork")).to_have_count(0)
+    expect(page.get_by_role("button", name=re.compile("here"))).to_have_count(1)
+    assert call("GET", "/sandboxes/" + made)["state"] == "running"
+    # Undo goes back to the newest checkpoint of its line, which says where it is.
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_text("It is back at its newest checkpoint")).to_be_visible()
+    page.get_by_role("button", name="Label", exact=True).click()
+    dialog.get_by_label("Label").fill("renamed <b>")
+    dialog.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_role("button", name=re.compile("^renamed <b>"))).to_be_visible()
+    page.get_by_role("button", name=re.compile("^two")).click()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    dialog.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_role("button", name=re.compile("^two"))).to_have_count(0)
+    labels = [c.get("label") for c in call("GET", f"/cay/v1/sandboxes/{made}/checkpoints")["checkpoints"]]
+    assert "renamed <b>" in labels and "one" not in labels and "two" not in labels, labels
+    call("DELETE", "/sandboxes/" + made)
 
 
 def test_many_with_an_outcome_each(page):
@@ -367,7 +434,7 @@ def test_files_from_upload_to_a_conflict(page):
     (HOME / hostile).write_text("x")
     (HOME / "link").symlink_to("nowhere")
     (HOME / "many").mkdir()
-    for i in range(3000):
+    for i in range(10_000):
         (HOME / "many" / f"file-{i:05}").touch()
     visit(page, f"/sandboxes/{box}/files?dir={HOME}")
     expect(page.get_by_role("link", name=re.compile("onerror=alert"))).to_be_visible()
@@ -409,19 +476,107 @@ def test_files_from_upload_to_a_conflict(page):
     with page.expect_download() as download:
         page.get_by_role("menuitem", name="Download as tar").click()
     with tarfile.open(download.value.path()) as tar:
-        assert len([m for m in tar.getmembers() if m.isfile()]) == 3000
+        assert len([m for m in tar.getmembers() if m.isfile()]) == 10_000
+    begun = time.monotonic()
     page.get_by_role("link", name="many").click()
-    expect(page.get_by_text("500 of 3,000 entries")).to_be_visible()
-    page.get_by_label("Filter by name").fill("file-02999")
+    expect(page.get_by_text("10,000 entries")).to_be_visible()
+    print(f"a directory of 10,000 entries is shown after {time.monotonic() - begun:.2f} s")
+    assert page.get_by_role("row").count() < 90, "rows out of sight are drawn"
+    page.locator(".view").evaluate("(view) => view.scrollTo(0, view.scrollHeight)")
+    expect(page.get_by_role("link", name="file-09999")).to_be_visible()
+    shot(page, "sandbox-files-many")
+    page.get_by_label("Filter by name").fill("file-09999")
     expect(page.get_by_role("row")).to_have_count(3)
-    page.get_by_role("button", name="Actions on file-02999").click()
+    page.get_by_role("button", name="Actions on file-09999").click()
     page.get_by_role("menuitem", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(page.get_by_text("No name is like that")).to_be_visible()
-    assert not (HOME / "many" / "file-02999").exists()
+    assert not (HOME / "many" / "file-09999").exists()
+
+
+def test_a_file_of_a_gigabyte(page, tmp_path):
+    """Up and down, with how far it is; the page answers meanwhile, and it is cancelled."""
+    box = running()[0]["sandboxID"]
+    size = int(os.environ.get("CAY_CONSOLE_BIG", "1024")) << 20
+    big = tmp_path / "big.bin"
+    with open(big, "wb") as f:
+        f.truncate(size)
+    visit(page, f"/sandboxes/{box}/files?dir={HOME}")
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Network.enable")
+    devtools.send("Network.emulateNetworkConditions", {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": 8 << 20})
+    choose = page.locator("input[type=file]").first
+    choose.set_input_files(big)
+    far = page.get_by_role("progressbar")
+    expect(page.get_by_text("Uploading 1 of 1: big.bin")).to_be_visible()
+    expect(far).to_have_attribute("value", re.compile("^[1-9]"))
+    shot(page, "files-uploading")
+    assert findings(page) == []
+    # The page goes on meanwhile.
+    page.get_by_label("Filter by name").fill("nothing like it")
+    expect(page.get_by_text("No name is like that")).to_be_visible()
+    page.get_by_label("Filter by name").fill("")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("Cancelled: 0 files of 1 arrived")).to_be_visible()
+    expect(far).to_have_count(0)
+    assert not (HOME / "big.bin").exists() or (HOME / "big.bin").stat().st_size < size
+    devtools.send("Network.emulateNetworkConditions", {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1})
+    page.evaluate("""() => { window.worst = 0; let last = performance.now()
+        const step = (now) => { window.worst = Math.max(window.worst, now - last); last = now; requestAnimationFrame(step) }; requestAnimationFrame(step) }""")
+    begun = time.monotonic()
+    choose.set_input_files(big)
+    expect(page.get_by_text("1 file is there")).to_be_visible(timeout=120_000)
+    up = time.monotonic() - begun
+    assert (HOME / "big.bin").stat().st_size == size
+    page.get_by_role("link", name="big.bin").click()
+    expect(page.get_by_text("too long for an editor")).to_be_visible()
+    page.get_by_role("button", name="Back").click()
+    begun = time.monotonic()
+    page.get_by_role("button", name="Actions on big.bin").click()
+    with page.expect_download(timeout=120_000) as download:
+        page.get_by_role("menuitem", name="Download", exact=True).click()
+    assert os.stat(download.value.path()).st_size == size
+    down = time.monotonic() - begun
+    print(f"{size >> 20} MiB: {up:.1f} s up, {down:.1f} s down; the longest time between two frames {page.evaluate('window.worst'):.0f} ms")
+    (HOME / "big.bin").unlink()
 
 
 # Many.
+
+
+def main_thread(page):
+    """Tells the processor time that the page's main thread has used, in seconds."""
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Performance.setTimeDomain", {"timeDomain": "threadTicks"})
+    devtools.send("Performance.enable")
+    return lambda: next(m["value"] for m in devtools.send("Performance.getMetrics")["metrics"] if m["name"] == "TaskDuration")
+
+
+def a_hundred_changes_a_second(page, pool, boxes):
+    """For five seconds, with the frames of the page meanwhile and the processor time of
+    its main thread. Events say all that changes: nothing is asked for."""
+    asked = []
+    page.on("request", lambda request: asked.append(request.url) if re.search(r"/api/(v2/)?sandboxes(\?|/i)", request.url) else None)
+    busy = main_thread(page)
+    if SHOTS:
+        page.context.browser.start_tracing(page=page, path=f"{SHOTS}/changes.trace.json")
+    page.evaluate("""() => { window.gaps = []; let last = performance.now(); window.watch = true
+        const step = (now) => { window.gaps.push(now - last); last = now; if (window.watch) requestAnimationFrame(step) }; requestAnimationFrame(step) }""")
+    used, begun, done = busy(), time.monotonic(), []
+    for i in range(500):
+        time.sleep(max(0, begun + i / 100 - time.monotonic()))
+        done.append(pool.submit(call, "POST", f"/sandboxes/{boxes[-1 - i % 200]}/timeout", {"timeout": 36_000 + i}))
+    for one in done:
+        one.result()
+    took = time.monotonic() - begun
+    expect(page.get_by_role("row").filter(has_text=boxes[-1])).to_contain_text(re.compile("in (9 h 59|10 h)"))
+    used, gaps = busy() - used, sorted(page.evaluate("() => { window.watch = false; return window.gaps }"))
+    if SHOTS:
+        page.context.browser.stop_tracing()
+    print(f"{500 / took:.0f} changes a second for {took:.1f} s: the main thread is busy for {used / took * 100:.0f} % of the time; frames {gaps[len(gaps) // 2]:.0f} ms in the middle, "
+          f"{gaps[len(gaps) * 99 // 100]:.0f} ms for 99 of 100, {gaps[-1]:.0f} ms at worst")
+    assert asked == []
+    assert used / took < 0.5
 
 
 def test_a_thousand_sandboxes(page):
@@ -430,42 +585,45 @@ def test_a_thousand_sandboxes(page):
 
         def make(i):
             box = call("POST", "/sandboxes", {"templateID": "base", "timeout": 3000, "metadata": {"many": str(i)}})["sandboxID"]
-            if i < many - 150:  # a machine in memory has room for 200 that run
+            if i < many - 210:  # a machine in memory has room for 253 that run
                 call("POST", f"/sandboxes/{box}/pause", {})
             return box
 
         made = list(pool.map(make, range(many)))
-        begun = time.monotonic()
-        page.goto(HERE + "/sandboxes?q=many%3D")
-        expect(page.get_by_role("row").nth(1)).to_be_visible()
-        first = time.monotonic() - begun
+        # From the begin of the load to a row that takes a click, as the page itself sees it.
+        page.add_init_script("""new MutationObserver((_, me) => { if (!document.querySelector('[aria-rowindex="2"] a')) return
+            me.disconnect(); requestAnimationFrame(() => setTimeout(() => (window.shown = performance.now()))) }).observe(document, {childList: true, subtree: true})""")
+        busy = main_thread(page)
+        first, used = [], []
+        for _ in range(3):
+            page.goto(HERE + "/sandboxes?q=many%3D")  # which begins the count of the processor's time anew
+            page.wait_for_function("() => window.shown")
+            first.append(page.evaluate("window.shown"))
+            used.append(busy() * 1000)
         expect(page.get_by_text(f"{many:,} sandboxes", exact=True)).to_be_visible(timeout=60_000)
-        whole = time.monotonic() - begun
+        print(f"{many} rows: the first takes clicks {min(first):.0f} ms after the begin of the load, {max(first):.0f} ms at worst of three; all are there after {page.evaluate('performance.now()'):.0f} ms at most; "
+              f"the main thread works for {min(used):.0f} ms until then; load of the machine {os.getloadavg()[0]:.0f}")
+        assert min(used) < 500
+        assert min(first) < 1000 or os.getloadavg()[0] > os.cpu_count(), "time says nothing where other programs have the processors"
         assert page.get_by_role("row").count() < 60, "rows out of sight are drawn"
         shot(page, "sandboxes-1000")
         view = page.get_by_role("rowgroup")
         view.evaluate("(view) => view.scrollTo(0, view.scrollHeight)")
         expect(page.get_by_role("row").filter(has_text=made[0])).to_be_visible()
-        # A burst of changes, with the longest time between two frames meanwhile.
-        page.evaluate("""() => { window.gaps = []; let last = performance.now(); window.watch = true
-            const step = (now) => { window.gaps.push(now - last); last = now; if (window.watch) requestAnimationFrame(step) }; requestAnimationFrame(step) }""")
-        list(pool.map(lambda i: call("POST", f"/sandboxes/{made[-1 - i % 150]}/timeout", {"timeout": 4000 + i}), range(300)))
-        page.wait_for_timeout(500)
-        gaps = sorted(page.evaluate("() => { window.watch = false; return window.gaps }"))
-        print(f"{many} rows: the first after {first:.2f} s, all after {whole:.2f} s; while 300 changed, frames {gaps[len(gaps) // 2]:.0f} ms in the middle, {gaps[-1]:.0f} ms at worst")
         view.evaluate("(view) => view.scrollTo(0, 0)")
+        a_hundred_changes_a_second(page, pool, made[-200:])
         boxes = page.get_by_role("checkbox")
         boxes.nth(1).check()
-        view.evaluate("(view) => view.scrollTo(0, 41 * 99)")
-        last = page.locator("[role=row][aria-rowindex='101']")
+        view.evaluate("(view) => view.scrollTo(0, 41 * 199)")
+        last = page.locator("[role=row][aria-rowindex='201']")
         expect(last).to_be_visible()
         last.get_by_role("checkbox").click(modifiers=["Shift"])
-        expect(page.get_by_text("100 chosen")).to_be_visible()
+        expect(page.get_by_text("200 chosen")).to_be_visible()
         page.get_by_role("button", name="Pause", exact=True).click()
         page.get_by_role("dialog").get_by_role("button", name="Pause", exact=True).click()
         # All are done when it closes; the page says how many for four seconds alone.
         expect(page.get_by_role("dialog")).to_have_count(0, timeout=120_000)
-        assert len([box for box in everything() if box["state"] == "running" and "many" in (box.get("metadata") or {})]) == 50
+        assert len([box for box in everything() if box["state"] == "running" and "many" in (box.get("metadata") or {})]) == 10
         list(pool.map(lambda id: call("DELETE", "/sandboxes/" + id), made))
     expect(page.get_by_text("No sandbox is like that")).to_be_visible(timeout=60_000)
 
@@ -487,6 +645,50 @@ def test_hostile_text_is_text(page):
     assert "⟨202E⟩" in text.inner_text() and "⟨001B⟩" in text.inner_text() and "\u202e" not in page.content()
     assert asked == []
     shot(page, "sandbox-hostile")
+
+
+VITE = ROOT / "console" / "node_modules" / "vite" / "bin" / "vite.js"
+
+
+@pytest.fixture
+def vite(tmp_path):
+    """A development server at the port 5173 of every sandbox; its directory."""
+    (tmp_path / "index.html").write_text("<h1 id=here></h1><script type=module src=/main.js></script>")
+    main = tmp_path / "main.js"
+    main.write_text("document.querySelector('#here').textContent = 'first'\nimport.meta.hot.accept()\n")
+    server = subprocess.Popen(["node", VITE, tmp_path, "--host", "127.0.0.1", "--port", os.environ["CONSOLE_VITE"], "--strictPort"],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert any("ready in" in line for line in server.stdout)
+    yield main
+    server.terminate()
+    server.wait()
+
+
+def test_a_private_port_with_websockets(page, new_context, vite):
+    made = call("POST", "/sandboxes", {"templateID": "base", "timeout": 600, "secure": True, "network": {"allowPublicTraffic": False}})["sandboxID"]
+    page.allow.append("401")  # this machine's agent knows no tokens, so no port is listed
+    visit(page, f"/sandboxes/{made}/ports")
+    expect(page.get_by_text("Its ports want a token")).to_be_visible()
+    page.get_by_label("Another port").fill("5173")
+    with page.context.expect_page() as opened:
+        page.get_by_role("button", name="Open", exact=True).click()
+    app = opened.value
+    here = app.locator("#here")
+    expect(here).to_have_text("first")
+    # The token is not kept in the address, and the page knows nothing of the console.
+    assert app.url == f"http://5173-{made}.localhost:{PORT}/" and app.evaluate("window.opener") is None
+    # A change of the source comes by the websocket, without a load.
+    app.evaluate("window.mark = 'kept'")
+    vite.write_text("document.querySelector('#here').textContent = 'second'\nimport.meta.hot.accept()\n")
+    expect(here).to_have_text("second")
+    assert app.evaluate("window.mark") == "kept"
+    # A browser without the token gets neither.
+    stranger = new_context().new_page()
+    answer = stranger.goto(f"http://5173-{made}.localhost:{PORT}/")
+    assert answer.status == 403 and "second" not in stranger.content()
+    assert stranger.evaluate(f"""() => new Promise((done) => {{ const s = new WebSocket('ws://5173-{made}.localhost:{PORT}/', 'vite-hmr')
+        s.onopen = () => done('open'); s.onerror = () => done('refused') }})""") == "refused"
+    call("DELETE", "/sandboxes/" + made)
 
 
 def test_the_console_in_a_frame_of_a_stranger(new_context):
@@ -544,12 +746,36 @@ def test_a_server_that_restarts(page):
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
     expect(page.get_by_text(re.compile(r"^\d+ sandbox(es)?$"))).to_be_visible()  # all are loaded
     count = page.get_by_role("row").count()
+    # Other pages are open too: a terminal, and a dialog that is about to do something.
+    box = running()[0]["sandboxID"]
+    shell = watched(page.context, allow=page.allow)
+    visit(shell, f"/sandboxes/{box}/terminal")
+    expect(screen(shell)).to_contain_text("$" if os.getuid() else "#")
+    shell.keyboard.type("export BEFORE=kept\n")
+    form = watched(page.context, allow=page.allow)
+    visit(form, "/secrets")
+    form.get_by_role("button", name="New secret").click()
+    form.get_by_label("Name", exact=True).fill("RESTARTED")
+    form.get_by_label("Value", exact=True).fill("once")
     control("/stop")
     expect(page.get_by_text("The server does not answer").first).to_be_visible()
     shot(page, "server-away")
     expect(page.get_by_role("row")).to_have_count(count)
+    expect(shell.get_by_text("The connection broke. Trying again")).to_be_visible()
+    form.get_by_role("dialog").get_by_role("button", name="Keep").click()
+    expect(form.get_by_role("dialog").get_by_role("alert")).to_contain_text("does not answer")
     control("/start")
     expect(page.get_by_text("Live", exact=True)).to_be_visible(timeout=60_000)
+    # What was typed is there and is done once; the shell is the one of before.
+    form.get_by_role("dialog").get_by_role("button", name="Keep").click()
+    expect(form.get_by_role("row").filter(has_text="RESTARTED")).to_have_count(1)
+    shell.locator(".one:not([hidden]) .xterm-helper-textarea").focus()
+    expect(shell.get_by_text("The connection broke")).to_have_count(0)
+    shell.keyboard.type("echo $BEFORE-still\n")
+    expect(screen(shell)).to_contain_text("kept-still")
+    assert shell.errors == form.errors == []
+    shell.close()
+    form.close()
     made = call("POST", "/sandboxes", {"templateID": "base", "timeout": 600})["sandboxID"]
     expect(page.get_by_role("row").filter(has_text=made)).to_have_count(1)
     call("DELETE", "/sandboxes/" + made)
@@ -558,7 +784,7 @@ def test_a_server_that_restarts(page):
 # Pages.
 
 PAGES = {
-    "overview": "/", "sandboxes": "/sandboxes", "new-sandbox": "/sandboxes/new", "ended": "/sandboxes?state=ended",
+    "overview": "/", "approvals": "/approvals", "approvals-all": "/approvals?state=all", "sandboxes": "/sandboxes", "new-sandbox": "/sandboxes/new", "ended": "/sandboxes?state=ended",
     "templates": "/templates", "new-template": "/templates/new", "snapshots": "/snapshots", "volumes": "/volumes", "secrets": "/secrets", "networks": "/networks", "logs": "/logs",
     "keys": "/keys", "ssh-keys": "/ssh-keys", "members": "/members", "usage": "/usage", "webhooks": "/webhooks", "triggers": "/triggers", "runs": "/runs", "recording": "/recording", "audit": "/audit", "machine": "/machine", "sessions": "/sessions", "no-such-page": "/nothing",
 }

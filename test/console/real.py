@@ -3,14 +3,18 @@
 import hashlib
 import json
 import os
+import pty
 import re
+import statistics
 import tarfile
+import time
 import urllib.error
 import uuid
 
 import pytest
+from internet import NAMES
 from playwright.sync_api import expect
-from steps import PORT, call, findings, screen, shot, visit
+from steps import API, KEY, PORT, ROOT, call, findings, log_in, screen, shot, visit, watched
 
 expect.set_options(timeout=40_000)
 
@@ -184,6 +188,153 @@ def test_a_terminal_is_shared_and_survives(page, box):
     page.allow.append("404|502|503|ERR_")
     call("DELETE", "/sandboxes/" + box)
     expect(page.get_by_text("The sandbox is over")).to_be_visible()
+
+
+def test_vim_in_a_terminal(page, box):
+    area = shell(page, box)
+    page.keyboard.type("vim -u NONE notes.txt\n")
+    expect(screen(page)).to_contain_text("notes.txt")
+    expect(screen(page)).to_contain_text(re.compile("~ *~"))
+    page.keyboard.type("ihällo from vim")
+    page.keyboard.press("Enter")
+    page.keyboard.type("second line")
+    page.keyboard.press("Escape")
+    shot(page, "real-vim")
+    # A second viewer sees it whole, and it follows the size of the window.
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(screen(other)).to_contain_text("second line")
+    other.close()
+    page.set_viewport_size({"width": 900, "height": 520})
+    expect(screen(page)).to_contain_text("hällo from vim")
+    area.focus()
+    page.keyboard.type(":wq\n")
+    expect(screen(page)).not_to_contain_text("~")
+    typed(page, "cat -A notes.txt; stty size; echo le''ft", "left")
+    expect(screen(page)).to_contain_text("M-CM-$llo from vim$")
+    rows, columns = map(int, re.search(r"\n?(\d+) (\d+)\s*left", screen(page).inner_text()).groups())
+    assert rows < 25 and columns < 100, (rows, columns)
+    page.set_viewport_size({"width": 1280, "height": 800})
+
+
+def echoes_of_connect(box):
+    """Times from a key to its echo, in milliseconds, by the command line."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(ROOT / "bin" / "cay", ["cay", "sandbox", "connect", box], {**os.environ, "E2B_API_KEY": KEY, "E2B_API_URL": API, "E2B_SANDBOX_URL": API})
+    text = b""
+    while b"$ " not in text:
+        text += os.read(terminal, 4096)
+    times = []
+    for letter in "abcdefghijklmnopqrstuvwxyz" * 2:
+        begun = time.monotonic()
+        os.write(terminal, letter.encode())
+        while letter.encode() not in os.read(terminal, 4096):
+            pass
+        times.append((time.monotonic() - begun) * 1000)
+        time.sleep(0.05)
+    os.write(terminal, b"\x15exit\n")
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    return times
+
+
+def test_echo_as_fast_as_connect(page, box):
+    shell(page, box)
+    page.evaluate("""() => { window.echo = []; let typed = '', at = 0
+        document.addEventListener('keydown', (e) => { typed += e.key; at = performance.now() }, true)
+        const rows = document.querySelector('.one:not([hidden]) .xterm-rows')
+        new MutationObserver(() => { if (at && rows.textContent.includes(typed)) { window.echo.push(performance.now() - at); at = 0 } })
+          .observe(rows, {childList: true, subtree: true, characterData: true}) }""")
+    for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz" * 2):
+        page.keyboard.press(letter)
+        page.wait_for_function("(n) => window.echo.length > n", arg=i)
+        page.wait_for_timeout(50)
+    here, there = page.evaluate("window.echo"), echoes_of_connect(box)
+    print(f"an echo comes after {statistics.median(here):.0f} ms on the page, {max(here):.0f} at worst; after {statistics.median(there):.0f} ms by cay sandbox connect, {max(there):.0f} at worst")
+    assert statistics.median(here) <= statistics.median(there) + 30
+
+
+def test_metrics_have_a_gap_while_paused(page, box):
+    def samples():
+        now = int(time.time())
+        return call("GET", f"/sandboxes/{box}/metrics?start={now - 900}&end={now + 5}")
+
+    visit(page, f"/sandboxes/{box}/metrics")
+    while len(samples()) < 2:
+        page.wait_for_timeout(500)
+    call("POST", f"/sandboxes/{box}/pause", {})
+    expect(page.get_by_text("It is paused: nothing is used now")).to_be_visible(timeout=60_000)
+    before = len(samples())
+    page.wait_for_timeout(30_000)  # samples are five seconds apart
+    assert len(samples()) == before
+    call("POST", f"/v2/sandboxes/{box}/connect", {"timeout": 900})
+    while len(samples()) < before + 2:
+        page.wait_for_timeout(500)
+    line = page.get_by_role("img", name=re.compile("^Processor")).locator("path")
+    expect(line).to_have_attribute("d", re.compile("^M[^M]+M[^M]+$"))  # two lines with a gap between
+    shot(page, "real-metrics-gap")
+
+
+def test_a_secret_and_a_question(page, new_context):
+    """A secret in a request, which neither the sandbox nor the page sees, and a host that
+    another party allows while the request waits."""
+    api, other = NAMES
+    name, value = "PAY_" + uuid.uuid4().hex[:8].upper(), "v4lue-" + uuid.uuid4().hex
+    visit(page, "/secrets")
+    page.get_by_role("button", name="New secret").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name", exact=True).fill(name)
+    dialog.get_by_label("Value", exact=True).fill(value)
+    dialog.get_by_role("button", name="Keep").click()
+    expect(page.get_by_role("row").filter(has_text=name)).to_be_visible()
+    visit(page, "/sandboxes/new")
+    page.get_by_label("Allowed out").fill(api)
+    page.get_by_label("Denied out").fill("0.0.0.0/0")
+    page.get_by_label("Asked about").fill(other)
+    page.get_by_text("A secret in requests").click()
+    page.get_by_label("Host").fill(api)
+    page.get_by_label("Value", exact=True).fill("Bearer ${e2b.secrets." + name + "}")
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.get_by_role("heading", name=re.compile("^i[0-9a-z]{10}"))).to_be_visible()
+    box = page.url.rsplit("/", 1)[1]
+    area = shell(page, box)
+    digest = hashlib.sha256(f"Bearer {value}".encode()).hexdigest()
+    typed(page, f"curl -sS -m 60 https://{api}/ -d payload > got; grep -c {digest} got; grep -o 'Bearer [^\"]*' got; echo as''ked", "asked")
+    expect(screen(page)).to_contain_text(re.compile(r"1\s*Bearer \*{8}"))
+    # A host that is asked about: the request waits, another party decides.
+    decider = watched(new_context(viewport={"width": 1280, "height": 800}))
+    log_in(decider, os.environ["CONSOLE_DECIDER"])
+    area.focus()
+    page.keyboard.type(f"curl -sS -m 60 http://{other}/ ; echo\n")
+    decider.get_by_role("link", name=re.compile("^Approvals.*1")).click()
+    card = decider.get_by_role("list", name="Questions that wait").get_by_role("listitem").filter(has_text=box)
+    expect(card).to_contain_text(other)
+    shot(decider, "real-approvals")
+    assert findings(decider) == []
+    expect(page.get_by_role("link", name="1 question of it waits for a decision")).to_be_visible()
+    card.get_by_role("button", name="Approve").click()
+    decider.get_by_label("It counts").select_option("sandbox")
+    decider.get_by_role("dialog").get_by_role("button", name="Approve", exact=True).click()
+    expect(screen(page)).to_contain_text(f"hello from {other}")
+    # It counts for the next request too, and the page of the network says so.
+    area.focus()
+    typed(page, f"curl -sS -m 60 http://{other}/ | sed s/hello/again/; echo", f"again from {other}")
+    page.get_by_role("link", name="Network", exact=True).click()
+    expect(page.locator("dd").get_by_text(other)).to_be_visible()
+    for host in (api, other):
+        expect(page.get_by_role("row").filter(has_text=host).filter(has_text="allowed").first).to_be_visible()
+    shot(page, "real-network-secret")
+    kept = page.evaluate("document.documentElement.outerHTML + JSON.stringify([{...localStorage}, {...sessionStorage}])")
+    assert value not in kept and value not in json.dumps(call("GET", f"/cay/v1/sandboxes/{box}/events"))
+    assert decider.errors == []
+    page.allow.append("404")  # it is over: the page asks why instead
+    call("DELETE", "/sandboxes/" + box)
+    visit(page, "/secrets")
+    page.get_by_role("row").filter(has_text=name).get_by_role("button").last.click()
+    page.get_by_role("menuitem", name=re.compile("Remove|Delete")).click()
+    dialog.get_by_role("button", name=re.compile("^(Remove|Delete)$")).click()
+    expect(page.get_by_role("row").filter(has_text=name)).to_have_count(0)
 
 
 def test_files_up_and_down(page, box, tmp_path):
@@ -392,6 +543,17 @@ def test_notebook(page):
         book = json.load(f)
     assert book["nbformat"] == 4 and len(book["cells"]) == 6 and "x = 20\n" in book["cells"][0]["source"]
     assert any("image/png" in o.get("data", {}) for o in book["cells"][1]["outputs"])
+    # Paused and resumed: the variables are there.
+    page.allow.append(BROKEN)
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.get_by_role("button", name="Resume", exact=True).click(timeout=60_000)
+    page.get_by_role("dialog").get_by_role("button", name="Resume", exact=True).click()
+    expect(page.get_by_role("button", name="Extend", exact=True)).to_be_visible(timeout=60_000)
+    code(6).focus()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("x * 1000")
+    page.keyboard.press("Control+Enter")
+    expect(cell(6)).to_contain_text("20000")
     page.get_by_role("button", name="Restart").click()
     page.get_by_role("dialog").get_by_role("button", name="Restart").click()
     expect(page.get_by_text("The contexts are new")).to_be_visible(timeout=60_000)
@@ -451,6 +613,19 @@ def test_a_template_of_a_dockerfile(page):
     expect(screen(page)).to_contain_text("$")
     typed(page, "cat first; echo made-$MADE", "made-here")
     call("DELETE", "/sandboxes/" + box)
+    # A tag, and a sandbox of it.
+    visit(page, "/templates")
+    page.get_by_role("link", name="console-made").click()
+    page.get_by_role("button", name="Tag", exact=True).first.click()
+    page.get_by_role("dialog").get_by_label("Tag").fill("stable")
+    page.get_by_role("dialog").get_by_role("button", name="Tag", exact=True).click()
+    expect(page.get_by_role("row").locator(".tag", has_text="stable")).to_be_visible()
+    shot(page, "real-template-tag")
+    visit(page, "/sandboxes/new")
+    page.get_by_label("Template or snapshot").fill("console-made:stable")
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.get_by_role("heading", name=re.compile("^i[0-9a-z]{10}"))).to_be_visible()
+    call("DELETE", "/sandboxes/" + page.url.rsplit("/", 1)[1])
     names = [t.get("names") for t in call("GET", "/templates")]
     assert any("console-made" in " ".join(n or []) for n in names) and not any("stage" in " ".join(n or []) for n in names), names
     call("DELETE", "/templates/console-made")

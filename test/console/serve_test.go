@@ -1,6 +1,8 @@
 package console
 
 import (
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"testing"
@@ -28,4 +30,19 @@ func free(t *testing.T) int {
 	}
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port
+}
+
+// join has a port of this machine serve a connection.
+func join(c net.Conn, port int) {
+	defer c.Close()
+	to, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(to, c)
+		_ = to.(*net.TCPConn).CloseWrite()
+	}()
+	_, _ = io.Copy(c, to)
+	to.Close()
 }

@@ -53,6 +53,11 @@ def call(method, path, body=None, **headers):
         return json.loads(text) if text else None
 
 
+def operator():
+    """Headers of the operator, about the team of the key."""
+    return {"X-Admin-Token": os.environ["CONSOLE_ADMIN"], "X-Team-ID": call("GET", "/cay/v1/caller")["teamID"]}
+
+
 def session(**headers):
     """A session of the console, by a link that the bearer of these headers asks for."""
     link = call("POST", "/cay/v1/console-links", **headers)
@@ -75,9 +80,28 @@ def watched(context, allow=()):
     return page
 
 
+def log_in(page, key):
+    page.goto(HERE + "/")
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Log in", exact=True).click()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
 def visit(page, path):
     page.goto(HERE + path)
     expect(page.locator("h1").first).to_be_visible()
+
+
+def lose(page, path):
+    """Has the next POST to a path of the API arrive, and its answer not."""
+    def lost(route):
+        at = urllib.parse.urlsplit(route.request.url)
+        request = urllib.request.Request(API + at.path, method="POST", headers={**route.request.headers, "Host": at.netloc}, data=route.request.post_data_buffer)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            answer.read()
+        route.abort()
+
+    page.route("**" + path, lost, times=1)
 
 
 def shot(page, name):

@@ -17,7 +17,7 @@ import urllib.request
 
 import pytest
 from playwright.sync_api import expect
-from steps import API, HERE, call, findings, shot, visit, watched
+from steps import API, HERE, call, findings, log_in, operator, shot, visit, watched
 
 ADMIN = {"X-Admin-Token": os.environ["CONSOLE_ADMIN"]}
 
@@ -32,13 +32,6 @@ def box():
     made = call("POST", "/sandboxes", {"templateID": "base", "timeout": 900})["sandboxID"]
     yield made
     call("DELETE", "/sandboxes/" + made)
-
-
-def log_in(page, key):
-    page.goto(HERE + "/")
-    page.get_by_label("API key").fill(key)
-    page.get_by_role("button", name="Log in", exact=True).click()
-    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
 
 
 # A team with nothing.
@@ -203,6 +196,106 @@ def test_a_budget_from_warning_to_raise(page):
             call("DELETE", "/sandboxes/" + one)
     finally:
         call("DELETE", "/cay/v1/budgets/" + budget)
+
+
+def test_a_budget_that_pauses_and_is_raised(page):
+    """Half, most and all of it used; what runs is paused, and goes on after it is raised."""
+    key = call("POST", "/cay/v1/api-keys", {"name": "bounded", "scopes": ["developer"]}, **operator())
+    budget = call("POST", "/cay/v1/budgets", {"name": "ten <b>creates</b>", "meter": "creates", "limit": "10", "period": "day", "action": "pause", "keyID": key["id"]}, **operator())["id"]
+    made = []
+
+    def make(n):
+        while len(made) < n:
+            made.append(call("POST", "/sandboxes", {"templateID": "base", "timeout": 600}, **{"X-API-Key": key["key"]})["sandboxID"])
+
+    try:
+        visit(page, "/usage")
+        row = page.get_by_role("row").filter(has_text="ten <b>creates</b>")
+        tag = row.locator(".tag", has_text="%")
+        expect(tag).to_have_text("0 %")
+        expect(row).to_contain_text("one key")
+        # The page says so by itself, as parts are used up and the budget is changed.
+        make(5)
+        expect(tag).to_have_text("50 %", timeout=90_000)  # use is told each minute
+        expect(tag).not_to_have_class(re.compile("amber|red"))
+        call("PATCH", "/cay/v1/budgets/" + budget, {"limit": "6"}, **operator())
+        expect(tag).to_have_text("83 %")
+        expect(tag).to_have_class(re.compile("amber"))
+        shot(page, "budget-80")
+        assert findings(page) == []
+        page.get_by_role("link", name="Overview").click()
+        expect(page.get_by_role("link", name="The budget ten <b>creates</b> is used to 83 %")).to_be_visible()
+        call("PATCH", "/cay/v1/budgets/" + budget, {"limit": "5"}, **operator())
+        expect(page.get_by_role("link", name=re.compile("is used to 100 %: creates are refused"))).to_be_visible(timeout=90_000)
+        visit(page, "/sandboxes/" + made[0])
+        expect(page.get_by_role("button", name="Resume", exact=True)).to_be_visible(timeout=90_000)
+        page.allow.append("429")
+        page.get_by_role("button", name="Resume", exact=True).click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Resume", exact=True).click()
+        expect(dialog.get_by_role("alert")).to_contain_text("budget")
+        shot(page, "budget-refuses")
+        dialog.get_by_role("button", name="Cancel").click()
+        visit(page, "/usage")
+        expect(tag).to_have_class(re.compile("red"))
+        row.get_by_role("button").click()
+        page.get_by_role("menuitem", name="Change").click()
+        dialog.locator("#l").fill("10")
+        dialog.get_by_role("button", name="Change", exact=True).click()
+        expect(tag).to_have_text("50 %")
+        visit(page, "/sandboxes/" + made[0])
+        page.get_by_role("button", name="Resume", exact=True).click()
+        dialog.get_by_role("button", name="Resume", exact=True).click()
+        expect(page.get_by_role("button", name="Extend", exact=True)).to_be_visible()
+    finally:
+        call("DELETE", "/cay/v1/budgets/" + budget, **operator())
+        for one in made:
+            call("DELETE", "/sandboxes/" + one)
+        call("DELETE", "/cay/v1/api-keys/" + key["id"], **operator())
+
+
+def test_another_login_in_the_same_tab(new_context, box):
+    """What the first one had loaded is not shown to the second."""
+    team = call("POST", "/cay/v1/admin/teams", {"name": "others"}, **ADMIN)["teamID"]
+    key = call("POST", "/cay/v1/api-keys", {"name": "first"}, **ADMIN, **{"X-Team-ID": team})["key"]
+    page = watched(new_context(viewport={"width": 1280, "height": 800}), allow=["401"])  # of the session that is over
+    log_in(page, os.environ["CONSOLE_KEY"])
+    page.get_by_role("link", name="Sandboxes").first.click()
+    expect(page.get_by_role("row").filter(has_text=box)).to_be_visible()
+    page.get_by_role("button", name="Log out", exact=True).click()
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Log in", exact=True).click()
+    expect(page.get_by_text("No sandbox runs")).to_be_visible()
+    assert box not in page.content()
+    made = call("POST", "/sandboxes", {"templateID": "base", "timeout": 600}, **{"X-API-Key": key})["sandboxID"]
+    expect(page.get_by_role("row").filter(has_text=made)).to_be_visible()
+    call("DELETE", "/sandboxes/" + made, **{"X-API-Key": key})
+    assert page.errors == []
+
+
+def test_members(page):
+    visit(page, "/members")
+    page.get_by_role("button", name="Add a member").click()
+    dialog = page.get_by_role("dialog")
+    page.allow.append("400")
+    dialog.get_by_label("E-mail address").fill("no address")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_be_visible()
+    dialog.get_by_label("E-mail address").fill("carl@example.com")
+    dialog.get_by_label("Role", exact=True).select_option("viewer")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    row = page.get_by_role("row").filter(has_text="carl@example.com")
+    role = row.get_by_label("Role of carl@example.com")
+    expect(role).to_have_value("viewer")
+    role.select_option("developer")
+    expect(page.get_by_text("The role is changed.")).to_be_visible()
+    assert {m["email"]: m["role"] for m in call("GET", "/cay/v1/members")}["carl@example.com"] == "developer"
+    shot(page, "members-one")
+    assert findings(page) == []
+    row.get_by_role("button", name="Actions on carl@example.com").click()
+    page.get_by_role("menuitem", name="Remove").click()
+    dialog.get_by_role("button", name="Remove", exact=True).click()
+    expect(row).to_have_count(0)
 
 
 # Webhooks, hooks, schedules.
@@ -392,7 +485,15 @@ def test_audit_and_drain(page, box):
     page.get_by_role("button", name="Take sandboxes again").click()
     page.get_by_role("dialog").get_by_role("button", name="Do so").click()
     expect(page.get_by_role("button", name="Drain")).to_be_visible()
+    # What doctor finds, and whether the audit log is whole.
+    page.get_by_role("button", name="Look it over").click()
+    checks = page.get_by_role("region", name="Checks")
+    expect(checks.get_by_role("row", name=re.compile("^(ok|warn|fail) data directory"))).to_be_visible()
+    page.get_by_role("button", name="Verify", exact=True).click()
+    log = page.get_by_role("region", name="Audit log")
+    expect(log.get_by_role("status")).to_contain_text(re.compile(r"whole [\d,]+ rows, 1 to \d+"))
     shot(page, "machine-again")
+    assert findings(page) == []
 
 
 # Desktops.

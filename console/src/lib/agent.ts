@@ -1,7 +1,7 @@
 // The agent of a sandbox: its processes and files; and its interpreter. They are
 // reached below /agent of the console's own origin, with the sandbox's tokens and
 // never with the session.
-import { Failure, failureOf, post } from './api'
+import { Failure, failureOf, post, token } from './api'
 
 const agentPort = '49983'
 const interpPort = '49999'
@@ -13,29 +13,35 @@ interface Access {
   trafficAccessToken?: string
 }
 
+// Tokens of sandboxes, as each session got them.
 const known = new Map<string, Promise<Access>>()
+const name = (id: string) => token() + ' ' + id
 
 // access asks for the token of a sandbox, which neither wakes nor extends it.
 function access(id: string): Promise<Access> {
-  let a = known.get(id)
+  const of = name(id)
+  let a = known.get(of)
   if (!a) {
     a = post<Access>(`/cay/v1/sandboxes/${id}/access`)
-    known.set(id, a)
-    a.catch(() => known.delete(id))
+    known.set(of, a)
+    a.catch(() => known.delete(of))
   }
   return a
 }
 
-async function call(id: string, path: string, init: RequestInit & { as?: string; port?: string } = {}, again = true): Promise<Response> {
-  const a = await access(id)
-  const h = new Headers(init.headers)
-  const port = init.port ?? agentPort
-  h.set('E2b-Sandbox-Id', id)
-  h.set('E2b-Sandbox-Port', port)
+function headersFor(a: Access, id: string, port: string, as: string): Record<string, string> {
+  const out: Record<string, string> = { 'E2b-Sandbox-Id': id, 'E2b-Sandbox-Port': port }
   if (port === agentPort) {
-    h.set('Authorization', 'Basic ' + btoa((init.as ?? user) + ':'))
-    if (a.envdAccessToken) h.set('X-Access-Token', a.envdAccessToken)
-  } else if (a.trafficAccessToken) h.set('E2b-Traffic-Access-Token', a.trafficAccessToken)
+    out.Authorization = 'Basic ' + btoa(as + ':')
+    if (a.envdAccessToken) out['X-Access-Token'] = a.envdAccessToken
+  } else if (a.trafficAccessToken) out['E2b-Traffic-Access-Token'] = a.trafficAccessToken
+  return out
+}
+
+async function call(id: string, path: string, init: RequestInit & { as?: string; port?: string } = {}, again = true): Promise<Response> {
+  const port = init.port ?? agentPort
+  const h = new Headers(init.headers)
+  for (const [name, value] of Object.entries(headersFor(await access(id), id, port, init.as ?? user))) h.set(name, value)
   let answer: Response
   try {
     answer = await fetch('/agent' + path, { ...init, headers: h, redirect: 'error', credentials: 'omit', cache: 'no-store' })
@@ -44,7 +50,7 @@ async function call(id: string, path: string, init: RequestInit & { as?: string;
     throw new Failure(0, 'The connection to the sandbox broke.')
   }
   if ((answer.status === 401 || (answer.status === 403 && port !== agentPort)) && again) {
-    known.delete(id) // a rollback or a fork may have changed it
+    known.delete(name(id)) // a rollback or a fork may have changed it
     return call(id, path, init, false)
   }
   if (!answer.ok) {
@@ -140,6 +146,56 @@ export const files = {
   tar: (id: string, path: string, as?: string, signal?: AbortSignal) => call(id, '/files/tar?' + new URLSearchParams({ path, username: as ?? user }), { signal, as }),
   write: (id: string, path: string, body: Blob | string, as?: string, signal?: AbortSignal) =>
     call(id, '/files?' + new URLSearchParams({ path, username: as ?? user }), { method: 'POST', headers: { 'Content-Type': 'application/octet-stream' }, body, signal, as }),
+}
+
+// upload writes a file and tells how much of it is sent, which fetch does not.
+export async function upload(id: string, path: string, body: Blob, as: string, sent: (bytes: number) => void, signal: AbortSignal, again = true): Promise<void> {
+  const of = name(id)
+  const h = headersFor(await access(id), id, agentPort, as)
+  const answer = await new Promise<Response>((done, fail) => {
+    const r = new XMLHttpRequest()
+    r.open('POST', '/agent/files?' + new URLSearchParams({ path, username: as }))
+    for (const [name, value] of Object.entries({ ...h, 'Content-Type': 'application/octet-stream' })) r.setRequestHeader(name, value)
+    r.upload.onprogress = (e) => sent(e.loaded)
+    r.onload = () => done(new Response(r.status === 204 ? null : r.responseText, { status: r.status, headers: { 'content-type': r.getResponseHeader('content-type') ?? '' } }))
+    r.onerror = () => fail(new Failure(0, 'The connection to the sandbox broke.'))
+    r.onabort = () => fail(new Failure(0, 'It was cancelled.'))
+    const stop = () => r.abort()
+    signal.addEventListener('abort', stop)
+    r.onloadend = () => signal.removeEventListener('abort', stop)
+    if (signal.aborted) return fail(new Failure(0, 'It was cancelled.'))
+    r.send(body)
+  })
+  if (answer.status === 401 && again) {
+    known.delete(of)
+    return upload(id, path, body, as, sent, signal, false)
+  }
+  if (!answer.ok) throw await failureOf(answer)
+}
+
+const piece = 32 << 20
+
+// blob reads an answer and tells how much of it has come. Each piece goes to the
+// browser at once, which keeps large ones on disk: the page's memory has one.
+export async function blob(answer: Response, came: (bytes: number) => void, signal: AbortSignal): Promise<Blob> {
+  const from = answer.body!.getReader()
+  const pieces: Blob[] = []
+  let some: Uint8Array<ArrayBuffer>[] = []
+  let held = 0
+  let all = 0
+  for (;;) {
+    const { value, done } = await from.read().catch(() => {
+      throw new Failure(0, signal.aborted ? 'It was cancelled.' : 'The connection to the sandbox broke.')
+    })
+    if (done) return new Blob([...pieces, ...some])
+    some.push(value)
+    held += value.length
+    came((all += value.length))
+    if (held < piece) continue
+    pieces.push(new Blob(some))
+    some = []
+    held = 0
+  }
 }
 
 export interface Context {
