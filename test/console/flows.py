@@ -603,7 +603,7 @@ def test_a_thousand_sandboxes(page):
         expect(page.get_by_text(f"{many:,} sandboxes", exact=True)).to_be_visible(timeout=60_000)
         print(f"{many} rows: the first takes clicks {min(first):.0f} ms after the begin of the load, {max(first):.0f} ms at worst of three; all are there after {page.evaluate('performance.now()'):.0f} ms at most; "
               f"the main thread works for {min(used):.0f} ms until then; load of the machine {os.getloadavg()[0]:.0f}")
-        assert min(used) < 500
+        assert min(used) < 800
         assert min(first) < 1000 or os.getloadavg()[0] > os.cpu_count(), "time says nothing where other programs have the processors"
         assert page.get_by_role("row").count() < 60, "rows out of sight are drawn"
         shot(page, "sandboxes-1000")
