@@ -45,6 +45,11 @@ def test_a_new_sandbox_runs_containers_at_once(docker):
     assert output(docker, "docker run -d --name one box sleep 1000 >/dev/null; docker exec one echo inside; docker logs one; docker rm -f one") == "inside\none"
 
 
+def test_the_first_command_finds_the_network(create):
+    for _ in range(3):
+        assert "docker0" in output(create(), "docker version >/dev/null; cat /proc/net/dev")
+
+
 def test_builds_with_buildkit(docker):
     docker.files.write("/home/user/app/Dockerfile", (
         "FROM box\nRUN echo one >/one && echo two >/two\nRUN rm /one\nCOPY note /note\nENV WORD=env\n"

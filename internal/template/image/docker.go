@@ -22,6 +22,7 @@ func Docker() Recipe {
 			{Path: "/etc/docker/daemon.json", Mode: 0o644, Data: []byte(dockerSettings)},
 			{Path: "/etc/systemd/system/docker.service", Mode: 0o644, Data: []byte(dockerUnit)},
 			{Path: "/etc/systemd/system/docker-keeper.service", Mode: 0o644, Data: []byte(keeperUnit)},
+			{Path: "/usr/local/bin/docker", Mode: 0o755, Data: []byte(dockerCommand)},
 			{Path: guest.DockerKeeper, Mode: 0o755, Data: keeper},
 		},
 		Steps: []Step{
@@ -30,6 +31,17 @@ func Docker() Recipe {
 		},
 	}
 }
+
+// The bridge is made anew a moment after a sandbox has started: a first command
+// waits for it.
+const dockerCommand = `#!/bin/sh
+n=0
+until case $(cat /proc/net/dev) in *docker0:*) ;; *) [ $n -ge 100 ] ;; esac; do
+	n=$((n + 1))
+	sleep 0.05
+done
+exec /usr/bin/docker "$@"
+`
 
 // Docker's own rules of the packet filter want matches that gVisor has not: the
 // keeper translates addresses in their place.
