@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory hunt test-desktop test-bucket test-cluster test-mcp test-gateway test-docker test-inside examples release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory hunt test-desktop test-bucket test-cluster cluster cluster-down try-cluster test-mcp test-gateway test-docker test-inside examples release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -52,6 +52,19 @@ chaos: ## kill the server CHAOS_KILLS (200) times, and its engines, while client
 
 test-cluster: ## nodes of a cluster are cut from the records CLUSTER_CUTS (10) times while clients work; nothing acknowledged lost, nothing twice
 	@CLUSTER_CUTS=$${CLUSTER_CUTS:-10} go test -race -count=1 -timeout 60m -v -run "TestLostNode|TestNodesAreCut" ./internal/server
+
+cluster: ## PostgreSQL, a server of S3 and three nodes in namespaces on this machine; prints how to point an SDK at it, until Ctrl-C
+	@scripts/cluster up
+
+cluster-down: ## ends it from elsewhere, and removes what a killed one left
+	@scripts/cluster down
+
+try-cluster: ## the quickstart through each node of such a cluster, then the loss of a node with sandboxes that run and are paused
+	@scripts/cluster try
+
+test-bucket: ## the bucket over versitygw, a real server of S3, which it builds
+	go build -C test/bucket -o $(CURDIR)/build/versitygw github.com/versity/versitygw/cmd/versitygw
+	CAY_TEST_VERSITYGW=$(CURDIR)/build/versitygw go test -count=1 -run 'TestVersity$$' -v ./internal/blob
 
 chaos-volumes: ## the same CHAOS_KILLS (200) times while four sandboxes write to one volume; no synced write lost, no mount left
 	@scripts/long life/volumes.py

@@ -5,11 +5,13 @@
     CAY_E2E_WORKERS=1 …       one Python file after the other, instead of three at once
     run.py fast               the first steps with each SDK alone
     run.py templates          none: builds the templates that they use
+    run.py cluster            what a cluster has, through a node of three that does not lead
 
 Order matters once: the suites that restart and end the server come last.
 """
 
 import concurrent.futures
+import json
 import os
 import pathlib
 import shutil
@@ -111,6 +113,32 @@ def suites(server):
     yield "hostile guests, lives, hosts in trouble, crash, restart and down", lambda: pytest(env, *alone, *last)
 
 
+# The Python tests of what a cluster serves as one machine does. The others are of one
+# machine: its volumes, its builds, its disk, its own ports, its end.
+CLUSTER = [
+    "test_quickstart.py", "test_sandbox.py", "test_commands.py", "test_files.py", "test_interp.py", "test_life.py", "test_tree.py",
+    "test_diff.py", "test_files_only.py", "test_errors.py", "test_events.py", "test_routes.py", "test_creates.py", "test_network.py",
+]
+
+
+def clustered():
+    """Runs the tests of a cluster through its last node; whether all passed."""
+    sys.path.insert(0, str(world.ROOT / "test" / "cluster"))
+    import cluster
+
+    # Guests' names are of a domain, as one machine's in these tests, and by path.
+    with cluster.Cluster(CAY_DOMAIN=f"cay.test:{cluster.PORT}", CAY_PATHS="on") as up:
+        node = up.nodes[-1]
+        os.environ["CAY_E2E_NODE"] = json.dumps({
+            "host": node.address, "port": cluster.PORT, "log": str(node.log), "inside": node.command(),
+            "env": {k: v for k, v in node.env.items() if k not in os.environ or k.startswith("CAY_")}})
+        env = {**os.environ, **up.environment(node)}
+        try:
+            return pytest(env, *CLUSTER, "-n", os.environ.get("CAY_E2E_WORKERS", "2"), "--dist", "loadfile")
+        finally:
+            del os.environ["CAY_E2E_NODE"]
+
+
 def templates(server):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
     try:
@@ -121,6 +149,9 @@ def templates(server):
 
 
 def main():
+    if sys.argv[1:] == ["cluster"]:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
+        return 0 if clustered() else 1
     server = world.Server()
     if server.healthy():
         sys.exit(f"something already answers on {server.url}: end it first")
@@ -150,4 +181,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

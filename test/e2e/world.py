@@ -50,15 +50,23 @@ class Server:
         }
         self.process = None
         self.binary = CAY
+        self.inside = []  # begins commands on the server's machine
+        self.scheme, self.host = "http", "localhost"
+        # run.py cluster has them talk to a node of a cluster instead.
+        if node := json.loads(os.environ.get("CAY_E2E_NODE", "null")):
+            self.scheme, self.host, self.port = "https", node["host"], node["port"]
+            self.data, self.log = pathlib.Path(node["env"]["CAY_DATA_DIR"]), pathlib.Path(node["log"])
+            self.env.update(node["env"])
+            self.inside = node["inside"]
 
     @property
     def url(self):
-        return f"http://localhost:{self.port}"
+        return f"{self.scheme}://{self.host}:{self.port}"
 
     def cay(self, *args, check=True, timeout=120, **kw):
         """Runs the command line tool against this server."""
         return subprocess.run(
-            [str(self.binary), *args], env=self.env, check=check, timeout=timeout,
+            [*self.inside, str(self.binary), *args], env=self.env, check=check, timeout=timeout,
             text=True, stdin=subprocess.DEVNULL, capture_output=True, **kw)
 
     def start(self, timeout=1200, templates=()):
