@@ -132,7 +132,7 @@ def clustered():
         os.environ["CAY_E2E_NODE"] = json.dumps({
             "host": node.address, "port": cluster.PORT, "log": str(node.log), "inside": node.command(),
             "env": {k: v for k, v in node.env.items() if k not in os.environ or k.startswith("CAY_")}})
-        env = {**os.environ, **up.environment(node)}
+        env = {**os.environ, **up.environment(node), "PYTHONPATH": str(HERE)}
         try:
             return pytest(env, *CLUSTER, "-n", os.environ.get("CAY_E2E_WORKERS", "2"), "--dist", "loadfile")
         finally:
