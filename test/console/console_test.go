@@ -30,7 +30,7 @@ import (
 // hostile is text that would do something if the page took it for more than text.
 const hostile = "<img src=x onerror=alert(1)>\u202egnp.exe\x1b[31m\u200b{{7*7}}${7*7}</script>"
 
-// TestConsole runs flows.py, a part of it unless CAY_CONSOLE_RUN says all or
+// TestConsole runs flows.py and those beside it, a part of them unless CAY_CONSOLE_RUN says all or
 // another, and says so where it cannot.
 func TestConsole(t *testing.T) {
 	python := filepath.Join("..", "..", "build", "sdk", "python", "bin", "python")
@@ -77,7 +77,7 @@ func TestConsole(t *testing.T) {
 	if run != "all" {
 		args = append(args, "-k", run)
 	}
-	cmd := exec.CommandContext(ctx, python, append(args, "flows.py", "team.py", "decisions.py")...)
+	cmd := exec.CommandContext(ctx, python, append(args, "flows.py", "many.py", "team.py", "decisions.py")...)
 	cmd.Env = append(os.Environ(),
 		"CONSOLE_API="+w.URL(), "CONSOLE_KEY="+w.Key, "CONSOLE_ADMIN="+admin, "CONSOLE_CONTROL="+stop, "CONSOLE_HOSTILE="+hostile, "CONSOLE_HOME="+home, "CONSOLE_PROVIDER="+provider, fmt.Sprintf("CONSOLE_VITE=%d", dev),
 		"PYTHONPATH="+filepath.Join("..", "e2e", "python"), "PYTHONDONTWRITEBYTECODE=1")

@@ -100,7 +100,7 @@ def test_a_question_is_decided_with_a_reason(page, box):
     dialog.get_by_role("button", name="Deny", exact=True).click()
     expect(count(page)).to_have_text("Approvals")
     assert state(second)["state"] == "denied"
-    # What was decided, by whom and why.
+    # Each decision, its person and the reason.
     page.get_by_role("button", name="All", exact=True).click()
     row = page.get_by_role("row").filter(has_text="Refund")
     expect(row).to_contain_text("approved")

@@ -255,7 +255,7 @@ def test_a_budget_that_pauses_and_is_raised(page):
 
 
 def test_another_login_in_the_same_tab(new_context, box):
-    """What the first one had loaded is not shown to the second."""
+    """A second login sees nothing that the first one loaded."""
     team = call("POST", "/cay/v1/admin/teams", {"name": "others"}, **ADMIN)["teamID"]
     key = call("POST", "/cay/v1/api-keys", {"name": "first"}, **ADMIN, **{"X-Team-ID": team})["key"]
     page = watched(new_context(viewport={"width": 1280, "height": 800}), allow=["401"])  # of the session that is over
@@ -485,7 +485,7 @@ def test_audit_and_drain(page, box):
     page.get_by_role("button", name="Take sandboxes again").click()
     page.get_by_role("dialog").get_by_role("button", name="Do so").click()
     expect(page.get_by_role("button", name="Drain")).to_be_visible()
-    # What doctor finds, and whether the audit log is whole.
+    # Findings of doctor, and the state of the audit log.
     page.get_by_role("button", name="Look it over").click()
     checks = page.get_by_role("region", name="Checks")
     expect(checks.get_by_role("row", name=re.compile("^(ok|warn|fail) data directory"))).to_be_visible()

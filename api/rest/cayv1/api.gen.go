@@ -887,7 +887,7 @@ type LimitUse struct {
 type MachineCheck struct {
 	Detail string `json:"detail"`
 
-	// Hint What to do; absent when all is well.
+	// Hint The way to mend it; absent when all is well.
 	Hint   *string            `json:"hint,omitempty"`
 	Name   string             `json:"name"`
 	Status MachineCheckStatus `json:"status"`

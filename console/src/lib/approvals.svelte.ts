@@ -1,4 +1,4 @@
-// What waits for a decision: loaded once, kept by the team's events. The menu counts
+// Requests that wait for a decision: loaded once, kept by the team's events. The menu counts
 // it, and pages show it.
 import { Failure, get } from './api'
 import { live } from './live.svelte'
