@@ -25,7 +25,8 @@ def web(sbx):
 
 
 def get(path="/", host=None, headers=None, method="GET"):
-    connection = http.client.HTTPConnection(SERVER.hostname, SERVER.port, timeout=60)
+    kind = http.client.HTTPSConnection if SERVER.scheme == "https" else http.client.HTTPConnection
+    connection = kind(SERVER.hostname, SERVER.port, timeout=60)
     connection.request(method, path, headers={**({"Host": host} if host else {}), **(headers or {})})
     reply = connection.getresponse()
     body = reply.read().decode()
