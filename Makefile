@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory hunt test-desktop test-bucket test-cluster cluster cluster-down try-cluster test-mcp test-gateway test-docker test-inside examples release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory hunt test-desktop test-bucket test-cluster cluster cluster-down try-cluster test-chart test-mcp test-gateway test-docker test-inside examples release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -61,6 +61,9 @@ cluster-down: ## ends it from elsewhere, and removes what a killed one left
 
 try-cluster: ## the quickstart through each node of such a cluster, then the loss of a node with sandboxes that run and are paused
 	@scripts/cluster try
+
+test-chart: ## the Helm chart, rendered by Helm's engine and held to the types of Kubernetes' API
+	go -C test/chart test -count=1 ./...
 
 test-bucket: ## the bucket over versitygw, a real server of S3, which it builds
 	go build -C test/bucket -o $(CURDIR)/build/versitygw github.com/versity/versitygw/cmd/versitygw
