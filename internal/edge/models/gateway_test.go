@@ -566,8 +566,14 @@ func TestLargeBodies(t *testing.T) {
 	}
 	var m memory
 	m.of = map[cay.SandboxID]int64{}
-	if !m.take("a", maxBody) || !m.take("a", maxBody) || m.take("a", 1) || !m.take("b", maxBody) {
-		t.Error("a sandbox's bodies have another bound")
+	for _, body := range []struct {
+		of   cay.SandboxID
+		size int64
+		want bool
+	}{{"a", maxBody, true}, {"a", maxBody, true}, {"a", 1, false}, {"b", maxBody, true}} {
+		if got := m.take(body.of, body.size); got != body.want {
+			t.Errorf("%d bytes of %s are taken: %v", body.size, body.of, got)
+		}
 	}
 	for i := range maxHeld/maxBody - 3 {
 		if !m.take(cay.SandboxID(fmt.Sprint(i)), maxBody) {
