@@ -24,6 +24,7 @@ import http.server
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # as servers of models do: 40 ms else, of the host's delayed ACK
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         events = [b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'] * 20 + [b"data: [DONE]\n\n"]
