@@ -138,6 +138,7 @@ func (m *meter) tokens(request int) (input, output int64) {
 // nothing else, which the sandbox did not ask for.
 type strip struct {
 	held []byte
+	seen int  // bytes of held in which no event ends
 	raw  bool // the event is too large to be held: it is passed on as it comes
 }
 
@@ -145,20 +146,22 @@ type strip struct {
 func (s *strip) take(piece []byte) (out []byte) {
 	s.held = append(s.held, piece...)
 	for {
-		end := endOfEvent(s.held)
+		end := endOfEvent(s.held[s.seen:])
 		if end == 0 {
 			break
 		}
+		end += s.seen
 		if event := s.held[:end]; s.raw || !isUsage(event) {
 			out = append(out, event...)
 		}
-		s.held, s.raw = s.held[end:], false
+		s.held, s.raw, s.seen = s.held[end:], false, 0
 	}
 	// The last bytes may be the first of an end.
 	if keep := len("\r\n\r"); s.raw || len(s.held) > maxLine {
 		n := max(0, len(s.held)-keep)
 		out, s.held, s.raw = append(out, s.held[:n]...), s.held[n:], true
 	}
+	s.seen = max(0, len(s.held)-len("\r\n\r"))
 	return out
 }
 
