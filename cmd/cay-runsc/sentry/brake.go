@@ -94,7 +94,7 @@ func (b *brake) Clone(ctx context.Context, _ seccheck.FieldSet, info *pb.CloneIn
 }
 
 // RawSyscall implements seccheck.Sink: it is told when a fork has returned, and
-// lets who failed for want of room wait. A signal ends the wait.
+// lets the caller of one that failed for want of room wait. A signal ends the wait.
 func (b *brake) RawSyscall(ctx context.Context, _ seccheck.FieldSet, info *pb.Syscall) error {
 	t := kernel.TaskFromContext(ctx)
 	if t == nil || info.GetExit().GetErrorno() != int64(unix.EAGAIN) || t.ThreadGroup().ID() == initID {
@@ -118,7 +118,7 @@ func (b *brake) growth(processes int) int {
 	return max(processes-min(b.earlier, b.then), 0)
 }
 
-// notice tells PID 1 that somebody was refused.
+// notice tells PID 1 that a fork was refused.
 func (b *brake) notice(init *kernel.ThreadGroup) {
 	now, last := time.Now().UnixNano(), b.noticed.Load()
 	if init == nil || time.Duration(now-last) < brakeNotice || !b.noticed.CompareAndSwap(last, now) {

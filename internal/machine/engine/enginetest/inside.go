@@ -49,6 +49,23 @@ func (s *suite) namespaces(t *testing.T) {
 	a.expect(t, "fine\n", "/tell")
 }
 
+// bridges saves an instance in which a user has made a bridge that packets have
+// passed. A restored one has no bridge, and its processes go on.
+func (s *suite) bridges(t *testing.T) {
+	at := s.slots[0]
+	id := s.start(t, at)
+	at.expect(t, "ready\n", "/begin", "act", "bridge")
+	for _, keep := range []bool{true, false} {
+		saved, dir := s.snapshot(t, id, keep)
+		if keep {
+			at.expect(t, "fine\n", "/tell")
+			must(t, s.Kill(t.Context(), id))
+		}
+		id = s.resume(t, saved, dir, at)
+		at.expect(t, "fine\n", "/tell")
+	}
+}
+
 // renames renames over names that were renamed away, as an account without
 // privileges, in a directory that is root's and sticky.
 func (s *suite) renames(t *testing.T) {

@@ -54,6 +54,7 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 		{"broken while it is restored", (*suite).brokenRestore},
 		{"restore that does not end", (*suite).endlessRestore},
 		{"network namespaces", (*suite).namespaces},
+		{"bridges", (*suite).bridges},
 		{"connections that are over", (*suite).oldConnections},
 		{"renames", (*suite).renames},
 		{"loopback address", (*suite).loopbackAddress},

@@ -21,6 +21,7 @@ var acts = map[string]func() error{
 	"renames":  renames,
 	"loopback": loopback,
 	"network":  network,
+	"bridge":   bridge,
 	"bind":     func() error { return unix.Mount("/.cay/volumes/0", "/srv", "", unix.MS_BIND, "") },
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -63,6 +64,42 @@ func network() error {
 			continue
 		}
 		fmt.Println("fine")
+	}
+}
+
+// bridge makes a bridge in its network namespace that has learned an address, and
+// then answers each line that it reads.
+func bridge() error {
+	ends := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "end"}, PeerName: "port"}
+	over := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "over"}}
+	for _, link := range []netlink.Link{over, ends} {
+		if err := netlink.LinkAdd(link); err != nil {
+			return fmt.Errorf("%s: %w", link.Attrs().Name, err)
+		}
+	}
+	port, err := netlink.LinkByName("port")
+	if err != nil {
+		return err
+	}
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 99, 0, 2), Mask: net.CIDRMask(24, 32)}}
+	if err := errors.Join(netlink.LinkSetMaster(port, over), netlink.AddrAdd(ends, addr)); err != nil {
+		return err
+	}
+	for _, link := range []netlink.Link{over, port, ends} {
+		if err := netlink.LinkSetUp(link); err != nil {
+			return fmt.Errorf("%s up: %w", link.Attrs().Name, err)
+		}
+	}
+	// A neighbour that is not there is asked for through the bridge, until the
+	// caller is told so.
+	if _, err := net.DialTimeout("tcp", "10.99.0.9:9", 20*time.Second); !errors.Is(err, unix.EHOSTUNREACH) {
+		return fmt.Errorf("a neighbour that is not there: %w", err)
+	}
+	fmt.Println("ready")
+	for in := bufio.NewReader(os.Stdin); ; fmt.Println("fine") {
+		if _, err := in.ReadString('\n'); err != nil {
+			return err
+		}
 	}
 }
 
