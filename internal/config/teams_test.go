@@ -22,6 +22,7 @@ func TestTeamLimits(t *testing.T) {
 		cay.LimitSnapshots: 100 << 30, cay.LimitBuilds: 0, cay.LimitCreates: 5, cay.LimitCreateBurst: 20,
 		cay.LimitReads: 100, cay.LimitReadBurst: 0,
 		cay.LimitVolumes: 7, cay.LimitVolumeMB: 4096,
+		cay.LimitModelTokens: 0, cay.LimitModelRequests: 16,
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("the limits are %v, %v, want %v", got, err, want)

@@ -41,8 +41,9 @@ type stage struct {
 	who     cay.Caller
 	box     cay.Sandbox
 	gateway *Gateway
-	url     string // for the sandbox
-	denied  string // by the network policy
+	url     string         // for the sandbox
+	denied  string         // by the network policy
+	under   sync.WaitGroup // requests under way
 }
 
 func start(t *testing.T, limits cay.TeamLimits) *stage {
@@ -68,6 +69,8 @@ func start(t *testing.T, limits cay.TeamLimits) *stage {
 	s.gateway = New(Config{Providers: x, Networks: outside.Networks{Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}})
 	t.Cleanup(s.gateway.Close)
 	s.url = s.serve(func(rw http.ResponseWriter, r *http.Request) {
+		s.under.Add(1)
+		defer s.under.Done()
 		s.gateway.Serve(rw, r, Guest{s.who.Team, s.box.ID}, s.denied)
 	})
 	return s
@@ -185,6 +188,7 @@ func (s *stage) want(what string, resp *http.Response, status int, text, from, o
 // counted waits until nothing is under way, and returns the tokens of the sandbox.
 func (s *stage) counted() (in, out int64) {
 	s.Helper()
+	s.under.Wait() // the answer is whole before its tokens are counted
 	rows, err := s.records.Usage(s.Context(), store.UsageQuery{Team: s.who.Team, To: time.Now().Add(time.Hour)})
 	if err != nil {
 		s.Fatal(err)
@@ -201,15 +205,8 @@ func (s *stage) counted() (in, out int64) {
 
 func (s *stage) wantCounted(what string, in, out int64) {
 	s.Helper()
-	// The answer is whole before its tokens are counted.
-	for begun := time.Now(); ; {
-		gotIn, gotOut := s.counted()
-		if gotIn == in && gotOut == out {
-			return
-		}
-		if time.Since(begun) > 10*time.Second {
-			s.Fatalf("%s: %d and %d tokens are counted, want %d and %d", what, gotIn, gotOut, in, out)
-		}
+	if gotIn, gotOut := s.counted(); gotIn != in || gotOut != out {
+		s.Fatalf("%s: %d and %d tokens are counted, want %d and %d", what, gotIn, gotOut, in, out)
 	}
 }
 

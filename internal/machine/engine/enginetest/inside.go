@@ -179,10 +179,13 @@ func (s *suite) endlessRestore(t *testing.T) {
 		s.hook.once(t, "restore", func(id cay.InstanceID, pid int) {
 			stop := func() bool {
 				found := beside(id, pid)
-				for _, other := range found {
-					_ = unix.Kill(other, unix.SIGSTOP)
+				if len(found) == 0 {
+					return false
 				}
-				return len(found) > 0
+				for _, one := range append(found, pid) { // the command, too: else the end may come between two looks
+					_ = unix.Kill(one, unix.SIGSTOP)
+				}
+				return true
 			}
 			soon(t, "something is restored", stop)
 			for until := time.Now().Add(RestoreLimit / 2); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
