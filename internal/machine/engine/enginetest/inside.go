@@ -179,15 +179,19 @@ func (s *suite) endlessRestore(t *testing.T) {
 		s.hook.once(t, "restore", func(id cay.InstanceID, pid int) {
 			stop := func() bool {
 				found := beside(id, pid)
-				if len(found) == 0 {
-					return false
+				for _, other := range found {
+					_ = unix.Kill(other, unix.SIGSTOP)
 				}
-				for _, one := range append(found, pid) { // the command, too: else the end may come between two looks
-					_ = unix.Kill(one, unix.SIGSTOP)
-				}
-				return true
+				return len(found) > 0
 			}
-			soon(t, "something is restored", stop)
+			// The command goes on in short turns, and stands while the test looks:
+			// else it may have ended before anything that it made is seen.
+			soon(t, "something is restored", func() bool {
+				_ = unix.Kill(pid, unix.SIGCONT)
+				time.Sleep(time.Millisecond)
+				_ = unix.Kill(pid, unix.SIGSTOP)
+				return stop()
+			})
 			for until := time.Now().Add(RestoreLimit / 2); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 				stop() // a process that starts after the first may do without it
 			}
