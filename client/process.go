@@ -220,7 +220,6 @@ var kinds = map[connect.Code]cay.Kind{
 	connect.CodeResourceExhausted:  cay.Exhausted,
 	connect.CodeUnimplemented:      cay.Unsupported,
 	connect.CodeUnavailable:        cay.Unavailable,
-	connect.CodeDeadlineExceeded:   cay.Unavailable,
 	connect.CodeCanceled:           cay.Unavailable,
 }
 
@@ -235,6 +234,9 @@ func (s *Sandbox) rpcError(ctx context.Context, err error) error {
 	var e *connect.Error
 	if !errors.As(err, &e) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return s.gone(cay.Wrap(cay.Unavailable, err, "the connection broke"))
+	}
+	if e.Code() == connect.CodeDeadlineExceeded { // ctx's, which travels with the call; the agent saw it first
+		return context.DeadlineExceeded
 	}
 	kind, known := kinds[e.Code()]
 	if !known {

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	_ "embed" // of the runners
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -174,7 +175,8 @@ func execute(ctx context.Context, c *call, in executeIn) (out executeOut, err er
 		return out, err
 	}
 	exit, err := p.Wait()
-	timely := bounded.Err() == nil || ctx.Err() != nil
+	over := bounded.Err() != nil || errors.Is(err, context.DeadlineExceeded) // the agent may see it first
+	timely := !over || ctx.Err() != nil
 	if err != nil && timely {
 		return out, err
 	}
