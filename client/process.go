@@ -235,7 +235,7 @@ func (s *Sandbox) rpcError(ctx context.Context, err error) error {
 	if !errors.As(err, &e) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return s.gone(cay.Wrap(cay.Unavailable, err, "the connection broke"))
 	}
-	if e.Code() == connect.CodeDeadlineExceeded { // ctx's, which travels with the call; the agent saw it first
+	if e.Code() == connect.CodeDeadlineExceeded { // the caller's own travels with the call, and the agent saw it pass first
 		return context.DeadlineExceeded
 	}
 	kind, known := kinds[e.Code()]

@@ -184,8 +184,8 @@ func (s *suite) endlessRestore(t *testing.T) {
 				}
 				return len(found) > 0
 			}
-			// The command goes on in short turns, and stands while the test looks:
-			// else it may have ended before anything that it made is seen.
+			// The command goes on in short turns and stands while the test looks, so
+			// that it cannot end before the test sees anything that it made.
 			soon(t, "something is restored", func() bool {
 				_ = unix.Kill(pid, unix.SIGCONT)
 				time.Sleep(time.Millisecond)
