@@ -69,7 +69,7 @@ func (u *upstream) text(path, etag, body string) {
 func openCache(t *testing.T, u *upstream, dir string, limit int64, hosts ...Host) *Cache {
 	t.Helper()
 	if len(hosts) == 0 {
-		hosts = []Host{{Name: "pypi.org"}, {Name: "files.pythonhosted.org"}, {Name: "registry.npmjs.org"}, {Name: "deb.debian.org"}}
+		hosts = []Host{{Name: "pypi.org"}, {Name: "files.pythonhosted.org"}, {Name: "registry.npmjs.org"}, {Name: "deb.debian.org"}, {Name: "images.lan"}}
 	}
 	c, err := Open(Config{Dir: dir, Limit: limit, Hosts: hosts, Dial: u.dial})
 	if err != nil {
@@ -138,6 +138,9 @@ func TestWhatWasInstalledOnceInstallsWithoutANetwork(t *testing.T) {
 	u := newUpstream(t)
 	wheel := pypiFile("small-1.0-py3-none-any.whl", "a wheel")
 	deb := fmt.Sprintf("/debian/by-hash/SHA256/%x", sha256.Sum256([]byte("an index")))
+	blob := fmt.Sprintf("/v2/team/app/blobs/sha256:%x", sha256.Sum256([]byte("a layer")))
+	u.text("/v2/team/app/manifests/1", `"m"`, "a manifest")
+	u.text(blob, `"l"`, "a layer")
 	u.text("/simple/small/", `"1"`, "links")
 	u.text(wheel, `"w"`, "a wheel")
 	u.text("/left-pad", `"2"`, "{}")
@@ -154,6 +157,8 @@ func TestWhatWasInstalledOnceInstallsWithoutANetwork(t *testing.T) {
 		{"registry.npmjs.org", "/left-pad/-/left-pad-1.3.0.tgz", "a tarball", "stale"},
 		{"deb.debian.org", "/debian/dists/stable/InRelease", "signed", "stale"},
 		{"deb.debian.org", deb, "an index", "hit"},
+		{"images.lan", "/v2/team/app/manifests/1", "a manifest", "stale"},
+		{"images.lan", blob, "a layer", "hit"},
 	}
 	for _, x := range all {
 		want(t, get(t, s, "GET", x.host, x.path), 200, "miss", x.body)
@@ -162,8 +167,8 @@ func TestWhatWasInstalledOnceInstallsWithoutANetwork(t *testing.T) {
 	for _, x := range all {
 		want(t, get(t, s, "GET", x.host, x.path), 200, "hit", x.body)
 	}
-	if n := u.asks.Load() - asked; n != 4 {
-		t.Errorf("the second time %d requests reached the upstream, want 4: pages are asked about, and what has no digest and came in the clear", n)
+	if n := u.asks.Load() - asked; n != 5 {
+		t.Errorf("the second time %d requests reached the upstream, want 5: pages are asked about, and what has no digest and came in the clear", n)
 	}
 
 	u.lose(c)
@@ -248,6 +253,8 @@ func TestWhatIsNotWholeIsNotKept(t *testing.T) {
 	hash := fmt.Sprintf("/debian/by-hash/SHA256/%x", sha256.Sum256([]byte("another")))
 	u.text(wrong, `"1"`, "poison")
 	u.text(hash, `"1"`, "poison")
+	blob := fmt.Sprintf("/v2/team/app/blobs/sha256:%x", sha256.Sum256([]byte("another")))
+	u.text(blob, `"1"`, "poison")
 	short := "/debian/pool/b_1.0_amd64.deb"
 	u.mux.HandleFunc("GET "+short, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")
@@ -258,7 +265,7 @@ func TestWhatIsNotWholeIsNotKept(t *testing.T) {
 	dir := t.TempDir()
 	c := openCache(t, u, dir, 1<<20)
 	s := front(t, c)
-	for _, x := range [][2]string{{"files.pythonhosted.org", wrong}, {"deb.debian.org", hash}, {"deb.debian.org", short}} {
+	for _, x := range [][2]string{{"files.pythonhosted.org", wrong}, {"deb.debian.org", hash}, {"images.lan", blob}, {"deb.debian.org", short}} {
 		if a := get(t, s, "GET", x[0], x[1]); a.err == nil {
 			t.Errorf("%s came whole: %d %q", x[1], a.status, a.body)
 		}

@@ -92,7 +92,7 @@ func (w wish) url(mirror *url.URL) (*url.URL, error) {
 func isFinal(path string) bool {
 	switch {
 	case strings.HasSuffix(path, ".whl"), strings.HasSuffix(path, ".whl.metadata"),
-		strings.HasSuffix(path, ".deb"), strings.Contains(path, "/by-hash/"):
+		strings.HasSuffix(path, ".deb"), strings.Contains(path, "/by-hash/"), hashPath.MatchString(path):
 		return true
 	case strings.HasSuffix(path, ".tgz"):
 		return strings.Contains(path, "/-/") // npm
@@ -104,7 +104,8 @@ func isFinal(path string) bool {
 var (
 	// pypiPath is of a file that PyPI names by its BLAKE2b digest.
 	pypiPath = regexp.MustCompile(`^/packages/([0-9a-f]{2})/([0-9a-f]{2})/([0-9a-f]{60})/[^/]+$`)
-	hashPath = regexp.MustCompile(`/by-hash/SHA256/([0-9a-f]{64})$`)
+	// hashPath is of a file of apt, or of a layer of an image, that is named by its SHA-256.
+	hashPath = regexp.MustCompile(`(?:/by-hash/SHA256/|^/v2/.+/blobs/sha256:)([0-9a-f]{64})$`)
 )
 
 func pypiDigest(path string) (string, bool) {
@@ -167,7 +168,7 @@ func lasting(h http.Header) (fresh time.Duration, final, ok bool) {
 // told are the headers of an answer that are kept and told.
 var told = []string{
 	"Content-Type", "Content-Encoding", "Etag", "Last-Modified", "Cache-Control",
-	"X-Pypi-Last-Serial", "X-Pypi-File-Python-Version", "X-Pypi-File-Version", "X-Pypi-File-Package-Type",
+	"Docker-Content-Digest", "X-Pypi-Last-Serial", "X-Pypi-File-Python-Version", "X-Pypi-File-Version", "X-Pypi-File-Package-Type",
 }
 
 const maxHeader = 1 << 10 // of one value that is kept
