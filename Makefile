@@ -105,14 +105,14 @@ test-mcp: ## /mcp and cay mcp with the official SDKs, inspector and conformance 
 test-gateway: ## the template mcp-gateway, which it builds, with E2B's SDKs: 15 servers of npm and PyPI run in it; minutes, 5 GB of disk
 	@scripts/long gateway/run.py
 
-test-docker: ## the template docker, which it builds: run, build, compose, ports, limits, after pause, resume, fork, rollback, hostile guests; minutes, 6 GB of disk
+test-docker: ## the templates docker and devcontainer, which it builds: run, build, compose, ports, limits, after pause, resume, fork, rollback, restarts, hostile guests, the egress suite from inside; minutes, 8 GB of disk
 	@scripts/long docker/run.py
 
 examples: ## every example with a model (EXAMPLES="FILE …" names some) against a stand-in, or with EXAMPLES_MODEL=real the models of your keys; a table
 	@scripts/long models/run.py
 
-egress: ## what a guest cannot reach, attempt by attempt
-	go test -count=1 -v -run 'TestEgress$$' ./test/egress | grep -vE '^ *(=== |--- PASS)'
+egress: ## what a guest cannot reach, attempt by attempt; with CAY_EGRESS_GUEST=docker the guest is root of a sandbox that may run Docker
+	@bash -o pipefail -c "go test -count=1 -v -run 'TestEgress$$' ./test/egress | grep -vE '^ *(=== |--- PASS)'"
 
 density: ## COUNT (500) sandboxes alive at once, each answering
 	@scripts/long life/density.py

@@ -7,8 +7,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 
@@ -32,22 +30,14 @@ func spoof(w *world, from, to netip.Addr) error { return spoofTo(w, from, to, 12
 
 // spoofTo is spoof to a port.
 func spoofTo(w *world, from, to netip.Addr, port uint16) error {
-	_, err := inside(w.slot.Namespace, func() (int, error) {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
-		if err != nil {
-			return 0, err
-		}
-		defer unix.Close(fd)
-		packet := []byte{
-			0x45, 0, 0, 29, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0,
-			0, 0, 0, 0, 0, 0, 0, 0,
-			0, 9, byte(port >> 8), byte(port), 0, 9, 0, 0, 'x',
-		}
-		copy(packet[12:], from.AsSlice())
-		copy(packet[16:], to.AsSlice())
-		return 0, unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: to.As4()})
-	})
-	return err
+	packet := []byte{
+		0x45, 0, 0, 29, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0,
+		0, 0, 0, 0, 0, 0, 0, 0,
+		0, 9, byte(port >> 8), byte(port), 0, 9, 0, 0, 'x',
+	}
+	copy(packet[12:], from.AsSlice())
+	copy(packet[16:], to.AsSlice())
+	return w.guest.send(packet, to)
 }
 
 // barrier is a datagram that must arrive, so that an earlier one would have.
@@ -130,7 +120,7 @@ var closedRanges = group{"closed always", wideOpen, []attempt{
 			return err
 		}
 		defer w.net.Release(w.t.Context(), other)
-		l, err := inside(other.Namespace, func() (net.Listener, error) { return net.Listen("tcp4", "0.0.0.0:80") })
+		l, err := namespace(other.Namespace).listen("tcp4", "0.0.0.0:80")
 		if err != nil {
 			return err
 		}
@@ -139,13 +129,11 @@ var closedRanges = group{"closed always", wideOpen, []attempt{
 		return closed(w, other.Addr, 80)
 	}},
 	{"IPv6", func(w *world) error {
-		_, err := inside(w.slot.Namespace, func() (net.Conn, error) { return net.Dial("tcp6", "[2001:db8::1]:80") })
+		_, err := w.dial("tcp6", "[2001:db8::1]:80")
 		return refused(w, err)
 	}},
 	{"an address mapped into IPv6", func(w *world) error {
-		_, err := inside(w.slot.Namespace, func() (net.Conn, error) {
-			return net.DialTimeout("tcp", "[::ffff:"+w.private[0].String()+"]:80", patience)
-		})
+		_, err := w.dial("tcp", "[::ffff:"+w.private[0].String()+"]:80")
 		return refused(w, err)
 	}},
 	{"another's name on a packet", func(w *world) error {
@@ -157,29 +145,12 @@ var closedRanges = group{"closed always", wideOpen, []attempt{
 	{"the gateway's name on a packet", func(w *world) error { return errors.Join(spoof(w, vnet.Gateway, w.a), barrier(w)) }},
 	{"a second address of one's own (ARP)", func(w *world) error {
 		stolen := w.slot.Addr.Next().Next()
-		ns, err := netns.GetFromPath(w.slot.Namespace)
+		done, err := w.guest.take(stolen)
 		if err != nil {
 			return err
 		}
-		defer ns.Close()
-		h, err := netlink.NewHandleAt(ns)
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		link, err := h.LinkByName("eth0")
-		if err != nil {
-			return err
-		}
-		addr := &netlink.Addr{IPNet: ipnet(stolen, 32)}
-		if err := h.AddrAdd(link, addr); err != nil {
-			return err
-		}
-		defer h.AddrDel(link, addr)
-		c, err := inside(w.slot.Namespace, func() (net.Conn, error) {
-			d := net.Dialer{LocalAddr: &net.UDPAddr{IP: stolen.AsSlice()}}
-			return d.Dial("udp4", netip.AddrPortFrom(w.a, 123).String())
-		})
+		defer done()
+		c, err := w.guest.dial("udp4", netip.AddrPortFrom(w.a, 123).String(), stolen)
 		if err != nil {
 			return err
 		}

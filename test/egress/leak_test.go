@@ -107,7 +107,7 @@ func oneLife(w *world, i int) error {
 	if err := w.net.Apply(w.t.Context(), slot, spec.Network); err != nil {
 		return err
 	}
-	guest := &world{t: w.t, slot: slot, guestCA: w.guestCA}
+	guest := &world{t: w.t, slot: slot, guest: namespace(slot.Namespace), guestCA: w.guestCA}
 	defer func() {
 		w.proxy.Drop(slot.Addr)
 		if err := w.net.Release(w.t.Context(), slot); err != nil {

@@ -274,7 +274,7 @@ var rawByName = group{"anything else by name", byName, []attempt{
 	{"DNS over QUIC", func(w *world) error { return refused(w, w.udp(w.a, 853)) }},
 	{"multicast names", func(w *world) error { return refused(w, w.udp(netip.MustParseAddr("224.0.0.251"), 5353)) }},
 	{"ICMP", func(w *world) error {
-		c, err := inside(w.slot.Namespace, func() (net.PacketConn, error) { return net.ListenPacket("ip4:icmp", "0.0.0.0") })
+		c, err := w.guest.listenPacket("ip4:icmp", "0.0.0.0")
 		if err != nil {
 			return err
 		}
@@ -298,7 +298,7 @@ var rawByName = group{"anything else by name", byName, []attempt{
 		}
 	}},
 	{"a packet in another's name", func(w *world) error {
-		c, err := inside(w.slot.Namespace, func() (net.PacketConn, error) { return net.ListenPacket("ip4:255", "0.0.0.0") })
+		c, err := w.guest.listenPacket("ip4:255", "0.0.0.0")
 		if err != nil {
 			return err
 		}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"strings"
 	"time"
@@ -26,6 +25,7 @@ func (w *world) neighbour(id cay.SandboxID, team cay.TeamID, p cay.NetworkPolicy
 	if n.slot, err = w.net.Acquire(w.t.Context()); err != nil {
 		return nil, nil, err
 	}
+	n.guest = namespace(n.slot.Namespace)
 	n.spec = cay.InstanceSpec{Sandbox: id, Team: team}
 	n.policy(p)
 	quiet := n.welcome()
@@ -39,7 +39,7 @@ func (w *world) neighbour(id cay.SandboxID, team cay.TeamID, p cay.NetworkPolicy
 // welcome has a guest greet on port 7000, and answer datagrams to ports 7001
 // and 7002.
 func (w *world) welcome() (end func()) {
-	l, err := inside(w.slot.Namespace, func() (net.Listener, error) { return net.Listen("tcp4", "0.0.0.0:7000") })
+	l, err := w.guest.listen("tcp4", "0.0.0.0:7000")
 	w.must(err)
 	go func() {
 		for {
@@ -53,9 +53,7 @@ func (w *world) welcome() (end func()) {
 	}()
 	ends := []io.Closer{l}
 	for _, port := range []int{7001, 7002} {
-		u, err := inside(w.slot.Namespace, func() (net.PacketConn, error) {
-			return net.ListenPacket("udp4", fmt.Sprintf("0.0.0.0:%d", port))
-		})
+		u, err := w.guest.listenPacket("udp4", fmt.Sprintf("0.0.0.0:%d", port))
 		w.must(err)
 		go w.echo(u)
 		ends = append(ends, u)

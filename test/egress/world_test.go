@@ -1,6 +1,7 @@
 // Package egress_test is the egress conformance suite: named attempts of a
 // guest to reach closed places, against the real packet filter and the real
-// egress proxy. A network namespace stands for the guest, another for the
+// egress proxy. A network namespace stands for the guest, or a sandbox with the
+// capabilities of Docker (CAY_EGRESS_GUEST=docker); another namespace stands for the
 // internet, whose servers the tests run themselves.
 package egress_test
 
@@ -53,6 +54,7 @@ type world struct {
 	net     *vnet.Manager
 	proxy   *egress.Proxy
 	slot    vnet.Slot
+	guest   guestSockets // in the slot
 	spec    cay.InstanceSpec
 	guestCA *x509.CertPool // whom the guest trusts: servers and the authority
 	onlyCay *x509.CertPool // the authority alone
@@ -139,6 +141,7 @@ func newWorld(t *testing.T) *world {
 	go w.proxy.ServeTCP(d.QuestionConns)
 	w.slot, err = w.net.Acquire(t.Context())
 	w.must(err)
+	w.guest = w.newGuest()
 	w.spec = cay.InstanceSpec{Sandbox: "sandbox", Team: "team"}
 	w.guestCA, w.onlyCay = upstream.Clone(), x509.NewCertPool()
 	w.guestCA.AppendCertsFromPEM(authority.PEM())
@@ -552,11 +555,14 @@ func (w *world) serveSOCKS(c net.Conn) {
 
 // The guest's side.
 
+// dial connects as the guest, from an address of its own.
+func (w *world) dial(network, addr string) (net.Conn, error) {
+	return w.guest.dial(network, addr, netip.Addr{})
+}
+
 // tcp connects as the guest.
 func (w *world) tcp(a netip.Addr, port uint16) (net.Conn, error) {
-	c, err := inside(w.slot.Namespace, func() (net.Conn, error) {
-		return net.DialTimeout("tcp4", netip.AddrPortFrom(a, port).String(), patience)
-	})
+	c, err := w.dial("tcp4", netip.AddrPortFrom(a, port).String())
 	if err == nil {
 		c.SetDeadline(time.Now().Add(patience))
 		w.t.Cleanup(func() { c.Close() })
@@ -662,7 +668,7 @@ func (c *client) get(host, path string, header ...string) (reply, error) {
 
 // udpTo is a guest's socket to an address.
 func (w *world) udpTo(to netip.AddrPort) (net.Conn, error) {
-	return inside(w.slot.Namespace, func() (net.Conn, error) { return net.Dial("udp4", to.String()) })
+	return w.dial("udp4", to.String())
 }
 
 // ask asks a name server; network is udp4 or tcp4.
@@ -683,7 +689,7 @@ func (w *world) ask(network string, server netip.AddrPort, name string, kind dns
 }
 
 func (w *world) askRaw(network string, server netip.AddrPort, query []byte) (m dnsmessage.Message, err error) {
-	c, err := inside(w.slot.Namespace, func() (net.Conn, error) { return net.DialTimeout(network, server.String(), patience) })
+	c, err := w.dial(network, server.String())
 	if err != nil {
 		return m, err
 	}
@@ -717,9 +723,7 @@ func (w *world) askRaw(network string, server netip.AddrPort, query []byte) (m d
 
 // udp sends a datagram and wants it back.
 func (w *world) udp(a netip.Addr, port uint16) error {
-	c, err := inside(w.slot.Namespace, func() (net.Conn, error) {
-		return net.Dial("udp4", netip.AddrPortFrom(a, port).String())
-	})
+	c, err := w.dial("udp4", netip.AddrPortFrom(a, port).String())
 	if err != nil {
 		return err
 	}

@@ -1,12 +1,10 @@
 package runsc_test
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/cay-run/cay"
@@ -57,10 +55,7 @@ func opener(t *testing.T, cgroup string, begun enginetest.Begun) func(testing.TB
 	if os.Geteuid() != 0 {
 		t.Skip("the engine needs root")
 	}
-	root, err := filepath.Abs("../../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	engines, hash := enginetest.Built(t)
 	t.Cleanup(func() { // not while another run uses it
 		dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + cgroup)
 		for _, dir := range append(dirs, "/sys/fs/cgroup/"+cgroup) {
@@ -68,8 +63,8 @@ func opener(t *testing.T, cgroup string, begun enginetest.Begun) func(testing.TB
 		}
 	})
 	cfg := runsc.Config{
-		Engines: filepath.Join(root, "build/engines"),
-		Hash:    builtHash(t, filepath.Join(root, "build/manifest")),
+		Engines: engines,
+		Hash:    hash,
 		Run:     t.TempDir(),
 		Cgroup:  cgroup,
 		Begun:   begun,
@@ -84,21 +79,4 @@ func opener(t *testing.T, cgroup string, begun enginetest.Begun) func(testing.TB
 		}
 		return e
 	}
-}
-
-// builtHash reads which engine scripts/build-engine has built last.
-func builtHash(t *testing.T, manifest string) string {
-	t.Helper()
-	f, err := os.Open(manifest)
-	if err != nil {
-		t.Fatalf("no engine is built, run scripts/build-engine first: %v", err)
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Scan()
-	hash, ok := strings.CutPrefix(lines.Text(), "engine ")
-	if !ok {
-		t.Fatalf("%s starts with %q", manifest, lines.Text())
-	}
-	return hash
 }
