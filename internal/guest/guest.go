@@ -35,10 +35,6 @@ const (
 	GatewayPath = "/usr/bin/mcp-gateway"
 	// DockerStore is a file system of its own in sandboxes of templates with Docker.
 	DockerStore = "/var/lib/docker"
-	// DockerKeeper is the program that keeps what Docker's containers lose when a
-	// sandbox is restored, where a template has it. With rest and wake it takes
-	// them off their bridges and puts them back.
-	DockerKeeper = "/usr/lib/cay/docker-keeper"
 	// SFTPFlag has AgentPath serve files on its standard input and output, as
 	// their starter. Agents that are older do not know it.
 	SFTPFlag = "-sftp"

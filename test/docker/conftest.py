@@ -1,7 +1,12 @@
 """Sandboxes with Docker; run.py gives the environment."""
 
+import os
+import pathlib
+
 import e2b
 import pytest
+
+import world
 
 # An image of a root that holds busybox alone: no registry is asked.
 IMAGE = """
@@ -33,3 +38,15 @@ def docker(create):
     made = create()
     made.commands.run(IMAGE, timeout=120)
     return made
+
+
+@pytest.fixture
+def server():
+    """The running server; a test that ends it has started it again by its end."""
+    made = world.Server()
+    made.env, made.data = dict(os.environ), pathlib.Path(os.environ["CAY_DATA_DIR"])
+    made.port, made.log = int(made.env["CAY_LISTEN"].rpartition(":")[2]), made.data.parent / "server.log"
+    made.process = world.Adopted(int((made.data / "lock").read_text().split()[0]))
+    yield made
+    if not made.healthy():
+        made.start(templates=["base"])

@@ -1,6 +1,7 @@
-"""Docker in sandboxes of the template docker, driven by E2B's SDK.
+"""Docker in sandboxes of the templates docker and devcontainer, driven by E2B's SDK.
 
-    make test-docker              builds the template in a data directory of its own first
+    make test-docker              builds the templates in a data directory of its own first, and ends with the
+                                  egress suite from inside a sandbox
     CAY_E2E_RUN=compose …         only tests whose names match
 """
 
@@ -20,15 +21,20 @@ def main():
     server.start(templates=["base"])
     try:
         begun = time.monotonic()
-        server.cay("template", "add", "docker", timeout=1800)
-        print(f"✓ template ({time.monotonic() - begun:.0f} s)", flush=True)
+        for name in ("docker",):
+            server.cay("template", "add", name, timeout=1800)
+        print(f"✓ templates ({time.monotonic() - begun:.0f} s)", flush=True)
         env = {**server.env, **server.sdk_env(server.new_key()), "NO_COLOR": "1"}
-        sys.exit(subprocess.call(
-            [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "--durations=8",
-             *(["-k", env["CAY_E2E_RUN"]] if env.get("CAY_E2E_RUN") else []), "."],
-            cwd=HERE, env={**env, "PYTHONPATH": f"{world.ROOT}/test/e2e:{world.ROOT}/test/e2e/python"}))
+        select = env.get("CAY_E2E_RUN")
+        failed = subprocess.call(
+            [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "--durations=8", *(["-k", select] if select else []), "."],
+            cwd=HERE, env={**env, "PYTHONPATH": ":".join(f"{world.ROOT}/test/{part}" for part in ("e2e", "e2e/python", "life"))})
     finally:
         server.cay("down", check=False)
+    # The egress suite once more, by root of a sandbox with these capabilities.
+    if not select:
+        failed |= subprocess.call(["go", "test", "-count=1", "-timeout=20m", "-run=TestEgress$", "./test/egress"], cwd=world.ROOT, env={**os.environ, "CAY_EGRESS_GUEST": "docker"})
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,17 @@
 
 import os
 import re
+import signal
 import time
 import urllib.request
+import uuid
 
 import e2b
 import pytest
 
 import cayv1
+import world
+from conftest import IMAGE
 
 
 def output(box, command, user="user", timeout=120):
@@ -62,6 +66,31 @@ def test_builds_with_buildkit(docker):
     assert first.startswith("sha256:")
     docker.files.write("/home/user/scratch/Dockerfile", "FROM scratch\nCOPY busybox /bin/sh\nENTRYPOINT [\"/bin/sh\", \"-c\", \"echo from scratch\"]\n")
     assert output(docker, "cp /bin/busybox scratch && docker build -qt scratch scratch >/dev/null && docker run --rm scratch") == "from scratch"
+
+
+# Serves an image of busybox as registries do.
+REGISTRY = """
+import registry, threading
+served = registry.Registry(5000)
+served.add("team/app:1", registry.tiny("/bin/busybox"), Cmd=["cat", "/greeting"])
+threading.Event().wait()
+"""
+
+
+def test_pull_by_the_rules_of_egress(create):
+    host = create()  # it has busybox
+    host.files.write("/home/user/registry.py", (world.ROOT / "test" / "e2e" / "registry.py").read_text())
+    host.files.write("/home/user/serve.py", REGISTRY)
+    host.commands.run("python3 serve.py", background=True, timeout=0)
+    eventually(lambda: get(host, 5000, "/v2/") == "{}", 30)
+    image = f"5000-{host.sandbox_id}.{os.environ['CAY_DOMAIN']}/team/app:1"
+    assert output(create(), f"docker run --rm {image}") == "two"
+    name = image.partition(":")[0]
+    allowed = create(network={"deny_out": ["0.0.0.0/0"], "allow_out": [name]})
+    assert output(allowed, f"docker pull -q {image} && docker run --rm {image}").splitlines()[-1] == "two"
+    closed = create(network={"deny_out": ["0.0.0.0/0"], "allow_out": ["other.example"]})
+    with pytest.raises(e2b.CommandExitException):
+        closed.commands.run(f"docker pull -q {image}", timeout=120)
 
 
 def test_a_removed_file_stays_removed(docker):
@@ -148,6 +177,80 @@ def test_after_pause_resume_fork_and_rollback(docker):
     goes_on(docker, "rollback")
 
 
+# Sends a line over one connection each time that it is asked, and tells the answer.
+ASKER = """
+import socket, sys, time
+while True:
+    try:
+        c = socket.create_connection((sys.argv[1], 7000), 30).makefile("rw")
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.1)
+for _ in range(3):
+    open("/tmp/ask").read()
+    c.write("still\\n"); c.flush()
+    open("/tmp/say", "w").write(c.readline())
+"""
+
+
+def test_connections_go_on_while_a_checkpoint_is_taken(docker):
+    docker.files.write("/tmp/asker.py", ASKER)
+    output(docker, "docker run -d --name echo box sh -c 'busybox mkfifo /f; cat /f | busybox nc -l -p 7000 >/f'; mkfifo /tmp/ask /tmp/say")
+    address = output(docker, "docker inspect -f '{{.NetworkSettings.IPAddress}}' echo")
+    docker.commands.run(f"python3 /tmp/asker.py {address}", background=True, timeout=0)
+    say = "timeout 60 sh -c 'echo >/tmp/ask; cat /tmp/say'"
+    assert output(docker, say) == "still"
+    cayv1.checkpoint(docker)
+    assert output(docker, say) == "still"
+    fork, = docker.fork()
+    fork.kill()
+    assert output(docker, say) == "still"
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_containers_outlive_their_server(docker, server, end):
+    """A server that is killed, and one that makes room for the next release."""
+    output(docker, "docker run -d --name stays -p 8080:80 box httpd -f -h /www")
+    paused = e2b.Sandbox.create("docker", timeout=1800)
+    try:
+        started = output(docker, "docker inspect -f '{{.State.StartedAt}}' stays")
+        paused.pause()
+        server.process.send_signal(end)
+        server.process.wait()
+        server.start(templates=["base"])
+        assert get(docker, 8080, "/index.html") == "served"
+        assert output(docker, "docker inspect -f '{{.State.StartedAt}}' stays") == started
+        assert output(docker, "docker run --rm box echo new") == "new"
+        docker.pause()
+        for box in (docker, paused):
+            e2b.Sandbox.connect(box.sandbox_id, timeout=1800)
+        eventually(lambda: get(docker, 8080, "/index.html") == "served", 10)
+        assert "docker0" in output(paused, "docker ps >/dev/null; cat /proc/net/dev")
+    finally:
+        paused.kill()
+
+
+def test_containers_have_volumes_of_the_sandbox(create):
+    volume = e2b.Volume.create(f"docker-{uuid.uuid4().hex[:8]}")
+    try:
+        box = create(volume_mounts={"/mnt/data": volume})
+        output(box, IMAGE)
+        output(box, "docker run -d --name writer -v /mnt/data:/data box sh -c 'while echo x >>/data/lines; do sleep 0.2; done'")
+        output(box, "docker run --rm -v /mnt/data:/data box sh -c 'echo once >/data/note'")
+        assert volume.read_file("/note") == "once\n"
+        volume.write_file("/told", "outside")
+        assert output(box, "docker exec writer cat /data/told") == "outside"
+        box.pause()
+        e2b.Sandbox.connect(box.sandbox_id, timeout=1800)
+        assert output(box, "docker exec writer cat /data/told") == "outside"
+        lines = lambda: len(volume.read_file("/lines"))
+        before = lines()
+        eventually(lambda: lines() > before, 20)
+        box.kill()
+    finally:
+        e2b.Volume.destroy(volume.volume_id)
+
+
 def test_a_start_from_files_keeps_images(docker):
     output(docker, "docker run -d --name stays --restart always -p 8080:80 box httpd -f -h /www")
     docker.pause()
@@ -170,4 +273,14 @@ def test_the_store_ends_where_half_of_the_disk_does(docker):
     assert size("/") == size("/var/lib/docker") == 5120
     full = docker.commands.run("docker run --rm box dd if=/dev/zero of=/big bs=1M count=6000 2>&1; echo", timeout=600).stdout
     assert "No space left on device" in full
+    # A container that fills it keeps it full: nothing else is hurt, and its removal is a cure.
+    full = docker.commands.run("docker run --name full box dd if=/dev/zero of=/big bs=1M count=6000 2>&1; echo", timeout=600).stdout
+    assert "No space left on device" in full
+    refused = docker.commands.run("docker run --rm box echo hello 2>&1 || true", timeout=120).stdout
+    assert "no space left on device" in refused.lower(), refused
+    output(docker, "echo kept >/home/user/note")
+    docker.pause()
+    e2b.Sandbox.connect(docker.sandbox_id, timeout=1800)
+    assert output(docker, "cat /home/user/note; docker ps -a --format '{{.Names}}'") == "kept\nfull"
+    output(docker, "docker rm full")
     assert output(docker, "docker run --rm box echo hello") == "hello"

@@ -2,12 +2,18 @@
 another sandbox, and none but itself is hurt."""
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import threading
+import time
 
 import e2b
 import pytest
+
+import cayv1
+import engines
 
 CAPABILITIES = {12: "NET_ADMIN", 13: "NET_RAW", 21: "SYS_ADMIN"}
 
@@ -198,6 +204,28 @@ def test_floods(create, neighbour, what):
         print(f"{what}: then {e}")
     assert neighbour.commands.run("echo fine").stdout == "fine\n"
     box.kill()
+
+
+def processes(server, box):
+    """Those of the host that a sandbox has, by what they do."""
+    killer = engines.Killer(server, None)
+    return {what: pid for pid, what, instance in killer.processes() if killer.owner(instance) == box.sandbox_id}
+
+
+def test_a_crash_of_the_sentry(create, docker, neighbour, server):
+    """The kernel of one sandbox with containers faults: that one ends with its cause,
+    leaves nothing on the host, and the others go on."""
+    other = create()
+    root(docker, "docker run -d --name one box sleep 1000; docker run -d -m 64m --name two box sleep 1000")
+    os.kill(processes(server, docker)["boot"], signal.SIGSEGV)
+    deadline = time.monotonic() + 60
+    while processes(server, docker) or any(docker.sandbox_id in path.read_text() for path in server.data.glob("instances/*/spec.json")):
+        assert time.monotonic() < deadline, "something of it is left"
+        time.sleep(0.2)
+    assert not docker.is_running(request_timeout=30)
+    assert cayv1.call("GET", f"/sandboxes/{docker.sandbox_id}/end")["reason"] == "engine_crash"
+    assert neighbour.commands.run("echo fine").stdout == "fine\n"
+    assert root(other, "docker ps -q").stdout == ""
 
 
 def test_a_loop_of_bridges(create, neighbour):

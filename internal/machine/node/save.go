@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
-	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/trail"
 )
 
@@ -53,14 +52,12 @@ func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot
 		if inst.routed.Swap(false) {
 			n.cfg.OnGone(inst.spec.Sandbox, inst.spec.Instance)
 		}
-		wake := n.rest(ctx, inst, filesOnly)
 		err := n.hold(inst)
 		if err == nil {
 			err = n.save(ctx, inst, record)
 		}
 		if err != nil {
 			n.revive(inst)
-			wake()
 			return false, err
 		}
 		// From here on it is the snapshot that goes on: should the server die,
@@ -82,34 +79,8 @@ func (n *Node) Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Sna
 		if err := n.roomToSave(ctx, inst, record.Kind == cay.FilesSnapshot); err != nil {
 			return false, err
 		}
-		defer n.rest(ctx, inst, record.Kind == cay.FilesSnapshot)()
 		return false, n.save(ctx, inst, record)
 	})
-}
-
-// restLimit bounds the wait for a guest that is to be saved.
-const restLimit = 10 * time.Second
-
-// rest has an instance with Docker take its containers off their bridges, which
-// no engine saves, until wake. A restored one puts them back by itself. A guest that does
-// not do it is saved all the same, or not: the engine says so then.
-func (n *Node) rest(ctx context.Context, inst *instance, filesOnly bool) (wake func()) {
-	if !inst.boot.Docker || filesOnly {
-		return func() {}
-	}
-	tell := func(what string) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restLimit)
-		defer cancel()
-		err := n.cfg.Shell(ctx, inst.slot, Line{
-			Text:    "[ ! -x " + guest.DockerKeeper + " ] || exec " + guest.DockerKeeper + " " + what,
-			Context: cay.CommandContext{User: "root", Dir: "/"}, Token: inst.spec.AccessToken,
-		})
-		if err != nil {
-			n.cfg.Log.InfoContext(ctx, "containers of a sandbox were not told of its save", "sandbox", inst.spec.Sandbox, "word", what, "err", err)
-		}
-	}
-	tell("rest")
-	return func() { tell("wake") }
 }
 
 // RemoveSnapshot deletes a snapshot that was taken of a sandbox or made of a

@@ -1,23 +1,17 @@
 #!/usr/bin/python3 -I
 """Keeps what Docker's containers lose in a sandbox.
 
-    docker-keeper         the service
-    docker-keeper rest    has it take containers off their bridges, before a save
-    docker-keeper wake    and put them back
-
 A restore (a create, resume, fork or rollback) brings memory and processes back,
 but of network devices the sandbox's own alone: bridges, veth pairs and rules of
-the packet filter are gone. The service makes them anew, as Docker made them, so
-that containers go on. gVisor saves no bridge that has learned an address, so the
-host has containers taken off before it saves. And the service holds containers to
-their memory, which gVisor counts and does not bound.
+the packet filter are gone. This service makes them anew, as Docker made them, so
+that containers go on. And it holds containers to their memory, which gVisor counts
+and does not bound.
 """
 
 import http.client
 import ipaddress
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -30,8 +24,6 @@ DEFAULT = "docker0"  # the bridge of the one network without a name server
 BRIDGES = (DEFAULT, "br-")  # how names of bridges begin
 MEMORY = "/sys/fs/cgroup/memory"
 IDLE, BUSY = 1.0, 0.2  # seconds between two looks; BUSY while a container has a limit
-CALLS = "\0docker-keeper"  # where the service hears rest and wake
-REST = 10.0  # seconds until containers are put back without a call
 
 
 class Connection(http.client.HTTPConnection):
@@ -128,7 +120,7 @@ def resolver(pid):
     run(*inside, "iptables-legacy-restore", "--noflush", text="\n".join(["*nat", *rules, "COMMIT", ""]))
 
 
-def plug(container, bridges, restored):
+def plug(container, bridges):
     """Gives a container its interfaces in the networks that have a bridge."""
     state = ask(f"/containers/{container}/json")
     pid = state["State"]["Pid"]
@@ -144,7 +136,7 @@ def plug(container, bridges, restored):
     gateway = next((e["Gateway"] for e in ends if e["Gateway"]), "")
     if gateway:
         inside.append(f"route replace default via {gateway}")
-    if restored and any(bridges[end["NetworkID"]] != DEFAULT for end in ends):
+    if any(bridges[end["NetworkID"]] != DEFAULT for end in ends):
         resolver(pid)
     if run("ip", "-batch", "-", text="\n".join([*outside, ""])):
         run("nsenter", "-t", str(pid), "-n", "ip", "-force", "-batch", "-", text="\n".join([*inside, ""]))
@@ -158,19 +150,17 @@ def interfaces(pid):
 
 def rebuild():
     began = time.monotonic()
-    here = bridges_there()
-    restored = not here
-    if restored:
-        translate()
+    translate()
     wanted = urllib.parse.quote(json.dumps({"driver": ["bridge"]}))
     networks = ask("/networks?filters=" + wanted)
+    here = bridges_there()
     for network in sorted(networks, key=bridge_of, reverse=True):  # docker0 first
         if bridge_of(network) not in here:
             build(network)
     bridges = {network["Id"]: bridge_of(network) for network in networks}
     containers = ask("/containers/json")
     for container in containers:
-        plug(container["Id"], bridges, restored)
+        plug(container["Id"], bridges)
     say(f"made {len(bridges)} networks of {len(containers)} containers anew in {time.monotonic() - began:.2f} s")
 
 
@@ -218,14 +208,6 @@ def resident(pid):
         return 0
 
 
-def unplug():
-    """Takes all containers off their bridges."""
-    links = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout)
-    ports = [link["ifname"] for link in links if link.get("master", "").startswith(BRIDGES)]
-    if ports:
-        run("ip", "-force", "-batch", "-", text="".join(f"link del {name}\n" for name in ports))
-
-
 def ready():
     path = os.environ.get("NOTIFY_SOCKET", "")
     if path:
@@ -233,58 +215,22 @@ def ready():
             s.sendto(b"READY=1", "\0" + path[1:] if path[0] == "@" else path)
 
 
-class Keeper:
-    def __init__(self):
-        self.calls = socket.socket(socket.AF_UNIX)
-        self.calls.bind(CALLS)
-        self.calls.listen()
-        self.seen = bridges_there()  # the unit begins after Docker's: there is one, unless Docker was told to have none
-        self.resting = 0.0  # until when; 0 while containers are on their bridges
-
-    def turn(self):
-        """Waits for a call, for a moment, and looks."""
-        calls, _, _ = select.select([self.calls], [], [], BUSY if bound() else IDLE)
-        here = bridges_there()
-        if self.seen and not here or self.resting and time.monotonic() > self.resting:
-            rebuild()
-            self.resting = 0.0
-        self.seen = here or bridges_there()
-        if calls:
-            self.answer()
-
-    def answer(self):
-        call, _ = self.calls.accept()
-        with call:
-            call.settimeout(5)
-            if call.recv(16) == b"rest":
-                unplug()
-                self.resting = time.monotonic() + REST
-            elif self.resting:
-                rebuild()
-                self.resting = 0.0
-            call.sendall(b"done")
-
-
 def serve():
     translate()
-    keeper = Keeper()
+    there = bridges_there()  # the unit begins after Docker's: there is one, unless Docker was told to have none
+    lost = False
     ready()
     while True:
+        time.sleep(BUSY if bound() else IDLE)
         try:
-            keeper.turn()
+            here = bridges_there()
+            lost = lost or bool(there) and not here
+            if lost:
+                rebuild()
+                lost, here = False, bridges_there()
+            there = here
         except (OSError, http.client.HTTPException, subprocess.SubprocessError, KeyError, ValueError) as e:
-            say(f"the networks could not be made: {e}")
-            time.sleep(IDLE)
+            say(f"the networks could not be made, and are tried again: {e}")
 
 
-def tell(what):
-    with socket.socket(socket.AF_UNIX) as s:
-        s.settimeout(10)
-        s.connect(CALLS)
-        s.sendall(what.encode())
-        return s.recv(16) == b"done"
-
-
-if len(sys.argv) > 1:
-    sys.exit(not tell(sys.argv[1]))
 serve()

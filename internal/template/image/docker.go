@@ -3,12 +3,12 @@ package image
 import (
 	_ "embed"
 	"strings"
-
-	"github.com/cay-run/cay/internal/guest"
 )
 
 //go:embed docker-keeper.py
 var keeper []byte
+
+const keeperPath = "/usr/lib/cay/docker-keeper"
 
 // Docker is Base with Docker, as Debian has it: its daemon runs when the snapshot is
 // taken. It wants the flag docker of a template.
@@ -23,7 +23,7 @@ func Docker() Recipe {
 			{Path: "/etc/systemd/system/docker.service", Mode: 0o644, Data: []byte(dockerUnit)},
 			{Path: "/etc/systemd/system/docker-keeper.service", Mode: 0o644, Data: []byte(keeperUnit)},
 			{Path: "/usr/local/bin/docker", Mode: 0o755, Data: []byte(dockerCommand)},
-			{Path: guest.DockerKeeper, Mode: 0o755, Data: keeper},
+			{Path: keeperPath, Mode: 0o755, Data: keeper},
 		},
 		Steps: []Step{
 			{Name: "set Docker up", Script: dockerServices},
@@ -79,7 +79,7 @@ Wants=docker.service
 
 [Service]
 Type=notify
-ExecStart=` + guest.DockerKeeper + `
+ExecStart=` + keeperPath + `
 Restart=on-failure
 
 [Install]
