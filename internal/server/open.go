@@ -286,7 +286,7 @@ func (s *Server) openFaces(context.Context) error {
 	}
 	limiter := rates.New(s.control.LimitsOf)
 	face := rest.New(rest.Config{
-		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Usage: s.control.Meter, Builds: s.control.Queue, Accounts: s.control.Accounts, Machine: s.has, Checks: s.looked, Members: s.membersFace(), Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Content: content{s}, Log: s.log,
+		Fleet: s.control.Catalogue, Sandboxes: s.control.Controller, Usage: s.control.Meter, Builds: s.control.Queue, Accounts: s.control.Accounts, Machine: s.has, Checks: s.looked, Upkeep: s.upkeep(), Members: s.membersFace(), Auth: s.auth, Domain: s.cfg.Domain, Links: s.tokensOf, Content: content{s}, Log: s.log,
 		Webhooks: s.control.Hooks, Triggers: s.control.Triggers, Approvals: s.control.Approvals, Providers: s.control.Providers,
 		Volumes: s.control.Vols, VolumeTokens: s.tokensOf,
 		Logins: s.logins, URL: s.cfg.URL(), Console: s.ConsoleURL,

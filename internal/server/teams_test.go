@@ -155,7 +155,7 @@ func belongings(t *testing.T, w *servertest.World) map[string]string {
 	own["sessionID"], own["loginID"] = string(cay.NewSessionID()), "none"
 	own["personID"] = made(t, w, "POST", "/cay/v1/members", `{"email":"ours@example.com","role":"developer"}`, "personID")
 	own["nodeID"], own["/admin/teams"] = "local", made(t, w, "POST", "/api-keys", `{"name":"ours, as well"}`, "id")
-	own["accessTokenID"] = string(cay.NewKeyID())
+	own["accessTokenID"], own["snapshotID"] = string(cay.NewKeyID()), "snone"
 	own["budgetID"] = made(t, w, "POST", "/cay/v1/budgets", `{"meter":"creates","limit":"1000","period":"day"}`, "id")
 	own["volumeID"] = made(t, w, "POST", "/volumes", `{"name":"ours","caySizeMB":16}`, "volumeID")
 	own["snapshotName"] = made(t, w, "POST", "/cay/v1/volumes/ours/snapshots", `{"name":"ours"}`, "name")
@@ -244,6 +244,7 @@ var (
 		"adminUpdateTeamLimits":  http.StatusForbidden,
 		"adminRemoveTeam":        http.StatusForbidden,
 		"adminUpdateTeam":        http.StatusForbidden,
+		"adminVerifySnapshot":    http.StatusForbidden,
 		"getTeamMetrics":         http.StatusForbidden,
 		"getTeamMetricsMax":      http.StatusForbidden,
 		"rebuildTemplateV1":      http.StatusGone,

@@ -51,6 +51,7 @@ func TestConsole(t *testing.T) {
 	screen := desktoptest.New(1024, 640)
 	dev := free(t)
 	w.Machine.Ports = map[int]func(net.Conn){desktop.Port: screen.Serve, 5173: func(c net.Conn) { join(c, dev) }}
+	w.Config.PackageCache = "1GiB"
 	w.Config.WebhookOpen = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	w.Start()
 	seed(t, w)
@@ -77,9 +78,9 @@ func TestConsole(t *testing.T) {
 	if run != "all" {
 		args = append(args, "-k", run)
 	}
-	cmd := exec.CommandContext(ctx, python, append(args, "flows.py", "many.py", "team.py", "decisions.py")...)
+	cmd := exec.CommandContext(ctx, python, append(args, "flows.py", "many.py", "team.py", "upkeep.py", "decisions.py")...)
 	cmd.Env = append(os.Environ(),
-		"CONSOLE_API="+w.URL(), "CONSOLE_KEY="+w.Key, "CONSOLE_ADMIN="+admin, "CONSOLE_CONTROL="+stop, "CONSOLE_HOSTILE="+hostile, "CONSOLE_HOME="+home, "CONSOLE_PROVIDER="+provider, fmt.Sprintf("CONSOLE_VITE=%d", dev),
+		"CONSOLE_API="+w.URL(), "CONSOLE_KEY="+w.Key, "CONSOLE_ADMIN="+admin, "CONSOLE_CONTROL="+stop, "CONSOLE_HOSTILE="+hostile, "CONSOLE_HOME="+home, "CONSOLE_DATA="+w.Config.Data, "CONSOLE_PROVIDER="+provider, fmt.Sprintf("CONSOLE_VITE=%d", dev),
 		"PYTHONPATH="+filepath.Join("..", "e2e", "python"), "PYTHONDONTWRITEBYTECODE=1")
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)

@@ -536,11 +536,11 @@ def test_a_file_of_a_gigabyte(page, tmp_path):
 def test_hostile_text_is_text(page):
     asked = []
     page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
-    for path in ("/sandboxes", "/", "/keys", "/audit"):
+    box = next(box for box in running() if "note" in (box.get("metadata") or {}))
+    for path in ("/sandboxes", "/", "/keys", "/audit", f"/sandboxes/{box['sandboxID']}/settings"):
         visit(page, path)
         page.wait_for_timeout(300)
         assert page.locator("img[src='x']").count() == 0
-    box = next(box for box in running() if "note" in (box.get("metadata") or {}))
     visit(page, "/sandboxes/" + box["sandboxID"])
     text = page.get_by_text("onerror=alert(1)").first
     expect(text).to_be_visible()
@@ -687,7 +687,7 @@ def test_a_server_that_restarts(page):
 
 PAGES = {
     "overview": "/", "approvals": "/approvals", "approvals-all": "/approvals?state=all", "sandboxes": "/sandboxes", "new-sandbox": "/sandboxes/new", "ended": "/sandboxes?state=ended",
-    "templates": "/templates", "new-template": "/templates/new", "snapshots": "/snapshots", "volumes": "/volumes", "secrets": "/secrets", "networks": "/networks", "logs": "/logs",
+    "templates": "/templates", "new-template": "/templates/new", "snapshots": "/snapshots", "volumes": "/volumes", "secrets": "/secrets", "models": "/models", "networks": "/networks", "logs": "/logs",
     "keys": "/keys", "ssh-keys": "/ssh-keys", "members": "/members", "usage": "/usage", "webhooks": "/webhooks", "triggers": "/triggers", "runs": "/runs", "recording": "/recording", "audit": "/audit", "machine": "/machine", "sessions": "/sessions", "no-such-page": "/nothing",
 }
 
@@ -696,7 +696,7 @@ PAGES = {
 def test_pages_are_accessible(page, theme):
     page.emulate_media(color_scheme=theme)
     box = running()[0]["sandboxID"]
-    paths = {**PAGES, **{"box-" + (part or "about"): f"/sandboxes/{box}/{part}".rstrip("/") for part in ("", "checkpoints", "events", "logs", "metrics", "network")}}
+    paths = {**PAGES, **{"box-" + (part or "about"): f"/sandboxes/{box}/{part}".rstrip("/") for part in ("", "checkpoints", "events", "logs", "metrics", "network", "settings")}}
     found = {}
     for name, path in paths.items():
         page.goto(HERE + path)

@@ -635,14 +635,50 @@ def test_a_slow_network(page):
     expect(page.get_by_role("heading", name="Sandboxes")).to_be_visible()
     expect(page.get_by_role("row").nth(1)).to_be_visible()
     print(f"at 50 KB/s with 400 ms: a list after {time.monotonic() - begun:.1f} s")
-    client.send("Network.emulateNetworkConditions", {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0})
-    page.allow.append("ERR_|Failed to load")
-    page.get_by_role("link", name="Usage").click()
-    expect(page.get_by_text("could not be loaded").or_(page.get_by_text("does not answer")).first).to_be_visible()
-    shot(page, "offline")
     client.send("Network.emulateNetworkConditions", {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1})
 
 
+def test_a_browser_that_is_offline(page, box):
+    """It says so, keeps what it showed, and does once what was pressed meanwhile."""
+    page.allow.append("ERR_|Failed to load")
+    visit(page, "/sandboxes")
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    row = page.get_by_role("row").filter(has_text=box)
+    expect(row).to_contain_text("running")
+    def offline(yes):
+        page.context.set_offline(yes)
+        # This browser's namespace has no network but its own, so it sees no change.
+        page.evaluate("(event) => window.dispatchEvent(new Event(event))", "offline" if yes else "online")
+
+    offline(True)
+    expect(page.get_by_text("The browser is offline").first).to_be_visible()
+    expect(row).to_contain_text("running")
+    page.get_by_role("link", name="Usage").click()
+    expect(page.get_by_text("It comes as soon as the server answers")).to_be_visible()
+    shot(page, "offline")
+    page.get_by_role("link", name="Sandboxes").first.click()
+    row.get_by_role("button").click()
+    page.get_by_role("menuitem", name="Pause").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Pause", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("1 not")
+    expect(dialog.get_by_role("list", name="Not done")).to_contain_text("The browser is offline")
+    # Meanwhile another party changes it: that shows as soon as the network is back.
+    call("POST", f"/sandboxes/{box}/timeout", {"timeout": 36_000})
+    offline(False)
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    expect(page.get_by_text("The browser is offline")).to_have_count(1)  # in the dialog, of the try before
+    expect(row).to_contain_text(re.compile("in (9 h 59|10 h)"))
+    dialog.get_by_role("button", name="Pause", exact=True).click()
+    expect(dialog).to_have_count(0)
+    expect(row).to_contain_text("paused")
+    # A page that was asked for meanwhile comes by itself.
+    offline(True)
+    page.get_by_role("link", name="Webhooks").click()
+    expect(page.get_by_text("It comes as soon as the server answers")).to_be_visible()
+    offline(False)
+    expect(page.get_by_role("heading", name="Webhooks")).to_be_visible()
+    assert [e["type"] for e in call("GET", f"/cay/v1/sandboxes/{box}/events")["events"]].count("sandbox.paused") == 1
 
 
 # The keyboard alone.

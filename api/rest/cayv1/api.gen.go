@@ -215,6 +215,24 @@ func (e MachineCheckStatus) Valid() bool {
 	}
 }
 
+// Defines values for MachineSnapshotKind.
+const (
+	Files  MachineSnapshotKind = "files"
+	Memory MachineSnapshotKind = "memory"
+)
+
+// Valid indicates whether the value is a known member of the MachineSnapshotKind enum.
+func (e MachineSnapshotKind) Valid() bool {
+	switch e {
+	case Files:
+		return true
+	case Memory:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ModelWire.
 const (
 	Anthropic ModelWire = "anthropic"
@@ -531,6 +549,12 @@ type Checkpoint struct {
 	SizeBytes int64 `json:"sizeBytes"`
 }
 
+// ClearedPackages defines model for ClearedPackages.
+type ClearedPackages struct {
+	Bytes int64 `json:"bytes"`
+	Files int   `json:"files"`
+}
+
 // Cluster defines model for Cluster.
 type Cluster struct {
 	ClusterID string    `json:"clusterID"`
@@ -800,6 +824,16 @@ type FoundLine struct {
 	Timestamp time.Time         `json:"timestamp"`
 }
 
+// Garbage defines model for Garbage.
+type Garbage struct {
+	// Bytes That it takes on the disk.
+	Bytes int64 `json:"bytes"`
+
+	// Kind Such as snapshot, root image, layer, archive, image, tree.
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+}
+
 // HookFilter defines model for HookFilter.
 type HookFilter struct {
 	// Path Keys and indices of the JSON body between dots, such as pull_request.labels.*.name; * is any.
@@ -895,6 +929,41 @@ type MachineCheck struct {
 
 // MachineCheckStatus defines model for MachineCheck.Status.
 type MachineCheckStatus string
+
+// MachineSnapshot defines model for MachineSnapshot.
+type MachineSnapshot struct {
+	Bytes     *int64     `json:"bytes,omitempty"`
+	CreatedAt *time.Time `json:"createdAt,omitempty"`
+
+	// Kind Memory, processes and files, or files alone.
+	Kind *MachineSnapshotKind `json:"kind,omitempty"`
+
+	// SandboxID The sandbox that it was taken of; absent for a template's.
+	SandboxID  *string `json:"sandboxID,omitempty"`
+	SnapshotID string  `json:"snapshotID"`
+	TeamID     *string `json:"teamID,omitempty"`
+}
+
+// MachineSnapshotKind Memory, processes and files, or files alone.
+type MachineSnapshotKind string
+
+// MachineStorage defines model for MachineStorage.
+type MachineStorage struct {
+	// Bytes All that it can hold.
+	Bytes         *int64  `json:"bytes,omitempty"`
+	DataDirectory string  `json:"dataDirectory"`
+	Device        *string `json:"device,omitempty"`
+
+	// Direct False where files that are read are in memory twice.
+	Direct *bool `json:"direct,omitempty"`
+
+	// Down True where that has shut itself down: the disk below it failed or is full.
+	Down      *bool  `json:"down,omitempty"`
+	FreeBytes *int64 `json:"freeBytes,omitempty"`
+
+	// Own Whether it has a file system of its own.
+	Own bool `json:"own"`
+}
 
 // Me defines model for Me.
 type Me struct {
@@ -1135,6 +1204,27 @@ type NewTrigger struct {
 
 	// Zone The name of a time zone [UTC].
 	Zone *string `json:"zone,omitempty"`
+}
+
+// PackageCache defines model for PackageCache.
+type PackageCache struct {
+	Bytes        int64 `json:"bytes"`
+	FetchedBytes int64 `json:"fetchedBytes"`
+	Files        int   `json:"files"`
+
+	// Hits Requests that were answered from the disk.
+	Hits       int64 `json:"hits"`
+	LimitBytes int64 `json:"limitBytes"`
+
+	// Misses Requests that were fetched.
+	Misses int64 `json:"misses"`
+
+	// Passed Requests whose answer is nothing to keep.
+	Passed      int64 `json:"passed"`
+	ServedBytes int64 `json:"servedBytes"`
+
+	// Stale Those of the hits whose host did not answer.
+	Stale int64 `json:"stale"`
 }
 
 // Person defines model for Person.
@@ -1460,6 +1550,13 @@ type VerifiedAudit struct {
 
 	// Signed The row of the newest signed head that fits.
 	Signed int64 `json:"signed"`
+}
+
+// VerifiedSnapshot defines model for VerifiedSnapshot.
+type VerifiedSnapshot struct {
+	// Damage The first file that differs; absent for one that is whole.
+	Damage     *string `json:"damage,omitempty"`
+	SnapshotID string  `json:"snapshotID"`
 }
 
 // Volume defines model for Volume.
@@ -2167,8 +2264,20 @@ type ServerInterface interface {
 	// (POST /cay/v1/admin/cluster/tokens)
 	AdminCreateJoinToken(w http.ResponseWriter, r *http.Request)
 
+	// (DELETE /cay/v1/admin/garbage)
+	AdminCollectGarbage(w http.ResponseWriter, r *http.Request)
+
+	// (GET /cay/v1/admin/garbage)
+	AdminListGarbage(w http.ResponseWriter, r *http.Request)
+
 	// (DELETE /cay/v1/admin/nodes/{nodeID})
 	AdminRemoveNode(w http.ResponseWriter, r *http.Request, nodeID string)
+
+	// (DELETE /cay/v1/admin/package-cache)
+	AdminClearPackageCache(w http.ResponseWriter, r *http.Request)
+
+	// (GET /cay/v1/admin/package-cache)
+	AdminGetPackageCache(w http.ResponseWriter, r *http.Request)
 
 	// (GET /cay/v1/admin/people)
 	AdminListPeople(w http.ResponseWriter, r *http.Request)
@@ -2190,6 +2299,15 @@ type ServerInterface interface {
 
 	// (PUT /cay/v1/admin/prices)
 	SetPrices(w http.ResponseWriter, r *http.Request)
+
+	// (GET /cay/v1/admin/snapshots)
+	AdminListSnapshots(w http.ResponseWriter, r *http.Request)
+
+	// (GET /cay/v1/admin/snapshots/{snapshotID}/verification)
+	AdminVerifySnapshot(w http.ResponseWriter, r *http.Request, snapshotID string)
+
+	// (GET /cay/v1/admin/storage)
+	AdminGetStorage(w http.ResponseWriter, r *http.Request)
 
 	// (GET /cay/v1/admin/teams)
 	AdminListTeams(w http.ResponseWriter, r *http.Request)
@@ -2574,8 +2692,28 @@ func (_ Unimplemented) AdminCreateJoinToken(w http.ResponseWriter, r *http.Reque
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// (DELETE /cay/v1/admin/garbage)
+func (_ Unimplemented) AdminCollectGarbage(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/admin/garbage)
+func (_ Unimplemented) AdminListGarbage(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // (DELETE /cay/v1/admin/nodes/{nodeID})
 func (_ Unimplemented) AdminRemoveNode(w http.ResponseWriter, r *http.Request, nodeID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (DELETE /cay/v1/admin/package-cache)
+func (_ Unimplemented) AdminClearPackageCache(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/admin/package-cache)
+func (_ Unimplemented) AdminGetPackageCache(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2611,6 +2749,21 @@ func (_ Unimplemented) AdminEndSession(w http.ResponseWriter, r *http.Request, p
 
 // (PUT /cay/v1/admin/prices)
 func (_ Unimplemented) SetPrices(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/admin/snapshots)
+func (_ Unimplemented) AdminListSnapshots(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/admin/snapshots/{snapshotID}/verification)
+func (_ Unimplemented) AdminVerifySnapshot(w http.ResponseWriter, r *http.Request, snapshotID string) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// (GET /cay/v1/admin/storage)
+func (_ Unimplemented) AdminGetStorage(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -3397,6 +3550,34 @@ func (siw *ServerInterfaceWrapper) AdminCreateJoinToken(w http.ResponseWriter, r
 	handler.ServeHTTP(w, r)
 }
 
+// AdminCollectGarbage operation middleware
+func (siw *ServerInterfaceWrapper) AdminCollectGarbage(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminCollectGarbage(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminListGarbage operation middleware
+func (siw *ServerInterfaceWrapper) AdminListGarbage(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminListGarbage(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // AdminRemoveNode operation middleware
 func (siw *ServerInterfaceWrapper) AdminRemoveNode(w http.ResponseWriter, r *http.Request) {
 
@@ -3414,6 +3595,34 @@ func (siw *ServerInterfaceWrapper) AdminRemoveNode(w http.ResponseWriter, r *htt
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.AdminRemoveNode(w, r, nodeID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminClearPackageCache operation middleware
+func (siw *ServerInterfaceWrapper) AdminClearPackageCache(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminClearPackageCache(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminGetPackageCache operation middleware
+func (siw *ServerInterfaceWrapper) AdminGetPackageCache(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminGetPackageCache(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3581,6 +3790,60 @@ func (siw *ServerInterfaceWrapper) SetPrices(w http.ResponseWriter, r *http.Requ
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.SetPrices(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminListSnapshots operation middleware
+func (siw *ServerInterfaceWrapper) AdminListSnapshots(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminListSnapshots(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminVerifySnapshot operation middleware
+func (siw *ServerInterfaceWrapper) AdminVerifySnapshot(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "snapshotID" -------------
+	var snapshotID string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "snapshotID", chi.URLParam(r, "snapshotID"), &snapshotID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "snapshotID", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminVerifySnapshot(w, r, snapshotID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdminGetStorage operation middleware
+func (siw *ServerInterfaceWrapper) AdminGetStorage(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdminGetStorage(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -7237,6 +7500,27 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Get(options.BaseURL+"/cay/v1/admin/checks", wrapper.AdminGetChecks)
 	})
 	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/admin/garbage", wrapper.AdminCollectGarbage)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/admin/garbage", wrapper.AdminListGarbage)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/cay/v1/admin/package-cache", wrapper.AdminClearPackageCache)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/admin/package-cache", wrapper.AdminGetPackageCache)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/admin/storage", wrapper.AdminGetStorage)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/admin/snapshots", wrapper.AdminListSnapshots)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/cay/v1/admin/snapshots/{snapshotID}/verification", wrapper.AdminVerifySnapshot)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/cay/v1/sandboxes/{sandboxID}/events", wrapper.ListSandboxEvents)
 	})
 	r.Group(func(r chi.Router) {
@@ -7645,6 +7929,48 @@ func (response AdminCreateJoinToken201JSONResponse) VisitAdminCreateJoinTokenRes
 	return err
 }
 
+type AdminCollectGarbageRequestObject struct {
+}
+
+type AdminCollectGarbageResponseObject interface {
+	VisitAdminCollectGarbageResponse(w http.ResponseWriter) error
+}
+
+type AdminCollectGarbage200JSONResponse []Garbage
+
+func (response AdminCollectGarbage200JSONResponse) VisitAdminCollectGarbageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminListGarbageRequestObject struct {
+}
+
+type AdminListGarbageResponseObject interface {
+	VisitAdminListGarbageResponse(w http.ResponseWriter) error
+}
+
+type AdminListGarbage200JSONResponse []Garbage
+
+func (response AdminListGarbage200JSONResponse) VisitAdminListGarbageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type AdminRemoveNodeRequestObject struct {
 	NodeID string `json:"nodeID"`
 }
@@ -7659,6 +7985,48 @@ type AdminRemoveNode204Response struct {
 func (response AdminRemoveNode204Response) VisitAdminRemoveNodeResponse(w http.ResponseWriter) error {
 	w.WriteHeader(204)
 	return nil
+}
+
+type AdminClearPackageCacheRequestObject struct {
+}
+
+type AdminClearPackageCacheResponseObject interface {
+	VisitAdminClearPackageCacheResponse(w http.ResponseWriter) error
+}
+
+type AdminClearPackageCache200JSONResponse ClearedPackages
+
+func (response AdminClearPackageCache200JSONResponse) VisitAdminClearPackageCacheResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminGetPackageCacheRequestObject struct {
+}
+
+type AdminGetPackageCacheResponseObject interface {
+	VisitAdminGetPackageCacheResponse(w http.ResponseWriter) error
+}
+
+type AdminGetPackageCache200JSONResponse PackageCache
+
+func (response AdminGetPackageCache200JSONResponse) VisitAdminGetPackageCacheResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
 }
 
 type AdminListPeopleRequestObject struct {
@@ -7794,6 +8162,70 @@ type SetPricesResponseObject interface {
 type SetPrices200JSONResponse Prices
 
 func (response SetPrices200JSONResponse) VisitSetPricesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminListSnapshotsRequestObject struct {
+}
+
+type AdminListSnapshotsResponseObject interface {
+	VisitAdminListSnapshotsResponse(w http.ResponseWriter) error
+}
+
+type AdminListSnapshots200JSONResponse []MachineSnapshot
+
+func (response AdminListSnapshots200JSONResponse) VisitAdminListSnapshotsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminVerifySnapshotRequestObject struct {
+	SnapshotID string `json:"snapshotID"`
+}
+
+type AdminVerifySnapshotResponseObject interface {
+	VisitAdminVerifySnapshotResponse(w http.ResponseWriter) error
+}
+
+type AdminVerifySnapshot200JSONResponse VerifiedSnapshot
+
+func (response AdminVerifySnapshot200JSONResponse) VisitAdminVerifySnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminGetStorageRequestObject struct {
+}
+
+type AdminGetStorageResponseObject interface {
+	VisitAdminGetStorageResponse(w http.ResponseWriter) error
+}
+
+type AdminGetStorage200JSONResponse MachineStorage
+
+func (response AdminGetStorage200JSONResponse) VisitAdminGetStorageResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -10535,8 +10967,20 @@ type StrictServerInterface interface {
 	// (POST /cay/v1/admin/cluster/tokens)
 	AdminCreateJoinToken(ctx context.Context, request AdminCreateJoinTokenRequestObject) (AdminCreateJoinTokenResponseObject, error)
 
+	// (DELETE /cay/v1/admin/garbage)
+	AdminCollectGarbage(ctx context.Context, request AdminCollectGarbageRequestObject) (AdminCollectGarbageResponseObject, error)
+
+	// (GET /cay/v1/admin/garbage)
+	AdminListGarbage(ctx context.Context, request AdminListGarbageRequestObject) (AdminListGarbageResponseObject, error)
+
 	// (DELETE /cay/v1/admin/nodes/{nodeID})
 	AdminRemoveNode(ctx context.Context, request AdminRemoveNodeRequestObject) (AdminRemoveNodeResponseObject, error)
+
+	// (DELETE /cay/v1/admin/package-cache)
+	AdminClearPackageCache(ctx context.Context, request AdminClearPackageCacheRequestObject) (AdminClearPackageCacheResponseObject, error)
+
+	// (GET /cay/v1/admin/package-cache)
+	AdminGetPackageCache(ctx context.Context, request AdminGetPackageCacheRequestObject) (AdminGetPackageCacheResponseObject, error)
 
 	// (GET /cay/v1/admin/people)
 	AdminListPeople(ctx context.Context, request AdminListPeopleRequestObject) (AdminListPeopleResponseObject, error)
@@ -10558,6 +11002,15 @@ type StrictServerInterface interface {
 
 	// (PUT /cay/v1/admin/prices)
 	SetPrices(ctx context.Context, request SetPricesRequestObject) (SetPricesResponseObject, error)
+
+	// (GET /cay/v1/admin/snapshots)
+	AdminListSnapshots(ctx context.Context, request AdminListSnapshotsRequestObject) (AdminListSnapshotsResponseObject, error)
+
+	// (GET /cay/v1/admin/snapshots/{snapshotID}/verification)
+	AdminVerifySnapshot(ctx context.Context, request AdminVerifySnapshotRequestObject) (AdminVerifySnapshotResponseObject, error)
+
+	// (GET /cay/v1/admin/storage)
+	AdminGetStorage(ctx context.Context, request AdminGetStorageRequestObject) (AdminGetStorageResponseObject, error)
 
 	// (GET /cay/v1/admin/teams)
 	AdminListTeams(ctx context.Context, request AdminListTeamsRequestObject) (AdminListTeamsResponseObject, error)
@@ -11100,6 +11553,54 @@ func (sh *strictHandler) AdminCreateJoinToken(w http.ResponseWriter, r *http.Req
 	}
 }
 
+// AdminCollectGarbage operation middleware
+func (sh *strictHandler) AdminCollectGarbage(w http.ResponseWriter, r *http.Request) {
+	var request AdminCollectGarbageRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminCollectGarbage(ctx, request.(AdminCollectGarbageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminCollectGarbage")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminCollectGarbageResponseObject); ok {
+		if err := validResponse.VisitAdminCollectGarbageResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminListGarbage operation middleware
+func (sh *strictHandler) AdminListGarbage(w http.ResponseWriter, r *http.Request) {
+	var request AdminListGarbageRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminListGarbage(ctx, request.(AdminListGarbageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminListGarbage")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminListGarbageResponseObject); ok {
+		if err := validResponse.VisitAdminListGarbageResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // AdminRemoveNode operation middleware
 func (sh *strictHandler) AdminRemoveNode(w http.ResponseWriter, r *http.Request, nodeID string) {
 	var request AdminRemoveNodeRequestObject
@@ -11119,6 +11620,54 @@ func (sh *strictHandler) AdminRemoveNode(w http.ResponseWriter, r *http.Request,
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(AdminRemoveNodeResponseObject); ok {
 		if err := validResponse.VisitAdminRemoveNodeResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminClearPackageCache operation middleware
+func (sh *strictHandler) AdminClearPackageCache(w http.ResponseWriter, r *http.Request) {
+	var request AdminClearPackageCacheRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminClearPackageCache(ctx, request.(AdminClearPackageCacheRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminClearPackageCache")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminClearPackageCacheResponseObject); ok {
+		if err := validResponse.VisitAdminClearPackageCacheResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminGetPackageCache operation middleware
+func (sh *strictHandler) AdminGetPackageCache(w http.ResponseWriter, r *http.Request) {
+	var request AdminGetPackageCacheRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminGetPackageCache(ctx, request.(AdminGetPackageCacheRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminGetPackageCache")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminGetPackageCacheResponseObject); ok {
+		if err := validResponse.VisitAdminGetPackageCacheResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -11319,6 +11868,80 @@ func (sh *strictHandler) SetPrices(w http.ResponseWriter, r *http.Request) {
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(SetPricesResponseObject); ok {
 		if err := validResponse.VisitSetPricesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminListSnapshots operation middleware
+func (sh *strictHandler) AdminListSnapshots(w http.ResponseWriter, r *http.Request) {
+	var request AdminListSnapshotsRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminListSnapshots(ctx, request.(AdminListSnapshotsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminListSnapshots")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminListSnapshotsResponseObject); ok {
+		if err := validResponse.VisitAdminListSnapshotsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminVerifySnapshot operation middleware
+func (sh *strictHandler) AdminVerifySnapshot(w http.ResponseWriter, r *http.Request, snapshotID string) {
+	var request AdminVerifySnapshotRequestObject
+
+	request.SnapshotID = snapshotID
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminVerifySnapshot(ctx, request.(AdminVerifySnapshotRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminVerifySnapshot")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminVerifySnapshotResponseObject); ok {
+		if err := validResponse.VisitAdminVerifySnapshotResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminGetStorage operation middleware
+func (sh *strictHandler) AdminGetStorage(w http.ResponseWriter, r *http.Request) {
+	var request AdminGetStorageRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminGetStorage(ctx, request.(AdminGetStorageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminGetStorage")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AdminGetStorageResponseObject); ok {
+		if err := validResponse.VisitAdminGetStorageResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -600,25 +600,28 @@ type TemplateUpdate struct {
 
 // TemplateWithBuilds defines model for TemplateWithBuilds.
 type TemplateWithBuilds struct {
-	Aliases       []string        `json:"aliases"`
-	BuildCount    int32           `json:"buildCount"`
-	BuildID       string          `json:"buildID"`
-	BuildStatus   string          `json:"buildStatus"`
-	Builds        []TemplateBuild `json:"builds"`
-	CPUCount      int             `json:"cpuCount"`
-	CreatedAt     time.Time       `json:"createdAt"`
-	CreatedBy     *TeamUser       `json:"createdBy"`
-	Description   *string         `json:"description,omitempty"`
-	DiskSizeMB    int             `json:"diskSizeMB"`
-	EnvdVersion   string          `json:"envdVersion"`
-	IsDefault     *bool           `json:"isDefault,omitempty"`
-	LastSpawnedAt *time.Time      `json:"lastSpawnedAt"`
-	MemoryMB      int             `json:"memoryMB"`
-	Names         []string        `json:"names"`
-	Public        bool            `json:"public"`
-	SpawnCount    int64           `json:"spawnCount"`
-	TemplateID    string          `json:"templateID"`
-	UpdatedAt     time.Time       `json:"updatedAt"`
+	Aliases     []string        `json:"aliases"`
+	BuildCount  int32           `json:"buildCount"`
+	BuildID     string          `json:"buildID"`
+	BuildStatus string          `json:"buildStatus"`
+	Builds      []TemplateBuild `json:"builds"`
+	CPUCount    int             `json:"cpuCount"`
+	CreatedAt   time.Time       `json:"createdAt"`
+	CreatedBy   *TeamUser       `json:"createdBy"`
+	Description *string         `json:"description,omitempty"`
+	DiskSizeMB  int             `json:"diskSizeMB"`
+
+	// Docker Cay's own: true where root of its sandboxes has what Docker needs.
+	Docker        *bool      `json:"docker,omitempty"`
+	EnvdVersion   string     `json:"envdVersion"`
+	IsDefault     *bool      `json:"isDefault,omitempty"`
+	LastSpawnedAt *time.Time `json:"lastSpawnedAt"`
+	MemoryMB      int        `json:"memoryMB"`
+	Names         []string   `json:"names"`
+	Public        bool       `json:"public"`
+	SpawnCount    int64      `json:"spawnCount"`
+	TemplateID    string     `json:"templateID"`
+	UpdatedAt     time.Time  `json:"updatedAt"`
 }
 
 // Volume defines model for Volume.

@@ -50,9 +50,10 @@ export function whenEnded(f: (why: Failure) => void) {
   onEnded = f
 }
 
-let onAway: () => void = () => {}
+let onAway = () => 'The server does not answer.'
 
-export function whenAway(f: () => void) {
+// whenAway is told when no answer comes, and says why.
+export function whenAway(f: () => string) {
   onAway = f
 }
 
@@ -98,8 +99,7 @@ export async function send(
     })
   } catch (e) {
     if (o.signal?.aborted) throw e
-    onAway()
-    throw new Failure(0, 'The server does not answer.')
+    throw new Failure(0, onAway())
   }
   if (answer.ok) return answer
   const fail = await failureOf(answer)

@@ -21,6 +21,7 @@ export interface Box {
 
 const ended = 200 // how many that are over are kept
 const few = 8 // rows that are asked for one by one
+const drawEvery = 100 // ms: a burst of changes leaves frames to scrolls and clicks
 
 class Boxes {
   list = $state.raw<Box[]>([])
@@ -31,7 +32,8 @@ class Boxes {
   private all = new Map<string, Box>()
   private gone = new Map<string, Box>()
   private stale = new Set<string>()
-  private drawn = false
+  private drawn = false // it will be
+  private drawnAt = -drawEvery
   private begun = false
   private listens = false
   private turn = 0
@@ -195,16 +197,19 @@ class Boxes {
     this.draw()
   }
 
-  // draw makes what pages see, at most once in each frame.
+  // draw makes what pages see: in the next frame, or a while after the last one.
   private draw() {
     if (this.drawn) return
     this.drawn = true
     const now = () => {
       this.drawn = false
+      this.drawnAt = performance.now()
       this.list = [...this.all.values()].sort((a, b) => (a.startedAt < b.startedAt ? 1 : a.startedAt > b.startedAt ? -1 : a.sandboxID < b.sandboxID ? -1 : 1))
       this.over = [...this.gone.values()].sort((a, b) => (a.endedAt! < b.endedAt! ? 1 : -1)).slice(0, ended)
     }
+    const wait = this.drawnAt + drawEvery - performance.now()
     if (document.hidden) setTimeout(now, 200)
+    else if (wait > 0) setTimeout(() => requestAnimationFrame(now), wait)
     else requestAnimationFrame(now)
   }
 }

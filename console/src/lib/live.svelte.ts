@@ -19,6 +19,9 @@ class Live {
   status = $state<'off' | 'connecting' | 'live' | 'away'>('off')
   // back counts how often the server came back: lists that were loaded before are stale.
   back = $state(0)
+  // offline says that the browser has lost its network while the page was open. That
+  // it has none at first says nothing: the server may be on the same machine.
+  offline = $state(false)
 
   private listeners = new Set<Listener>()
   private channel: BroadcastChannel | null = null
@@ -82,9 +85,17 @@ class Live {
     this.last = -1
   }
 
+  // again is when the server, which is away, answers.
+  again(): Promise<void> {
+    return new Promise((done) => this.waiting.push(done))
+  }
+
+  private waiting: (() => void)[] = []
+
   private become(status: 'connecting' | 'live' | 'away') {
     if (status === 'live' && this.status === 'away') this.back++
     this.status = status
+    if (status === 'live') for (const done of this.waiting.splice(0)) done()
     if (this.leads) this.channel?.postMessage({ status })
   }
 
@@ -95,10 +106,18 @@ class Live {
   }
 
   private wake: () => void = () => {}
+  private open: AbortController | null = null
 
   // hurry has a stream that waits to be opened again be opened now.
   hurry() {
     this.wake()
+  }
+
+  // online follows the browser's network: what it has lost, no connection tells.
+  online(on: boolean) {
+    this.offline = !on
+    if (on) this.hurry()
+    else this.open?.abort()
   }
 
   private async read(signal: AbortSignal) {
@@ -106,10 +125,11 @@ class Live {
     while (!signal.aborted) {
       try {
         const h = headers({ Accept: 'text/event-stream' })
+        this.open = new AbortController()
         if (this.last >= 0) h['Last-Event-ID'] = String(this.last)
         const answer = await fetch(url('/cay/v1/events', this.last >= 0 ? {} : { after: -1 }), {
           headers: h,
-          signal,
+          signal: AbortSignal.any([signal, this.open.signal]),
           credentials: 'omit',
           cache: 'no-store',
         })
@@ -162,5 +182,9 @@ class Live {
 
 export const live = new Live()
 
-whenAway(() => live.hurry())
-window.addEventListener('online', () => live.hurry())
+whenAway(() => {
+  live.hurry()
+  return live.offline ? 'The browser is offline.' : 'The server does not answer.'
+})
+window.addEventListener('online', () => live.online(true))
+window.addEventListener('offline', () => live.online(false))

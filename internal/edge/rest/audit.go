@@ -52,6 +52,8 @@ var actions = map[string]string{
 	"setNodeStatus":          "node.changed",
 	"adminRemoveNode":        "node.removed",
 	"adminCreateJoinToken":   "cluster.token_made",
+	"adminCollectGarbage":    "garbage.collected",
+	"adminClearPackageCache": "packages.cleared",
 	"addMember":              string(cay.MemberAdded),
 	"setMemberRole":          string(cay.MemberChanged),
 	"removeMember":           string(cay.MemberRemoved),

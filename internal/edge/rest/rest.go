@@ -58,6 +58,7 @@ type Config struct {
 	Machine func() (Machine, error)
 	// Checks looks the machine over; nil looks at nothing.
 	Checks    func(context.Context) []Check
+	Upkeep    Upkeep // nil for a server without a machine of its own
 	Webhooks  *webhooks.Hooks
 	Triggers  *triggers.Triggers
 	Approvals *approvals.Approvals
@@ -119,6 +120,7 @@ type server struct {
 	pace      pace
 	machine   func() (Machine, error)
 	checks    func(context.Context) []Check
+	upkeep    Upkeep
 	members   Members
 	webhooks  *webhooks.Hooks
 	triggers  *triggers.Triggers
@@ -156,7 +158,7 @@ func New(cfg Config) http.Handler {
 func route(cfg Config) (*server, chi.Router) {
 	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, usage: cfg.Usage, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
-	s.desktops = cfg.Desktops
+	s.desktops, s.upkeep = cfg.Desktops, cfg.Upkeep
 	s.logins, s.url, s.console = cfg.Logins, cfg.URL, cfg.Console
 	s.machine, s.members, s.triggers, s.approvals, s.providers = cfg.Machine, cfg.Members, cfg.Triggers, cfg.Approvals, cfg.Providers
 	if s.checks = cfg.Checks; s.checks == nil {

@@ -184,7 +184,7 @@ func (s *server) GetTemplate(ctx context.Context, r e2b.GetTemplateRequestObject
 			Public: one.Public, Aliases: one.Aliases, Names: one.Names,
 			CreatedAt: one.CreatedAt, UpdatedAt: one.UpdatedAt, LastSpawnedAt: one.LastSpawnedAt,
 			SpawnCount: one.SpawnCount, BuildCount: one.BuildCount, EnvdVersion: one.EnvdVersion,
-			IsDefault: one.IsDefault, Description: one.Description, Builds: page,
+			IsDefault: one.IsDefault, Description: one.Description, Docker: one.Docker, Builds: page,
 		},
 		Headers: e2b.GetTemplate200ResponseHeaders{XNextToken: next},
 	}, err
