@@ -13,6 +13,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/store/storetest"
 )
 
 // clear seals nothing: approvals have no secrets.
@@ -33,10 +34,7 @@ type stage struct {
 func world(t *testing.T, use func(s *stage)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		records, err := store.Open(ctx, filepath.Join(t.TempDir(), "cay.db"), clear{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		records := storetest.OpenSealed(t, filepath.Join(t.TempDir(), "cay.db"), clear{})
 		team := cay.Team{ID: cay.NewTeamID(), Name: "a", CreatedAt: ledger.Now()}
 		box := cay.Sandbox{ID: cay.NewSandboxID(), Team: team.ID, Template: "t", State: cay.Running, Alias: "base", Key: "k", StartedAt: ledger.Now()}
 		if err := records.AddTeam(ctx, team); err != nil {

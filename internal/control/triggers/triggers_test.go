@@ -17,7 +17,7 @@ import (
 	"github.com/cay-run/cay/api/proto/process"
 	"github.com/cay-run/cay/api/proto/process/processconnect"
 	"github.com/cay-run/cay/internal/control/ledger"
-	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/store/storetest"
 )
 
 // openSeal seals nothing: the tests of internal/server look at what is sealed.
@@ -120,10 +120,7 @@ func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 func world(t *testing.T, use func(t *testing.T, x *Triggers, b *boxes, who cay.Caller)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		records, err := store.Open(ctx, filepath.Join(t.TempDir(), "cay.db"), openSeal{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		records := storetest.OpenSealed(t, filepath.Join(t.TempDir(), "cay.db"), openSeal{})
 		team := cay.Team{ID: cay.NewTeamID(), Name: "a", CreatedAt: ledger.Now()}
 		if err := records.AddTeam(ctx, team); err != nil {
 			t.Fatal(err)

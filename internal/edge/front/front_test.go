@@ -22,6 +22,7 @@ import (
 	"github.com/cay-run/cay/internal/keys/member"
 	"github.com/cay-run/cay/internal/keys/seal"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/store/storetest"
 	"github.com/cay-run/cay/internal/trail"
 )
 
@@ -47,11 +48,7 @@ func pair(t *testing.T) (*store.DB, *node, *node) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), sealer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
+	db := storetest.OpenSealed(t, filepath.Join(t.TempDir(), "cay.db"), sealer)
 	cert, key, err := member.NewAuthority("c")
 	if err != nil {
 		t.Fatal(err)

@@ -23,6 +23,7 @@ import (
 	"github.com/cay-run/cay/internal/control/providers"
 	"github.com/cay-run/cay/internal/control/usage"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/store/storetest"
 )
 
 type clear struct{}
@@ -48,11 +49,7 @@ type stage struct {
 
 func start(t *testing.T, limits cay.TeamLimits) *stage {
 	t.Helper()
-	records, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), clear{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { records.Close() })
+	records := storetest.OpenSealed(t, filepath.Join(t.TempDir(), "cay.db"), clear{})
 	s := &stage{T: t, records: records}
 	s.who, s.box = s.team("a")
 	s.ledger = ledger.New(ledger.Config{Store: records, TeamLimits: limits})

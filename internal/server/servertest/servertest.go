@@ -29,6 +29,7 @@ import (
 	"github.com/cay-run/cay/internal/operator"
 	"github.com/cay-run/cay/internal/server"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/store/storetest"
 	"github.com/cay-run/cay/internal/template/builtin"
 	"github.com/cay-run/cay/internal/template/image"
 	"github.com/cay-run/cay/internal/trail"
@@ -104,11 +105,20 @@ func (w *World) open() host.Opener {
 
 // Open makes a server and does not run it. The caller closes it.
 func (w *World) Open() (*server.Server, error) {
+	w.place()
 	level := slog.LevelDebug // unless the world says otherwise
 	if w.Config.LogLevel != "" {
 		level, _ = w.Config.Level()
 	}
 	return server.New(w.t.Context(), w.Config, w.On(), trail.NewLog(&w.log, w.Config.LogFormat == "json", level))
+}
+
+// place has a first start find records without rows, whose migrations need not run.
+func (w *World) place() {
+	w.t.Helper()
+	if left, err := os.ReadDir(w.Config.Data); err == nil && len(left) == 0 && w.Config.DatabaseURL == "" {
+		storetest.Place(w.t, operator.Host(w.Config).Database())
+	}
 }
 
 // Start starts the server and returns when it has built its templates.
@@ -173,6 +183,7 @@ func (w *World) Records(use func(*store.DB)) {
 	if w.server != nil {
 		w.t.Fatal("the server has the records")
 	}
+	w.place()
 	sealer, err := seal.Open(w.Config.Data)
 	if err != nil {
 		w.t.Fatal(err)
@@ -186,24 +197,14 @@ func (w *World) Records(use func(*store.DB)) {
 }
 
 // AddKey adds a key of a team, while no server runs, and returns it.
-func (w *World) AddKey(k cay.APIKey) string {
+func (w *World) AddKey(k cay.APIKey) (key string) {
 	w.t.Helper()
-	if w.server != nil {
-		w.t.Fatal("the server has the records")
-	}
-	sealer, err := seal.Open(w.Config.Data)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	db, err := operator.OpenRecords(w.t.Context(), w.Config, sealer)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer func() { _ = db.Close() }()
-	key := auth.NewKey(&k)
-	if err := db.AddKey(w.t.Context(), k); err != nil {
-		w.t.Fatal(err)
-	}
+	w.Records(func(db *store.DB) {
+		key = auth.NewKey(&k)
+		if err := db.AddKey(w.t.Context(), k); err != nil {
+			w.t.Fatal(err)
+		}
+	})
 	return key
 }
 
