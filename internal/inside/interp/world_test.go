@@ -22,15 +22,21 @@ import (
 // may be busy.
 const limit = 3 * time.Minute
 
+// imports tries once what kernels need: it takes seconds.
+var imports = sync.OnceValues(func() (path string, err error) {
+	path = os.Getenv("CAY_TEST_PYTHON")
+	if path == "" {
+		path, _ = filepath.Abs("../../../build/pyenv/bin/python")
+	}
+	return path, exec.Command(path, "-c", "import ipykernel, pandas, matplotlib, PIL").Run()
+})
+
 // python finds an interpreter with ipykernel: CAY_TEST_PYTHON, or what
 // `make build/pyenv` makes.
 func python(t testing.TB) string {
 	t.Helper()
-	path := os.Getenv("CAY_TEST_PYTHON")
-	if path == "" {
-		path, _ = filepath.Abs("../../../build/pyenv/bin/python")
-	}
-	if err := exec.Command(path, "-c", "import ipykernel, pandas, matplotlib, PIL").Run(); err != nil {
+	path, err := imports()
+	if err != nil {
 		text := "no Python with ipykernel, pandas, matplotlib and pillow at " + path +
 			": run `make build/pyenv`, or set CAY_TEST_PYTHON (" + err.Error() + ")"
 		if os.Getenv("CI") != "" || os.Getenv("CAY_TEST_PYTHON") != "" {
