@@ -5,7 +5,8 @@ with the process of the tests stopped at random moments, as a host without proce
     hunt.py ./internal/auth …  those packages
 
 HUNT_RUNS (20) is how often each runs, HUNT_STOPS (200) how often it is stopped at most, HUNT_AT_ONCE (4) how many
-packages run beside each other; the load keeps every processor busy beside them. Programs of tests are below build/hunt.
+packages run beside each other; HUNT_LOAD (one for each processor) is how many processes are busy beside them, none on
+a machine that others load. Programs of tests are below build/hunt.
 The first failure of each package is shown, and the exit status is 1 when there was any.
 """
 
@@ -25,14 +26,15 @@ HOME = ROOT / "build" / "hunt"
 RUNS = int(os.environ.get("HUNT_RUNS", "20"))
 STOPS = int(os.environ.get("HUNT_STOPS", "200"))
 AT_ONCE = int(os.environ.get("HUNT_AT_ONCE", "4"))
+LOAD = int(os.environ.get("HUNT_LOAD", os.cpu_count() or 1))
 SETTINGS = {**os.environ, "CAY_TEST_POSTGRES": "must", "CAY_TEST_PYTHON": str(ROOT / "build/pyenv/bin/python")}  # as scripts/test
 BUSY = "while True: pass"
 
 
 @contextlib.contextmanager
 def load():
-    """Keeps every processor busy."""
-    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(os.cpu_count() or 1)]
+    """Keeps the processors busy."""
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(LOAD)]
     try:
         yield
     finally:
