@@ -2,6 +2,7 @@
 
     run.py                every release of versions.py; writes docs/use/compatibility.md
     run.py oldest         the oldest of each language, as `make test` does; writes nothing
+    run.py prepare        none: makes the environments of the oldest
     run.py python-2.0.0 … those releases; writes nothing
     run.py page           writes the page from the results of earlier runs
 
@@ -117,9 +118,15 @@ def javascript(e2b, interpreter, env):
     env = {**env, "CAY_COMPAT_OUT": str(tests)}
     all_of_them = {"methods": set(), "tests": {}}
     log = (home / "tests.log").open("w")
-    for name in JAVASCRIPT_TESTS:
-        subprocess.run(["node", name], cwd=tests, env=env, stdout=log, stderr=log, check=False)
-        out = tests / f"{name}.json"
+
+    def run_file(name):
+        # Connections that the SDK keeps open would hold the process for seconds.
+        subprocess.run(["node", "--test-force-exit", name], cwd=tests, env=env, stdout=log, stderr=log, check=False)
+        return tests / f"{name}.json"
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:  # as many as the Python tests run
+        outs = list(pool.map(run_file, JAVASCRIPT_TESTS))
+    for name, out in zip(JAVASCRIPT_TESTS, outs):
         if not out.exists():
             sys.exit(f"{name} with JavaScript {e2b} did not end; see {log.name}")
         said = json.loads(out.read_text())
@@ -177,6 +184,10 @@ def main():
     asked = sys.argv[1:]
     if asked == ["page"]:
         return page.write(RESULTS)
+    if asked == ["prepare"]:
+        for make, versions in ((python_environment, PYTHON), (javascript_environment, JAVASCRIPT)):
+            make(*versions[0])
+        return
     names = OLDEST if asked == ["oldest"] else asked or list(RUNS)
     if wrong := [name for name in names if name not in RUNS]:
         sys.exit(f"no such release: {', '.join(wrong)}; there are: {', '.join(RUNS)}")

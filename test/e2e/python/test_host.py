@@ -1,5 +1,6 @@
 """Faults of the whole host: no other test can run meanwhile."""
 
+import concurrent.futures
 import contextlib
 import io
 import json
@@ -213,7 +214,7 @@ def restores_hang():
 
 
 def test_restores_that_do_not_end(create):
-    """Each verb says so in time, what it was about is as it was, and the next try works."""
+    """Each verb says so in time, all of them at once, what it was about is as it was, and the next try works."""
     with world.started_anew(CAY_RESTORE_TIMEOUT="5s", CAY_POOL_MEMORY="0"):
         resumed, rebooted, back, forked = (create() for _ in range(4))
         pids = {box.sandbox_id: box.commands.run("sleep 100000", background=True, timeout=0).pid for box in (resumed, back, forked)}
@@ -226,20 +227,20 @@ def test_restores_that_do_not_end(create):
         rebooted.pause()
         node = cayv1.checkpoint(back)
         saved = forked.create_snapshot().snapshot_id
-        says = "not restored in 5s"
         with restores_hang():
+            verbs = [
+                lambda: resumed.connect(timeout=300), lambda: rebooted.connect(timeout=300),
+                lambda: cayv1.rollback(back, node), lambda: e2b.Sandbox.create(saved)]
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                forking = pool.submit(forked.fork)
+                failures = [call.exception() for call in [pool.submit(verb) for verb in verbs]]
+                fork, = forking.result()
+            for failure, kind in zip([*failures, fork], [e2b.ServiceBusyException] * 2 + [cayv1.Failed, e2b.ServiceBusyException, object]):
+                assert isinstance(failure, kind) and "not restored in 5s" in str(failure), repr(failure)
             for box in (resumed, rebooted):
-                with pytest.raises(e2b.ServiceBusyException, match=says):
-                    box.connect(timeout=300)
                 assert e2b.Sandbox.get_info(box.sandbox_id).state == e2b.SandboxState.PAUSED
-            with pytest.raises(cayv1.Failed, match=says):
-                cayv1.rollback(back, node)
             assert goes_on(back)
-            fork, = forked.fork()
-            assert says in str(fork)
             assert goes_on(forked)
-            with pytest.raises(e2b.ServiceBusyException, match=says):
-                e2b.Sandbox.create(saved)
         resumed.connect(timeout=300)
         assert goes_on(resumed)
         rebooted.connect(timeout=300, on_resume="reboot")
