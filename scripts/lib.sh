@@ -64,6 +64,10 @@ together() {
   return $failed
 }
 
+# lean has Go build programs as those of a release, without cgo, and without the
+# tables of debuggers: a fifth less to compile.
+lean() { export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -gcflags=all=-dwarf=false -ldflags=-s"; }
+
 # How the tests are built: with the race detector, except for SQLite's machine
 # code in Go. The detector there would take most of their time and find nothing:
 # the code touches no memory of ours, and its locks, which Go's packages around it
