@@ -40,6 +40,26 @@ def docker(create):
     return made
 
 
+# Serves an image of busybox as registries do.
+REGISTRY = """
+import registry, threading
+served = registry.Registry(5000)
+served.add("team/app:1", registry.tiny("/bin/busybox"), Cmd=["cat", "/greeting"])
+threading.Event().wait()
+"""
+
+
+@pytest.fixture
+def image(create):
+    """The name of an image in a registry that another sandbox is."""
+    host = create()  # it has busybox
+    host.files.write("/home/user/registry.py", (world.ROOT / "test" / "e2e" / "registry.py").read_text())
+    host.files.write("/home/user/serve.py", REGISTRY)
+    host.commands.run("python3 serve.py", background=True, timeout=0)
+    host.commands.run("curl -sf --retry 60 --retry-connrefused --retry-delay 1 http://localhost:5000/v2/")
+    return f"5000-{host.sandbox_id}.{os.environ['CAY_DOMAIN']}/team/app:1"
+
+
 @pytest.fixture
 def server():
     """The running server; a test that ends it has started it again by its end."""

@@ -21,7 +21,7 @@ def main():
     server.start(templates=["base"])
     try:
         begun = time.monotonic()
-        for name in ("docker",):
+        for name in ("docker", "devcontainer"):
             server.cay("template", "add", name, timeout=1800)
         print(f"✓ templates ({time.monotonic() - begun:.0f} s)", flush=True)
         env = {**server.env, **server.sdk_env(server.new_key()), "NO_COLOR": "1"}

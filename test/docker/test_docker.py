@@ -11,7 +11,6 @@ import e2b
 import pytest
 
 import cayv1
-import world
 from conftest import IMAGE
 
 
@@ -68,22 +67,7 @@ def test_builds_with_buildkit(docker):
     assert output(docker, "cp /bin/busybox scratch && docker build -qt scratch scratch >/dev/null && docker run --rm scratch") == "from scratch"
 
 
-# Serves an image of busybox as registries do.
-REGISTRY = """
-import registry, threading
-served = registry.Registry(5000)
-served.add("team/app:1", registry.tiny("/bin/busybox"), Cmd=["cat", "/greeting"])
-threading.Event().wait()
-"""
-
-
-def test_pull_by_the_rules_of_egress(create):
-    host = create()  # it has busybox
-    host.files.write("/home/user/registry.py", (world.ROOT / "test" / "e2e" / "registry.py").read_text())
-    host.files.write("/home/user/serve.py", REGISTRY)
-    host.commands.run("python3 serve.py", background=True, timeout=0)
-    eventually(lambda: get(host, 5000, "/v2/") == "{}", 30)
-    image = f"5000-{host.sandbox_id}.{os.environ['CAY_DOMAIN']}/team/app:1"
+def test_pull_by_the_rules_of_egress(create, image):
     assert output(create(), f"docker run --rm {image}") == "two"
     name = image.partition(":")[0]
     allowed = create(network={"deny_out": ["0.0.0.0/0"], "allow_out": [name]})

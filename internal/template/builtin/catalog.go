@@ -19,6 +19,7 @@ const (
 	Desktop               = "desktop"
 	MCPGateway            = "mcp-gateway"
 	Docker                = "docker"
+	Devcontainer          = "devcontainer"
 )
 
 // Names lists those that every server has, in the order in which to build
@@ -35,7 +36,9 @@ func Descriptions() map[string]string {
 }
 
 // Extras lists those that are built when an operator asks for them.
-func Extras() []string { return []string{CodeInterpreterNewer, Desktop, MCPGateway, Docker} }
+func Extras() []string {
+	return []string{CodeInterpreterNewer, Desktop, MCPGateway, Docker, Devcontainer}
+}
 
 // definition is one template.
 type definition struct {
@@ -87,9 +90,13 @@ func lookup(name string) (definition, error) {
 			limits:  cay.Limits{CPUs: 2, MemoryMB: 1024, DiskMB: 10240},
 			gateway: true,
 		}, nil
-	case Docker:
+	case Docker, Devcontainer:
+		recipe := image.Docker()
+		if name == Devcontainer {
+			recipe = image.Devcontainer()
+		}
 		return definition{
-			recipe: image.Docker(),
+			recipe: recipe,
 			args:   []string{guest.AgentPath},
 			limits: cay.Limits{CPUs: 2, MemoryMB: 2048, DiskMB: 10240},
 			docker: true,
