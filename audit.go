@@ -174,7 +174,7 @@ func (h AuditHead) Genuine() bool {
 // that does, what the server does by itself, what is told of the machine to every team, and what a guest can
 // cause at will, which is counted.
 var unaudited = []EventType{
-	SandboxRunning, SandboxPausing, SandboxReplicated, SandboxResuming, MachineDiskLow, MachineDiskFreed, EgressDenied, ProcessKilled, AuditCheckpoint,
+	SandboxRunning, SandboxPausing, SandboxReplicated, SandboxResuming, MachineDiskLow, MachineDiskFreed, EgressDenied, ProcessKilled, ModelProviderFailing, AuditCheckpoint,
 }
 
 // AuditRows returns the rows of events that are recorded together.

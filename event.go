@@ -63,6 +63,8 @@ const (
 	TriggerRemoved EventType = "trigger.removed"
 	RunEnded       EventType = "run.ended" // of a trigger
 
+	ModelProviderFailing EventType = "model_provider.failing"
+
 	ApprovalRequested EventType = "approval.requested"
 	ApprovalDecided   EventType = "approval.decided"
 
@@ -149,6 +151,7 @@ func Events() []EventInfo {
 		{TriggerChanged, "A trigger was changed, or turned on or off.", []string{"trigger", "name", "changed"}},
 		{TriggerRemoved, "A trigger was removed with its runs.", []string{"trigger", "name"}},
 		{RunEnded, "A run of a trigger is over: it succeeded, failed, was cancelled, or was skipped because the runs before it took the places.", []string{"trigger", "name", "run", "state", "exitCode", "sandbox", "attempt", "error"}},
+		{ModelProviderFailing, "A provider of models did not answer a request of a sandbox, or said that it has no room, and the next one was asked where there is one. Told once in five minutes for each.", []string{"provider", "why"}},
 		{ApprovalRequested, "A sandbox or a program asks for a decision.", []string{"approval", "kind", "title", "subject", "risk", "expiresAt"}},
 		{ApprovalDecided, "An approval is approved, denied or expired.", []string{"approval", "kind", "title", "subject", "state", "remember", "note"}},
 		{VolumeCreated, "The team has a new volume.", []string{"volume", "name", "sizeMB", "from"}},

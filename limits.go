@@ -173,15 +173,29 @@ func (l TeamLimits) AdmitVolumes(n int, sizeMB int64) error {
 // AdmitModel refuses a sandbox one more request to a model: it has exchanged that
 // many tokens with models, and has that many requests under way.
 func (l TeamLimits) AdmitModel(tokens int64, underWay int) error {
-	if most := l[LimitModelTokens]; most > 0 && tokens >= most {
-		return Errorf(Exhausted, "this sandbox has exchanged %d tokens with models, and may exchange %d", tokens, most).WithCode(CodeTeamLimit).
-			WithHint("have the limit %s raised", LimitModelTokens)
+	if err := l.AdmitTokens(tokens, 0); err != nil {
+		return err
 	}
 	if most := l[LimitModelRequests]; most > 0 && int64(underWay) >= most {
 		return Errorf(Exhausted, "this sandbox has %d requests to models under way, which is the most", underWay).WithCode(CodeRateLimit).
 			WithHint("wait for the end of one, or have the limit %s raised", LimitModelRequests)
 	}
 	return nil
+}
+
+// AdmitTokens refuses a sandbox one more request to a model: it has exchanged that many
+// tokens with models, and its requests under way may take so many more.
+func (l TeamLimits) AdmitTokens(tokens, underWay int64) error {
+	most := l[LimitModelTokens]
+	switch {
+	case most <= 0 || tokens+underWay < most:
+		return nil
+	case tokens < most:
+		return Errorf(Exhausted, "this sandbox may exchange %d tokens with models: it has exchanged %d, and its requests that are under way may take the rest", most, tokens).
+			WithCode(CodeRateLimit).WithHint("wait for their end, or have the limit %s raised", LimitModelTokens)
+	}
+	return Errorf(Exhausted, "this sandbox has exchanged %d tokens with models, and may exchange %d", tokens, most).WithCode(CodeTeamLimit).
+		WithHint("have the limit %s raised", LimitModelTokens)
 }
 
 func overLimit(limit Limit, format string, args ...any) error {

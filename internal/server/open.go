@@ -255,7 +255,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.models = models.New(models.Config{Providers: s.control.Providers, Networks: s.modelNetworks(), Log: s.log})
+	s.models = models.New(models.Config{Providers: s.control.Providers, Networks: s.modelNetworks(), Watch: s.telemetry, Log: s.log})
 	s.later(func() error { s.models.Close(); return nil })
 	if err := s.openLogins(); err != nil {
 		return err

@@ -35,6 +35,7 @@ var (
 	boundsOfRequests   = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 	boundsOfOperations = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 	boundsOfBuilds     = []float64{1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600}
+	boundsOfModels     = []float64{.005, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 600}
 	boundsOfRecords    = []float64{.00001, .000025, .00005, .0001, .00025, .0005, .001, .0025, .005, .01, .05, .25, 1}
 )
 
@@ -80,6 +81,10 @@ var families = []family{
 	{"Egress", "cay_package_cache_served_bytes_total", counter, "Bytes that sandboxes got.", nil, nil},
 	{"Egress", "cay_package_cache_fetched_bytes_total", counter, "Bytes that were fetched for them.", nil, nil},
 
+	{"Models", "cay_model_requests_total", counter, "Requests of sandboxes to models.", []string{"wire", "class"}, nil},
+	{"Models", "cay_model_attempt_seconds", histogram, "How long providers of models took until their answer began, or until it was clear that none will.", []string{"wire", "outcome"}, boundsOfModels},
+	{"Models", "cay_model_tokens_total", counter, "Tokens that sandboxes exchanged with models, as they are counted into usage.", []string{"wire", "direction"}, nil},
+
 	{"Store", "cay_store_seconds", histogram, "The time of the records' operations: of a change until it is committed, of a query until its first row.", []string{"operation"}, boundsOfRecords},
 	{"Store", "cay_store_wait_seconds", histogram, "How long changes waited for their turn to write.", nil, boundsOfRecords},
 
@@ -104,6 +109,9 @@ var labels = map[string]string{
 	"class":     "`2xx` and so on, `broken` for an answer that was broken off before it began, `other` for a status that HTTP does not know",
 	"code":      "a code or kind of [errors](../use/errors.md)",
 	"decision":  "`allowed`, `refused`",
+	"direction": "`input`, `output`",
+	"outcome":   "`answered`; `refused`, by an error that no other provider is asked for; `full` (408, 429, 5xx); `silent`, without an answer",
+	"wire":      "`openai`, `anthropic`",
 	"face":      "`rest`, `operator`, `ssh`, or what a request to a sandbox was for, as in `kind`",
 	"kind":      "`agent` (port 49983), `interpreter` (49999), `port` for users' own servers",
 	"method":    "HTTP's own; `other` for any else",

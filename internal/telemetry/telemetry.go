@@ -44,6 +44,9 @@ type Telemetry struct {
 	operations, builds   *prometheus.HistogramVec
 	deliveries           *prometheus.HistogramVec
 	store, storeWait     *prometheus.HistogramVec
+	modelRequests        *prometheus.CounterVec
+	modelTokens          *prometheus.CounterVec
+	modelAttempts        *prometheus.HistogramVec
 	unmade               tally // creates that failed, by result
 	kinds                map[string]bool
 	codes                map[string]bool
@@ -65,8 +68,10 @@ func New(ctx context.Context, env func(string) string, log *slog.Logger) (*Telem
 		requests: counters(r, "cay_requests_total"), proxied: counters(r, "cay_proxy_requests_total"),
 		requestTime: histograms(r, "cay_request_seconds"), proxyIn: histograms(r, "cay_proxy_seconds"),
 		operations: histograms(r, "cay_operation_seconds"), builds: histograms(r, "cay_build_seconds"),
-		deliveries: histograms(r, "cay_webhook_delivery_seconds"),
-		store:      histograms(r, "cay_store_seconds"), storeWait: histograms(r, "cay_store_wait_seconds"),
+		deliveries:    histograms(r, "cay_webhook_delivery_seconds"),
+		modelRequests: counters(r, "cay_model_requests_total"), modelTokens: counters(r, "cay_model_tokens_total"),
+		modelAttempts: histograms(r, "cay_model_attempt_seconds"),
+		store:         histograms(r, "cay_store_seconds"), storeWait: histograms(r, "cay_store_wait_seconds"),
 	}
 	for _, c := range cay.Codes() {
 		t.codes[c.Code] = true

@@ -184,6 +184,8 @@ func TestCounts(t *testing.T) {
 	of.Took("AddSandbox", time.Millisecond, time.Millisecond)
 	of.Took("Events", -1, time.Millisecond)
 	of.SSHRefused()
+	of.ModelAttempt(cay.OpenAIWire, "silent", time.Second)
+	of.ModelRequest(cay.OpenAIWire, 200, 11, 7)
 
 	page := read(t, of, "")
 	for _, tt := range []struct {
@@ -197,6 +199,8 @@ func TestCounts(t *testing.T) {
 		{"cay_proxy_requests_total", "kind=agent class=2xx", 1},
 		{"cay_proxy_requests_total", "kind=port class=5xx", 1},
 		{"cay_proxy_seconds", "kind=agent", 1},
+		{"cay_model_requests_total", "wire=openai class=2xx", 1},
+		{"cay_model_tokens_total", "wire=openai direction=input", 11},
 		{"cay_errors_total", "code=team_limit_reached", 1},
 		{"cay_errors_total", "code=unauthenticated", 1},
 		{"cay_refusals_total", "reason=limit", 1},

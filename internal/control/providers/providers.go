@@ -46,11 +46,13 @@ type Providers struct {
 
 	mu   sync.Mutex
 	busy map[cay.SandboxID]int // requests under way
+	// reserved are the tokens that those may take, where a sandbox has a bound of them.
+	reserved map[cay.SandboxID]int64
 }
 
 // New returns the use cases.
 func New(cfg Config) *Providers {
-	return &Providers{cfg: cfg, busy: make(map[cay.SandboxID]int)}
+	return &Providers{cfg: cfg, busy: make(map[cay.SandboxID]int), reserved: make(map[cay.SandboxID]int64)}
 }
 
 // Set makes a provider of the name that p has, or replaces all of it.

@@ -13,8 +13,9 @@ import (
 
 // Turn is a request of a sandbox to a model that may be carried out.
 type Turn struct {
-	of      *Providers
-	sandbox cay.Sandbox
+	of       *Providers
+	sandbox  cay.Sandbox
+	reserved int64
 }
 
 // Begin lets a sandbox send one more request, as far as its limits and the budgets
@@ -50,9 +51,38 @@ func (x *Providers) enter(s cay.Sandbox, tokens int64) error {
 	return nil
 }
 
+// Reserve refuses the request where those that are under way may take the rest of the
+// sandbox's tokens. About so many it may take itself, until End.
+func (t *Turn) Reserve(ctx context.Context, tokens int64) error {
+	limits := t.of.cfg.Ledger.Limits(t.sandbox.Team)
+	if limits[cay.LimitModelTokens] <= 0 {
+		return nil
+	}
+	before := t.reserve(max(tokens, 1))
+	// A request that ends from here on counts twice: a client that is refused tries again.
+	used, err := t.of.cfg.Store.ModelTokens(ctx, t.sandbox.ID)
+	if err != nil {
+		return err
+	}
+	return limits.AdmitTokens(used, before)
+}
+
+// reserve adds to the tokens that requests under way may take, and returns those of
+// the others.
+func (t *Turn) reserve(tokens int64) (before int64) {
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	before, t.reserved = t.of.reserved[t.sandbox.ID], tokens
+	t.of.reserved[t.sandbox.ID] = before + tokens
+	return before
+}
+
 func (t *Turn) leave() {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
+	if t.of.reserved[t.sandbox.ID] -= t.reserved; t.of.reserved[t.sandbox.ID] == 0 {
+		delete(t.of.reserved, t.sandbox.ID)
+	}
 	if t.of.busy[t.sandbox.ID]--; t.of.busy[t.sandbox.ID] == 0 {
 		delete(t.of.busy, t.sandbox.ID)
 	}
@@ -70,6 +100,11 @@ func (t *Turn) End(ctx context.Context, input, output int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countWithin)
 	defer cancel()
 	return t.of.cfg.Budgets.Spend(ctx, t.sandbox, input, output)
+}
+
+// Failing tells a provider's team that it does not answer.
+func (x *Providers) Failing(ctx context.Context, p cay.ModelProvider, why string) {
+	x.cfg.Ledger.Tell(ctx, ledger.NewEvent(cay.ForTeam(p.Team), cay.Sandbox{Team: p.Team}, cay.ModelProviderFailing, "", "provider", p.Name, "why", why))
 }
 
 // Choice is a provider that is asked for a model.

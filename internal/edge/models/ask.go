@@ -26,6 +26,8 @@ const (
 	// restMost the longest time for which one may ask to be.
 	restAfter = 15 * time.Second
 	restMost  = time.Minute
+	// tellEvery is how often a team is told of a provider that fails.
+	tellEvery = 5 * time.Minute
 
 	maxQuery = 1 << 10
 	// anthropicVersion is what a client means that names none.
@@ -41,9 +43,16 @@ func (g *Gateway) ask(r *http.Request, turn *providers.Turn, to route, q questio
 	ready, over := g.resting.pass(choices)
 	for i, c := range ready {
 		last := i == len(ready)-1
+		begun := time.Now()
 		got, err := g.try(r, turn, to, q, c)
+		if r.Context().Err() == nil {
+			g.cfg.Watch.ModelAttempt(to.wire, outcomeOf(got, err), time.Since(begun))
+		}
 		if err == nil && (last || !passes(got.resp.StatusCode)) {
 			got.over = strings.Join(over, "; ")
+			if passes(got.resp.StatusCode) {
+				g.failing(r.Context(), c, statusText(got.resp.StatusCode))
+			}
 			g.resting.note(c, got.resp)
 			return got, nil
 		}
@@ -54,17 +63,39 @@ func (g *Gateway) ask(r *http.Request, turn *providers.Turn, to route, q questio
 		why := ""
 		if err == nil {
 			why = statusText(got.resp.StatusCode)
+			g.failing(r.Context(), c, why)
 			g.resting.note(c, got.resp)
 			got.close()
 		} else {
 			why = reason(err)
 			g.resting.set(c, restAfter, why)
+			g.failing(r.Context(), c, why)
 			g.cfg.Log.DebugContext(r.Context(), "a provider of models does not answer", "team", c.Team, "provider", c.Name, "err", err)
 		}
 		over = append(over, c.Name+": "+why)
 	}
 	told := strings.Join(over, "; ")
 	return answer{over: told}, cay.Errorf(cay.Unavailable, "no provider of models answered: %s", told)
+}
+
+// failing tells the team of a provider that did not answer, or has no room.
+func (g *Gateway) failing(ctx context.Context, c providers.Choice, why string) {
+	if g.resting.tell(c) {
+		g.cfg.Providers.Failing(ctx, c.ModelProvider, why)
+	}
+}
+
+// outcomeOf says how a provider took a request.
+func outcomeOf(got answer, err error) string {
+	switch {
+	case err != nil:
+		return silent
+	case passes(got.resp.StatusCode):
+		return full
+	case got.resp.StatusCode >= http.StatusBadRequest:
+		return refused
+	}
+	return answered
 }
 
 // passes reports whether a status has the next provider asked.
@@ -210,6 +241,7 @@ func (readCloser) Close() error { return nil }
 type resting struct {
 	mu    sync.Mutex
 	until map[string]rest
+	told  map[string]time.Time // until when the team is told of no other failure
 }
 
 type rest struct {
@@ -243,6 +275,23 @@ func (x *resting) pass(choices []providers.Choice) (ready []providers.Choice, ov
 		return choices, nil
 	}
 	return ready, over
+}
+
+// tell reports whether the team is told of a failure of a provider now.
+func (x *resting) tell(c providers.Choice) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	now := time.Now()
+	for key, until := range x.told {
+		if now.After(until) {
+			delete(x.told, key)
+		}
+	}
+	_, told := x.told[restKey(c)]
+	if !told {
+		x.told[restKey(c)] = now.Add(tellEvery)
+	}
+	return !told
 }
 
 func (x *resting) set(c providers.Choice, d time.Duration, why string) {

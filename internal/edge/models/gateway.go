@@ -3,7 +3,7 @@
 // gateway adds the key of its team's provider, counts the tokens, and asks the next
 // provider where one does not answer.
 //
-//	guest ── egress ── Gateway ─┬─ Begin: limits and budgets of the sandbox
+//	guest ── egress ── Gateway ─┬─ Begin, Reserve: limits and budgets of the sandbox
 //	                            ├─ providers in their order, until one answers
 //	                            └─ the answer, byte by byte; a copy of it is counted
 //
@@ -47,8 +47,33 @@ type Config struct {
 	Providers *providers.Providers
 	// Networks connect to providers, and to no closed address.
 	Networks outside.Networks
+	Watch    Watcher // may be nil
 	Log      *slog.Logger
 }
+
+// How providers take requests.
+const (
+	answered = "answered"
+	refused  = "refused" // an error that no other provider is asked for
+	full     = "full"    // 408, 429, 5xx
+	silent   = "silent"  // no answer
+)
+
+// Watcher is told of what the gateway does.
+type Watcher interface {
+	// ModelAttempt is told of each request to a provider: how it was taken (answered,
+	// refused, full, silent), and when that was clear.
+	ModelAttempt(wire cay.ModelWire, outcome string, took time.Duration)
+	// ModelRequest is told of each request of a sandbox, at its end: the status of the
+	// answer, and its tokens.
+	ModelRequest(wire cay.ModelWire, status int, input, output int64)
+}
+
+// unwatched is the Watcher of a gateway without one.
+type unwatched struct{}
+
+func (unwatched) ModelAttempt(cay.ModelWire, string, time.Duration) {}
+func (unwatched) ModelRequest(cay.ModelWire, int, int64, int64)     {}
 
 // Gateway carries requests of sandboxes to models. Its methods are safe for
 // concurrent use.
@@ -65,7 +90,10 @@ func New(cfg Config) *Gateway {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	g := &Gateway{cfg: cfg, memory: memory{of: map[cay.SandboxID]int64{}}, resting: resting{until: map[string]rest{}}}
+	if cfg.Watch == nil {
+		cfg.Watch = unwatched{}
+	}
+	g := &Gateway{cfg: cfg, memory: memory{of: map[cay.SandboxID]int64{}}, resting: resting{until: map[string]rest{}, told: map[string]time.Time{}}}
 	g.secure, g.plain = transport(cfg.Networks.DialContext), transport(g.dialPlain)
 	return g
 }
@@ -121,7 +149,9 @@ func (g *Gateway) Serve(rw http.ResponseWriter, r *http.Request, from Guest, den
 
 // carry has a request answered by a provider.
 func (g *Gateway) carry(rw http.ResponseWriter, r *http.Request, from Guest, to route) {
+	status := 0 // of the answer
 	failed := func(err error) {
+		status = cay.StatusOf(err)
 		if cay.KindOf(err) == cay.Internal {
 			g.cfg.Log.ErrorContext(r.Context(), "a request to a model failed", "sandbox", from.Sandbox, "err", err)
 		}
@@ -130,10 +160,12 @@ func (g *Gateway) carry(rw http.ResponseWriter, r *http.Request, from Guest, to 
 	turn, err := g.cfg.Providers.Begin(r.Context(), from.Team, from.Sandbox)
 	if err != nil {
 		failed(err)
+		g.cfg.Watch.ModelRequest(to.wire, status, 0, 0)
 		return
 	}
 	var input, output int64
 	defer func() {
+		g.cfg.Watch.ModelRequest(to.wire, status, input, output)
 		if err := turn.End(r.Context(), input, output); err != nil {
 			g.cfg.Log.ErrorContext(r.Context(), "the tokens of a sandbox are not counted", "sandbox", from.Sandbox, "input", input, "output", output, "err", err)
 		}
@@ -146,6 +178,10 @@ func (g *Gateway) carry(rw http.ResponseWriter, r *http.Request, from Guest, to 
 	defer release()
 	q, err := readQuestion(body)
 	if err != nil {
+		failed(err)
+		return
+	}
+	if err := turn.Reserve(r.Context(), q.estimate()); err != nil {
 		failed(err)
 		return
 	}
@@ -164,6 +200,7 @@ func (g *Gateway) carry(rw http.ResponseWriter, r *http.Request, from Guest, to 
 	}
 	defer got.close()
 	rw.Header().Set("X-Cay-Provider", got.from.Name)
+	status = got.resp.StatusCode
 	cut := got.copyTo(rw)
 	if to.usage && got.resp.StatusCode < http.StatusBadRequest {
 		input, output = got.meter.tokens(len(body))
@@ -172,6 +209,7 @@ func (g *Gateway) carry(rw http.ResponseWriter, r *http.Request, from Guest, to 
 		}
 	}
 	if cut != nil {
+		status = 0
 		g.cfg.Log.DebugContext(r.Context(), "an answer of a model ended early", "sandbox", from.Sandbox, "provider", got.from.Name, "err", cut)
 		panic(http.ErrAbortHandler) // the client must see that it is not whole
 	}

@@ -45,6 +45,32 @@ type stage struct {
 	url     string         // for the sandbox
 	denied  string         // by the network policy
 	under   sync.WaitGroup // requests under way
+	seen    seen
+}
+
+// seen are the outcomes that a gateway tells of, and the statuses.
+type seen struct {
+	mu       sync.Mutex
+	outcomes []string
+}
+
+func (s *seen) ModelAttempt(_ cay.ModelWire, outcome string, _ time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.outcomes = append(s.outcomes, outcome)
+}
+
+func (s *seen) ModelRequest(_ cay.ModelWire, status int, input, output int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.outcomes = append(s.outcomes, fmt.Sprint(status, input, output))
+}
+
+func (s *seen) take() (out []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out, s.outcomes = s.outcomes, nil
+	return out
 }
 
 func start(t *testing.T, limits cay.TeamLimits) *stage {
@@ -63,7 +89,7 @@ func start(t *testing.T, limits cay.TeamLimits) *stage {
 			return teamsKey, nil
 		},
 	})
-	s.gateway = New(Config{Providers: x, Networks: outside.Networks{Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}})
+	s.gateway = New(Config{Providers: x, Networks: outside.Networks{Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, Watch: &s.seen})
 	t.Cleanup(s.gateway.Close)
 	s.url = s.serve(func(rw http.ResponseWriter, r *http.Request) {
 		s.under.Add(1)

@@ -17,9 +17,10 @@ type question struct {
 	body    []byte
 	model   string
 	stream  bool
-	at      span // of the value of model
-	options span // of the value of stream_options; empty for none
-	object  span // of the whole object
+	at      span  // of the value of model
+	options span  // of the value of stream_options; empty for none
+	most    int64 // tokens of the answer, as the sandbox bounds them; 0 where it does not
+	object  span  // of the whole object
 }
 
 // span is a part of a body.
@@ -29,7 +30,10 @@ func (s span) of(b []byte) []byte { return b[s.from:s.to] }
 
 // members are those of a body that are looked at. No other spelling of them is let
 // through: a provider's reader may take it for the same.
-var members = []string{"model", "stream", "stream_options", "background"}
+var members = append([]string{"model", "stream", "stream_options", "background"}, bounds...)
+
+// bounds are the members that bound the tokens of an answer, in any wire.
+var bounds = []string{"max_tokens", "max_completion_tokens", "max_output_tokens"}
 
 // readQuestion reads the body of a request.
 func readQuestion(body []byte) (question, error) {
@@ -49,8 +53,17 @@ func readQuestion(body []byte) (question, error) {
 	if at, ok := found["background"]; ok && (json.Unmarshal(at.of(body), &background) != nil || background) {
 		return q, cay.Errorf(cay.Invalid, "background: the answer must come with the request").WithHint("stream it")
 	}
+	for _, name := range bounds {
+		var n int64
+		if at, ok := found[name]; ok && json.Unmarshal(at.of(body), &n) == nil { // else the provider says what is wrong
+			q.most = max(q.most, min(n, maxTokens))
+		}
+	}
 	return q, nil
 }
+
+// estimate is about how many tokens the request takes at most, as far as it says.
+func (q question) estimate() int64 { return int64(len(q.body))/bytesOfToken + q.most }
 
 // membersOf finds the values of some members of a JSON object, and the object. A
 // member that is there twice, or in another spelling, is refused.

@@ -9,6 +9,18 @@ import (
 	"github.com/cay-run/cay"
 )
 
+func TestEstimate(t *testing.T) {
+	for body, most := range map[string]int64{
+		`{"model":"m"}`: 0, `{"model":"m","max_tokens":9}`: 9, `{"max_completion_tokens":9,"model":"m","max_tokens":7}`: 9, `{"model":"m","max_output_tokens":1000}`: 1000,
+		`{"model":"m","max_tokens":-1}`: 0, `{"model":"m","max_tokens":"many"}`: 0, `{"model":"m","max_tokens":1e400}`: 0, `{"model":"m","max_tokens":9223372036854775807}`: maxTokens, `{"model":"m","max_tokens":null}`: 0,
+	} {
+		q, err := readQuestion([]byte(body))
+		if got := q.estimate(); err != nil || got != int64(len(body))/bytesOfToken+most {
+			t.Errorf("%s: %d, %v", body, got, err)
+		}
+	}
+}
+
 func TestQuestion(t *testing.T) {
 	for _, test := range []struct {
 		name, body string
