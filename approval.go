@@ -22,6 +22,8 @@ const (
 	EgressApproval ApprovalKind = "egress" // a sandbox reaches a host
 	SecretApproval ApprovalKind = "secret" // a request of a sandbox gets a secret
 	ToolApproval   ApprovalKind = "tool"   // a tool of the gateway inside is called
+	// CommandApproval is of a program or code that a client starts in a sandbox.
+	CommandApproval ApprovalKind = "command"
 )
 
 // ApprovalState is how far an approval is.

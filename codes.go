@@ -80,6 +80,8 @@ const (
 	CodeApprovalOver  = "approval_over"
 	CodeApprovalOwn   = "approval_own"
 	CodeApprovalLimit = "approval_limit_reached"
+	CodeCommandWaits  = "command_waits_for_approval"
+	CodeCommandDenied = "command_not_approved"
 )
 
 // Retry says whether the same request, sent again as it is, may succeed, and
@@ -325,6 +327,12 @@ func requestCodes() []CodeInfo {
 		{Code: CodeApprovalLimit, Kind: Exhausted, Retry: Retry{true, 30 * time.Second},
 			Meaning: "As many questions of the sandbox, the key or the team wait for a decision as may.",
 			Cure:    "Decide some, or wait until they expire."},
+		{Code: CodeCommandWaits, Kind: Denied, Retry: Retry{true, 10 * time.Second},
+			Meaning: "The sandbox asks a person about this command or code, and there is no decision yet. It was not started.",
+			Cure:    "Have the approval that the message names decided, and start the same again: a yes counts for a quarter of an hour."},
+		{Code: CodeCommandDenied, Kind: Denied,
+			Meaning: "The sandbox asks a person about this command or code, and the answer is no, or none came in time, or it is too long to be shown. It was not started.",
+			Cure:    "Read the note of the approval that the message names; start something else, or ask its owner."},
 	}
 }
 

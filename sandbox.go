@@ -125,6 +125,9 @@ type Sandbox struct {
 	Env      map[string]string
 	Network  NetworkPolicy
 	Volumes  []VolumeMount // in the order in which they are mounted
+	// AskCommands are patterns of commands and code whose start waits for a person's
+	// yes (Start.IsAsked). They are the sandbox's from its creation on.
+	AskCommands []string
 
 	// Secure sandboxes want their access token on every call to the agent.
 	Secure bool
@@ -198,6 +201,8 @@ type CreateSpec struct {
 	Network    NetworkPolicy
 	Auto       AutoCheckpoint `json:",omitzero"`
 	Volumes    []MountSpec    `json:",omitempty"`
+	// AskCommands is as in Sandbox.
+	AskCommands []string `json:",omitempty"`
 	// IdempotencyKey, if any, makes it safe to ask again: printable ASCII, at
 	// most 255 bytes.
 	IdempotencyKey string
@@ -221,6 +226,7 @@ type InstanceSpec struct {
 	TrafficToken string            `json:"trafficToken,omitempty"`
 	Network      NetworkPolicy     `json:"network"`
 	Volumes      []VolumeMount     `json:"volumes,omitempty"`
+	AskCommands  []string          `json:"askCommands,omitempty"`
 }
 
 // Instance is a running incarnation, as its node sees it.

@@ -242,5 +242,5 @@ func (s *Sandbox) rpcError(ctx context.Context, err error) error {
 	if !known {
 		kind = cay.Internal
 	}
-	return s.gone(&cay.Error{Kind: kind, Msg: e.Message()})
+	return s.gone(&cay.Error{Kind: kind, Code: e.Meta().Get(calls.ErrorCode), Msg: e.Message()})
 }

@@ -26,6 +26,9 @@ type CreateOptions struct {
 	// AskOut closes the internet to it but for these domains, * for any, which a
 	// person is asked about.
 	AskOut []string
+	// AskCommands are patterns of commands and code whose start a person is asked
+	// about; * in them is any text.
+	AskCommands []string
 	// AutoPause pauses it at its timeout instead of ending it.
 	AutoPause bool
 	// AutoResume has requests to it wake it when it is paused.
@@ -97,6 +100,9 @@ func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) 
 	in := map[string]any{"templateID": o.Template, "allow_internet_access": !o.NoInternet && len(o.AskOut) == 0}
 	if len(o.AskOut) > 0 {
 		in["network"] = map[string]any{"askOut": o.AskOut}
+	}
+	if len(o.AskCommands) > 0 {
+		in["askCommands"] = o.AskCommands
 	}
 	if o.Template == "" {
 		in["templateID"] = "base"

@@ -9,6 +9,10 @@ import (
 	"connectrpc.com/connect"
 )
 
+// ErrorCode is the metadata of an error of Cay's own that has its code, one of the
+// domain's.
+const ErrorCode = "X-Cay-Code"
+
 // WithHeader has set fill in the header of every call.
 func WithHeader(set func(http.Header)) connect.ClientOption {
 	return connect.WithInterceptors(header(set))

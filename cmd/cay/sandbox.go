@@ -52,6 +52,7 @@ type createCmd struct {
 	Env        map[string]string `short:"e" placeholder:"KEY=VALUE" help:"Environment of its processes."`
 	NoInternet bool              `help:"Close the internet to it."`
 	Ask        []string          `placeholder:"DOMAIN" help:"Close the internet to it but for this domain, which a person is asked about; \"*\" for any, repeat it for more."`
+	AskCommand []string          `placeholder:"PATTERN" sep:"none" help:"Ask a person before a command or code like this starts; * is any text, repeat it for more."`
 	AutoPause  bool              `help:"Pause it when its time is over, instead of ending it."`
 	AutoResume bool              `help:"Have requests to it wake it when it is paused."`
 	Volume     []string          `sep:"none" placeholder:"VOLUME[/DIR]:PATH[:ro]" help:"Mount a volume, or a directory of it, at a path; several if need be."`
@@ -84,7 +85,7 @@ func (c *createCmd) Run(a *app) error {
 	var s *client.Sandbox
 	err = a.wait("creating a sandbox", func() (err error) {
 		s, err = api.Create(a.ctx, client.CreateOptions{
-			Template: c.Template, Timeout: c.Timeout, Metadata: c.Metadata, Env: c.Env, NoInternet: c.NoInternet, AskOut: c.Ask,
+			Template: c.Template, Timeout: c.Timeout, Metadata: c.Metadata, Env: c.Env, NoInternet: c.NoInternet, AskOut: c.Ask, AskCommands: c.AskCommand,
 			AutoPause: c.AutoPause, AutoResume: c.AutoResume, IdempotencyKey: c.Key, Volumes: mounts,
 			AutoCheckpoints: client.AutoCheckpoints{
 				EverySeconds: wholeSeconds(c.Every), BeforeCommands: c.Before, Keep: c.Keep, Kind: c.Kind,

@@ -180,6 +180,7 @@ func TestApprovalsOfOnesOwn(t *testing.T) {
 		{"a key whose maker is gone", agent.Key, "", orphan.Key, own},
 		{"its child asks, it decides", grandchild.Key, "", agent.Key, ok},
 		{"another key", agent.Key, "", other.Key, ok},
+		{"another agent's key with all scopes, about this one's sandbox", agent.Key, box.ID, other.Key, ok}, // a team is one trust
 		{"without the scope", agent.Key, "", narrow.Key, scope},
 		{"the key that made the sandbox", other.Key, box.ID, agent.Key, own},
 		{"one that this made", other.Key, box.ID, grandchild.Key, own},

@@ -9,6 +9,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/approvals"
 	"github.com/cay-run/cay/internal/control/audit"
+	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/keys/identity"
 	"github.com/cay-run/cay/internal/machine/egress"
 	"github.com/cay-run/cay/internal/machine/vnet"
@@ -81,7 +82,7 @@ func (s *Server) ask(ctx context.Context, q egress.Question) egress.Answer {
 	}
 	x, err := s.control.Approvals.Hold(ctx, q.Team, approvals.Question{
 		Sandbox: q.Sandbox, Kind: q.Kind, Subject: q.Subject, Title: q.Title, Body: q.Body,
-	}, heldWithin)
+	}, approvals.HeldWithin)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return egress.Answer{Why: "the question could not be asked in time"}
@@ -96,6 +97,16 @@ func (s *Server) ask(ctx context.Context, q egress.Question) egress.Answer {
 		return egress.Answer{Why: "approval " + string(x.ID) + " waits for a decision; try again later"}
 	}
 	return egress.Answer{Why: "approval " + string(x.ID) + " is " + string(x.State)}
+}
+
+// mayStart has a person asked whether a command or code may start in a sandbox of
+// this node, where its owner wants that.
+func (s *Server) mayStart(ctx context.Context, id cay.SandboxID, what cay.Start) error {
+	i, found := s.node.Lookup(id)
+	if !found {
+		return ledger.NoSandbox(id)
+	}
+	return s.control.Approvals.MayStart(ctx, cay.Sandbox{ID: id, Team: i.Spec.Team, AskCommands: i.Spec.AskCommands}, what)
 }
 
 // recordDenial records an event of a refusal. Before Run there is no control to
@@ -141,7 +152,4 @@ func reached(c cay.Connection) string { return cmp.Or(c.Name, c.Address) }
 
 const (
 	denialWithin = 10 * time.Second
-	// heldWithin is how long a guest's connection waits for a decision. It is less
-	// than egress waits for the answer.
-	heldWithin = 50 * time.Second
 )

@@ -108,14 +108,15 @@ func (s *Server) openMachine(ctx context.Context) (err error) {
 // openProxy makes the ways to sandboxes, and from them outwards.
 func (s *Server) openProxy(context.Context) error {
 	s.proxy = proxy.New(proxy.Config{
-		Lookup: s.lookup,
-		Asleep: s.asleep,
-		Wake:   s.wake,
-		Used:   s.used,
-		Tokens: s.tokens,
-		Domain: s.cfg.Domain,
-		Paths:  s.cfg.PathForm(),
-		Log:    s.log,
+		Lookup:   s.lookup,
+		Asleep:   s.asleep,
+		Wake:     s.wake,
+		Used:     s.used,
+		MayStart: s.mayStart,
+		Tokens:   s.tokens,
+		Domain:   s.cfg.Domain,
+		Paths:    s.cfg.PathForm(),
+		Log:      s.log,
 	})
 	s.later(func() error { s.proxy.Close(); return nil })
 	if err := s.openEgress(); err != nil {

@@ -43,7 +43,15 @@ func (s *Server) openSSH(keys *auth.Auth) error {
 		Keep: func(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {
 			return s.control.Keep(ctx, cay.ForTeam(team), id)
 		},
-		Used:  func(ctx context.Context, id cay.SandboxID) { s.control.Used(ctx, id, true) },
+		Used: func(ctx context.Context, id cay.SandboxID) { s.control.Used(ctx, id, true) },
+		MayStart: func(ctx context.Context, id cay.SandboxID, what cay.Start) error {
+			ctx, done, err := s.proxy.While(ctx, id)
+			if err != nil {
+				return err
+			}
+			defer done()
+			return s.mayStart(ctx, id, what)
+		},
 		Dial:  s.proxy.Dial,
 		Token: s.agentToken,
 

@@ -157,6 +157,7 @@ func (s *Server) lookup(id cay.SandboxID) (proxy.Target, error) {
 		AccessToken:  i.Spec.AccessToken,
 		MaskHost:     i.Spec.Network.MaskHost,
 		HTTPSPorts:   i.Spec.Network.HTTPSPorts,
+		AskCommands:  i.Spec.AskCommands,
 	}, nil
 }
 

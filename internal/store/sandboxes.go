@@ -19,7 +19,7 @@ import (
 type sandboxRow struct {
 	cay.Sandbox
 	metadata, env, network       string
-	volumes                      string
+	volumes, askCommands         string
 	started, end, ended, timeout int64
 	secure, autoResume           int64
 	unresponsive, replicated     int64
@@ -38,7 +38,7 @@ type sandboxColumn struct {
 func (r *sandboxRow) columns() []sandboxColumn {
 	return []sandboxColumn{
 		{"id", &r.ID, false}, {"team", &r.Team, false}, {"metadata", &r.metadata, false}, {"network", &r.network, false},
-		{"api_key", &r.Key, false},
+		{"api_key", &r.Key, false}, {"ask_commands", &r.askCommands, false},
 		{"template", &r.Template, true}, {"build", &r.Build, true}, {"snapshot", &r.Snapshot, true}, {"alias", &r.Alias, true},
 		{"node", &r.Node, true}, {"instance", &r.Instance, true}, {"version", &r.Version, true},
 		{"state", &r.State, true}, {"cause", &r.Cause, true}, {"ended_at", &r.ended, true},
@@ -77,11 +77,12 @@ var sandboxSQL = func() (out sandboxTexts) {
 func (s *DB) rowOf(b cay.Sandbox) (*sandboxRow, error) {
 	env, e1 := s.encode(b, b.Env, len(b.Env) > 0)
 	volumes, e2 := s.encode(b, b.Volumes, false)
+	askCommands, e3 := s.encode(b, b.AskCommands, false)
 	return &sandboxRow{
-		Sandbox: b, env: env, volumes: volumes, started: millis(b.StartedAt), end: millis(b.EndAt), ended: millis(b.EndedAt),
+		Sandbox: b, env: env, volumes: volumes, askCommands: askCommands, started: millis(b.StartedAt), end: millis(b.EndAt), ended: millis(b.EndedAt),
 		timeout: b.Timeout.Milliseconds(), secure: flag(b.Secure), autoResume: flag(b.AutoResume), unresponsive: flag(b.Unresponsive),
 		replicated: millis(b.ReplicatedAt), moving: flag(b.Moving),
-	}, errors.Join(e1, e2)
+	}, errors.Join(e1, e2, e3)
 }
 
 // AddSandbox records a new sandbox and its first events, and counts it for its
@@ -377,7 +378,7 @@ func (s *DB) scanSandbox(scan scanner) (cay.Sandbox, error) {
 	for _, f := range []struct {
 		text string
 		into any
-	}{{row.metadata, &b.Metadata}, {row.env, &b.Env}, {row.network, &b.Network}, {row.volumes, &b.Volumes}} {
+	}{{row.metadata, &b.Metadata}, {row.env, &b.Env}, {row.network, &b.Network}, {row.volumes, &b.Volumes}, {row.askCommands, &b.AskCommands}} {
 		text, err := s.clear(f.text, placeOf(b.ID))
 		if err != nil {
 			return *b, err

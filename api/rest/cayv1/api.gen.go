@@ -40,15 +40,18 @@ func (e AfterRun) Valid() bool {
 
 // Defines values for ApprovalKind.
 const (
-	Custom ApprovalKind = "custom"
-	Egress ApprovalKind = "egress"
-	Secret ApprovalKind = "secret"
-	Tool   ApprovalKind = "tool"
+	Command ApprovalKind = "command"
+	Custom  ApprovalKind = "custom"
+	Egress  ApprovalKind = "egress"
+	Secret  ApprovalKind = "secret"
+	Tool    ApprovalKind = "tool"
 )
 
 // Valid indicates whether the value is a known member of the ApprovalKind enum.
 func (e ApprovalKind) Valid() bool {
 	switch e {
+	case Command:
+		return true
 	case Custom:
 		return true
 	case Egress:

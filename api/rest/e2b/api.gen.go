@@ -271,6 +271,9 @@ type NewNetwork struct {
 type NewSandbox struct {
 	AllowInternetAccess *bool `json:"allow_internet_access,omitempty"`
 
+	// AskCommands Cay's own: patterns of commands and code whose start a person is asked about; * is any text.
+	AskCommands *[]string `json:"askCommands,omitempty"`
+
 	// AutoCheckpoints Cay's own; as in PUT /cay/v1/sandboxes/{sandboxID}/auto-checkpoints.
 	AutoCheckpoints *struct {
 		BeforeCommands *bool   `json:"beforeCommands,omitempty"`
@@ -384,14 +387,17 @@ type Sandbox struct {
 
 // SandboxDetail defines model for SandboxDetail.
 type SandboxDetail struct {
-	Alias               *string   `json:"alias,omitempty"`
-	AllowInternetAccess *bool     `json:"allowInternetAccess,omitempty"`
-	ClientID            string    `json:"clientID"`
-	CPUCount            int       `json:"cpuCount"`
-	DiskSizeMB          int       `json:"diskSizeMB"`
-	Domain              *string   `json:"domain"`
-	EndAt               time.Time `json:"endAt"`
-	EnvdAccessToken     *string   `json:"envdAccessToken,omitempty"`
+	Alias               *string `json:"alias,omitempty"`
+	AllowInternetAccess *bool   `json:"allowInternetAccess,omitempty"`
+
+	// AskCommands Cay's own: patterns of commands and code whose start a person is asked about.
+	AskCommands     *[]string `json:"askCommands,omitempty"`
+	ClientID        string    `json:"clientID"`
+	CPUCount        int       `json:"cpuCount"`
+	DiskSizeMB      int       `json:"diskSizeMB"`
+	Domain          *string   `json:"domain"`
+	EndAt           time.Time `json:"endAt"`
+	EnvdAccessToken *string   `json:"envdAccessToken,omitempty"`
 
 	// EnvdUnresponsiveAtPause True of a paused sandbox whose agent did not answer when it was saved: it is resumed with memory false alone.
 	EnvdUnresponsiveAtPause *EnvdUnresponsive `json:"envdUnresponsiveAtPause,omitempty"`

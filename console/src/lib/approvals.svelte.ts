@@ -13,7 +13,7 @@ export interface Party {
 export interface Approval {
   id: string
   sandboxID?: string
-  kind: 'custom' | 'egress' | 'secret' | 'tool'
+  kind: 'custom' | 'egress' | 'secret' | 'tool' | 'command'
   subject?: string
   title: string
   body?: string

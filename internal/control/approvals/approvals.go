@@ -6,6 +6,7 @@ package approvals
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -82,8 +83,10 @@ type Question struct {
 	Kind        cay.ApprovalKind
 	Subject     string // see cay.Approval
 	Title, Body string
-	Risk        cay.Risk      // empty means medium
-	Within      time.Duration // until it expires; 0 means the usual time
+	Risk        cay.Risk // empty means medium
+	// Each has a yes to one time let one pass of those that wait for it together.
+	Each   bool
+	Within time.Duration // until it expires; 0 means the usual time
 }
 
 func (q Question) approval(team cay.TeamID, asked cay.Actor, origin cay.Origins) (cay.Approval, error) {
@@ -299,8 +302,21 @@ func (a *Approvals) wake(id cay.ApprovalID) {
 
 // Hold has a question of a sandbox answered: by a decision that counts, else by
 // the one that comes within a while. It returns the approval as it is then. A yes
-// to one time is used by that, once for all that wait for it together.
+// to one time is used by that, once for all that wait for it together, or for one
+// of them.
 func (a *Approvals) Hold(ctx context.Context, team cay.TeamID, q Question, within time.Duration) (cay.Approval, error) {
+	for begun := time.Now(); ; {
+		x, err := a.holdOnce(ctx, team, q, within-time.Since(begun))
+		if !errors.Is(err, errTaken) {
+			return x, err
+		}
+	}
+}
+
+// errTaken says that another one that waited has used the yes.
+var errTaken = errors.New("the yes was to one time, and is used")
+
+func (a *Approvals) holdOnce(ctx context.Context, team cay.TeamID, q Question, within time.Duration) (cay.Approval, error) {
 	x, err := a.counting(ctx, team, q)
 	if err != nil || x.State != "" {
 		return x, err
@@ -319,10 +335,13 @@ func (a *Approvals) Hold(ctx context.Context, team cay.TeamID, q Question, withi
 	if x, err = a.await(ctx, team, x.ID, within); err != nil || x.State != cay.ApprovalApproved || x.Remember != cay.RememberOnce {
 		return x, err
 	}
-	if err := a.store.UseApproval(ctx, x.ID, ledger.Now()); err != nil && cay.KindOf(err) != cay.Conflict { // one that waited too was first
-		return x, err
+	err = a.store.UseApproval(ctx, x.ID, ledger.Now())
+	if cay.KindOf(err) == cay.Conflict { // one that waited too was first
+		if err = nil; q.Each {
+			err = errTaken
+		}
 	}
-	return x, nil
+	return x, err
 }
 
 // counting returns the decision that answers a question now; one without a state

@@ -88,6 +88,17 @@ func (a *attempt) make(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if !a.resumed {
+		do := a.trigger.Action
+		// The variables of the run are of no matter: a decision is about the trigger's command.
+		err := a.t.mayStart(ctx, box, cay.Start{Command: shellOf(do.Command), User: do.User, Dir: do.Dir, Env: secrets.Env})
+		if code := cay.CodeOf(err); code == cay.CodeCommandWaits || code == cay.CodeCommandDenied {
+			return &exitError{-1, err.Error()}
+		}
+		if err != nil {
+			return err
+		}
+	}
 	g := a.t.guestOf(box)
 	defer g.close()
 	return a.command(ctx, g, secrets.Env)
@@ -148,7 +159,7 @@ func (a *attempt) command(ctx context.Context, g *guestClient, env map[string]st
 	if do.After != cay.KillAfterRun {
 		defer g.forget(path, do.User)
 	}
-	c.User, c.Dir, c.Args = do.User, do.Dir, []string{"/bin/bash", "-l", "-c", do.Command}
+	c.User, c.Dir, c.Args = do.User, do.Dir, shellOf(do.Command)
 	c.Env = map[string]string{
 		"CAY_PAYLOAD": path, "CAY_PAYLOAD_TYPE": body.Type, "CAY_EVENT": a.run.Event, "CAY_DELIVERY": a.run.Delivery,
 		"CAY_RUN": string(a.run.ID), "CAY_TRIGGER": a.trigger.Name, "CAY_ATTEMPT": strconv.Itoa(a.number),
@@ -166,6 +177,9 @@ func (a *attempt) command(ctx context.Context, g *guestClient, env map[string]st
 	err = command.Run(within, g.agent, c)
 	return a.follow(ctx, g, c, begun, err)
 }
+
+// shellOf has a login shell run a line.
+func shellOf(line string) []string { return []string{"/bin/bash", "-l", "-c", line} }
 
 // errAway stands for a connection that an earlier server had.
 var errAway = errors.New("the server was away")

@@ -68,7 +68,9 @@ type Config struct {
 	Sealer    Sealer
 	Sandboxes Sandboxes
 	Dial      Dial
-	Log       *slog.Logger
+	// MayStart returns why a command may not start in a sandbox; it may wait.
+	MayStart func(ctx context.Context, box cay.Sandbox, s cay.Start) error
+	Log      *slog.Logger
 }
 
 // Triggers are the use cases of triggers, and what runs them.
@@ -79,6 +81,7 @@ type Triggers struct {
 	sandboxes Sandboxes
 	log       *slog.Logger
 	dial      Dial
+	mayStart  func(ctx context.Context, box cay.Sandbox, s cay.Start) error
 
 	poke chan struct{} // something may be due
 
@@ -91,7 +94,7 @@ type Triggers struct {
 // New returns triggers that start nothing before Run.
 func New(cfg Config) *Triggers {
 	t := &Triggers{
-		ledger: cfg.Ledger, store: cfg.Store, sealer: cfg.Sealer, sandboxes: cfg.Sandboxes, dial: cfg.Dial, log: cfg.Log,
+		ledger: cfg.Ledger, store: cfg.Store, sealer: cfg.Sealer, sandboxes: cfg.Sandboxes, dial: cfg.Dial, mayStart: cfg.MayStart, log: cfg.Log,
 		poke:    make(chan struct{}, 1),
 		running: make(map[cay.RunID]context.CancelCauseFunc), teams: make(map[cay.TeamID]int), in: make(map[cay.SandboxID]*visits),
 	}

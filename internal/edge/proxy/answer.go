@@ -19,6 +19,7 @@ type answer struct {
 	Message   string        `json:"message"`
 	Port      int           `json:"port,omitempty"`
 	Code      int           `json:"code"`
+	ErrorCode string        `json:"error_code,omitempty"`
 
 	title, text string // of the page
 	retry       cay.Retry
@@ -115,6 +116,9 @@ func (a answer) write(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(a.Code)
 	_, _ = w.Write(body)
 }
+
+// ServeHTTP is write.
+func (a answer) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.write(w, r) }
 
 // isNavigation tells a person's browser from a program, by the name that it
 // gives itself, as E2B does. A request of a page's script counts as a program's,

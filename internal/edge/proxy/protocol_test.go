@@ -24,19 +24,19 @@ import (
 	"github.com/cay-run/cay/api/proto/process/processconnect"
 )
 
-// calls is a service of a guest that is called with gRPC.
-type calls struct {
+// served is a service of a guest that is called with gRPC.
+type served struct {
 	processconnect.UnimplementedProcessHandler
 	started chan struct{}
 }
 
-func (c calls) List(context.Context, *connect.Request[process.ListRequest]) (*connect.Response[process.ListResponse], error) {
+func (c served) List(context.Context, *connect.Request[process.ListRequest]) (*connect.Response[process.ListResponse], error) {
 	resp := connect.NewResponse(&process.ListResponse{Processes: []*process.ProcessInfo{{Pid: 7}}})
 	resp.Trailer().Set("X-Last", "word")
 	return resp, nil
 }
 
-func (c calls) Connect(ctx context.Context, _ *connect.Request[process.ConnectRequest], s *connect.ServerStream[process.ConnectResponse]) error {
+func (c served) Connect(ctx context.Context, _ *connect.Request[process.ConnectRequest], s *connect.ServerStream[process.ConnectResponse]) error {
 	if err := s.Send(&process.ConnectResponse{}); err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (c calls) Connect(ctx context.Context, _ *connect.Request[process.ConnectRe
 	return ctx.Err()
 }
 
-func (c calls) StreamInput(_ context.Context, s *connect.ClientStream[process.StreamInputRequest]) (*connect.Response[process.StreamInputResponse], error) {
+func (c served) StreamInput(_ context.Context, s *connect.ClientStream[process.StreamInputRequest]) (*connect.Response[process.StreamInputResponse], error) {
 	for s.Receive() {
 		c.started <- struct{}{} // each message arrives before the next is sent
 	}
@@ -53,7 +53,7 @@ func (c calls) StreamInput(_ context.Context, s *connect.ClientStream[process.St
 
 func TestGRPC(t *testing.T) {
 	w := newWorld(t)
-	service := calls{started: make(chan struct{})}
+	service := served{started: make(chan struct{})}
 	_, h := processconnect.NewProcessHandler(service)
 	guest := httptest.NewUnstartedServer(h)
 	guest.Config.Protocols = new(http.Protocols)

@@ -33,6 +33,8 @@ type Target struct {
 	AccessToken  string // the agent's, for what the proxy asks of it
 	MaskHost     string // what users' servers see as Host; "${PORT}" is replaced
 	HTTPSPorts   []int  // ports whose servers speak TLS
+	// AskCommands are patterns of commands and code that wait for MayStart.
+	AskCommands []string
 }
 
 // Config says where sandboxes are.
@@ -49,6 +51,9 @@ type Config struct {
 	// reaches it; a command is one that starts a program or runs code. The
 	// request waits for the call. Nil makes no call.
 	Used func(ctx context.Context, id cay.SandboxID, command bool)
+	// MayStart returns why a command or code may not start in a sandbox that has
+	// AskCommands; it may wait until ctx ends. It is required where one has.
+	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start) error
 	// Tokens yields the access tokens of the sandboxes that a signed file URL
 	// may reach: those that run, and those that traffic may wake. Nil means
 	// that such URLs need a host or headers.
@@ -218,6 +223,9 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
 	// then drops the guest's connection in mid-answer.
 	if r.ProtoMajor == 1 {
 		_ = http.NewResponseController(w).EnableFullDuplex() // net/http's own writers can
+	}
+	if !p.mayStart(w, r, at, target, l) {
+		return
 	}
 	if p.cfg.Used != nil {
 		if target, l, err = p.use(r, at.route, target, l); err != nil {

@@ -94,7 +94,7 @@ func (s *server) GetSandbox(ctx context.Context, r e2b.GetSandboxRequestObject) 
 		EnvdAccessToken: pointer(access), Notice: pointer(b.Notice),
 		StartedAt: b.StartedAt, EndAt: end, State: wireState(b.State),
 		CPUCount: b.Limits.CPUs, MemoryMB: b.Limits.MemoryMB, DiskSizeMB: b.Limits.DiskMB,
-		Metadata: wireMap(b.Metadata), Network: wireNetwork(b.Network),
+		Metadata: wireMap(b.Metadata), Network: wireNetwork(b.Network), AskCommands: wireList(b.AskCommands),
 		Lifecycle:           &e2b.Lifecycle{AutoResume: b.AutoResume, OnTimeout: string(onTimeout)},
 		AllowInternetAccess: &b.Network.AllowInternet,
 		PauseMode:           pauseMode(b), EnvdUnresponsiveAtPause: unresponsive(b),

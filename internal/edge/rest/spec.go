@@ -20,6 +20,7 @@ func createSpec(body *e2b.NewSandbox, secure bool, timeout int64) (cay.CreateSpe
 		AutoResume: body.AutoResume != nil && value(body.AutoResume.Enabled, false),
 		Secure:     secure,
 		Metadata:   value(body.Metadata, nil), Env: value(body.EnvVars, nil),
+		AskCommands: value(body.AskCommands, nil),
 	}
 	spec.Volumes = mountSpecs(value(body.VolumeMounts, nil))
 	if auto := body.AutoCheckpoints; auto != nil {
@@ -41,6 +42,9 @@ func createSpec(body *e2b.NewSandbox, secure bool, timeout int64) (cay.CreateSpe
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
 			return spec, cay.Errorf(cay.Invalid, "envVars: %.80q cannot be in an environment", k)
 		}
+	}
+	if err := cay.CheckAskCommands(spec.AskCommands); err != nil {
+		return spec, err
 	}
 	var err error
 	spec.Network, err = networkPolicy(body, secure)

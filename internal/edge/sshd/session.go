@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/calls"
 	"github.com/cay-run/cay/api/proto/process"
 	"github.com/cay-run/cay/internal/guest"
@@ -227,6 +228,11 @@ func (s *session) program(kind string, payload []byte) *program {
 
 // run runs a program to its end and tells its status.
 func (s *session) run(p program) {
+	if err := s.v.mayStart(s.asStart(p)); err != nil {
+		fmt.Fprintf(s.ch.Stderr(), "cay: %s\r\n", strings.Map(printable, publicText(err)))
+		_, _ = s.ch.SendRequest("exit-status", false, ssh.Marshal(statusRequest{noStatus}))
+		return
+	}
 	if s.v.server.cfg.Used != nil {
 		s.v.server.cfg.Used(s.v.ctx, s.v.who.sandbox)
 	}
@@ -239,6 +245,14 @@ func (s *session) run(p program) {
 		status = noStatus
 	}
 	_, _ = s.ch.SendRequest("exit-status", false, ssh.Marshal(statusRequest{status}))
+}
+
+// asStart is what a person is asked about. Files over SFTP are no command.
+func (s *session) asStart(p program) cay.Start {
+	if p.path == guest.AgentPath {
+		return cay.Start{}
+	}
+	return cay.Start{Command: append([]string{p.path}, p.args...), Unseen: s.size != nil, User: s.v.who.user, Env: s.env}
 }
 
 // sessionError is the text that a caller gets when a program could not be

@@ -55,6 +55,9 @@ type Config struct {
 	Keep func(ctx context.Context, team cay.TeamID, id cay.SandboxID) error
 	// Used is told before a program is started.
 	Used func(ctx context.Context, id cay.SandboxID)
+	// MayStart returns why a program may not be started; it may wait until ctx ends.
+	// Nil lets every one start.
+	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start) error
 	// Dial connects to a port of a sandbox that runs.
 	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
 	// Token is the access token of a sandbox's agent, empty for none.

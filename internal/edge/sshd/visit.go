@@ -126,6 +126,9 @@ func (v *visit) open(c ssh.NewChannel) {
 
 // publicText is the text that a caller gets for an error: never its cause.
 func publicText(err error) string {
+	if code := cay.CodeOf(err); code == cay.CodeCommandWaits || code == cay.CodeCommandDenied || code == cay.CodeApprovalLimit {
+		return err.Error()
+	}
 	switch cay.KindOf(err) {
 	case cay.NotFound:
 		return "the sandbox is over"
@@ -158,6 +161,13 @@ func (v *visit) forward(c ssh.NewChannel) {
 	if to.Port == guest.AgentPort {
 		_ = c.Reject(ssh.Prohibited, "port "+strconv.Itoa(guest.AgentPort)+" is the agent's")
 		return
+	}
+	if to.Port == guest.InterpPort {
+		// Code that is sent on such a connection is not seen here.
+		if err := v.mayStart(cay.Start{Command: []string{"ssh", "-L", strconv.Itoa(guest.InterpPort)}, Unseen: true, User: v.who.user}); err != nil {
+			_ = c.Reject(ssh.Prohibited, publicText(err))
+			return
+		}
 	}
 	conn, err := v.dial(int(to.Port))
 	if err != nil {
@@ -233,6 +243,15 @@ func (v *visit) isSelf(host string) bool {
 	}
 	a, err := netip.ParseAddr(host)
 	return err == nil && (a.Unmap().IsLoopback() || a.IsUnspecified())
+}
+
+// mayStart returns why a client may not start a program. It waits for the decision
+// where a person is asked.
+func (v *visit) mayStart(s cay.Start) error {
+	if v.server.cfg.MayStart == nil || len(s.Command) == 0 {
+		return nil
+	}
+	return v.server.cfg.MayStart(v.ctx, v.who.sandbox, s)
 }
 
 // half ends what is sent on a connection that can, and breaks others.

@@ -1,0 +1,94 @@
+package cay_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cay-run/cay"
+)
+
+func TestStartsThatAreAskedAbout(t *testing.T) {
+	bash := func(line string) cay.Start { return cay.Start{Command: []string{"/bin/bash", "-l", "-c", line}} }
+	program := func(words ...string) cay.Start { return cay.Start{Command: words} }
+	for _, tt := range []struct {
+		start    cay.Start
+		patterns string // between commas
+		line     string
+		asked    bool
+	}{
+		{bash("git push origin main"), "git push*", "git push origin main", true},
+		{bash("cd x && git push"), "git push*", "cd x && git push", false},
+		{bash("cd x && git push"), "*git push*", "cd x && git push", true},
+		{bash("a\nrm -rf /\n"), "*rm -rf*", "a\nrm -rf /\n", true},
+		{bash("ls"), "*", "ls", true},
+		{bash("ls"), "", "ls", false},
+		{bash("ls"), "rm *,ls", "ls", true},
+		{bash("ls"), "rm *", "ls", false},
+		{bash(""), "*", "", true},
+		{program("rm", "-rf", "/"), "rm *", "rm -rf /", true},
+		{program("rm", "a b", "it's"), "rm *", `rm 'a b' 'it'\''s'`, true},
+		{program("sh", "-ec", "rm x"), "rm *", "rm x", true},
+		{program("bash", "-c", "a $0", "rm"), "rm *", "bash -c 'a $0' rm", false}, // the words are not the script alone
+		{program("bash", "run.sh"), "rm *", "bash run.sh", false},
+		{program("bash"), "rm *", "bash", true}, // reads what it runs
+		{program("/usr/bin/bash", "-i", "-l"), "rm *", "/usr/bin/bash -i -l", true},
+		{program("bash"), "", "bash", false},
+		{cay.Start{Command: []string{"top"}, Unseen: true}, "rm *", "top", true},
+		{cay.Start{Command: []string{"top"}, Unseen: true}, "", "top", false},
+		{cay.Start{Code: "import stripe\n"}, "*stripe*", "import stripe\n", true},
+		{cay.Start{Code: "1+1"}, "*stripe*", "1+1", false},
+	} {
+		var patterns []string
+		if tt.patterns != "" {
+			patterns = strings.Split(tt.patterns, ",")
+		}
+		if got := tt.start.IsAsked(patterns); got != tt.asked || tt.start.Line() != tt.line {
+			t.Errorf("%q with %q: asked %v, line %q", tt.start.Command, patterns, got, tt.start.Line())
+		}
+	}
+}
+
+// A decision is for one start alone, and shows all that it does.
+func TestStartsAsQuestions(t *testing.T) {
+	start := cay.Start{
+		Command: []string{"/bin/bash", "-c", "a\u202eb\x1b[2J\nuser: \"root\""}, User: "user", Dir: "/home/a\nb", Env: map[string]string{"TOKEN": "s3cret", "A": "1"},
+	}
+	want := "program: \"/bin/bash\" \"-c\"\nuser: \"user\"\ndirectory: \"/home/a\\nb\"\nvariables: \"A\" \"TOKEN\"\n\na\\u202eb\\x1b[2J\nuser: \"root\""
+	if got := start.Shown(); got != want {
+		t.Errorf("shown as\n%s\nnot\n%s", got, want)
+	}
+	for _, text := range []string{start.Title(), start.Shown(), start.Subject()} {
+		if strings.Contains(text, "s3cret") {
+			t.Errorf("it tells a variable's value: %q", text)
+		}
+	}
+	seen := map[string]bool{start.Subject(): true}
+	for _, change := range []func(*cay.Start){
+		func(s *cay.Start) { s.User = "root" }, func(s *cay.Start) { s.Dir = "/" }, func(s *cay.Start) { s.Unseen = true },
+		func(s *cay.Start) { s.Env = map[string]string{"TOKEN": "other", "A": "1"} },
+		func(s *cay.Start) { s.Command = []string{"/bin/bash", "-l", "-c", s.Command[2]} },
+		func(s *cay.Start) { s.Command = []string{"/bin/bash", "-c", s.Command[2] + strings.Repeat("x", 600)} },
+		func(s *cay.Start) { s.Command = []string{"/bin/bash", "-c", s.Command[2] + strings.Repeat("x", 601)} },
+		func(s *cay.Start) { s.Command, s.Code = nil, s.Command[2] },
+		func(s *cay.Start) { s.Command, s.Code, s.Language = nil, s.Command[2], "r" },
+		func(s *cay.Start) { s.Command, s.Code, s.Context = nil, s.Command[2], "other" },
+	} {
+		other := start
+		change(&other)
+		if seen[other.Subject()] {
+			t.Errorf("the decision about another start counts for %+v", other)
+		}
+		seen[other.Subject()] = true
+	}
+}
+
+func TestPatternsOfCommands(t *testing.T) {
+	for text, ok := range map[string]bool{"*": true, "git push*": true, "ü": true, "": false, " ": false, "a\nb": false, "a\u202eb": false, strings.Repeat("x", 257): false} {
+		if err := cay.CheckAskCommands([]string{text}); (err == nil) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if cay.CheckAskCommands(make([]string, 33)) == nil {
+		t.Error("33 patterns pass")
+	}
+}
