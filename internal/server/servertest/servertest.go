@@ -105,7 +105,6 @@ func (w *World) open() host.Opener {
 
 // Open makes a server and does not run it. The caller closes it.
 func (w *World) Open() (*server.Server, error) {
-	w.place()
 	level := slog.LevelDebug // unless the world says otherwise
 	if w.Config.LogLevel != "" {
 		level, _ = w.Config.Level()
@@ -113,7 +112,7 @@ func (w *World) Open() (*server.Server, error) {
 	return server.New(w.t.Context(), w.Config, w.On(), trail.NewLog(&w.log, w.Config.LogFormat == "json", level))
 }
 
-// place has a first start find records without rows, whose migrations need not run.
+// place has a first start find records without rows, for which no migration need run.
 func (w *World) place() {
 	w.t.Helper()
 	if left, err := os.ReadDir(w.Config.Data); err == nil && len(left) == 0 && w.Config.DatabaseURL == "" {
@@ -124,6 +123,7 @@ func (w *World) place() {
 // Start starts the server and returns when it has built its templates.
 func (w *World) Start() {
 	w.t.Helper()
+	w.place()
 	s, err := w.Open()
 	if err != nil {
 		w.t.Fatal(err)
