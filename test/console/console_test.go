@@ -133,7 +133,7 @@ func seed(t *testing.T, w *servertest.World) {
 	t.Helper()
 	c, ctx := w.Client(), t.Context()
 	for i := range 6 {
-		meta := map[string]string{"user": fmt.Sprintf("user-%d", i)}
+		meta := map[string]string{"first": "yes", "user": fmt.Sprintf("user-%d", i)}
 		if i == 0 {
 			meta["note"] = hostile
 		}

@@ -11,6 +11,7 @@ import re
 import subprocess
 import tarfile
 import time
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -25,7 +26,8 @@ def control(what):
 
 
 def running():
-    return [box for box in call("GET", "/v2/sandboxes?limit=100") if box["state"] == "running"]
+    """Sandboxes that run and that no test ends: those that were there at first."""
+    return [box for box in call("GET", "/v2/sandboxes?limit=100&metadata=" + urllib.parse.quote("first=yes")) if box["state"] == "running"]
 
 
 # Logging in.
