@@ -15,6 +15,8 @@ type Checkpoint struct {
 	Auto      bool  // taken by an AutoCheckpoint
 	Size      int64 // bytes on disk
 	CreatedAt time.Time
+	// ReplicatedAt is when the bucket had it whole; zero while it has not, and without one.
+	ReplicatedAt time.Time
 	// Source is the sandbox's record of that moment: forks start as it was.
 	Source Sandbox
 }

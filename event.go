@@ -105,6 +105,7 @@ const (
 	ReasonFailing   = "failing"
 	ReasonBudget    = string(CauseBudget)
 	ReasonDrained   = "drained"
+	ReasonHostLost  = string(CauseHostLost)
 )
 
 // EventInfo describes the events of a type. Data names the keys that they may
@@ -121,7 +122,7 @@ func Events() []EventInfo {
 		{SandboxCreated, "A sandbox is recorded and does not run yet.", []string{"template", "alias", "source", "checkpoint"}},
 		{SandboxRunning, "It runs for the first time, or still because a pause or a rollback failed.", []string{"endAt", "notice", "error"}},
 		{SandboxPausing, "It is being saved.", nil},
-		{SandboxPaused, "It is saved and does not run; or a resume failed and it stays so.", []string{"snapshot", "kind", "error"}},
+		{SandboxPaused, "It is saved and does not run; or a resume failed and it stays so. With the reason `host_lost` its machine was lost, and it goes on from what was saved at `savedAt`.", []string{"snapshot", "kind", "savedAt", "error"}},
 		{SandboxReplicated, "The snapshot that it was saved in is in the bucket: it outlives its machine.", []string{"snapshot"}},
 		{SandboxResuming, "It is being restored.", nil},
 		{SandboxResumed, "It runs again.", []string{"endAt", "notice"}},

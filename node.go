@@ -41,6 +41,13 @@ const (
 	DrainMove Drain = "move" // those that run go on elsewhere, too
 )
 
+// Home is the node that has a sandbox, as the records have it.
+type Home struct {
+	Node  NodeID
+	Team  TeamID
+	State State
+}
+
 // NodeUse is what a node tells of itself with each renewal.
 type NodeUse struct {
 	CPUs         int

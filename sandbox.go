@@ -56,6 +56,17 @@ const (
 	PauseFilesOnTimeout TimeoutAction = "pause_files"
 )
 
+// HostLoss is what becomes of a sandbox whose machine is lost.
+type HostLoss string
+
+// The ways.
+const (
+	EndOnHostLoss HostLoss = ""
+	// ResumeOnHostLoss has it go on, on another machine of a cluster or on this one after a
+	// reboot, from the newest state that is kept of it.
+	ResumeOnHostLoss HostLoss = "resume"
+)
+
 // NetworkPolicy bounds a sandbox's connections, from it and to it. The zero value
 // denies the internet and the public; DefaultNetwork is the usual start.
 type NetworkPolicy struct {
@@ -104,7 +115,8 @@ type Sandbox struct {
 	// ReplicatedAt is when Snapshot was in the bucket whole; zero while it is not, and
 	// without a bucket.
 	ReplicatedAt time.Time
-	// Moving says that it was paused to go on on another node, and has not yet.
+	// Moving says that it is paused and goes on by itself, on another node or after its
+	// machine was lost.
 	Moving   bool
 	Notice   string // what its last start could not keep, and why; empty when nothing was lost
 	Key      KeyID  // that made it; empty when none did, or an older Cay recorded it
@@ -139,6 +151,7 @@ type Sandbox struct {
 	OnTimeout TimeoutAction
 	// AutoResume has traffic wake it when it is paused.
 	AutoResume bool
+	OnHostLoss HostLoss
 
 	// Reading is what its instance took. It is counted with a change of the
 	// record, and not read back.
@@ -194,6 +207,7 @@ type CreateSpec struct {
 	Template   string // id, name, or name:tag
 	Timeout    time.Duration
 	OnTimeout  TimeoutAction
+	OnHostLoss HostLoss `json:",omitempty"`
 	AutoResume bool
 	Secure     bool
 	Metadata   map[string]string
@@ -220,6 +234,7 @@ type InstanceSpec struct {
 	Resume       bool              `json:"resume,omitempty"`    // the same sandbox goes on; else it is a fresh clone
 	FilesOnly    bool              `json:"filesOnly,omitempty"` // boot from the snapshot's files, whatever else it holds
 	Warm         bool              `json:"warm,omitempty"`      // an instance made beforehand is welcome; it brings its own ids and tokens
+	Fenced       bool              `json:"fenced,omitempty"`    // it acts only while its machine has its lease
 	Limits       Limits            `json:"limits"`
 	Env          map[string]string `json:"env,omitempty"`
 	AccessToken  string            `json:"accessToken,omitempty"` // empty when not secure

@@ -17,6 +17,8 @@ type Checkpoint struct {
 	Auto      bool      `json:"auto"` // taken by itself
 	Size      int64     `json:"sizeBytes"`
 	CreatedAt time.Time `json:"createdAt"`
+	// ReplicatedAt is since when the server's bucket has it; nil while it has not.
+	ReplicatedAt *time.Time `json:"replicatedAt,omitempty"`
 }
 
 // Tree is a tree of checkpoints and the sandboxes that live in it.

@@ -33,6 +33,9 @@ type CreateOptions struct {
 	AutoPause bool
 	// AutoResume has requests to it wake it when it is paused.
 	AutoResume bool
+	// ResumeOnHostLoss has it go on from the newest state that is kept of it when its machine
+	// is lost.
+	ResumeOnHostLoss bool
 	// AutoCheckpoints says when checkpoints are taken by themselves.
 	AutoCheckpoints AutoCheckpoints
 	// Volumes are mounted before its first command runs.
@@ -77,6 +80,7 @@ type Info struct {
 	PauseMode    string     `json:"pauseMode,omitempty"` // full or filesystem
 	Replicated   *bool      `json:"replicated,omitempty"`
 	ReplicatedAt *time.Time `json:"replicatedAt,omitempty"`
+	OnHostLoss   string     `json:"onHostLoss,omitempty"` // resume, or nothing
 }
 
 // Template describes a template.
@@ -115,6 +119,9 @@ func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) 
 	}
 	if o.AutoCheckpoints != (AutoCheckpoints{}) {
 		in["autoCheckpoints"] = o.AutoCheckpoints
+	}
+	if o.ResumeOnHostLoss {
+		in["onHostLoss"] = "resume"
 	}
 	if o.AutoResume {
 		in["autoResume"] = map[string]bool{"enabled": true}

@@ -55,6 +55,7 @@ type createCmd struct {
 	AskCommand []string          `placeholder:"PATTERN" sep:"none" help:"Ask a person before a command or code like this starts; * is any text, repeat it for more."`
 	AutoPause  bool              `help:"Pause it when its time is over, instead of ending it."`
 	AutoResume bool              `help:"Have requests to it wake it when it is paused."`
+	OnHostLoss string            `enum:"end,resume" default:"end" help:"end: it is over when its machine is lost. resume: it goes on from its newest checkpoint."`
 	Volume     []string          `sep:"none" placeholder:"VOLUME[/DIR]:PATH[:ro]" help:"Mount a volume, or a directory of it, at a path; several if need be."`
 	Network    string            `help:"Private network of the team's to share."`
 	Name       string            `help:"Its name for the others in that network: NAME.cay.internal [its id]."`
@@ -86,7 +87,7 @@ func (c *createCmd) Run(a *app) error {
 	err = a.wait("creating a sandbox", func() (err error) {
 		s, err = api.Create(a.ctx, client.CreateOptions{
 			Template: c.Template, Timeout: c.Timeout, Metadata: c.Metadata, Env: c.Env, NoInternet: c.NoInternet, AskOut: c.Ask, AskCommands: c.AskCommand,
-			AutoPause: c.AutoPause, AutoResume: c.AutoResume, IdempotencyKey: c.Key, Volumes: mounts,
+			AutoPause: c.AutoPause, AutoResume: c.AutoResume, ResumeOnHostLoss: c.OnHostLoss == "resume", IdempotencyKey: c.Key, Volumes: mounts,
 			AutoCheckpoints: client.AutoCheckpoints{
 				EverySeconds: wholeSeconds(c.Every), BeforeCommands: c.Before, Keep: c.Keep, Kind: c.Kind,
 			},
@@ -210,6 +211,9 @@ func describeBox(s client.Info, now time.Time) string {
 		line("replicated", "yes, "+ago(*s.ReplicatedAt, now))
 	default:
 		line("replicated", "not yet: what was saved is on one machine alone")
+	}
+	if s.OnHostLoss == "resume" {
+		line("on host loss", "goes on from its newest checkpoint")
 	}
 	line("limits", fmt.Sprintf("%d CPUs, %s of memory, %s of disk", s.CPUs, size(s.MemoryMB), size(s.DiskMB)))
 	line("metadata", pairs(s.Metadata))

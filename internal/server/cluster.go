@@ -70,9 +70,11 @@ func (s *Server) openCluster(ctx context.Context) (err error) {
 		Self: cay.Node{ID: s.lease.Node, Epoch: s.lease.Epoch, Address: net.JoinHostPort(host, port), Version: cay.Version},
 		Use:  s.use, Front: !s.cfg.RunsSandboxes(),
 		Drained: s.drained,
-		EndLost: s.control.EndLost,
+		Renewed: s.renewed,
+		EndLost: s.endLost,
 		Lead:    s.lead,
-		Silent:  s.proxy.Close,
+		Busy:    s.control.Queue.Busy,
+		Silent:  s.silent,
 		Token:   func() (text, digest, bundle string, err error) { return operator.Bundle(s.cfg.Data) },
 		Log:     s.log,
 	})
@@ -80,6 +82,7 @@ func (s *Server) openCluster(ctx context.Context) (err error) {
 		Members: c.members, Own: s.lease.Member, Homes: s.records,
 		Alone: !s.cfg.Fronts(),
 		Has:   s.control.Has, Adopt: s.control.Adopt, Take: s.control.Take, Names: s.proxy.Names, Log: s.log,
+		Shell: func(c net.Conn, team cay.TeamID) { s.ssh.ServeRelayed(c, team) },
 	})
 	s.later(c.front.Close)
 	return c.members.Open(ctx)
@@ -97,6 +100,32 @@ func (s *Server) between(next http.Handler) http.Handler {
 func (s *Server) drained(how cay.Drain) {
 	s.control.Drained(how)
 	s.node.Drain(how == cay.DrainNone)
+}
+
+// renewed lets act for longer what acts with the lease of this node alone.
+func (s *Server) renewed(ctx context.Context, lasts time.Duration) {
+	if err := s.node.KeepLease(ctx, lasts); err != nil {
+		s.log.ErrorContext(ctx, "sandboxes that go on elsewhere when this node is lost are cut off", "err", err)
+	}
+}
+
+// silent cuts what is open, and stops what another node may have soon.
+func (s *Server) silent() {
+	s.proxy.Close()
+	if err := s.node.StandStill(context.Background()); err != nil {
+		s.log.Error("sandboxes that go on elsewhere do not stand still: they send nothing", "err", err)
+	}
+}
+
+// endLost records what a node took along that is gone, and has other nodes go on with what
+// is to.
+func (s *Server) endLost(ctx context.Context, node cay.NodeID) error {
+	moving, err := s.control.EndLost(ctx, node)
+	errs := []error{err}
+	for _, box := range moving {
+		errs = append(errs, s.cluster.front.Rescue(ctx, box))
+	}
+	return errors.Join(errs...)
 }
 
 // use is what this node tells of itself.
@@ -242,6 +271,7 @@ func (s *Server) clusterServer() *http.Server {
 func (s *Server) runControl(ctx context.Context) {
 	if !s.member() {
 		s.running.Go(func() { _ = s.control.Run(ctx) })
+		s.running.Go(func() { s.control.MoveAlways(ctx, nil) })
 		s.running.Go(func() { s.logins.Run(ctx) })
 		return
 	}

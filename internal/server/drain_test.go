@@ -223,3 +223,44 @@ func TestDrainThatCannot(t *testing.T) {
 		t.Errorf("it resumed on %v", on)
 	}
 }
+
+// A node that leads and is drained gives the lead away, and leads again where no other
+// one takes new sandboxes.
+func TestDrainedLead(t *testing.T) {
+	ctx := t.Context()
+	c := servertest.StartCluster(t, 2, servertest.Steady)
+	c.AwaitReady(2)
+	admin := c.Nodes[0].Admin("")
+	leads := func(want string) {
+		t.Helper()
+		for begun := time.Now(); time.Since(begun) < time.Minute; time.Sleep(20 * time.Millisecond) {
+			if seen, err := admin.Cluster(ctx); err == nil && seen.Lead == want {
+				return
+			}
+		}
+		t.Fatalf("%s does not lead", want)
+	}
+	first, second := nodeOf(t, c.Nodes[0]), nodeOf(t, c.Nodes[1])
+	leads(first)
+	for _, drained := range []string{first, second} { // the second time the other one is drained too
+		if err := admin.DrainNode(ctx, drained, false); err != nil {
+			t.Fatal(err)
+		}
+		leads(second)
+	}
+	if err := admin.UndrainNode(ctx, first); err != nil {
+		t.Fatal(err)
+	}
+	leads(first)
+	for i, w := range c.Nodes { // what the one that leads answers, by both
+		for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+			_, err := w.Client().Templates(ctx)
+			if err == nil {
+				break
+			}
+			if cay.KindOf(err) != cay.Unavailable || time.Since(begun) > time.Minute { // it knows with its next renewal
+				t.Fatalf("front %d: %v", i, err)
+			}
+		}
+	}
+}

@@ -3,11 +3,13 @@ package server
 import (
 	"context"
 	"crypto/ed25519"
+	"io"
 	"path/filepath"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/control/audit"
+	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/edge/sshd"
 	"github.com/cay-run/cay/internal/keys/seal"
 )
@@ -35,8 +37,9 @@ func (s *Server) openSSH(keys *auth.Auth) error {
 		While: func(ctx context.Context, team cay.TeamID, key cay.KeyID) (context.Context, context.CancelFunc) {
 			return keys.While(ctx, cay.Caller{Team: team, Key: key})
 		},
-		Owner: s.control.Owner,
-		Opens: keys.SSHKeyOpens,
+		Owner:     s.teamOf,
+		Elsewhere: s.shellElsewhere(),
+		Opens:     keys.SSHKeyOpens,
 		Enter: func(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {
 			return s.control.Enter(ctx, cay.ForTeam(team), id)
 		},
@@ -69,6 +72,27 @@ func (s *Server) openSSH(keys *auth.Auth) error {
 		s.later(func() error { s.ssh.Close(); return nil })
 	}
 	return err
+}
+
+// teamOf is the team of a sandbox that is not over.
+func (s *Server) teamOf(ctx context.Context, id cay.SandboxID) (cay.TeamID, error) {
+	team, err := s.control.Owner(id)
+	if !s.member() || cay.KindOf(err) != cay.NotFound {
+		return team, err
+	}
+	home, err := s.records.SandboxHome(ctx, id)
+	if err == nil && (home.State == cay.Killed || home.State == cay.Creating) {
+		err = ledger.NoSandbox(id)
+	}
+	return home.Team, err
+}
+
+// shellElsewhere leads to the SSH servers of other members; nil for a machine alone.
+func (s *Server) shellElsewhere() func(context.Context, cay.TeamID, cay.SandboxID) (io.ReadWriteCloser, error) {
+	if !s.member() {
+		return nil
+	}
+	return s.cluster.front.Shell
 }
 
 // agentToken is what the agent of a sandbox that runs asks for.

@@ -162,8 +162,8 @@ func (s *Server) lookup(id cay.SandboxID) (proxy.Target, error) {
 }
 
 // tokens yields the access tokens of the sandboxes that run and of those that
-// traffic may wake.
-func (s *Server) tokens() iter.Seq2[cay.SandboxID, string] {
+// traffic may wake: first those of this machine.
+func (s *Server) tokens(ctx context.Context) iter.Seq2[cay.SandboxID, string] {
 	return func(yield func(cay.SandboxID, string) bool) {
 		for id, token := range s.node.Tokens() {
 			if !yield(id, token) {
@@ -172,6 +172,18 @@ func (s *Server) tokens() iter.Seq2[cay.SandboxID, string] {
 		}
 		for _, box := range s.control.Sleepers() {
 			if access, _ := s.control.TokensOf(box); !yield(box.ID, access) {
+				return
+			}
+		}
+		if !s.member() {
+			return
+		}
+		others, err := s.records.SignedElsewhere(ctx, s.lease.Node)
+		if err != nil && ctx.Err() == nil {
+			s.log.WarnContext(ctx, "cannot look for the sandbox of a signed link on other nodes", "err", err)
+		}
+		for _, id := range others {
+			if !yield(id, s.tokensOf.Access(id)) {
 				return
 			}
 		}

@@ -33,6 +33,8 @@ type Clusters interface {
 	// TakeLead has a node lead where none does, or where the one that does was silent
 	// for longer than a time, and is gone with it. It returns the one that leads.
 	TakeLead(ctx context.Context, node cay.NodeID, silent time.Duration) (cay.NodeID, error)
+	// LeaveLead has none lead where a node does.
+	LeaveLead(ctx context.Context, node cay.NodeID) error
 	// LoseNode declares a node gone that was silent for longer than a time: nothing
 	// that its server writes counts any more. It reports whether it is gone.
 	LoseNode(ctx context.Context, node cay.NodeID, silent time.Duration) (bool, error)
@@ -44,8 +46,11 @@ type Clusters interface {
 type Homes interface {
 	// SandboxesOf lists the sandboxes of a node, of all teams, that are not killed.
 	SandboxesOf(ctx context.Context, node cay.NodeID) ([]cay.Sandbox, error)
-	// SandboxHome finds the node that has a sandbox of any team, and its state.
-	SandboxHome(ctx context.Context, id cay.SandboxID) (cay.NodeID, cay.State, error)
+	// SandboxHome finds the node that has a sandbox of any team.
+	SandboxHome(ctx context.Context, id cay.SandboxID) (cay.Home, error)
+	// SignedElsewhere lists the sandboxes of other nodes that links to files may reach: those
+	// with an access token that run, or that traffic wakes.
+	SignedElsewhere(ctx context.Context, than cay.NodeID) ([]cay.SandboxID, error)
 	// CheckpointHome finds the sandbox that a checkpoint of any team is of.
 	CheckpointHome(ctx context.Context, id cay.SnapshotID) (cay.SandboxID, error)
 	// AdoptSandbox gives a paused sandbox of a node that is gone to another one, and
@@ -303,6 +308,12 @@ func (s *DB) TakeLead(ctx context.Context, node cay.NodeID, silent time.Duration
 	return lead, err
 }
 
+// LeaveLead has none lead where a node does.
+func (s *DB) LeaveLead(ctx context.Context, node cay.NodeID) error {
+	_, err := s.exec(ctx, `UPDATE clusters SET lead = '' WHERE lead = $1`, node)
+	return dbError(err)
+}
+
 // LoseNode declares a node gone that has been silent for a time: nothing that its
 // server writes counts any more. Lost says that it is gone, by this call or before.
 func (s *DB) LoseNode(ctx context.Context, node cay.NodeID, silent time.Duration) (lost bool, err error) {
@@ -391,13 +402,20 @@ func (s *DB) SandboxesOf(ctx context.Context, node cay.NodeID) ([]cay.Sandbox, e
 	return collect(rows, err, s.scanSandbox)
 }
 
-// SandboxHome finds the node that has a sandbox, and its state.
-func (s *DB) SandboxHome(ctx context.Context, id cay.SandboxID) (node cay.NodeID, state cay.State, err error) {
-	err = s.r.QueryRowContext(ctx, `SELECT node, state FROM sandboxes WHERE id = $1`, id).Scan(&node, &state)
+// SandboxHome finds the node that has a sandbox.
+func (s *DB) SandboxHome(ctx context.Context, id cay.SandboxID) (h cay.Home, err error) {
+	err = s.r.QueryRowContext(ctx, `SELECT node, team, state FROM sandboxes WHERE id = $1`, id).Scan(&h.Node, &h.Team, &h.State)
 	if errors.Is(err, sql.ErrNoRows) {
-		return "", "", notFound("sandbox", id)
+		return h, notFound("sandbox", id)
 	}
-	return node, state, dbError(err)
+	return h, dbError(err)
+}
+
+// SignedElsewhere lists the sandboxes of other nodes that links to files may reach.
+func (s *DB) SignedElsewhere(ctx context.Context, than cay.NodeID) ([]cay.SandboxID, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT id FROM sandboxes
+WHERE state IN ($1, $2) AND node <> $3 AND secure <> 0 AND (state = $1 OR auto_resume <> 0)`, cay.Running, cay.Paused, than)
+	return collect(rows, err, func(row scanner) (id cay.SandboxID, err error) { return id, row.Scan(&id) })
 }
 
 // CheckpointHome finds the sandbox that a checkpoint is of.

@@ -47,6 +47,7 @@ func (r *sandboxRow) columns() []sandboxColumn {
 		{"timeout_ms", &r.timeout, true}, {"on_timeout", &r.OnTimeout, true}, {"auto_resume", &r.autoResume, true},
 		{"saved", &r.Saved, true}, {"notice", &r.Notice, true}, {"unresponsive", &r.unresponsive, true},
 		{"volumes", &r.volumes, true}, {"replicated_at", &r.replicated, true}, {"moving", &r.moving, true},
+		{"on_host_loss", &r.OnHostLoss, true},
 	}
 }
 

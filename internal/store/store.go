@@ -476,6 +476,9 @@ type Trees interface {
 	CountCheckpoints(ctx context.Context, tree cay.SandboxID) (int, error)
 	// LabelCheckpoint changes the label of a team's checkpoint.
 	LabelCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID, label string) error
+	// CheckpointReplicated records that the bucket has a team's checkpoint. One that is
+	// forgotten is no error.
+	CheckpointReplicated(ctx context.Context, team cay.TeamID, id cay.SnapshotID, at time.Time) error
 	// RemoveCheckpoint forgets a team's checkpoint. Checkpoints and sandboxes that
 	// came from it come from its parent then.
 	RemoveCheckpoint(ctx context.Context, team cay.TeamID, id cay.SnapshotID) error

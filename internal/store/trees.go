@@ -6,11 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/cay-run/cay"
 )
 
-const checkpointColumns = `id, team, tree, sandbox, parent, kind, label, auto, size, created_at, source`
+const checkpointColumns = `id, team, tree, sandbox, parent, kind, label, auto, size, created_at, replicated_at, source`
 
 // AddCheckpoint records a checkpoint at the end of its sandbox's branch.
 func (s *DB) AddCheckpoint(ctx context.Context, c cay.Checkpoint, events ...cay.Event) (cay.Checkpoint, error) {
@@ -28,8 +29,8 @@ func (s *DB) AddCheckpoint(ctx context.Context, c cay.Checkpoint, events ...cay.
 		}
 		c.Tree, c.Parent = b.Tree, b.Checkpoint
 		_, err = tx.ExecContext(ctx, `INSERT INTO checkpoints (`+checkpointColumns+`)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-			c.ID, c.Team, c.Tree, c.Sandbox, c.Parent, c.Kind, c.Label, flag(c.Auto), c.Size, millis(c.CreatedAt), s.seal.Seal(source, checkpointPlace(c.ID)))
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
+			c.ID, c.Team, c.Tree, c.Sandbox, c.Parent, c.Kind, c.Label, flag(c.Auto), c.Size, millis(c.CreatedAt), millis(c.ReplicatedAt), s.seal.Seal(source, checkpointPlace(c.ID)))
 		if err != nil {
 			return err
 		}
@@ -87,6 +88,12 @@ func (s *DB) LabelCheckpoint(ctx context.Context, team cay.TeamID, id cay.Snapsh
 		return notFound("checkpoint", id)
 	}
 	return nil
+}
+
+// CheckpointReplicated records that the bucket has a team's checkpoint.
+func (s *DB) CheckpointReplicated(ctx context.Context, team cay.TeamID, id cay.SnapshotID, at time.Time) error {
+	_, err := s.exec(ctx, `UPDATE checkpoints SET replicated_at = $1 WHERE team = $2 AND id = $3`, millis(at), team, id)
+	return dbError(err)
 }
 
 // RemoveCheckpoint forgets a checkpoint. Its children come from its parent then.
@@ -183,13 +190,13 @@ func scanBranch(row scanner) (cay.Branch, error) {
 
 func (s *DB) scanCheckpoint(row scanner) (cay.Checkpoint, error) {
 	var c cay.Checkpoint
-	var auto, created int64
+	var auto, created, replicated int64
 	var source string
-	err := row.Scan(&c.ID, &c.Team, &c.Tree, &c.Sandbox, &c.Parent, &c.Kind, &c.Label, &auto, &c.Size, &created, &source)
+	err := row.Scan(&c.ID, &c.Team, &c.Tree, &c.Sandbox, &c.Parent, &c.Kind, &c.Label, &auto, &c.Size, &created, &replicated, &source)
 	if err != nil {
 		return c, err
 	}
-	c.Auto, c.CreatedAt = auto != 0, fromMillis(created)
+	c.Auto, c.CreatedAt, c.ReplicatedAt = auto != 0, fromMillis(created), fromMillis(replicated)
 	text, err := s.clear(source, checkpointPlace(c.ID))
 	if err != nil {
 		return c, err

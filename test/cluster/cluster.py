@@ -34,7 +34,7 @@ HOME = ROOT / "build" / "cluster"
 PID = HOME / "pid"
 RUN = pathlib.Path("/run") / NAME  # the path of a socket is short
 DATABASE = pathlib.Path("/var/tmp") / NAME  # which the user of PostgreSQL reaches
-PORT, PEERS = 7070, 7071
+PORT, PEERS, SSH = 7070, 7071, 7072
 
 PR_SET_PDEATHSIG = 1
 libc = ctypes.CDLL(None)
@@ -112,6 +112,7 @@ class Node:
             "CAY_LISTEN": f"0.0.0.0:{PORT}", "CAY_CLUSTER_ADDRESS": f"{self.address}:{PEERS}",
             # As the end-to-end tests have it: what templates trust is in their images.
             "CAY_TLS": "local", "CAY_TLS_NAMES": self.address,
+            "CAY_SSH_LISTEN": f"{self.address}:{SSH}",
             "CAY_POOL_MEMORY": "512",  # each node thinks that the memory is its own
         }
 
@@ -305,7 +306,12 @@ def plant(node):
     node.data.mkdir(mode=0o755)  # kernels of sandboxes start from it as another user
     run("cp", "-al", *[TEMPLATES / part for part in ("snapshots", "images", "builds")], node.data)
     if node.number == 1:
-        run("cp", "-a", TEMPLATES / "authority", TEMPLATES / "tls", node.data)
+        trust(node)
+
+
+def trust(node):
+    """Gives a node that joins no other the authorities that templates trust."""
+    run("cp", "-a", TEMPLATES / "authority", TEMPLATES / "tls", node.data)
 
 
 def gateway():

@@ -3,6 +3,8 @@
     make cluster         starts it, says how to use it, and ends it with Ctrl-C
     make cluster-down    ends one that runs elsewhere, and removes what a killed one left
     make try-cluster     starts one, tries the quickstart through each node, and loses a node
+    make test-fence      starts one, and cuts a node off while sandboxes of it send (fence.py)
+    make bench-cluster   starts one and a machine alone, and measures what the cluster costs (bench.py)
 """
 
 import os
@@ -14,7 +16,9 @@ import sys
 import tempfile
 import time
 
+import bench
 import cluster
+import fence
 
 SDK = cluster.ROOT / "build" / "sdk" / "python" / "bin" / "python"
 
@@ -159,6 +163,12 @@ def main():
             case ["try"]:
                 with cluster.Cluster() as up:
                     attempt(up)
+            case ["fence"]:
+                with cluster.Cluster(CAY_NETWORK_OPEN=f"{cluster.NET}.1/32") as up:
+                    fence.cut(up)
+            case ["bench"]:
+                with cluster.Cluster() as up:
+                    bench.measure(up)
             case _:
                 sys.exit(__doc__)
     except KeyboardInterrupt:

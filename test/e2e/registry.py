@@ -1,7 +1,6 @@
 """A small image registry and the images that tests put into it.
 
-It speaks the part of the distribution API that pulling needs, over plain http
-on the loopback interface, and wants a password when it has one.
+It speaks the part of the distribution API that pulling needs, over plain http, and wants a password when it has one.
 """
 
 import base64
@@ -76,7 +75,7 @@ def saved(name, layers, **config):
 class Registry:
     """Serves images by name:tag until it is closed."""
 
-    def __init__(self, port, password=None):
+    def __init__(self, host, port, password=None):
         self.blobs, self.manifests, self.password = {}, {}, password
         registry = self
 
@@ -103,8 +102,8 @@ class Registry:
             def log_message(self, *args):
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self.host = f"127.0.0.1:{port}"
+        self.server = http.server.ThreadingHTTPServer((host, port), Handler)
+        self.host = f"{host}:{port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def answer(self, path, authorization):

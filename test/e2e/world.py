@@ -31,9 +31,10 @@ class Server:
         self.log = self.data.parent / "server.log"
         # Where the tests' own image registry listens.
         self.registry = f"127.0.0.1:{7290 + place}"
+        # Where the server reaches what the tests serve.
+        self.near = "127.0.0.1"
         self.env = {
             **os.environ,
-            "CAY_E2E_REGISTRY": self.registry,
             "CAY_PLAIN_REGISTRIES": self.registry,
             "CAY_DATA_DIR": str(self.data),
             "CAY_RUN_DIR": f"/run/cay-e2e{place or ''}",
@@ -57,7 +58,8 @@ class Server:
             self.scheme, self.host, self.port = "https", node["host"], node["port"]
             self.data, self.log = pathlib.Path(node["env"]["CAY_DATA_DIR"]), pathlib.Path(node["log"])
             self.env.update(node["env"])
-            self.inside = node["inside"]
+            self.inside, self.near = node["inside"], node["near"]
+            self.registry = node["registry"]
 
     @property
     def url(self):

@@ -545,6 +545,9 @@ type Checkpoint struct {
 	// ParentID The checkpoint that it comes after; absent for the first.
 	ParentID *string `json:"parentID,omitempty"`
 
+	// ReplicatedAt Since when the server's bucket has it; absent while it has not.
+	ReplicatedAt *time.Time `json:"replicatedAt,omitempty"`
+
 	// SandboxID The sandbox that it is a state of.
 	SandboxID string `json:"sandboxID"`
 

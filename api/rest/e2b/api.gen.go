@@ -291,10 +291,13 @@ type NewSandbox struct {
 		// Tokens At most 5, by a name without braces and control characters. `${e2b.identity.tokens.<name>}` in a header of network.rules is replaced with one at egress.
 		Tokens *map[string]IdentityToken `json:"tokens,omitempty"`
 	} `json:"iam,omitempty"`
-	Metadata   *StringMap  `json:"metadata,omitempty"`
-	Network    *NewNetwork `json:"network,omitempty"`
-	Secure     *bool       `json:"secure,omitempty"`
-	TemplateID *string     `json:"templateID,omitempty"`
+	Metadata *StringMap  `json:"metadata,omitempty"`
+	Network  *NewNetwork `json:"network,omitempty"`
+
+	// OnHostLoss Cay's own: resume has it go on from the newest state that is kept of it when its machine is lost; end, as without it, does not.
+	OnHostLoss *string `json:"onHostLoss,omitempty"`
+	Secure     *bool   `json:"secure,omitempty"`
+	TemplateID *string `json:"templateID,omitempty"`
 
 	// Timeout Seconds; 15 on v1, 300 on v2 unless given.
 	Timeout      *int64         `json:"timeout,omitempty"`
@@ -409,6 +412,9 @@ type SandboxDetail struct {
 
 	// Notice Cay's own: what its last start could not keep, and why.
 	Notice *string `json:"notice,omitempty"`
+
+	// OnHostLoss Cay's own: resume, where that was asked for.
+	OnHostLoss *string `json:"onHostLoss,omitempty"`
 
 	// PauseMode Of a paused one: full or filesystem, as it was saved.
 	PauseMode *string `json:"pauseMode,omitempty"`

@@ -101,6 +101,13 @@ func (q *Queue) enter(id cay.BuildID, cancel context.CancelFunc) {
 	q.running[id] = cancel
 }
 
+// Busy reports whether a build is carried out here.
+func (q *Queue) Busy() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.running) > 0
+}
+
 func (q *Queue) leave(id cay.BuildID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

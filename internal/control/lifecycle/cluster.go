@@ -69,9 +69,11 @@ func (c *Controller) Adopt(ctx context.Context, id cay.SandboxID) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.enterPaused(ctx, s); err != nil {
+	e, err := c.enterPaused(ctx, s)
+	if err != nil {
 		return err
 	}
+	e.lost.Store(true)
 	c.log.InfoContext(ctx, "a paused sandbox of a node that is gone is this node's now", "sandbox", id)
 	return nil
 }
@@ -120,27 +122,49 @@ func (c *Controller) enterPaused(ctx context.Context, s cay.Sandbox) (*entry, er
 }
 
 // EndLost records the ends of what ran on a node that is gone. Sandboxes that are paused, or
-// were about to run again, stay paused. It may be called again.
-func (c *Controller) EndLost(ctx context.Context, node cay.NodeID) error {
+// were about to run again, stay paused; those that are to go on are paused in what the bucket
+// has of them. It returns those that wait for another node to go on there, and may be called
+// again.
+func (c *Controller) EndLost(ctx context.Context, node cay.NodeID) (moving []cay.Sandbox, err error) {
 	rows, err := c.store.SandboxesOf(ctx, node)
-	var errs []error
+	errs := []error{err}
 	for _, before := range rows {
-		found := reconciled(before, nil, before.State == cay.Resuming)
-		if found.State == before.State {
-			continue
-		}
-		event := foundEvent(found)
-		if found.State == cay.Killed {
-			event.Data["evidence"] = "node " + string(node) + " was silent for longer than its lease"
-		}
-		err := c.store.Tx(ctx, func(tx store.Store) error {
-			return errors.Join(tx.SkipUsage(ctx, found.ID), tx.UpdateSandbox(ctx, found, event))
-		})
-		if err == nil {
-			c.log.WarnContext(ctx, "sandbox was on a node that is gone", "sandbox", found.ID, "node", node, "was", before.State, "is", found.State)
-			c.ledger.Wake(found.Team)
+		found, err := c.endLost(ctx, node, before)
+		if err == nil && found.State == cay.Paused && found.Moving {
+			moving = append(moving, found)
 		}
 		errs = append(errs, err)
 	}
-	return errors.Join(append(errs, err)...)
+	return moving, errors.Join(errs...)
+}
+
+// endLost records what became of one of them.
+func (c *Controller) endLost(ctx context.Context, node cay.NodeID, before cay.Sandbox) (cay.Sandbox, error) {
+	found := reconciled(before, nil, before.State == cay.Resuming)
+	if found.State == before.State {
+		return found, nil
+	}
+	event := foundEvent(found)
+	record := func(tx store.Store) error {
+		return errors.Join(tx.SkipUsage(ctx, found.ID), tx.UpdateSandbox(ctx, found, event))
+	}
+	if found.State == cay.Killed {
+		event.Data["evidence"] = "node " + string(node) + " was silent for longer than its lease"
+		if found.Cause == cay.CauseHostLost {
+			back, err := c.comebackOf(ctx, before, inBucket)
+			if err != nil {
+				return before, err
+			}
+			if back != nil {
+				found = back.sandbox
+				record = func(tx store.Store) error { return back.record(ctx, tx) }
+			}
+		}
+	}
+	if err := c.store.Tx(ctx, record); err != nil {
+		return before, err
+	}
+	c.log.WarnContext(ctx, "sandbox was on a node that is gone", "sandbox", found.ID, "node", node, "was", before.State, "is", found.State)
+	c.ledger.Wake(found.Team)
+	return found, nil
 }

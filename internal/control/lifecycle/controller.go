@@ -123,6 +123,7 @@ type Controller struct {
 	budgets Budgets
 
 	copies, durable bool
+	member          bool // of a cluster
 
 	readers chan struct{}  // a token for each diary that is read in the background
 	reading sync.WaitGroup // them
@@ -141,6 +142,8 @@ type Controller struct {
 	undrained chan struct{} // closed when the drain ends; nil while there is none
 	drains    sync.Mutex    // held by the one that changes it and its record
 	orphans   []cay.Death
+	// uncopied are checkpoints that the bucket lacks, as far as is known.
+	uncopied map[cay.SnapshotID]cay.TeamID
 	// claimed are idempotency keys that a create is at work with; each
 	// channel is closed when it is done.
 	claimed map[onceKey]chan struct{}
@@ -164,6 +167,7 @@ type entry struct {
 
 	moving     atomic.Pointer[chan struct{}] // closed when it is on another node, or stays; nil while it is not on its way
 	moveFailed atomic.Pointer[moveFailed]    // nil unless its last move failed
+	lost       atomic.Bool                   // its machine was lost, and it goes on by that
 
 	ending      atomic.Bool              // Run is ending it
 	endFailed   atomic.Pointer[endRetry] // nil unless its end failed
@@ -201,7 +205,7 @@ func Open(ctx context.Context, cfg Config) (*Controller, error) {
 		readers: make(chan struct{}, diaryReaders),
 		wake:    make(chan struct{}, 1), wakeAuto: make(chan struct{}, 1),
 		live: make(map[cay.SandboxID]*entry), teams: make(map[cay.TeamID]map[cay.SandboxID]*entry), starting: make(map[*starting]struct{}),
-		claimed: make(map[onceKey]chan struct{}),
+		claimed: make(map[onceKey]chan struct{}), uncopied: make(map[cay.SnapshotID]cay.TeamID), member: cfg.Member,
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -252,6 +256,23 @@ func (c *Controller) reconcile(ctx context.Context, member bool) (err error) {
 		found := reconciled(s, instance, saved[s.Snapshot] || member && s.State == cay.Resuming) // a resume may be of a copy elsewhere
 		found, changed := inForce(found, instance)
 		var events []cay.Event
+		if found.State == cay.Killed && found.Cause == cay.CauseHostLost {
+			back, err := c.comebackOf(ctx, s, c.hereOrInBucket(ctx))
+			if err != nil {
+				return err
+			}
+			if back != nil {
+				c.log.WarnContext(ctx, "sandbox lost its machine, and goes on from what is kept", "sandbox", s.ID, "snapshot", back.sandbox.Snapshot)
+				if err := c.store.Tx(ctx, func(tx store.Store) error { return back.record(ctx, tx) }); err != nil {
+					return err
+				}
+				back.sandbox.Version++
+				e := newEntry(back.sandbox)
+				e.lost.Store(true)
+				c.put(e)
+				continue
+			}
+		}
 		if found.State == cay.Running {
 			delete(unclaimed, s.Instance)
 		}

@@ -14,9 +14,10 @@ const copyWithin = 5 * time.Minute
 // Copies reports whether snapshots are copied to a bucket.
 func (c *Controller) Copies() bool { return c.copies }
 
-// Copied records which paused sandboxes the bucket has: those whose snapshots it has.
-// One that is busy, or cannot be recorded now, is left for the next call.
+// Copied records which paused sandboxes and checkpoints the bucket has: those whose
+// snapshots it has. One that is busy, or cannot be recorded now, is left for the next call.
 func (c *Controller) Copied(ctx context.Context, has func(cay.SnapshotID) bool) {
+	c.checkpointsCopied(ctx, has)
 	for _, e := range c.entries() {
 		if s := e.sandbox(); !s.ReplicatedAt.IsZero() || !has(s.Snapshot) {
 			continue
@@ -27,6 +28,42 @@ func (c *Controller) Copied(ctx context.Context, has func(cay.SnapshotID) bool) 
 			e.release()
 		default:
 		}
+	}
+}
+
+// toCopy notes checkpoints that the bucket is to get, where there is one.
+func (c *Controller) toCopy(nodes ...cay.Checkpoint) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range nodes {
+		if c.copies && n.ReplicatedAt.IsZero() {
+			c.uncopied[n.ID] = n.Team
+		}
+	}
+}
+
+// copyOver forgets a checkpoint that the bucket has, or that is removed.
+func (c *Controller) copyOver(id cay.SnapshotID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.uncopied, id)
+}
+
+func (c *Controller) checkpointsCopied(ctx context.Context, has func(cay.SnapshotID) bool) {
+	there := map[cay.SnapshotID]cay.TeamID{}
+	c.mu.RLock()
+	for id, team := range c.uncopied {
+		if has(id) {
+			there[id] = team
+		}
+	}
+	c.mu.RUnlock()
+	for id, team := range there {
+		if err := c.store.CheckpointReplicated(ctx, team, id, ledger.Now()); err != nil {
+			c.log.WarnContext(ctx, "cannot record that the bucket has a checkpoint", "checkpoint", id, "err", err)
+			continue
+		}
+		c.copyOver(id)
 	}
 }
 

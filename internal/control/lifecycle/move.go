@@ -34,7 +34,8 @@ type moveFailed struct {
 // It returns when that node has it. After an error that node may have it nonetheless.
 type Hand func(ctx context.Context, s cay.Sandbox) error
 
-// MoveAlways gives the sandboxes of this node away while it is drained, until ctx ends.
+// MoveAlways gives the sandboxes of this node away while it is drained, and has those go on
+// that are moving, until ctx ends. Without hand there is no other node.
 func (c *Controller) MoveAlways(ctx context.Context, hand Hand) {
 	var moves sync.WaitGroup
 	defer moves.Wait()
@@ -42,7 +43,7 @@ func (c *Controller) MoveAlways(ctx context.Context, hand Hand) {
 	tick := time.NewTicker(movesLook)
 	defer tick.Stop()
 	for {
-		for _, e := range c.toMove() {
+		for _, e := range c.toMove(hand != nil) {
 			select {
 			case slots <- struct{}{}:
 			default:
@@ -65,9 +66,13 @@ func (c *Controller) MoveAlways(ctx context.Context, hand Hand) {
 	}
 }
 
-// toMove lists what is to go now, those first that are paused.
-func (c *Controller) toMove() (out []*entry) {
+// toMove lists what is to go now, those first that are paused; with nowhere to go, what is
+// to go on here.
+func (c *Controller) toMove(elsewhere bool) (out []*entry) {
 	how, _ := c.drained()
+	if !elsewhere {
+		how = cay.DrainNone
+	}
 	var run []*entry
 	for _, e := range c.entries() {
 		if failed := e.moveFailed.Load(); e.moving.Load() != nil || failed != nil && time.Now().Before(failed.next) {
@@ -116,6 +121,9 @@ func (c *Controller) stuck() string {
 
 // moveAway brings a sandbox to another node.
 func (c *Controller) moveAway(ctx context.Context, e *entry, hand Hand) error {
+	if hand == nil {
+		return c.goOn(ctx, e)
+	}
 	if err := c.pauseToMove(ctx, e); err != nil {
 		return err
 	}
@@ -169,7 +177,7 @@ func (c *Controller) handOver(ctx context.Context, e *entry, hand Hand) (gone bo
 	return true, nil
 }
 
-// goOn has a sandbox run again that was paused to go to another node.
+// goOn has a sandbox run again that was paused to go to another node, or lost its machine.
 func (c *Controller) goOn(ctx context.Context, e *entry) error {
 	ctx = context.WithoutCancel(ctx)
 	if err := e.acquire(ctx); err != nil {
@@ -180,7 +188,11 @@ func (c *Controller) goOn(ctx context.Context, e *entry) error {
 	if s.State != cay.Paused || !s.Moving {
 		return nil
 	}
-	_, err := c.resume(ctx, cay.ForTeam(s.Team), e, s, max(s.EndAt.Sub(s.EndedAt), leastLeft), true, cay.ReasonDrained)
+	reason := cay.ReasonDrained
+	if e.lost.Load() {
+		reason = cay.ReasonHostLost
+	}
+	_, err := c.resume(ctx, cay.ForTeam(s.Team), e, s, max(s.EndAt.Sub(s.EndedAt), leastLeft), true, reason)
 	if err != nil && cay.KindOf(err) != cay.Unavailable { // another try would end the same
 		s = e.sandbox()
 		s.Moving = false

@@ -146,6 +146,15 @@ func (c *Controller) died(ctx context.Context, d cay.Death) {
 	if at.IsZero() {
 		at = ledger.Now()
 	}
+	if d.Cause == cay.CauseHostLost {
+		back, err := c.comeBack(ctx, e, s)
+		if err != nil { // the sweep finds it again
+			c.log.ErrorContext(ctx, "cannot have a sandbox go on that lost its instance", "sandbox", d.Sandbox, "err", err)
+		}
+		if back || err != nil {
+			return
+		}
+	}
 	if err := c.end(ctx, cay.ForTeam(s.Team), e, d.Cause, at, d.Detail); err != nil { // the sweep finds it again
 		c.log.ErrorContext(ctx, "cannot record a death", "sandbox", d.Sandbox, "err", err)
 	}

@@ -82,7 +82,7 @@ func newSandbox(team cay.TeamID, spec cay.CreateSpec, t cay.Template) cay.Sandbo
 		Instance: cay.NewInstanceID(), State: cay.Creating, Limits: t.Limits,
 		Metadata: spec.Metadata, Env: spec.Env, Network: spec.Network, Secure: spec.Secure,
 		StartedAt: ledger.Now(), Timeout: spec.Timeout, OnTimeout: spec.OnTimeout, AutoResume: spec.AutoResume,
-		AskCommands: spec.AskCommands,
+		AskCommands: spec.AskCommands, OnHostLoss: spec.OnHostLoss,
 	}
 	if s.OnTimeout == "" {
 		s.OnTimeout = cay.KillOnTimeout
@@ -114,6 +114,7 @@ func (c *Controller) instanceSpec(s cay.Sandbox) cay.InstanceSpec {
 		Instance: s.Instance, Sandbox: s.ID, Team: s.Team, Template: s.Template, Build: s.Build,
 		Snapshot: s.Snapshot, Limits: s.Limits, Env: s.Env, Network: s.Network, Volumes: s.Volumes,
 		AccessToken: access, TrafficToken: traffic, AskCommands: s.AskCommands,
+		Fenced: c.member && s.OnHostLoss == cay.ResumeOnHostLoss,
 	}
 }
 

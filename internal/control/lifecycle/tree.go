@@ -152,6 +152,7 @@ func (c *Controller) recordCheckpoint(ctx context.Context, who cay.Caller, e *en
 	if n, err = c.store.AddCheckpoint(ctx, n, event); err != nil {
 		return n, err
 	}
+	c.toCopy(n)
 	c.ledger.Wake(s.Team)
 	e.tree.member.Store(true)
 	e.tree.rewound.Store(false)
@@ -230,6 +231,7 @@ func (c *Controller) RemoveCheckpoint(ctx context.Context, who cay.Caller, id ca
 	}); err != nil {
 		return err
 	}
+	c.copyOver(id)
 	c.ledger.Tidy(ctx, id)
 	return nil
 }
@@ -312,6 +314,7 @@ func (c *Controller) pruneTree(ctx context.Context, team cay.TeamID, tree cay.Sa
 					break
 				}
 				err = nil
+				c.copyOver(id)
 				c.ledger.Tidy(ctx, id)
 			}
 		}
@@ -360,6 +363,7 @@ func (c *Controller) reconcileTrees(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.toCopy(nodes...)
 	seen := make(map[cay.SandboxID]bool)
 	for _, n := range nodes {
 		if e := c.live[n.Sandbox]; e != nil && n.Auto { // the oldest first

@@ -50,11 +50,15 @@ type Config struct {
 	Use func() (use cay.NodeUse, ready bool)
 	// Drained has the node follow its record.
 	Drained func(how cay.Drain)
-	// EndLost records the ends of what ran on a node that is gone. It may be called
-	// again.
+	// Renewed is told for how long the lease holds, after each renewal.
+	Renewed func(ctx context.Context, lasts time.Duration)
+	// EndLost records the ends of what ran on a node that is gone, and has go on elsewhere
+	// what is to. It may be called again.
 	EndLost func(ctx context.Context, node cay.NodeID) error
-	// Lead does what one member does for all, until its context ends.
+	// Lead does what one member does for all, until its context ends. Busy reports whether
+	// some of it is at work that would be lost.
 	Lead func(ctx context.Context)
+	Busy func() bool
 	// Silent is told that the lease is over, before another member may have the
 	// sandboxes of this node.
 	Silent func()
@@ -71,6 +75,8 @@ type Members struct {
 	deadline atomic.Int64               // of this node's lease, by the clock since the boot
 	steady   atomic.Int64               // since when the database has answered without a gap
 	last     atomic.Int64               // the last renewal that it answered
+	drained  atomic.Bool                // as of the last renewal
+	leaving  atomic.Bool                // this node gives the lead away
 
 	mu     sync.Mutex
 	placed map[cay.NodeID][]int64 // when this front placed sandboxes that the node has not told of yet
@@ -108,7 +114,7 @@ func (m *Members) Open(ctx context.Context) error {
 // Run renews the lease and keeps the view until ctx ends. An error means that this
 // node's epoch is over.
 func (m *Members) Run(ctx context.Context) error {
-	var leading sync.WaitGroup
+	var leading, led sync.WaitGroup
 	defer leading.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -136,12 +142,26 @@ func (m *Members) Run(ctx context.Context) error {
 		} else if !over {
 			silent = false
 		}
-		switch leads := err == nil && m.takeLead(ctx); {
+		switch leads := err == nil && !m.leaving.Load() && m.takeLead(ctx); {
+		case leads && m.handsOver():
+			m.leaving.Store(true)
+			if endLead != nil {
+				endLead()
+				endLead = nil
+			}
+			leading.Go(func() {
+				led.Wait()
+				m.leaveLead(ctx)
+			})
 		case leads && endLead == nil:
 			m.cfg.Log.InfoContext(ctx, "this node leads the cluster")
 			var lead context.Context
 			lead, endLead = context.WithCancel(ctx)
-			leading.Go(func() { m.cfg.Lead(lead) })
+			led.Add(1)
+			leading.Go(func() {
+				defer led.Done()
+				m.cfg.Lead(lead)
+			})
 		case endLead != nil && (!m.Serves() || err == nil && !leads):
 			endLead()
 			endLead = nil
@@ -178,6 +198,8 @@ func (m *Members) renew(ctx context.Context) error {
 	m.last.Store(begun)
 	m.deadline.Store(begun + int64(m.cfg.Times.Lease-m.cfg.Times.margin()))
 	m.lead.Store(&lead)
+	m.cfg.Renewed(ctx, time.Duration(m.deadline.Load()-sinceBoot()))
+	m.drained.Store(drain != cay.DrainNone)
 	m.cfg.Drained(drain)
 	return nil
 }
@@ -206,7 +228,7 @@ func (m *Members) takeLead(ctx context.Context) bool {
 	if lead == m.cfg.Self.ID {
 		return true
 	}
-	if m.cfg.Front || lead != "" && !m.patient() {
+	if m.cfg.Front || lead != "" && !m.patient() || m.drained.Load() && m.another() {
 		return false
 	}
 	lead, err := m.cfg.Store.TakeLead(ctx, m.cfg.Self.ID, m.cfg.Times.Silent)
@@ -216,6 +238,31 @@ func (m *Members) takeLead(ctx context.Context) bool {
 	}
 	m.lead.Store(&lead)
 	return lead == m.cfg.Self.ID
+}
+
+// another reports whether there is another member that can lead.
+func (m *Members) another() bool {
+	for id, n := range *m.view.Load() {
+		if id != m.cfg.Self.ID && n.Takes() {
+			return true
+		}
+	}
+	return false
+}
+
+// handsOver reports whether this node, which leads, gives the lead away: it is drained,
+// another one can have it, and nothing is lost with it.
+func (m *Members) handsOver() bool { return m.drained.Load() && m.another() && !m.cfg.Busy() }
+
+// leaveLead has none lead, until another member does.
+func (m *Members) leaveLead(ctx context.Context) {
+	defer m.leaving.Store(false)
+	if err := m.cfg.Store.LeaveLead(ctx, m.cfg.Self.ID); err != nil {
+		m.cfg.Log.WarnContext(ctx, "cannot give the lead away; it is tried again", "err", err)
+		return
+	}
+	m.lead.Store(new(cay.NodeID))
+	m.cfg.Log.InfoContext(ctx, "this node is drained, and another one leads the cluster from now on")
 }
 
 // endLost declares nodes gone that are silent, and records the ends of what ran

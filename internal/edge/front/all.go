@@ -118,7 +118,7 @@ func (t *trip) eachItsOwn(w http.ResponseWriter) {
 		short, _, _ := strings.Cut(id, "-")
 		switch home, err := t.front.home(t.in.Context(), cay.SandboxID(short), true); {
 		case err == nil:
-			node = home.node
+			node = home.Node
 		case cay.KindOf(err) != cay.NotFound:
 			fail(w, err)
 			return

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -27,6 +28,7 @@ const (
 	hopFrom   = hopPrefix + "From"  // the client's address
 	hopName   = hopPrefix + "Name"  // the name of the client's TLS connection, behind a colon; none without TLS
 	hopTrail  = hopPrefix + "Trail" // the ids of the request and its trace
+	hopShell  = hopPrefix + "Shell" // the team whose SSH connection it is to become
 	hopMoved  = hopPrefix + "Moved"
 )
 
@@ -35,8 +37,9 @@ const (
 	toSandbox = "sandbox"
 	toLead    = "lead"
 	toPlace   = "place"
-	toAdopt   = "adopt" // a sandbox whose node is gone
-	toTake    = "take"  // a sandbox that its node hands over: its id and its version
+	toAdopt   = "adopt"  // a sandbox whose node is gone
+	toTake    = "take"   // a sandbox that its node hands over: its id and its version
+	toRescue  = "rescue" // a sandbox that is to go on and whose node is gone
 )
 
 const (
@@ -48,7 +51,7 @@ const (
 
 // Homes are the records of who has what.
 type Homes interface {
-	SandboxHome(ctx context.Context, id cay.SandboxID) (cay.NodeID, cay.State, error)
+	SandboxHome(ctx context.Context, id cay.SandboxID) (cay.Home, error)
 	CheckpointHome(ctx context.Context, id cay.SnapshotID) (cay.SandboxID, error)
 }
 
@@ -64,6 +67,9 @@ type Config struct {
 	Adopt func(ctx context.Context, id cay.SandboxID) error
 	// Take makes a paused sandbox this node's that another node hands over.
 	Take func(ctx context.Context, id cay.SandboxID, from cay.NodeID, version int64) error
+	// Shell serves SSH to this node's sandboxes for a caller of a team whom another member
+	// has let in.
+	Shell func(c net.Conn, team cay.TeamID)
 	// Alone says that this node takes no requests of clients, but for its health.
 	Alone bool
 	// Names tells the sandbox that a request goes into, by its host, path or headers.

@@ -87,7 +87,7 @@ func pair(t *testing.T) (*store.DB, *node, *node) {
 			Use: func() (cay.NodeUse, bool) {
 				return cay.NodeUse{CPUs: 2, MemoryMB: 1000, MemoryFreeMB: 900}, n.ready.Load()
 			},
-			Drained: func(cay.Drain) {}, Silent: func() {},
+			Drained: func(cay.Drain) {}, Renewed: func(context.Context, time.Duration) {}, Busy: func() bool { return false }, Silent: func() {},
 		})
 		n.front = New(Config{
 			Members: n.members, Own: own, Homes: db, Log: log,
@@ -334,7 +334,7 @@ func TestFront(t *testing.T) {
 		moving := put(t, db, "na")
 		a.has.Store(new(cay.SandboxID))
 		b.has.Store(&moving) // it has moved: b has it, and a says so
-		a.front.homes.put(moving, home{node: "nb", state: cay.Running, until: time.Now().Add(time.Hour)})
+		a.front.homes.put(moving, home{cay.Home{Node: "nb", State: cay.Running}, time.Now().Add(time.Hour)})
 		if _, _ = ask(t, a, "POST", "/sandboxes/"+string(moving), strings.NewReader("once")); <-got != "nb once" {
 			t.Error("it did not reach its node")
 		}

@@ -30,7 +30,7 @@ func (f *Front) Hand(ctx context.Context, s cay.Sandbox) error {
 		if !ok {
 			break
 		}
-		err := f.offer(ctx, n, s)
+		err := f.offer(ctx, n, s, fmt.Sprint(toTake, " ", s.ID, " ", s.Version))
 		if !errors.Is(err, errRefused) {
 			f.homes.forget(s.ID)
 			return err
@@ -41,13 +41,57 @@ func (f *Front) Hand(ctx context.Context, s cay.Sandbox) error {
 	return errNoPlace()
 }
 
+// Rescue has the node with the best place take a sandbox that is to go on and whose node is
+// gone. It is no error where another one was first.
+func (f *Front) Rescue(ctx context.Context, s cay.Sandbox) error {
+	var refused []cay.NodeID
+	for range placeMost {
+		n, ok := f.cfg.Members.Place(string(s.Template), refused...)
+		if !ok {
+			break
+		}
+		var err error
+		if n.ID == f.cfg.Members.Self() {
+			err = f.adopt(ctx, s.ID)
+		} else {
+			err = f.offer(ctx, n, s, fmt.Sprint(toRescue, " ", s.ID))
+		}
+		if !errors.Is(err, errRefused) {
+			f.homes.forget(s.ID)
+			return err
+		}
+		f.cfg.Log.InfoContext(ctx, "a node does not take a sandbox of one that is gone", "node", n.ID, "sandbox", s.ID, "err", err)
+		refused = append(refused, n.ID)
+	}
+	return errNoPlace()
+}
+
+// adopt makes a sandbox this node's whose own is gone.
+func (f *Front) adopt(ctx context.Context, id cay.SandboxID) error {
+	err := f.cfg.Adopt(ctx, id)
+	f.homes.forget(id)
+	if cay.KindOf(err) == cay.Conflict { // a request, or another member, was first
+		return nil
+	}
+	return err
+}
+
+// rescue takes a sandbox for the member that leads.
+func (f *Front) rescue(w http.ResponseWriter, r *http.Request, h hop) {
+	if err := f.adopt(r.Context(), h.sandbox); err != nil {
+		fail(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
 // offer asks one node to take a sandbox.
-func (f *Front) offer(ctx context.Context, n cay.Node, s cay.Sandbox) error {
+func (f *Front) offer(ctx context.Context, n cay.Node, s cay.Sandbox, what string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+n.Address+"/", http.NoBody)
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "cannot offer sandbox %s", s.ID)
 	}
-	r.Header.Set(hopFor, fmt.Sprint(toTake, " ", s.ID, " ", s.Version))
+	r.Header.Set(hopFor, what)
 	resp, err := f.peers.to(n, true).RoundTrip(r)
 	switch {
 	case unreached(err):

@@ -15,8 +15,7 @@ const (
 
 // home is the node that has a sandbox, as the records had it.
 type home struct {
-	node  cay.NodeID
-	state cay.State
+	cay.Home
 	until time.Time
 }
 
@@ -61,12 +60,12 @@ func (f *Front) home(ctx context.Context, id cay.SandboxID, fresh bool) (home, e
 			return one, nil
 		}
 	}
-	node, state, err := f.cfg.Homes.SandboxHome(ctx, id)
+	found, err := f.cfg.Homes.SandboxHome(ctx, id)
 	if err != nil {
 		f.homes.forget(id)
 		return home{}, err
 	}
-	one := home{node, state, time.Now().Add(homeLasts)}
+	one := home{found, time.Now().Add(homeLasts)}
 	f.homes.put(id, one)
 	return one, nil
 }

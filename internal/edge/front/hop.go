@@ -35,6 +35,7 @@ type hop struct {
 	sandbox cay.SandboxID
 	version int64      // of toTake
 	from    cay.NodeID // the member
+	shell   cay.TeamID // of a connection that is to become SSH
 }
 
 func isHop(ctx context.Context) bool { return ctx.Value(hopKey{}) != nil }
@@ -44,7 +45,7 @@ func (f *Front) fromMember(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		kind, sandbox, _ := strings.Cut(r.Header.Get(hopFor), " ")
 		sandbox, version, _ := strings.Cut(sandbox, " ")
-		h := hop{kind: kind, sandbox: cay.SandboxID(sandbox), from: member.Peer(r.TLS)}
+		h := hop{kind: kind, sandbox: cay.SandboxID(sandbox), from: member.Peer(r.TLS), shell: cay.TeamID(r.Header.Get(hopShell))}
 		h.version, _ = strconv.ParseInt(version, 10, 64) // one that is none is no sandbox's
 		name, secure := strings.CutPrefix(r.Header.Get(hopName), ":")
 		request, trace, _ := strings.Cut(r.Header.Get(hopTrail), " ")
@@ -76,6 +77,9 @@ func (f *Front) arrived(w http.ResponseWriter, r *http.Request, next http.Handle
 	case toTake:
 		f.take(w, r, h)
 		return
+	case toRescue:
+		f.rescue(w, r, h)
+		return
 	case toPlace, toAll:
 	case toLead:
 		if !f.cfg.Members.Leads() {
@@ -87,7 +91,7 @@ func (f *Front) arrived(w http.ResponseWriter, r *http.Request, next http.Handle
 			break
 		}
 		home, err := f.home(r.Context(), h.sandbox, true)
-		if err == nil && h.kind == toAdopt && home.node != f.cfg.Members.Self() {
+		if err == nil && h.kind == toAdopt && home.Node != f.cfg.Members.Self() {
 			if err = f.cfg.Adopt(r.Context(), h.sandbox); err == nil {
 				f.homes.forget(h.sandbox)
 				break
@@ -97,12 +101,16 @@ func (f *Front) arrived(w http.ResponseWriter, r *http.Request, next http.Handle
 			fail(w, err)
 			return
 		}
-		if err != nil || home.node != f.cfg.Members.Self() {
+		if err != nil || home.Node != f.cfg.Members.Self() {
 			moved(w)
 			return
 		}
 	default:
 		moved(w)
+		return
+	}
+	if h.shell != "" {
+		f.shell(w, h)
 		return
 	}
 	defer func() {

@@ -126,7 +126,7 @@ func (t *trip) resolve(ctx context.Context, fresh bool) error {
 		case err != nil:
 			return err
 		}
-		t.node = home.node
+		t.node = home.Node
 		return t.fromGone(ctx, home, fresh)
 	}
 	return nil
@@ -136,7 +136,7 @@ func (t *trip) resolve(ctx context.Context, fresh bool) error {
 // of one that ended, this node does.
 func (t *trip) fromGone(ctx context.Context, home home, fresh bool) error {
 	f := t.front
-	n, err := f.cfg.Members.Node(ctx, home.node)
+	n, err := f.cfg.Members.Node(ctx, home.Node)
 	switch {
 	case cay.KindOf(err) == cay.NotFound || err == nil && n.State == cay.NodeGone:
 	default:
@@ -145,7 +145,7 @@ func (t *trip) fromGone(ctx context.Context, home home, fresh bool) error {
 	if !fresh { // another node may have it by now, and its state is older than that
 		return t.resolve(ctx, true)
 	}
-	if home.state != cay.Paused {
+	if home.State != cay.Paused {
 		t.node = f.cfg.Members.Self()
 		return nil
 	}

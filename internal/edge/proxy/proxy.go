@@ -57,7 +57,7 @@ type Config struct {
 	// Tokens yields the access tokens of the sandboxes that a signed file URL
 	// may reach: those that run, and those that traffic may wake. Nil means
 	// that such URLs need a host or headers.
-	Tokens func() iter.Seq2[cay.SandboxID, string]
+	Tokens func(context.Context) iter.Seq2[cay.SandboxID, string]
 	// Domain is the server's own, if it has one, with a port where it has one.
 	Domain string
 	// Paths offers the path form, /s/<id>/<port>/. Where it is not offered and

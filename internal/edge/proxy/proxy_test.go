@@ -62,7 +62,7 @@ func newWorldWith(t testing.TB, change func(*Config)) *world {
 	w := &world{targets: map[cay.SandboxID]Target{}, tokens: map[cay.SandboxID]string{}, guests: map[string]string{}}
 	cfg := Config{
 		Lookup: w.lookup,
-		Tokens: func() iter.Seq2[cay.SandboxID, string] {
+		Tokens: func(context.Context) iter.Seq2[cay.SandboxID, string] {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			return maps.All(maps.Clone(w.tokens))
@@ -174,7 +174,7 @@ func TestRoutes(t *testing.T) {
 	signed := func(path, op, token string) string { return signedURL("/files", path, op, token, "") }
 	var searches int
 	counted := w.cfg.Tokens
-	w.cfg.Tokens = func() iter.Seq2[cay.SandboxID, string] { searches++; return counted() }
+	w.cfg.Tokens = func(ctx context.Context) iter.Seq2[cay.SandboxID, string] { searches++; return counted(ctx) }
 	past, future := "1", "99999999999"
 	tests := []struct {
 		name, method, path, host string
@@ -240,7 +240,7 @@ func signedURL(route, path, op, token, expiry string) string {
 func TestOneSearchAtATime(t *testing.T) {
 	w := newWorld(t)
 	var now, most atomic.Int32
-	w.cfg.Tokens = func() iter.Seq2[cay.SandboxID, string] {
+	w.cfg.Tokens = func(context.Context) iter.Seq2[cay.SandboxID, string] {
 		return func(func(cay.SandboxID, string) bool) {
 			n := now.Add(1)
 			for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
@@ -322,7 +322,9 @@ func TestAnswers(t *testing.T) {
 // Refusals that are about no sandbox say that no retry helps, too.
 func TestRefusalsInWords(t *testing.T) {
 	w := newWorld(t)
-	w.cfg.Tokens = func() iter.Seq2[cay.SandboxID, string] { return func(func(cay.SandboxID, string) bool) {} }
+	w.cfg.Tokens = func(context.Context) iter.Seq2[cay.SandboxID, string] {
+		return func(func(cay.SandboxID, string) bool) {}
+	}
 	for _, tt := range []struct {
 		name, host, path, id string
 		status               int

@@ -28,7 +28,7 @@ func (p *Proxy) signedFiles(r *http.Request) (route, verdict) {
 	case <-r.Context().Done():
 		return route{}, broken
 	}
-	for id, token := range p.cfg.Tokens() {
+	for id, token := range p.cfg.Tokens(r.Context()) {
 		if token != "" && s.IsBy(op, token) {
 			return route{id: id, port: guest.AgentPort}, ours
 		}

@@ -98,7 +98,7 @@ func (s *server) GetSandbox(ctx context.Context, r e2b.GetSandboxRequestObject) 
 		Lifecycle:           &e2b.Lifecycle{AutoResume: b.AutoResume, OnTimeout: string(onTimeout)},
 		AllowInternetAccess: &b.Network.AllowInternet,
 		PauseMode:           pauseMode(b), EnvdUnresponsiveAtPause: unresponsive(b),
-		VolumeMounts: wireMounts(b.Volumes), Replicated: replicated, ReplicatedAt: at,
+		VolumeMounts: wireMounts(b.Volumes), Replicated: replicated, ReplicatedAt: at, OnHostLoss: pointer(string(b.OnHostLoss)),
 	}, nil
 }
 

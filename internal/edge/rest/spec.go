@@ -32,6 +32,13 @@ func createSpec(body *e2b.NewSandbox, secure bool, timeout int64) (cay.CreateSpe
 			spec.OnTimeout = cay.PauseFilesOnTimeout
 		}
 	}
+	switch loss := value(body.OnHostLoss, ""); loss {
+	case "", "end":
+	case string(cay.ResumeOnHostLoss):
+		spec.OnHostLoss = cay.ResumeOnHostLoss
+	default:
+		return spec, cay.Errorf(cay.Invalid, "onHostLoss: must be end or resume, not %.20q", loss)
+	}
 	if spec.Template == "" {
 		return spec, cay.Errorf(cay.Invalid, "templateID: is required")
 	}

@@ -151,7 +151,7 @@ func (o own) ForkCheckpoint(ctx context.Context, r cayv1.ForkCheckpointRequestOb
 func wireCheckpoint(n cay.Checkpoint) cayv1.Checkpoint {
 	return cayv1.Checkpoint{
 		CheckpointID: string(n.ID), SandboxID: string(n.Sandbox), ParentID: pointer(string(n.Parent)),
-		Kind: string(n.Kind), Label: pointer(n.Label), Auto: n.Auto, SizeBytes: n.Size, CreatedAt: n.CreatedAt,
+		Kind: string(n.Kind), Label: pointer(n.Label), Auto: n.Auto, SizeBytes: n.Size, CreatedAt: n.CreatedAt, ReplicatedAt: wireTime(n.ReplicatedAt),
 	}
 }
 

@@ -8,7 +8,9 @@
 //	ssh ── ServeTrusted (the one) ───┘
 //
 // A key opens the sandboxes of the teams that registered it, an API key as the
-// password those of its team, and every other answer is that to a wrong key.
+// password those of its team, and every other answer is that to a wrong key. In a
+// cluster the node that a client talks to lets it in, and joins it to the SSH server of
+// the node that has the sandbox (relay).
 // Callers are bounded: in the time until they have logged in, in connections, and
 // in channels. A guest's bytes are only passed on.
 package sshd

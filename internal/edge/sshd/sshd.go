@@ -45,7 +45,10 @@ type Config struct {
 	// more, or without a key, when the team is disabled.
 	While func(ctx context.Context, team cay.TeamID, key cay.KeyID) (context.Context, context.CancelFunc)
 	// Owner returns a sandbox's team. NotFound of one that is over.
-	Owner func(id cay.SandboxID) (cay.TeamID, error)
+	Owner func(ctx context.Context, id cay.SandboxID) (cay.TeamID, error)
+	// Elsewhere connects to the SSH server of the machine that has a sandbox, which serves a
+	// caller of its team as ServeRelayed does; nil where that is this one. Without it all are.
+	Elsewhere func(ctx context.Context, team cay.TeamID, id cay.SandboxID) (io.ReadWriteCloser, error)
 	// Opens reports whether a team registered the key of a fingerprint.
 	Opens func(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error)
 	// Enter has a team's sandbox run for some minutes at least, and wakes it
@@ -129,7 +132,7 @@ func (s *Server) Serve(l net.Listener) {
 		}
 		go func() {
 			defer s.work.Done()
-			s.serve(c, s.stranger(), cay.Caller{}, func() { <-s.greets })
+			s.serve(c, s.stranger(), known{}, func() { <-s.greets })
 		}()
 	}
 }
@@ -137,12 +140,28 @@ func (s *Server) Serve(l net.Listener) {
 // ServeTrusted serves one connection of a caller that is known already, to its
 // end.
 func (s *Server) ServeTrusted(c net.Conn, who cay.Caller) {
+	s.serveKnown(c, known{Caller: who})
+}
+
+// ServeRelayed is ServeTrusted of a caller that another machine has let in, which tells
+// of the visit. The sandbox is this machine's, or nowhere.
+func (s *Server) ServeRelayed(c net.Conn, team cay.TeamID) {
+	s.serveKnown(c, known{Caller: cay.Caller{Team: team}, relayed: true})
+}
+
+func (s *Server) serveKnown(c net.Conn, who known) {
 	if !s.begin() {
 		c.Close()
 		return
 	}
 	defer s.work.Done()
 	s.serve(c, s.member(who.Team), who, func() {})
+}
+
+// known is a caller that need not log in; zero for one that must.
+type known struct {
+	cay.Caller
+	relayed bool // by the machine that it talks to
 }
 
 func (s *Server) begin() bool {
@@ -176,7 +195,7 @@ func (s *Server) leaveTeam(team cay.TeamID) {
 
 // serve greets a caller, says so, and serves it to its end. The caller is known
 // already, or is zero.
-func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, known cay.Caller, greeted func()) {
+func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, known known, greeted func()) {
 	defer c.Close()
 	defer context.AfterFunc(s.ctx, func() { c.Close() })()
 	_ = c.SetDeadline(time.Now().Add(greetWithin))
@@ -213,17 +232,28 @@ func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, known cay.Caller, gree
 		}()
 		s.review(v) // the key may have gone while its owner was greeted
 	}
-	if s.cfg.Visited != nil {
-		visitor := who.as(known, conn, id)
+	if s.cfg.Visited != nil && !known.relayed {
+		visitor := who.as(known.Caller, conn, id)
 		s.cfg.Visited(visitor, who.sandbox, false)
 		defer s.cfg.Visited(visitor, who.sandbox, true)
+	}
+	if s.cfg.Elsewhere != nil && !known.relayed {
+		far, err := s.cfg.Elsewhere(ctx, who.team, who.sandbox)
+		if err != nil {
+			log.Warn("an SSH connection does not reach the node of its sandbox", "sandbox", who.sandbox, "err", err)
+			return
+		}
+		if far != nil {
+			v.relay(far, conn.User(), channels, requests)
+			return
+		}
 	}
 	v.serve(channels, requests)
 }
 
 // idOf is the id of a connection: that of the request which became it, or a new
 // one.
-func idOf(known cay.Caller) string {
+func idOf(known known) string {
 	if known.From != nil && known.From.Request != "" {
 		return known.From.Request
 	}
@@ -300,7 +330,9 @@ func (s *Server) letIn(name string, team cay.TeamID) (*ssh.Permissions, error) {
 	if err != nil {
 		return nil, err
 	}
-	owner, err := s.cfg.Owner(id)
+	ctx, cancel := context.WithTimeout(s.ctx, greetWithin)
+	defer cancel()
+	owner, err := s.cfg.Owner(ctx, id)
 	if err != nil || owner != team {
 		return nil, errDenied
 	}
@@ -333,12 +365,12 @@ func (s *Server) stranger() *ssh.ServerConfig {
 		if err != nil {
 			return nil, err
 		}
-		team, err := s.cfg.Owner(id)
+		ctx, cancel := context.WithTimeout(s.ctx, greetWithin)
+		defer cancel()
+		team, err := s.cfg.Owner(ctx, id)
 		if err != nil {
 			return nil, errDenied
 		}
-		ctx, cancel := context.WithTimeout(s.ctx, greetWithin)
-		defer cancel()
 		print := ssh.FingerprintSHA256(key)
 		if ok, err := s.cfg.Opens(ctx, team, print); err != nil || !ok {
 			return nil, errDenied

@@ -121,7 +121,7 @@ func newWorld(t *testing.T) *world {
 			}
 			return ctx, cancel
 		},
-		Owner: func(id cay.SandboxID) (cay.TeamID, error) {
+		Owner: func(_ context.Context, id cay.SandboxID) (cay.TeamID, error) {
 			switch id {
 			case box:
 				return ours, nil
@@ -152,12 +152,45 @@ func newWorld(t *testing.T) *world {
 	})
 	must(t, err)
 	t.Cleanup(w.server.Close)
+	w.serve()
+	return w
+}
+
+// serve has the world's server serve at an address of its own.
+func (w *world) serve() {
 	own, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	t.Cleanup(func() { own.Close() })
+	must(w.t, err)
+	w.t.Cleanup(func() { own.Close() })
 	w.addr = own.Addr().String()
 	go w.server.Serve(own)
+}
+
+// newCluster is a world whose clients talk to a server that has no sandboxes, and joins
+// them to the one that has.
+func newCluster(t *testing.T) *world {
+	w := newWorld(t)
+	far, cfg := w.server, w.server.cfg
+	cfg.Dial = func(context.Context, cay.SandboxID, int) (net.Conn, error) {
+		t.Error("it looked for the sandbox on its own machine")
+		return nil, cay.Errorf(cay.NotFound, "it is elsewhere")
+	}
+	cfg.Elsewhere = func(_ context.Context, team cay.TeamID, _ cay.SandboxID) (io.ReadWriteCloser, error) {
+		here, there := wire(t)
+		go far.ServeRelayed(there, team)
+		return here, nil
+	}
+	var err error
+	w.server, err = New(cfg)
+	must(t, err)
+	t.Cleanup(w.server.Close)
+	w.serve()
 	return w
+}
+
+// both runs a test of a machine alone and of a cluster.
+func both(t *testing.T, test func(*testing.T, *world)) {
+	t.Run("alone", func(t *testing.T) { test(t, newWorld(t)) })
+	t.Run("cluster", func(t *testing.T) { test(t, newCluster(t)) })
 }
 
 // accounts is a root whose usual user is the one that runs the test.
@@ -256,16 +289,22 @@ func TestReview(t *testing.T) {
 	}
 }
 
+// wire is both ends of a connection.
+func wire(t *testing.T) (here, there net.Conn) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	here, err = net.Dial("tcp", l.Addr().String())
+	must(t, err)
+	t.Cleanup(func() { here.Close() })
+	there, err = l.Accept()
+	must(t, err)
+	return here, there
+}
+
 // trusted dials as a caller whose team is known.
 func (w *world) trusted(user string) (*ssh.Client, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(w.t, err)
-	defer l.Close()
-	here, err := net.Dial("tcp", l.Addr().String())
-	must(w.t, err)
-	w.t.Cleanup(func() { here.Close() })
-	there, err := l.Accept()
-	must(w.t, err)
+	here, there := wire(w.t)
 	go w.server.ServeTrusted(there, cay.Caller{Team: ours})
 	conn, channels, requests, err := ssh.NewClientConn(here, "cay", &ssh.ClientConfig{
 		User: user, HostKeyCallback: ssh.InsecureIgnoreHostKey(),
@@ -278,8 +317,9 @@ func (w *world) trusted(user string) (*ssh.Client, error) {
 
 // Each connection that was let in is told when it begins and when it ends, with
 // the key that opened it.
-func TestVisited(t *testing.T) {
-	w := newWorld(t)
+func TestVisited(t *testing.T) { both(t, areVisited) }
+
+func areVisited(t *testing.T, w *world) {
 	c, err := w.dial(box, ssh.PublicKeys(w.signer))
 	must(t, err)
 	begun := <-w.visited
@@ -327,8 +367,9 @@ func open(t *testing.T, c *ssh.Client) *ssh.Session {
 	return s
 }
 
-func TestPrograms(t *testing.T) {
-	w := newWorld(t)
+func TestPrograms(t *testing.T) { both(t, programs) }
+
+func programs(t *testing.T, w *world) {
 	c := w.enter()
 	s := open(t, c)
 	must(t, s.Setenv("LC_TEST", "a b"))
@@ -359,8 +400,9 @@ func TestPrograms(t *testing.T) {
 }
 
 // TestHangUp: a program ends with its caller.
-func TestHangUp(t *testing.T) {
-	w := newWorld(t)
+func TestHangUp(t *testing.T) { both(t, hangUp) }
+
+func hangUp(t *testing.T, w *world) {
 	c := w.enter()
 	mark := t.TempDir() + "/ended"
 	s := open(t, c)
@@ -381,8 +423,9 @@ func TestHangUp(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotOffered(t *testing.T) {
-	w := newWorld(t)
+func TestWhatIsNotOffered(t *testing.T) { both(t, whatIsNotOffered) }
+
+func whatIsNotOffered(t *testing.T, w *world) {
 	c := w.enter()
 	for _, kind := range []string{"x11", "tun@openssh.com", "direct-streamlocal@openssh.com", "", strings.Repeat("x", 1000)} {
 		if _, _, err := c.OpenChannel(kind, []byte("junk")); err == nil {
@@ -427,8 +470,9 @@ func TestWhatIsNotOffered(t *testing.T) {
 	}
 }
 
-func TestChannelsAreBounded(t *testing.T) {
-	w := newWorld(t)
+func TestChannelsAreBounded(t *testing.T) { both(t, channelsAreBounded) }
+
+func channelsAreBounded(t *testing.T, w *world) {
 	c := w.enter()
 	for range perConn {
 		_, requests, err := c.OpenChannel("session", nil)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/engine"
@@ -72,6 +73,8 @@ func (noNet) Acquire(context.Context) (vnet.Slot, error)                { return
 func (noNet) Release(context.Context, vnet.Slot) error                  { return nil }
 func (noNet) Adopt(context.Context, int) (vnet.Slot, error)             { return vnet.Slot{}, errFront }
 func (noNet) Apply(context.Context, vnet.Slot, cay.NetworkPolicy) error { return errFront }
+func (noNet) Fence(context.Context, vnet.Slot) error                    { return errFront }
+func (noNet) KeepLease(context.Context, time.Duration) error            { return nil }
 func (noNet) Reclaim(context.Context) error                             { return nil }
 func (noNet) Sent(vnet.Slot) int64                                      { return 0 }
 func (noNet) Dial(context.Context, string, string) (net.Conn, error)    { return nil, errFront }

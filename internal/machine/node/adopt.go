@@ -101,7 +101,7 @@ func (n *Node) adopt(ctx context.Context, r record, volumes []cay.VolumeID, pool
 	if err == nil {
 		// The journal may be one change ahead of the packet filter.
 		n.cfg.Egress.Set(inst.slot.Addr, r.Spec)
-		err = n.cfg.Net.Apply(ctx, inst.slot, r.Spec.Network)
+		err = n.openNetwork(ctx, inst.slot, r.Spec)
 	}
 	if err != nil {
 		n.cfg.Log.WarnContext(ctx, "a sandbox cannot be adopted", "sandbox", r.Spec.Sandbox, "instance", id, "err", err)

@@ -192,7 +192,7 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) (failed error
 	inst.connect(pooled)
 	if !pooled { // a pooled instance gets no policy until it is claimed
 		n.cfg.Egress.Set(inst.slot.Addr, inst.spec)
-		if err := n.cfg.Net.Apply(ctx, inst.slot, inst.spec.Network); err != nil {
+		if err := n.openNetwork(ctx, inst.slot, inst.spec); err != nil {
 			return by.failed(ctx, "apply its network policy", err)
 		}
 	}

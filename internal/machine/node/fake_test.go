@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
@@ -30,6 +31,8 @@ type machine struct {
 	containers map[cay.InstanceID]*container
 	slots      map[int]string // held, idle or found
 	policies   map[int]cay.NetworkPolicy
+	fenced     map[int]bool // slots
+	leased     time.Duration
 	watched    map[cay.InstanceID]chan cay.Death
 	inits      []guest.Init
 	tokens     []string // that came with inits
@@ -68,6 +71,7 @@ func newMachine(t *testing.T) *machine {
 		containers: map[cay.InstanceID]*container{},
 		slots:      map[int]string{},
 		policies:   map[int]cay.NetworkPolicy{},
+		fenced:     map[int]bool{},
 		watched:    map[cay.InstanceID]chan cay.Death{},
 		at:         map[string]func() error{},
 		saved:      map[cay.SnapshotID]cay.Snapshot{},
@@ -607,6 +611,20 @@ func (w *network) Apply(_ context.Context, s vnet.Slot, p cay.NetworkPolicy) err
 	w.policies[s.Index] = p
 	w.mu.Unlock()
 	return w.step("apply")
+}
+
+func (w *network) Fence(_ context.Context, s vnet.Slot) error {
+	w.mu.Lock()
+	w.fenced[s.Index] = true
+	w.mu.Unlock()
+	return w.step("fence")
+}
+
+func (w *network) KeepLease(_ context.Context, lasts time.Duration) error {
+	w.mu.Lock()
+	w.leased = lasts
+	w.mu.Unlock()
+	return w.step("keep lease")
 }
 
 func (w *network) Sent(vnet.Slot) int64 { return 0 }

@@ -5,7 +5,18 @@ import (
 	"errors"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/vnet"
 )
+
+// openNetwork lets an instance reach what its policy says.
+func (n *Node) openNetwork(ctx context.Context, slot vnet.Slot, spec cay.InstanceSpec) error {
+	if spec.Fenced {
+		if err := n.cfg.Net.Fence(ctx, slot); err != nil {
+			return err
+		}
+	}
+	return n.cfg.Net.Apply(ctx, slot, spec.Network)
+}
 
 // SetNetwork replaces the policy of an instance, in force when it returns and after
 // every restart. When it fails the old policy holds.

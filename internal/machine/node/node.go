@@ -25,6 +25,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
@@ -66,6 +67,9 @@ type Net interface {
 	Release(ctx context.Context, s vnet.Slot) error
 	Adopt(ctx context.Context, index int) (vnet.Slot, error)
 	Apply(ctx context.Context, s vnet.Slot, p cay.NetworkPolicy) error
+	// Fence has a slot send only while KeepLease was called a short while ago.
+	Fence(ctx context.Context, s vnet.Slot) error
+	KeepLease(ctx context.Context, lasts time.Duration) error
 	Reclaim(ctx context.Context) error
 	// Sent is how many bytes came out of a slot since it was made.
 	Sent(s vnet.Slot) int64
@@ -200,6 +204,9 @@ type Node struct {
 	leaving  chan struct{} // and one for each that is paused and whose files are to be kept
 	compares chan struct{} // and one for each comparison of files
 
+	// stands says that fenced instances stand still, or may since the server before.
+	stands atomic.Bool
+
 	admitting sync.Mutex // while what is left is read, or what was kept for an instance is given back
 
 	endStream func() // the engine reads no snapshots that arrive from then on
@@ -279,6 +286,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 		endStream: func() {},
 	}
 	n.pool = pool{budget: cfg.PoolMemory, wake: make(chan struct{}, 1), supplies: map[cay.SnapshotID]*supply{}}
+	n.stands.Store(true) // until the first lease: the server before may have ended with them so
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if err := n.stream(); err != nil {
 		return nil, errors.Join(err, n.Close())

@@ -187,7 +187,7 @@ func (n *Node) assign(ctx context.Context, inst *instance, spec cay.InstanceSpec
 	text := inst.record()
 	go func() {
 		n.cfg.Egress.Set(inst.slot.Addr, spec)
-		done <- n.cfg.Net.Apply(ctx, inst.slot, spec.Network)
+		done <- n.openNetwork(ctx, inst.slot, spec)
 	}()
 	go func() { done <- replaceJournal(dir, text) }()
 	var err error

@@ -5,8 +5,10 @@ import (
 	"crypto/sha256"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
 )
@@ -22,6 +24,7 @@ type policy struct {
 	allowed []netip.Prefix
 	denied  []netip.Prefix
 	network networkID // shared with others
+	fenced  bool      // it sends while the lease lasts alone
 }
 
 // networkID tells private networks apart; the zero one is none. It is a digest,
@@ -56,7 +59,50 @@ func (m *Manager) Apply(_ context.Context, s Slot, p cay.NetworkPolicy) error {
 	if m.diverts && in.dns {
 		in.dns, in.asking = false, true
 	}
-	return m.applyPolicy(s.Index, in)
+	return m.changePolicy(s.Index, func(before policy) policy {
+		in.fenced = before.fenced
+		return in
+	})
+}
+
+// Fence has what the instance in a slot sends pass only while KeepLease says so, whatever
+// its policy is. It holds until the slot is released.
+func (m *Manager) Fence(_ context.Context, s Slot) error {
+	return m.changePolicy(s.Index, func(p policy) policy {
+		p.fenced = true
+		return p
+	})
+}
+
+// KeepLease lets fenced slots send for a time from now on, in place of the time before. Its
+// end is the kernel's: no process of ours has to be alive.
+func (m *Manager) KeepLease(_ context.Context, lasts time.Duration) error {
+	m.rules.Lock()
+	defer m.rules.Unlock()
+	c, err := nftables.New()
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "no netlink socket")
+	}
+	s := newSets(m.table())
+	one := func(timeout time.Duration) []nftables.SetElement {
+		return []nftables.SetElement{{Key: []byte{unix.NFPROTO_IPV4}, Timeout: timeout}}
+	}
+	// An element that is there keeps its time when it is added: it is deleted in the same
+	// transaction, and one that is not there is added for that first.
+	err = c.SetAddElements(s.leased, one(lasts))
+	if err == nil {
+		err = c.SetDeleteElements(s.leased, one(0))
+	}
+	if err == nil {
+		err = c.SetAddElements(s.leased, one(lasts))
+	}
+	if err == nil {
+		err = c.Flush()
+	}
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "the lease of fenced slots cannot be renewed")
+	}
+	return nil
 }
 
 // inKernel is the part of a policy that the packet filter decides alone.
@@ -85,7 +131,7 @@ func inKernel(p cay.NetworkPolicy) policy {
 
 // is reports whether two policies are one to the packet filter.
 func (p policy) is(q policy) bool {
-	return p.open == q.open && p.dns == q.dns && p.asking == q.asking && p.web == q.web && p.gateway == q.gateway && p.network == q.network &&
+	return p.open == q.open && p.dns == q.dns && p.asking == q.asking && p.web == q.web && p.gateway == q.gateway && p.network == q.network && p.fenced == q.fenced &&
 		slices.Equal(p.allowed, q.allowed) && slices.Equal(p.denied, q.denied)
 }
 
@@ -123,6 +169,9 @@ func (p policy) elements(s *sets, addr netip.Addr) map[*nftables.Set][]nftables.
 	if p.gateway {
 		out[s.gateway] = []nftables.SetElement{{Key: addr.AsSlice()}}
 	}
+	if p.fenced {
+		out[s.fenced] = []nftables.SetElement{{Key: addr.AsSlice()}}
+	}
 	if p.network != (networkID{}) {
 		for i := range networkParts {
 			part := p.network[4*i : 4*i+4]
@@ -148,10 +197,11 @@ func (p policy) elements(s *sets, addr netip.Addr) map[*nftables.Set][]nftables.
 	return out
 }
 
-// applyPolicy replaces a slot's policy in one transaction.
-func (m *Manager) applyPolicy(index int, next policy) error {
+// changePolicy replaces a slot's policy in one transaction.
+func (m *Manager) changePolicy(index int, change func(before policy) policy) error {
 	m.rules.Lock()
 	defer m.rules.Unlock()
+	next := change(m.applied[index])
 	if next.is(m.applied[index]) {
 		return nil // as where only domains differ
 	}
@@ -282,6 +332,7 @@ func (m *Manager) readPolicies(byAddr map[netip.Addr]int) error {
 		s.asking:  func(p *policy, _ nftables.SetElement) { p.asking = true },
 		s.web:     func(p *policy, _ nftables.SetElement) { p.web = true },
 		s.gateway: func(p *policy, _ nftables.SetElement) { p.gateway = true },
+		s.fenced:  func(p *policy, _ nftables.SetElement) { p.fenced = true },
 		s.allowed: func(p *policy, e nftables.SetElement) { p.allowed = append(p.allowed, destination(e)) },
 		s.denied:  func(p *policy, e nftables.SetElement) { p.denied = append(p.denied, destination(e)) },
 	}

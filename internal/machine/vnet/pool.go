@@ -80,7 +80,7 @@ func (m *Manager) Release(_ context.Context, s Slot) error {
 
 // recycle makes a slot fit for the next instance and queues it.
 func (m *Manager) recycle(index int) error {
-	err := m.applyPolicy(index, policy{})
+	err := m.changePolicy(index, func(policy) policy { return policy{} })
 	if err == nil {
 		err = m.shape(index, cay.Bandwidth{})
 	}

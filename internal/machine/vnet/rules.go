@@ -29,6 +29,8 @@ type sets struct {
 	denied  *nftables.Set // address . destination
 	blocked *nftables.Set // destination: closed to all
 	own     *nftables.Set // destination: the host itself
+	fenced  *nftables.Set // address: what it sends passes while leased has an element
+	leased  *nftables.Set // a protocol: IPv4, until the lease of this machine is over
 
 	networks [networkParts]*nftables.Set // address: a part of its private network
 	members  [networkParts]*nftables.Set // a part of a private network . address
@@ -54,6 +56,8 @@ func newSets(t *nftables.Table) *sets {
 		denied:  &nftables.Set{Table: t, Name: "denied", KeyType: pair, Interval: true, Concatenation: true},
 		blocked: &nftables.Set{Table: t, Name: "blocked", KeyType: nftables.TypeIPAddr, Interval: true},
 		own:     &nftables.Set{Table: t, Name: "own", KeyType: nftables.TypeIPAddr},
+		fenced:  &nftables.Set{Table: t, Name: "fenced", KeyType: nftables.TypeIPAddr},
+		leased:  &nftables.Set{Table: t, Name: "leased", KeyType: nftables.TypeNFProto, HasTimeout: true},
 	}
 	for i := range networkParts {
 		s.networks[i] = &nftables.Set{
@@ -68,7 +72,7 @@ func newSets(t *nftables.Table) *sets {
 }
 
 func (s *sets) all() []*nftables.Set {
-	fixed := []*nftables.Set{s.slots, s.open, s.dns, s.asking, s.web, s.gateway, s.allowed, s.denied, s.blocked, s.own}
+	fixed := []*nftables.Set{s.slots, s.open, s.dns, s.asking, s.web, s.gateway, s.allowed, s.denied, s.blocked, s.own, s.fenced, s.leased}
 	return slices.Concat(fixed, s.networks[:], s.members[:])
 }
 
@@ -247,8 +251,8 @@ func (w chainWriter) chain(name string, typ nftables.ChainType, hook *nftables.C
 	}
 }
 
-// spoofing drops what a guest sends in another's name, and all IPv6, before
-// anything looks at it.
+// spoofing drops what a guest sends in another's name, all IPv6, and what a fenced one
+// sends without a lease, before anything looks at it.
 func (w chainWriter) spoofing(s *sets) {
 	rule := w.chain("spoofing", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
 	rule(w.from(), notIPv4(), drop())
@@ -256,6 +260,10 @@ func (w chainWriter) spoofing(s *sets) {
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: unix.NFT_REG_1},
 		&expr.Payload{DestRegister: unix.NFT_REG_2, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4},
 		&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: s.slots.Name, SetID: s.slots.ID, Invert: true},
+	}, drop())
+	rule(w.from(), fromSet(s.fenced), []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: unix.NFT_REG_1},
+		&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: s.leased.Name, SetID: s.leased.ID, Invert: true},
 	}, drop())
 }
 

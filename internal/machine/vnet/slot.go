@@ -246,7 +246,7 @@ func (m *Manager) whole(index int) bool {
 // remove deletes what there is of a slot. It is idempotent.
 func (m *Manager) remove(index int) error {
 	name := m.linkName(index)
-	errs := []error{m.applyPolicy(index, policy{}), m.expel(index)}
+	errs := []error{m.changePolicy(index, func(policy) policy { return policy{} }), m.expel(index)}
 	link, err := m.links.LinkByName(name)
 	switch {
 	case err == nil:

@@ -33,13 +33,15 @@ type Cluster struct {
 	name   string
 	bucket string
 	leases nodes.Times
+	each   []func(*World)
 }
 
-// StartCluster starts so many servers over one PostgreSQL. The first has the key.
-func StartCluster(t testing.TB, size int, leases nodes.Times) *Cluster {
+// StartCluster starts so many servers over one PostgreSQL. The first has the key. Each is
+// called with a machine before its server starts.
+func StartCluster(t testing.TB, size int, leases nodes.Times, each ...func(*World)) *Cluster {
 	t.Helper()
 	server := pgtest.Start(t)
-	c := &Cluster{t: t, server: server, name: server.Database(t, ""), bucket: t.TempDir(), leases: leases}
+	c := &Cluster{t: t, server: server, name: server.Database(t, ""), bucket: t.TempDir(), leases: leases, each: each}
 	first := c.machine()
 	if _, err := operator.InitCluster(t.Context(), first.Config); err != nil {
 		t.Fatal(err)
@@ -60,6 +62,9 @@ func (c *Cluster) machine() *World {
 	w.Config.DatabaseURL = "postgres://cay@/" + c.name + "?host=" + url.QueryEscape(link.dir)
 	w.Config.Bucket.Bucket = c.bucket
 	w.Config.ClusterAddress = "127.0.0.1:0"
+	for _, set := range c.each {
+		set(w)
+	}
 	c.Nodes, c.Links = append(c.Nodes, w), append(c.Links, link)
 	return w
 }

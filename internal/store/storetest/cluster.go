@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -39,6 +40,41 @@ func begin(t *testing.T, s store.Store, n cay.Node) cay.Node {
 	return n
 }
 
+// signed checks which sandboxes links to files may reach on other nodes.
+func signed(t *testing.T, s store.Store, team cay.TeamID) {
+	t.Helper()
+	ctx := t.Context()
+	var want []cay.SandboxID
+	for i, c := range []struct {
+		state              cay.State
+		node               cay.NodeID
+		secure, woken, may bool
+	}{
+		{cay.Running, "b", true, false, true},
+		{cay.Running, "b", false, false, false},
+		{cay.Running, "a", true, false, false},
+		{cay.Paused, "b", true, true, true},
+		{cay.Paused, "b", true, false, false},
+		{cay.Killed, "b", true, true, false},
+	} {
+		b := sandbox(team, 50+i)
+		b.State, b.Node, b.Secure, b.AutoResume = c.state, c.node, c.secure, c.woken
+		noError(t, s.AddSandbox(ctx, b))
+		if c.may {
+			want = append(want, b.ID)
+		}
+		defer func() {
+			b.State = cay.Killed
+			noError(t, s.UpdateSandbox(ctx, b))
+		}()
+	}
+	got, err := s.SignedElsewhere(ctx, "a")
+	noError(t, err)
+	slices.Sort(got)
+	slices.Sort(want)
+	same(t, "what signed links may reach elsewhere", got, want)
+}
+
 func testCluster(t *testing.T, s store.Store) {
 	ctx := t.Context()
 	team := addTeam(t, s, "a")
@@ -57,12 +93,12 @@ func testCluster(t *testing.T, s store.Store) {
 	noError(t, err)
 	c.CreatedAt = got.CreatedAt
 	same(t, "the cluster", got, c)
-	node, state, err := s.SandboxHome(ctx, old.ID)
+	home, err := s.SandboxHome(ctx, old.ID)
 	noError(t, err)
-	same(t, "what was there before", node, cay.NodeID("a"))
-	same(t, "its state", state, cay.Running)
-	_, _, err = s.SandboxHome(ctx, "inone")
+	same(t, "what was there before", home, cay.Home{Node: "a", Team: old.Team, State: cay.Running})
+	_, err = s.SandboxHome(ctx, "inone")
 	wantKind(t, err, cay.NotFound)
+	signed(t, s, team.ID)
 
 	a := begin(t, s, member("a"))
 	b := join(t, s, "b")
@@ -182,6 +218,18 @@ func testCluster(t *testing.T, s store.Store) {
 	lead, err = s.TakeLead(ctx, "a", -time.Second)
 	noError(t, err)
 	same(t, "the lead after a silent one", lead, cay.NodeID("a"))
+	// Or where the one that does gives it away, which no other can do for it.
+	noError(t, s.LeaveLead(ctx, "d"))
+	lead, err = s.TakeLead(ctx, "d", time.Hour)
+	noError(t, err)
+	same(t, "the lead that another gave away", lead, cay.NodeID("a"))
+	noError(t, s.LeaveLead(ctx, "a"))
+	led, err := s.Cluster(ctx)
+	noError(t, err)
+	same(t, "the lead that was given away", led.Lead, cay.NodeID(""))
+	lead, err = s.TakeLead(ctx, "a", time.Hour)
+	noError(t, err)
+	same(t, "the lead again", lead, cay.NodeID("a"))
 	gone, err := s.Node(ctx, d.ID)
 	noError(t, err)
 	same(t, "the silent one", gone.State, cay.NodeGone)

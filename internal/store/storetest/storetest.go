@@ -111,6 +111,7 @@ func sandbox(team cay.TeamID, started int) cay.Sandbox {
 		StartedAt: at(started), EndAt: at(started + 300_000), Timeout: 300 * time.Second,
 		OnTimeout: cay.KillOnTimeout, Saved: cay.FilesSnapshot, Notice: "its memory is gone", Unresponsive: true, ReplicatedAt: at(41), Moving: true,
 		AskCommands: []string{"git push*", "ü, \"b\""},
+		OnHostLoss:  cay.ResumeOnHostLoss,
 		Volumes: []cay.VolumeMount{
 			{Volume: cay.NewVolumeID(), Name: "a", Path: "/mnt/ü", SubPath: "b/c", ReadOnly: true}, {Volume: cay.NewVolumeID(), Name: "d", Path: "/d"},
 		},

@@ -83,6 +83,10 @@ func testTrees(t *testing.T, s store.Store) {
 
 	noError(t, s.LabelCheckpoint(ctx, team.ID, second.ID, "new"))
 	second.Label = "new"
+	second.ReplicatedAt = second.CreatedAt.Add(time.Second)
+	noError(t, s.CheckpointReplicated(ctx, team.ID, second.ID, second.ReplicatedAt))
+	noError(t, s.CheckpointReplicated(ctx, "other", first.ID, second.ReplicatedAt))
+	noError(t, s.CheckpointReplicated(ctx, team.ID, "cnone", second.ReplicatedAt))
 	for _, tt := range []struct {
 		q    store.CheckpointQuery
 		want []cay.Checkpoint

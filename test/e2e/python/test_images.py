@@ -19,7 +19,8 @@ pytestmark = pytest.mark.skipif(not BUSYBOX, reason="busybox-static is not insta
 @pytest.fixture(scope="module")
 def server():
     """A private registry with one image, which no data directory has seen yet."""
-    r = registry.Registry(int(os.environ["CAY_E2E_REGISTRY"].rpartition(":")[2]), password="sesame")
+    host, _, port = world.Server().registry.rpartition(":")
+    r = registry.Registry(host, int(port), password="sesame")
     r.image = r.add("team/tiny:1", registry.tiny(BUSYBOX), User="root",
                     Env=["FLAVOUR=sweet", f"ONCE={uuid.uuid4()}", "PATH=/opt/tiny:/usr/bin:/bin"])
     r.foreign = r.add("team/foreign:1", [registry.layer(("etc",), ("etc/os-release", b"ID=plan9\n", 0o644))])

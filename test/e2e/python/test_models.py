@@ -81,9 +81,9 @@ class Providers:
             def log_message(self, *args):
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = http.server.ThreadingHTTPServer((world.Server().near, 0), Handler)
         self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.url = "http://%s:%d" % self.server.server_address
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def say(self, to, status, body, kind="application/json"):

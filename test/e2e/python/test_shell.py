@@ -34,10 +34,10 @@ def made(server):
 class Wire:
     """Forwards to the server until it breaks, as if the server had died."""
 
-    def __init__(self, port):
-        self.to = ("127.0.0.1", port)
+    def __init__(self, server):
+        self.to = (server.host, server.port)
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.url = f"{server.scheme}://127.0.0.1:{self.listener.getsockname()[1]}"
         self.ends = []
         threading.Thread(target=self.accept, daemon=True).start()
 
@@ -111,7 +111,7 @@ class Shell:
 
 @pytest.fixture
 def wire(server):
-    it = Wire(server.port)
+    it = Wire(server)
     yield it
     it.cut()
 

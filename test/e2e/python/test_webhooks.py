@@ -48,9 +48,9 @@ class Receiver:
             def log_message(self, *_):
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = http.server.ThreadingHTTPServer((world.Server().near, 0), Handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?a=b"
+        self.url = "http://%s:%d/hook?a=b" % self.server.server_address
 
     def next(self, **about):
         """The next request whose body has these fields: other tests make events at the same time."""

@@ -27,6 +27,7 @@ type container struct {
 	limits  cay.Limits
 	watched chan cay.Death // nil where no process has taken it over
 	dead    bool           // it is kept until Kill
+	frozen  bool
 }
 
 var _ host.Engine = (*Machine)(nil)
@@ -153,11 +154,44 @@ func (m *Machine) Hold(_ context.Context, id cay.InstanceID) error { return m.al
 // Release undoes Hold.
 func (m *Machine) Release(_ context.Context, id cay.InstanceID) error { return m.alive(id) }
 
-// Freeze is Hold.
-func (m *Machine) Freeze(_ context.Context, id cay.InstanceID) error { return m.alive(id) }
+// Freeze is Hold, which Acts knows of.
+func (m *Machine) Freeze(_ context.Context, id cay.InstanceID) error { return m.freeze(id, true) }
 
 // Thaw undoes Freeze.
-func (m *Machine) Thaw(_ context.Context, id cay.InstanceID) error { return m.alive(id) }
+func (m *Machine) Thaw(_ context.Context, id cay.InstanceID) error { return m.freeze(id, false) }
+
+func (m *Machine) freeze(id cay.InstanceID, frozen bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c, err := m.living(id)
+	if err == nil {
+		c.frozen = frozen
+	}
+	return err
+}
+
+// Acts reports whether a guest of a sandbox lives that is not frozen.
+func (m *Machine) Acts(id cay.SandboxID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.containers {
+		if !c.dead && !c.frozen && c.guest.Memory().SandboxID == string(id) {
+			return true
+		}
+	}
+	return false
+}
+
+// Reboot ends all that runs, as a machine does that loses its power while no server runs.
+func (m *Machine) Reboot() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.containers {
+		c.guest.close()
+	}
+	clear(m.containers)
+	clear(m.slots)
+}
 
 func (m *Machine) alive(id cay.InstanceID) error {
 	m.mu.Lock()

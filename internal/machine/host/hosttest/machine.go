@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
@@ -243,6 +244,11 @@ func (n *network) Adopt(_ context.Context, index int) (vnet.Slot, error) {
 }
 
 func (n *network) Apply(context.Context, vnet.Slot, cay.NetworkPolicy) error { return nil }
+
+func (n *network) Fence(context.Context, vnet.Slot) error { return nil }
+
+// KeepLease is called by members of a cluster alone.
+func (n *network) KeepLease(context.Context, time.Duration) error { return nil }
 
 func (n *network) Sent(vnet.Slot) int64 { return 0 }
 

@@ -1,0 +1,114 @@
+package sshd
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// relay serves a visit whose sandbox is another machine's: channels and what is asked in
+// them go there and back as they come.
+func (v *visit) relay(far io.ReadWriteCloser, user string, channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
+	defer far.Close()
+	late := time.AfterFunc(greetWithin, func() { far.Close() })
+	conn, back, asked, err := ssh.NewClientConn(stream{far}, "", &ssh.ClientConfig{
+		User: user, HostKeyCallback: ssh.FixedHostKey(v.server.signer.PublicKey()),
+	})
+	late.Stop()
+	if err != nil {
+		v.log.Warn("the node of a sandbox does not serve SSH", "sandbox", v.who.sandbox, "err", err)
+		return
+	}
+	v.log.Debug("SSH begins, on another node", "sandbox", v.who.sandbox, "team", v.who.team)
+	v.work.Go(func() { ssh.DiscardRequests(requests) })
+	v.work.Go(func() { ssh.DiscardRequests(asked) })
+	v.work.Go(func() {
+		for c := range back {
+			_ = c.Reject(ssh.Prohibited, "nothing is opened from there")
+		}
+	})
+	v.work.Go(v.askAlive)
+	v.work.Go(func() {
+		_ = conn.Wait() // that side is gone
+		v.conn.Close()
+	})
+	for c := range channels {
+		select {
+		case v.channels <- struct{}{}:
+		default:
+			_ = c.Reject(ssh.ResourceShortage, "too many channels")
+			continue
+		}
+		v.work.Go(func() {
+			defer func() { <-v.channels }()
+			passChannel(conn, c)
+		})
+	}
+	v.cancel()
+	v.conn.Close()
+	conn.Close()
+	v.work.Wait()
+	v.log.Debug("SSH ends", "sandbox", v.who.sandbox)
+}
+
+// passChannel opens a channel on the other side too, and joins both to their end.
+func passChannel(far ssh.Conn, c ssh.NewChannel) {
+	out, told, err := far.OpenChannel(c.ChannelType(), c.ExtraData())
+	if err != nil {
+		var refused *ssh.OpenChannelError
+		if !errors.As(err, &refused) {
+			refused = &ssh.OpenChannelError{Reason: ssh.ConnectionFailed, Message: "its node is away"}
+		}
+		_ = c.Reject(refused.Reason, refused.Message)
+		return
+	}
+	in, asked, err := c.Accept()
+	if err != nil {
+		out.Close()
+		ssh.DiscardRequests(told)
+		return
+	}
+	var there, back sync.WaitGroup
+	there.Go(func() {
+		if _, err := io.Copy(out, in); err == nil {
+			_ = out.CloseWrite()
+		}
+	})
+	there.Go(func() {
+		passRequests(out, asked)
+		out.Close() // the client has closed its side
+	})
+	back.Go(func() {
+		if _, err := io.Copy(in, out); err == nil {
+			_ = in.CloseWrite()
+		}
+	})
+	back.Go(func() { _, _ = io.Copy(in.Stderr(), out.Stderr()) })
+	back.Go(func() { passRequests(in, told) }) // until that side has closed
+	back.Wait()
+	in.Close()
+	there.Wait()
+}
+
+// passRequests sends what is asked in one channel in another, and the answers back.
+func passRequests(to ssh.Channel, asked <-chan *ssh.Request) {
+	for r := range asked {
+		ok, err := to.SendRequest(r.Type, r.WantReply, r.Payload)
+		if r.WantReply {
+			_ = r.Reply(ok && err == nil, nil)
+		}
+	}
+}
+
+// stream is a connection over a stream whose addresses are of no interest.
+type stream struct{ io.ReadWriteCloser }
+
+func (stream) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (stream) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (stream) SetDeadline(time.Time) error      { return nil }
+func (stream) SetReadDeadline(time.Time) error  { return nil }
+func (stream) SetWriteDeadline(time.Time) error { return nil }

@@ -1,0 +1,53 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cay-run/cay"
+)
+
+// Another machine may go on with a fenced instance once the lease of this one is over. So
+// it sends nothing then, which the kernel sees to, and stands still, which the server does
+// that notices.
+
+// KeepLease lets fenced instances send for a time from now on, and has those go on that
+// StandStill stopped, by this server or the one before.
+func (n *Node) KeepLease(ctx context.Context, lasts time.Duration) error {
+	if err := n.cfg.Net.KeepLease(ctx, lasts); err != nil {
+		return err
+	}
+	if !n.stands.CompareAndSwap(true, false) {
+		return nil
+	}
+	err := n.eachFenced(func(id cay.InstanceID) error { return n.cfg.Engine.Thaw(ctx, id) })
+	if err != nil {
+		n.stands.Store(true) // the next renewal tries again
+	}
+	return err
+}
+
+// StandStill stops fenced instances until KeepLease.
+func (n *Node) StandStill(ctx context.Context) error {
+	n.stands.Store(true)
+	return n.eachFenced(func(id cay.InstanceID) error { return n.cfg.Engine.Freeze(ctx, id) })
+}
+
+func (n *Node) eachFenced(do func(cay.InstanceID) error) error {
+	n.mu.Lock()
+	var ids []cay.InstanceID
+	for id, inst := range n.instances {
+		if !inst.pooled.Load() && inst.spec.Fenced {
+			ids = append(ids, id)
+		}
+	}
+	n.mu.Unlock()
+	var errs []error
+	for _, id := range ids {
+		if err := do(id); cay.KindOf(err) != cay.NotFound { // one that is over
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

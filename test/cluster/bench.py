@@ -1,0 +1,153 @@
+"""The price of a cluster: its bars, each beside one machine in the same run, by turns.
+
+    make bench-cluster     BENCH_N (40) creates, ten times as many requests, a tenth of resumes
+"""
+
+import http.client
+import json
+import os
+import pathlib
+import ssl
+import sys
+import time
+import urllib.parse
+
+import cluster
+
+sys.path.insert(0, str(cluster.ROOT / "test" / "bench"))
+from figure import Figure, ms  # noqa: E402
+
+N = int(os.environ.get("BENCH_N", "40"))
+TEMPLATE = "code-interpreter-v1"  # whose memory is a Jupyter's
+
+
+class Alone(cluster.Node):
+    """A machine that is no member, with its records in SQLite."""
+
+    @property
+    def env(self):
+        shared = ("CAY_DATABASE_URL", "CAY_BUCKET", "CAY_CLUSTER_ADDRESS", "AWS_")
+        return {name: value for name, value in super().env.items() if not name.startswith(shared)}
+
+
+class Api:
+    """A server, by one connection that is kept."""
+
+    def __init__(self, node, key):
+        trust = ssl.create_default_context(cafile=node.data / "tls" / "authority.crt")
+        self.conn = http.client.HTTPSConnection(node.address, cluster.PORT, context=trust, timeout=120)
+        self.key = key
+
+    def ask(self, method, path, body=None, **headers):
+        headers = {"X-API-Key": self.key, "Content-Type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
+        self.conn.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = self.conn.getresponse()
+        text = answer.read()
+        if answer.status >= 300:
+            raise RuntimeError(f"{method} {path}: {answer.status} {text!r}")
+        return json.loads(text) if text[:1] in (b"{", b"[") else text
+
+    def create(self, template="base"):
+        return self.ask("POST", "/v2/sandboxes", {"templateID": template, "timeout": 3600})["sandboxID"]
+
+    def kill(self, box):
+        self.ask("DELETE", f"/sandboxes/{box}")
+
+    def look(self, box):
+        """A request into a sandbox that its agent answers at once."""
+        return self.ask("GET", "/health", E2b_Sandbox_Id=box, E2b_Sandbox_Port="49983")
+
+    def pause(self, box):
+        self.ask("POST", f"/sandboxes/{box}/pause", {"durable": True} if self.durable else {})
+
+    durable = False
+
+    def resume(self, box):
+        self.ask("POST", f"/sandboxes/{box}/connect", {"timeout": 3600})
+        self.look(box)
+
+
+def key_of(node):
+    return json.loads(node.cay("--json", "env", "--new-key", "bench"))["E2B_API_KEY"]
+
+
+def owner(up, box):
+    """The node that a sandbox runs on, by the journals."""
+    for node in up.nodes:
+        for journal in node.data.glob("instances/*/spec.json"):
+            if box in journal.read_text():
+                return node
+    raise RuntimeError(f"sandbox {box} runs nowhere")
+
+
+def creates(one, many):
+    """Creates from the pool, by turns. A pause between them has the pools full again."""
+    figures = [Figure("warm create through front, PostgreSQL and node, p50", "ms", lambda raw: 1.5 * raw, "1.5 × one machine with SQLite"),
+               Figure("the same, p99", "ms", lambda raw: 2 * raw, "2 ×", at=0.99)]
+    for n in range(N + 4):
+        for api, samples in ((one, "raw"), (many, "ours")):
+            made = []
+            took = ms(lambda api=api, made=made: made.append(api.create()))
+            api.kill(made[0])
+            if n >= 4:  # the first ones fill the pools
+                for figure in figures:
+                    getattr(figure, samples).append(took)
+            time.sleep(1)
+    return figures
+
+
+def requests(up, key):
+    """Requests into a sandbox straight to its node and through another one, by turns."""
+    apis = {node: Api(node, key) for node in up.nodes}
+    box = apis[up.nodes[0]].create()
+    at = owner(up, box)
+    other = next(node for node in up.nodes if node is not at)
+    figure = Figure("a request into a sandbox through a front, p50", "ms", lambda raw: raw + 0.5, "straight to its node + 0.5 ms", digits=2)
+    for n in range(10 * N + 20):
+        for node, samples in ((at, figure.raw), (other, figure.ours)):
+            took = ms(lambda node=node: apis[node].look(box))
+            if n >= 20:
+                samples.append(took)
+    apis[at].kill(box)
+    return [figure]
+
+
+def resumes(up, api):
+    """A Jupyter that was paused: on its node, and on another one, which reads the bucket."""
+    figure = Figure("resume of a Jupyter on a cold node", "ms", lambda raw: 1.5 * raw, "1.5 × on its own")
+    names = {n["address"]: n["id"] for n in up.status()}
+    for _ in range(max(2, N // 10)):
+        box = api.create(TEMPLATE)
+        api.durable = True
+        api.pause(box)
+        figure.raw.append(ms(lambda: api.resume(box)))
+        at = owner(up, box)
+        api.pause(box)
+        node = names[f"{at.address}:{cluster.PEERS}"]
+        up.nodes[0].cay("node", "drain", node, "--wait", timeout=120)
+        figure.ours.append(ms(lambda: api.resume(box)))
+        if owner(up, box) is at:
+            raise RuntimeError("it resumed where it was")
+        up.nodes[0].cay("node", "undrain", node)
+        cluster.until(lambda: all(n["state"] == "ready" and not n.get("draining") for n in up.status()), 30, "all nodes take sandboxes")
+        api.kill(box)
+    return [figure]
+
+
+def measure(up):
+    alone = Alone(up, len(up.nodes) + 1)
+    alone.boot()
+    try:
+        cluster.plant(alone)
+        cluster.trust(alone)
+        alone.start()
+        alone.cay("template", "wait", timeout=1200)
+        key = up.variables["E2B_API_KEY"]
+        many = Api(up.nodes[-1], key)
+        figures = [*creates(Api(alone, key_of(alone)), many), *requests(up, key), *resumes(up, many)]
+    finally:
+        alone.stop()
+    print(f"\n| figure | ours | raw | bar | met |\n|---|---|---|---|---|")
+    for row in (figure.row() for figure in figures):
+        print(f"| {row['name']} | {row['ours']} {row['unit']} | {row['raw']} {row['unit']} | {row['rule']}: {row['bar']} | {'yes' if row['met'] else '**no**'} |")
+    pathlib.Path(cluster.HOME / "bench.json").write_text(json.dumps([f.row() for f in figures], indent=1))
