@@ -36,29 +36,36 @@ func (w *world) is(s cay.Sandbox, state cay.State) cay.Sandbox {
 	return got
 }
 
-// saved checks which snapshots the node has.
+// saved waits until the node has these snapshots and no others: what a rollback
+// has replaced goes after its answer.
 func (w *world) saved(want ...cay.SnapshotID) {
 	w.Helper()
-	var got []cay.SnapshotID
-	for _, s := range w.node.Saved() {
-		got = append(got, s.ID)
-	}
-	slices.Sort(got)
 	slices.Sort(want)
-	if !slices.Equal(got, want) {
-		w.Errorf("the node keeps snapshots %v, want %v", got, want)
-	}
+	w.until(fmt.Sprintf("the node keeps the snapshots %v alone", want), func() bool {
+		var got []cay.SnapshotID
+		for _, s := range w.node.Saved() {
+			got = append(got, s.ID)
+		}
+		slices.Sort(got)
+		return slices.Equal(got, want)
+	})
 }
 
+// instance waits until a sandbox has one instance, and returns it: the one that a
+// rollback has replaced ends after its answer.
 func (w *world) instance(s cay.Sandbox) cay.InstanceSpec {
 	w.Helper()
-	for _, i := range w.node.Alive() {
-		if i.Spec.Sandbox == s.ID {
-			return i.Spec
+	var of []cay.InstanceSpec
+	w.until("the sandbox has one instance", func() bool {
+		of = nil
+		for _, i := range w.node.Alive() {
+			if i.Spec.Sandbox == s.ID {
+				of = append(of, i.Spec)
+			}
 		}
-	}
-	w.Fatalf("sandbox %s has no instance", s.ID)
-	return cay.InstanceSpec{}
+		return len(of) == 1
+	})
+	return of[0]
 }
 
 func TestPauseAndResume(t *testing.T) {

@@ -68,7 +68,7 @@ func TestRollback(t *testing.T) {
 	if i.Instance == first.Instance || i.Snapshot != a.ID || !i.Resume || i.AccessToken != first.AccessToken || i.Env["SECRET"] != "x" {
 		t.Errorf("it runs as %+v", i)
 	}
-	if routed := w.node.Routed(); len(routed) != 1 || routed[0] != i.Instance || len(w.node.Alive()) != 1 {
+	if routed := w.node.Routed(); len(routed) != 1 || routed[0] != i.Instance {
 		t.Errorf("routed %v of %v", routed, w.node.Alive())
 	}
 	c := w.checkpoint(s, "") // a branch beside b
@@ -92,6 +92,39 @@ func TestRollback(t *testing.T) {
 	if _, _, err := w.c.Connect(ctx, cay.ForTeam(s.Team), s.ID, time.Hour, true); err != nil || w.instance(s).Snapshot != b.ID {
 		t.Errorf("resumed from %s, %v", w.instance(s).Snapshot, err)
 	}
+}
+
+// The answer of a rollback does not wait for the end of what it has replaced. The
+// next one does, where the machine has no room for one more before that.
+func TestARollbackAnswersBeforeTheOldInstanceIsOver(t *testing.T) {
+	w := newWorld(t)
+	s := w.create(time.Hour)
+	a := w.checkpoint(s, "")
+	over := make(chan struct{})
+	w.node.OnKill = func(cay.InstanceID) error { <-over; return nil }
+	back := func() error {
+		_, _, err := w.c.Rollback(t.Context(), cay.ForTeam(s.Team), s.ID, a.ID)
+		return err
+	}
+	if err := back(); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(w.node.Alive()); n != 2 {
+		t.Errorf("%d instances are alive, want the new one and the old one, which ends", n)
+	}
+	asked := 0
+	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error {
+		if asked++; asked > 1 {
+			return nil
+		}
+		close(over)
+		return cay.Errorf(cay.Unavailable, "too little memory is left").WithCode(cay.CodeCapacity)
+	}
+	if err := back(); err != nil || asked != 2 {
+		t.Errorf("the next rollback asked %d times for room: %v", asked, err)
+	}
+	w.instance(s)
+	w.saved(a.ID)
 }
 
 func TestAFailedRollback(t *testing.T) {

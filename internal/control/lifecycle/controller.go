@@ -127,6 +127,7 @@ type Controller struct {
 
 	readers chan struct{}  // a token for each diary that is read in the background
 	reading sync.WaitGroup // them
+	leaving sync.WaitGroup // instances that end after another one has replaced them
 
 	wake     chan struct{} // a deadline changed
 	wakeAuto chan struct{} // an automatic checkpoint may be due

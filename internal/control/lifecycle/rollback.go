@@ -123,6 +123,9 @@ func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay
 		within, cancel := context.WithTimeout(ctx, createWithin)
 		defer cancel()
 		instance, err := c.node.Prepare(within, spec)
+		if cay.CodeOf(err) == cay.CodeCapacity && e.tree.awaitReplaced(within) { // there is more room now
+			instance, err = c.node.Prepare(within, spec)
+		}
 		if err != nil {
 			return before, backError(err)
 		}
@@ -135,12 +138,42 @@ func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay
 	}
 	e.tree.member.Store(true)
 	e.tree.rewound.Store(true)
-	if before.Instance != "" {
-		c.stop(ctx, before.Instance, cay.CauseAsked)
-	}
+	c.leave(ctx, e, before)
 	c.log.InfoContext(ctx, "sandbox brought back", "sandbox", s.ID, "checkpoint", n.ID)
-	c.ledger.Tidy(ctx, before.Snapshot)
 	return s, nil
+}
+
+// leave ends the instance that a sandbox had before, whose place another one has
+// taken: nothing reaches it any more, so the caller does not wait until all that
+// it had is given back. Should the server die meanwhile, the next one finds an
+// instance that no record wants.
+func (c *Controller) leave(ctx context.Context, e *entry, before cay.Sandbox) {
+	if before.Instance == "" { // it was paused
+		c.ledger.Tidy(ctx, before.Snapshot)
+		return
+	}
+	over := make(chan struct{})
+	e.tree.replaced = over
+	c.leaving.Go(func() {
+		defer close(over)
+		c.stop(ctx, before.Instance, cay.CauseAsked)
+		c.ledger.Tidy(ctx, before.Snapshot)
+	})
+}
+
+// awaitReplaced waits until the instance is over that the last one has replaced,
+// and reports whether there was one to wait for. The caller holds the entry's lock.
+func (t *treeState) awaitReplaced(ctx context.Context) bool {
+	if t.replaced == nil {
+		return false
+	}
+	select {
+	case <-t.replaced:
+		t.replaced = nil
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // backError says why a sandbox was not brought back. A lack of room is known

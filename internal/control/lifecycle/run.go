@@ -18,6 +18,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	wg.Go(func() { c.sweep(ctx) })
 	wg.Go(func() { c.checkpointByTime(ctx) })
 	wg.Wait()
+	c.leaving.Wait()
 	return ctx.Err()
 }
 

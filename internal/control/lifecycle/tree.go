@@ -28,6 +28,9 @@ type treeState struct {
 	auto    atomic.Pointer[cay.AutoCheckpoint] // nil for none
 	saved   atomic.Int64                       // Unix milliseconds of the newest automatic one
 	saving  atomic.Bool                        // an automatic one is being taken by time
+	// replaced is closed when the instance is over that the sandbox had before it
+	// was brought back last; nil for none. The entry's lock guards it.
+	replaced chan struct{}
 }
 
 // Tree is a tree of checkpoints and the living sandboxes in it.
