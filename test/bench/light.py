@@ -3,7 +3,7 @@
 With BENCH_BESIDE another `cay`, say one with an engine of before, is measured
 by turns in the same run, on a server of its own: its figures stand as raw.
 
-    BENCH_BESIDE=PATH   that program
+    BENCH_BESIDE=PATH   that program; eager is this one with all memory loaded at once
     BENCH_LIGHT=15      samples of each
     BENCH_IDLE=20       seconds for which an idle sandbox is watched
 """
@@ -239,7 +239,10 @@ def measure(server):
     sides = [server]
     if other := os.environ.get("BENCH_BESIDE"):
         beside = world.aside("bench-beside", 7181, "10.209.0.0/16", "cybcb")
-        beside.binary = pathlib.Path(other).resolve()
+        if other == "eager":
+            beside.env["CAY_MEMORY_LOADING"] = other
+        else:
+            beside.binary = pathlib.Path(other).resolve()
         sides.append(beside)
     for each in sides:
         if each.process:
