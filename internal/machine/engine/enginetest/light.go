@@ -89,7 +89,9 @@ func (s *suite) manyNames(t *testing.T) {
 }
 
 // filtered looks whether the host's kernel filters the system calls of all
-// processes of an instance, be it booted or restored.
+// processes of an instance, be it booted or restored, and whether those without
+// privileges on the host, the guest's code among them, have no capabilities in their
+// user namespace either.
 func (s *suite) filtered(t *testing.T) {
 	at := s.slots[0]
 	id := s.start(t, at)
@@ -98,6 +100,7 @@ func (s *suite) filtered(t *testing.T) {
 		if len(pids) == 0 {
 			t.Fatal("it has no process")
 		}
+		unprivileged := 0
 		for _, pid := range pids {
 			text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
 			if os.IsNotExist(err) {
@@ -107,6 +110,18 @@ func (s *suite) filtered(t *testing.T) {
 			if !bytes.Contains(text, []byte("\nSeccomp:\t2\n")) {
 				t.Errorf("process %d runs without a filter:\n%s", pid, text)
 			}
+			if !bytes.Contains(text, []byte("\nUid:\t65534\t65534\t65534\t65534\n")) {
+				continue
+			}
+			unprivileged++
+			for _, set := range []string{"Inh", "Prm", "Eff", "Bnd", "Amb"} {
+				if !bytes.Contains(text, []byte("\nCap"+set+":\t0000000000000000\n")) {
+					t.Errorf("process %d has capabilities:\n%s", pid, text)
+				}
+			}
+		}
+		if unprivileged == 0 {
+			t.Error("none of its processes is without privileges")
 		}
 	}
 	look(id)
