@@ -2,7 +2,7 @@
 
     make bench            prints raw samples, medians and a table; build/bench.json
     BENCH_N=50 make bench more samples; agent.py and life.py have their own settings
-    BENCH_PARTS=life      only some: use, agent, interp, life, light, growth, edge, volumes, tools, memory, builds; models, packages, cores and bucket only if named
+    BENCH_PARTS=life      only some: use, agent, interp, life, light, growth, edge, volumes, tools, memory, builds; models, packages, cores, bucket and docker only if named
 
 Machines are shared and noisy: samples of a figure and of its counterpart are
 taken in turns, and ratios of medians are what counts. A bar that is missed is
@@ -23,6 +23,7 @@ import agent
 import bucket
 import builds
 import cores
+import docker
 import edge
 import growth
 import interp
@@ -164,6 +165,8 @@ def figures(server):
         yield from models.measure(server)
     if "bucket" in parts:
         yield from bucket.measure(server)
+    if "docker" in parts:
+        yield from docker.measure(server)
     if "cores" in parts:
         yield from cores.measure(server)
     if "packages" in parts:
