@@ -4,6 +4,7 @@ Rows that install Debian packages need a mirror and minutes, so they run with
 CAY_E2E_INSIDE=1, as in `make test-inside`.
 """
 
+import json
 import os
 import uuid
 
@@ -198,3 +199,83 @@ def test_debuggers(create):
         assert "y = x + 1" in steps and "$1 = 42" in steps and "Value returned is $2 = 42" in steps and "in main" in steps
         assert "exited with 0" in output(box, "strace -o /tmp/t /tmp/p; cat /tmp/t")
         resumed(box)
+
+
+def npm(create, *packages):
+    """A sandbox with programs of npm and the Debian packages that they want."""
+    box = installed(create, "bubblewrap", "socat", "ripgrep")
+    box.commands.run("npm install -g --no-audit --no-fund --loglevel=error " + " ".join(packages), user="root", timeout=600)
+    return box
+
+
+# What a command of a coding agent may do in the agent's own sandbox: write in its folder,
+# and neither elsewhere nor to the network.
+CONFINED = ("echo x >inside && cat inside; touch /home/user/outside 2>/dev/null && echo written; "
+            "python3 -c 'import socket; socket.create_connection((\"1.1.1.1\", 53), 5)' 2>&1 | tail -n1")
+
+
+@installs
+@pytest.mark.parametrize("agent", ["codex", "claude"])
+def test_sandboxes_of_coding_agents(create, agent):
+    """The confinement that Codex and Claude Code put around their commands, which is none of Cay's."""
+    box = npm(create, {"codex": "@openai/codex", "claude": "@anthropic-ai/sandbox-runtime"}[agent])
+    box.files.write("/home/user/work/c.sh", CONFINED)
+    settings = {"network": {"allowedDomains": [], "deniedDomains": []}, "filesystem": {"denyRead": [], "allowWrite": ["."], "denyWrite": []}}
+    box.files.write("/home/user/settings.json", json.dumps(settings))
+    line = {"codex": "codex sandbox -P :workspace sh c.sh", "claude": "srt --settings /home/user/settings.json sh c.sh"}[agent]
+    for _ in range(2):
+        run = box.commands.run(f"cd work && {line} 2>&1", timeout=120).stdout.splitlines()
+        assert run[0] == "x" and "written" not in run and "Error" in run[-1], run
+        assert output(box, "ls /home/user/outside 2>&1 || true").endswith("No such file or directory")
+        resumed(box)
+
+
+# The page by which Chromium tells of its own sandbox, and a page of a server inside.
+PLAYWRIGHT = """
+from playwright.sync_api import sync_playwright
+with sync_playwright() as p:
+    browser = p.chromium.launch(executable_path="/usr/bin/chromium", chromium_sandbox=True)
+    page = browser.new_page()
+    page.goto("chrome://sandbox")
+    print(page.inner_text("body"))
+    page.goto("data:text/html,<p id=x></p><script>x.textContent = 6 * 7</script>")
+    print("answer", page.inner_text("#x"))
+    browser.close()
+"""
+
+
+@installs
+def test_chromium_with_its_sandbox(create):
+    box = installed(create, "chromium", "fonts-dejavu-core")
+    box.commands.run("pip install -q playwright", user="root", timeout=600)
+    box.files.write("/tmp/p.py", PLAYWRIGHT)
+    for _ in range(2):
+        told = output(box, "python3 /tmp/p.py")
+        assert "answer 42" in told
+        assert "You are adequately sandboxed." in told, told
+        resumed(box)
+
+
+@installs
+def test_containers_without_a_daemon(create):
+    """buildah and podman of an account without privileges, from a root with busybox alone."""
+    box = installed(create, "buildah", "podman", "busybox-static", "uidmap", "fuse-overlayfs")
+    output(box, "mkdir -p app/bin && cp /bin/busybox app/bin/ && printf 'FROM scratch\\nCOPY bin /bin\\nRUN [\"/bin/busybox\", \"sh\", \"-c\", \"echo built >/note\"]\\n' >app/Dockerfile")
+    output(box, "cd app && buildah --storage-driver vfs bud --isolation chroot -t box . 2>&1")
+    run = "podman --storage-driver vfs --cgroup-manager cgroupfs run --rm --network host --cgroups disabled box /bin/busybox cat /note 2>&1"
+    for _ in range(2):
+        assert output(box, run).splitlines()[-1] == "built"
+        resumed(box)
+
+
+@installs
+def test_jupyterlab(create):
+    box = create(timeout=900)
+    box.commands.run("pip install -q jupyterlab", timeout=600)
+    box.commands.run("jupyter lab --no-browser --port 8888 --IdentityProvider.token=t", background=True, timeout=0)
+    ask = "curl -sf --retry 60 --retry-connrefused --retry-delay 1 'http://localhost:8888/{}?token=t'"
+    assert json.loads(output(box, ask.format("api/status")))["kernels"] == 0
+    assert "<title>JupyterLab</title>" in output(box, ask.format("lab"))
+    started = json.loads(output(box, "curl -sf -X POST 'http://localhost:8888/api/kernels?token=t'"))["id"]
+    resumed(box)
+    assert [k["id"] for k in json.loads(output(box, ask.format("api/kernels")))] == [started]
