@@ -1,6 +1,7 @@
 package image
 
-// devcontainers is the command line of the Development Containers specification.
+// devcontainers is the command line of the Development Containers specification, in the
+// release that make test-docker tries.
 const devcontainers = "@devcontainers/cli@0.89.0"
 
 // Devcontainer is Docker with what E2B's SDKs call to build and start development
