@@ -82,7 +82,7 @@ func (l life) settled(c act, s said) []any {
 	case !s.clear:
 		return []any{l}
 	case s.busy:
-		return l.onlyIf(!can || l.state == "moving")
+		return l.onlyIf(!can || l.state == "moving" || l.state == "paused" && c.what == "pause")
 	case c.what == "read":
 		return l.onlyIf(l.state == "running" && l.value == s.value)
 	case c.what == "info":
@@ -107,6 +107,9 @@ func (l life) happened(c act) (life, bool) {
 		l.value = c.value
 		return l, runs
 	case "pause":
+		if l.state == "paused" { // of several callers at once all get what they asked for
+			return l, true
+		}
 		return l.keeping().with("paused"), runs
 	case "checkpoint":
 		return l.keeping(), runs

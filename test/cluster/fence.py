@@ -79,7 +79,7 @@ def cut(up):
             assert ended < again, f"sandbox {box} sent from both nodes for {ended - again:.1f} s"
             assert ended - begun < 60, f"sandbox {box} sent for {ended - begun:.1f} s after its node was cut off"
             print(f"    sandbox {box} sent for {ended - begun:.1f} s after its node was cut off, and from another one {again - begun:.1f} s after", flush=True)
-            told = [json.loads(line) for line in cay(up, "--json", "events", box).splitlines()]
+            told = [json.loads(line) for line in cay(up, "--json", "sandbox", "events", box).splitlines()]
             moment = [e for e in told if e["type"] == "sandbox.paused" and e.get("reason") == "host_lost"]
             assert moment and moment[0]["data"]["savedAt"], told
     finally:

@@ -426,6 +426,9 @@ func (c *Controller) record(ctx context.Context, e *entry, s cay.Sandbox, write 
 	defer cancel()
 	s.Version, s.Reading = e.sandbox().Version, e.metrics.reading(e.sandbox().Instance)
 	if err := write(ctx, s); err != nil {
+		if cay.KindOf(err) == cay.Conflict {
+			c.dropIfElsewhere(ctx, s.ID)
+		}
 		return err
 	}
 	s.Version++
@@ -433,6 +436,18 @@ func (c *Controller) record(ctx context.Context, e *entry, s cay.Sandbox, write 
 	c.ledger.Wake(s.Team)
 	c.lookAtDeadlines()
 	return nil
+}
+
+// dropIfElsewhere forgets a sandbox that another node has taken while this one was gone:
+// the next request goes there.
+func (c *Controller) dropIfElsewhere(ctx context.Context, id cay.SandboxID) {
+	if !c.member {
+		return
+	}
+	if home, err := c.store.SandboxHome(ctx, id); err == nil && home.Node != c.nodeID {
+		c.log.WarnContext(ctx, "a sandbox is another node's now", "sandbox", id, "node", home.Node)
+		c.drop(id)
+	}
 }
 
 // lookAtDeadlines says that one may have changed.
