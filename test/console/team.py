@@ -677,7 +677,7 @@ def test_a_browser_that_is_offline(page, box):
     page.get_by_role("link", name="Webhooks").click()
     expect(page.get_by_text("It comes as soon as the server answers")).to_be_visible()
     offline(False)
-    expect(page.get_by_role("heading", name="Webhooks")).to_be_visible()
+    expect(page.get_by_role("heading", name="Webhooks", exact=True)).to_be_visible()
     assert [e["type"] for e in call("GET", f"/cay/v1/sandboxes/{box}/events")["events"]].count("sandbox.paused") == 1
 
 
