@@ -13,13 +13,10 @@ that its first lines name, a team of its own, and leaves no sandbox.
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
-import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,11 +25,9 @@ import urllib.request
 import uuid
 
 import world
+from standin import ANSWERS, Failed, StandIn, packages
 
-HERE = pathlib.Path(__file__).resolve().parent
 FILES = world.ROOT / "examples" / "models"
-BUILD = world.ROOT / "build" / "examples"
-STANDIN = "@copilotkit/aimock@1.43.0"
 LIMIT = 300  # seconds of one example
 SUM = "37546387960"
 
@@ -79,71 +74,8 @@ EXAMPLES = [
     Example("llamaindex_agent.py", "openai", SUM),
     Example("mastra_agent.mjs", "openai", SUM),
     Example("crewai_crew.py", "openai", SUM),
+    Example("pull_request_bot.py", "openai", "Do not merge.*test_of_halves", "pull_request_bot"),
 ]
-
-
-class Failed(Exception):
-    pass
-
-
-def quietly(*command, cwd=None):
-    done = subprocess.run([str(word) for word in command], cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if done.returncode:
-        raise Failed(f"{' '.join(map(str, command))}: {done.stdout[-2000:]}")
-
-
-def packages(command):
-    """The directory that has what an install command names, made once a command."""
-    where = BUILD / hashlib.sha256(command.encode()).hexdigest()[:12]
-    if (where / ".made").exists():
-        return where
-    shutil.rmtree(where, ignore_errors=True)
-    where.mkdir(parents=True)
-    words = command.replace('"', "").split()
-    if words[:2] == ["pip", "install"]:
-        quietly(sys.executable, "-m", "venv", where)
-        quietly(where / "bin" / "pip", "install", "-q", "--no-compile", *words[2:])
-    else:
-        assert words[:2] == ["npm", "install"], command
-        (where / "package.json").write_text('{"private": true, "type": "module"}')
-        quietly("npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *words[2:], cwd=where)
-    (where / ".made").touch()
-    return where
-
-
-class StandIn:
-    """The model of one example."""
-
-    def __init__(self, answers):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        program = packages(f"npm install {STANDIN}") / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
-        self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(
-            ["node", str(program), "--port", str(port), "--fixtures", str(answers), "--strict", "--log-level", "warn", "--validate-on-load"],
-            env={**os.environ, "AIMOCK_STRICT_TURN_INDEX": "1"}, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
-
-    def __enter__(self):
-        for _ in range(200):
-            try:
-                with urllib.request.urlopen(self.url + "/health", timeout=5):
-                    return self
-            except OSError:
-                if self.process.poll() is not None:
-                    break
-                time.sleep(0.05)
-        raise Failed("the stand-in model does not start: " + self.said())
-
-    def said(self):
-        self.log.seek(0)
-        return self.log.read()[-2000:]
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        self.log.close()
 
 
 def execute(example, env):
@@ -199,7 +131,7 @@ def run(example, server):
         if os.environ.get("EXAMPLES_MODEL") == "real":
             execute(example, env)
         else:
-            with_stand_in(example, env, HERE / "answers" / f"{example.answers}.json")
+            with_stand_in(example, env, ANSWERS / f"{example.answers}.json")
         if more := left(server, key):
             raise Failed(f"it leaves sandboxes: {more}")
 
@@ -207,7 +139,7 @@ def run(example, server):
 def refuses(example, server):
     """A sandbox whose result is another one makes an example fail."""
     with team(server) as key, tempfile.NamedTemporaryFile("w", suffix=".json") as wrong:
-        wrong.write((HERE / "answers" / f"{example.answers}.json").read_text().replace("n * n for", "n + n for"))
+        wrong.write((ANSWERS / f"{example.answers}.json").read_text().replace("n * n for", "n + n for"))
         wrong.flush()
         try:
             with_stand_in(example, {**os.environ, **server.sdk_env(key), "NO_COLOR": "1"}, wrong.name)
