@@ -4,9 +4,12 @@
     CAY_E2E_DATA=DIR … make test-mcp     with that one
 
 The SDKs speak the newest revision that they know, the conformance suite those of
-2025. Its other scenarios need a server that exists for the suite alone. Claude Code
-and Codex connect and list the tools by the lines that `cay mcp --print` prints; no
-model is asked.
+2025. Its other scenarios need a server that exists for the suite alone.
+
+Each line that `cay mcp --print` prints is taken as it is. Claude Code and Codex
+connect and list the tools by theirs; no model is asked. The settings of Cursor and VS
+Code are held to the form of their documents, and their server is asked by the official
+SDK with the headers that they have; neither of the two runs without a screen.
 """
 
 import http.client
@@ -85,35 +88,78 @@ def conformance(env, url):
         yield f"conformance, {name}", lambda: need(run([NODE / "node", program, "server", "--url", url, "--scenario", name], env, tempfile.gettempdir()))
 
 
+def printed(env, client):
+    return world.Server.cay(env["server"], "mcp", "--print", client).stdout
+
+
 def claude(env, home):
-    printed = world.Server.cay(env["server"], "mcp", "--print", "claude").stdout.splitlines()[-1]
+    line = printed(env, "claude").splitlines()[-1]
     program = SDK / "mcp-clients" / "node_modules" / ".bin" / "claude"
-    words = shlex.split(printed.replace("$E2B_API_KEY", env["key"]))
+    words = shlex.split(line.replace("$E2B_API_KEY", env["key"]))
     need(run([program, *words[1:]], env["all"], home))
     need(run([program, "mcp", "list"], env["all"], home), "cay", "Connected")
 
 
 def codex(env, home):
     (home / ".codex").mkdir()
-    (home / ".codex" / "config.toml").write_text(world.Server.cay(env["server"], "mcp", "--print", "codex").stdout)
-    with subprocess.Popen([str(SDK / "mcp-clients" / "node_modules" / ".bin" / "codex"), "app-server"], env=env["all"], cwd=home,
-                          text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
+    (home / ".codex" / "config.toml").write_text(printed(env, "codex"))
+    program = SDK / "mcp-clients" / "node_modules" / ".bin" / "codex"
+    with subprocess.Popen([str(program), "app-server"], env=env["all"], cwd=home,
+                          text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as running:
         def send(message):
-            program.stdin.write(json.dumps(message) + "\n")
-            program.stdin.flush()
+            running.stdin.write(json.dumps(message) + "\n")
+            running.stdin.flush()
 
         def ask(number, method, params):
             send({"id": number, "method": method, "params": params})
             while True:
-                message = json.loads(program.stdout.readline())
+                message = json.loads(running.stdout.readline())
                 if message.get("id") == number:
                     return message["result"]
 
         ask(1, "initialize", {"clientInfo": {"name": "cay", "title": "cay", "version": "1"}})
         send({"method": "initialized"})
         servers = ask(2, "mcpServerStatus/list", {})["data"]
-        program.kill()
+        running.kill()
     assert [s["name"] for s in servers] == ["cay"] and "run_code" in servers[0]["tools"], servers
+
+
+def read(printed):
+    """The JSON that is printed, without the note before it."""
+    note, text = printed.split("\n", 1)
+    assert note.startswith("// "), note
+    return json.loads(text)
+
+
+def asked(env, server, secrets):
+    """Asks a server as a client does that fills secrets in for their placeholders."""
+    def filled(value):
+        for placeholder, secret in secrets.items():
+            value = value.replace(placeholder, secret)
+        assert "${" not in value, value
+        return value
+
+    headers = {name: filled(value) for name, value in server["headers"].items()}
+    need(run([SDK / "mcp" / "bin" / "python", HERE / "sdk.py", "http"], {
+        **env["all"], "CAY_MCP_URL": server["url"], "CAY_MCP_HEADERS": json.dumps(headers)}))
+
+
+def cursor(env, home):
+    config = read(printed(env, "cursor"))
+    assert set(config) == {"mcpServers"} and set(config["mcpServers"]) == {"cay"}, config
+    server = config["mcpServers"]["cay"]
+    assert set(server) == {"url", "headers"} and server["headers"]["MCP-Client-Name"] == "cursor", server
+    asked(env, server, {"${env:E2B_API_KEY}": env["key"]})
+
+
+def vscode(env, home):
+    config = read(printed(env, "vscode"))
+    assert set(config) == {"inputs", "servers"} and set(config["servers"]) == {"cay"}, config
+    secret, = config["inputs"]
+    assert secret["type"] == "promptString" and secret["password"] is True and secret["description"], secret
+    server = config["servers"]["cay"]
+    assert set(server) == {"type", "url", "headers"} and server["type"] == "http" and server["headers"]["MCP-Client-Name"] == "vscode", server
+    asked(env, server, {"${input:%s}" % secret["id"]: env["key"]})
 
 
 def parts(server):
@@ -126,7 +172,7 @@ def parts(server):
     adding.port, adding.key = server.port, key
     threading.Thread(target=adding.serve_forever, daemon=True).start()
     yield from conformance(env, f"http://localhost:{adding.server_port}/mcp")
-    for name, client in (("Claude Code", claude), ("Codex", codex)):
+    for name, client in (("Claude Code", claude), ("Codex", codex), ("Cursor's settings", cursor), ("VS Code's settings", vscode)):
         with tempfile.TemporaryDirectory(dir=world.ROOT / "build") as home:
             home = pathlib.Path(home)
             both = {"server": server, "key": key, "all": {**env, "HOME": str(home)}}

@@ -1,6 +1,7 @@
 """The Python SDK of the Model Context Protocol, over HTTP and standard streams."""
 
 import asyncio
+import json
 import os
 import sys
 
@@ -22,7 +23,8 @@ async def use(session):
 
 
 async def over_http():
-    client = create_mcp_http_client(headers={"Authorization": f"Bearer {os.environ['E2B_API_KEY']}"})
+    headers = json.loads(os.environ.get("CAY_MCP_HEADERS", "{}")) or {"Authorization": f"Bearer {os.environ['E2B_API_KEY']}"}
+    client = create_mcp_http_client(headers=headers)
     async with streamable_http_client(os.environ["CAY_MCP_URL"], http_client=client) as streams:
         async with mcp.ClientSession(*streams[:2]) as session:
             await use(session)
