@@ -30,6 +30,8 @@ func TestStartsThatAreAskedAbout(t *testing.T) {
 		{program("sh", "-ec", "rm x"), "rm *", "rm x", true},
 		{program("bash", "-c", "a $0", "rm"), "rm *", "bash -c 'a $0' rm", false}, // the words are not the script alone
 		{program("bash", "run.sh"), "rm *", "bash run.sh", false},
+		{program("zsh", "-c", "rm x", "y"), "rm *", "zsh -c 'rm x' y", false},
+		{program("dash", "-x"), "rm *", "dash -x", true},
 		{program("bash"), "rm *", "bash", true}, // reads what it runs
 		{program("/usr/bin/bash", "-i", "-l"), "rm *", "/usr/bin/bash -i -l", true},
 		{program("bash"), "", "bash", false},
