@@ -208,8 +208,8 @@ def npm(create, *packages):
     return box
 
 
-# What a command of a coding agent may do in the agent's own sandbox: write in its folder,
-# and neither elsewhere nor to the network.
+# A command in a coding agent's own sandbox may write in its folder, and neither
+# elsewhere nor to the network.
 CONFINED = ("echo x >inside && cat inside; touch /home/user/outside 2>/dev/null && echo written; "
             "python3 -c 'import socket; socket.create_connection((\"1.1.1.1\", 53), 5)' 2>&1 | tail -n1")
 
