@@ -58,7 +58,7 @@ func TestOtherNodes(t *testing.T) {
 		if exit, ok := err.(*ssh.ExitError); string(out) != "in" || !ok || exit.ExitStatus() != 3 {
 			t.Errorf("%q, %v", out, err)
 		}
-		over := http.Client{Transport: &http.Transport{Dial: conn.Dial}}
+		over := http.Client{Transport: &http.Transport{DialContext: conn.DialContext}}
 		resp, err := over.Get("http://localhost:8000/")
 		if err != nil {
 			t.Fatal(err)
