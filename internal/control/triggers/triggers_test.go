@@ -30,6 +30,7 @@ func (openSeal) Open(text, _ string) ([]byte, error) { return []byte(text), nil 
 type boxes struct {
 	mu      sync.Mutex
 	refuse  error         // what creates fail with
+	hold    error         // what keeps commands from their start
 	exits   []int32       // of commands to come; 0 when there is none
 	takes   time.Duration // how long a command takes
 	creates []time.Time   // when sandboxes were asked for
@@ -144,6 +145,11 @@ func world(t *testing.T, use func(t *testing.T, x *Triggers, b *boxes, who cay.C
 				lines.conns <- theirs
 				return ours, nil
 			},
+			MayStart: func(context.Context, cay.Sandbox, cay.Start) error {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				return b.hold
+			},
 		})
 		work.Go(func() { x.Work(ctx) })
 		use(t, x, b, cay.ForTeam(team.ID))
@@ -247,6 +253,28 @@ func TestRetries(t *testing.T) {
 			t.Errorf("%d sandboxes were made for three attempts", len(b.keys))
 		}
 	})
+}
+
+// A command that waits for a decision, or is refused, does not start, and its run says so.
+func TestCommandsThatAreAskedAbout(t *testing.T) {
+	for _, code := range []string{cay.CodeCommandWaits, cay.CodeCommandDenied} {
+		world(t, func(t *testing.T, x *Triggers, b *boxes, who cay.Caller) {
+			b.hold = cay.Errorf(cay.Denied, "a person is asked about it").WithCode(code)
+			if _, _, err := x.Create(t.Context(), who, cay.HookTrigger, Change{Name: of("a"), Template: of("base"), Command: of("true"), Proof: of(cay.BearerProof)}); err != nil {
+				t.Fatal(err)
+			}
+			run, err := x.Start(t.Context(), who, "a", Body{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			run, err = x.Run(t.Context(), who, run.ID)
+			if err != nil || run.State != cay.RunFailed || !strings.Contains(run.Error, b.hold.Error()) || len(b.starts) > 0 {
+				t.Errorf("%s: %+v, %v; %d commands began", code, run, err, len(b.starts))
+			}
+		})
+	}
 }
 
 // A run waits for a place for an hour; a refusal that waiting cures not ends it.
