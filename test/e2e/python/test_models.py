@@ -2,10 +2,10 @@
 gateway at its edge, to stand-ins on this machine."""
 
 import http.server
-import importlib.util
 import io
 import json
 import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -16,6 +16,9 @@ import pytest
 
 import cayv1
 import world
+
+sys.path.insert(0, str(world.ROOT / "test" / "models"))
+import standin  # noqa: E402
 
 SDKS = "pip install openai==3.57.0 anthropic==2.14.0"
 KEY = "sk-the-teams-own"
@@ -52,14 +55,6 @@ try:
 except anthropic.NotFoundError as err:
     print(err.body["error"]["message"])
 """
-
-
-def examples():
-    """The packages and the stand-in model of the examples with models."""
-    spec = importlib.util.spec_from_file_location("examples_with_models", world.ROOT / "test" / "models" / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class Providers:
@@ -187,16 +182,15 @@ def ask(box, body=CHAT, path="/v1/chat/completions", flags=""):
 
 
 def test_sdks_inside(team, tmp_path):
-    examples_with = examples()
     answers = tmp_path / "answers.json"
     answers.write_text(json.dumps({"fixtures": [
         {"match": {"userMessage": "say hello"}, "response": {"content": "Hello from the stand-in."}},
         {"match": {"inputText": "say hello"}, "response": {"embedding": [0.1, 0.2, 0.3]}}]}))
-    packages = examples_with.packages(SDKS)
+    packages = standin.packages(SDKS)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
         archive.add(next(packages.glob("lib/python3*/site-packages")), "sdks", filter=lambda f: None if "__pycache__" in f.name or "/pip" in f.name else f)
-    with examples_with.StandIn(answers) as model:
+    with standin.StandIn(answers) as model:
         team.provider("main", model.url + "/v1", "-m", "m=gpt-5", "-m", "e=text-embedding-3-small")
         team.provider("claude", model.url, "--wire", "anthropic", "-m", "c=claude-sonnet-5")
         box = team.box()
