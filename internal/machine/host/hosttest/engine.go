@@ -95,6 +95,10 @@ func (m *Machine) start(id cay.InstanceID, at engine.Net, root string, limits ca
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.ended || m.containers[id] != nil {
+		g.close()
+		return cay.Errorf(cay.Conflict, "instance %s is there already, or its machine is over", id)
+	}
 	m.containers[id] = &container{guest: g, slot: slot, root: root, limits: limits, watched: make(chan cay.Death, 1)}
 	return nil
 }

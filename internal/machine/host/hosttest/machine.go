@@ -48,6 +48,7 @@ type Machine struct {
 
 	mu         sync.Mutex
 	containers map[cay.InstanceID]*container
+	ended      bool
 	slots      map[int]slotState
 }
 
@@ -77,6 +78,7 @@ func (m *Machine) end() {
 		c.guest.close()
 	}
 	clear(m.containers)
+	m.ended = true // a server that was cut off may be at a start
 	m.gate.Close()
 }
 
