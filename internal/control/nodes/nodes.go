@@ -52,8 +52,8 @@ type Config struct {
 	Drained func(how cay.Drain)
 	// Renewed is told for how long the lease holds, after each renewal.
 	Renewed func(ctx context.Context, lasts time.Duration)
-	// EndLost records the ends of what ran on a node that is gone, and has go on elsewhere
-	// what is to. It may be called again.
+	// EndLost records the ends of what ran on a node that is gone, and has sandboxes go on
+	// elsewhere that asked for it. It may be called again.
 	EndLost func(ctx context.Context, node cay.NodeID) error
 	// Lead does what one member does for all, until its context ends. Busy reports whether
 	// some of it is at work that would be lost.

@@ -24,44 +24,37 @@ var errRefused = errors.New("the node refuses the sandbox")
 // Hand offers a paused sandbox of this node to others, the best place first, until one
 // has it. After an error one may have it nonetheless, unless its kind is Unavailable.
 func (f *Front) Hand(ctx context.Context, s cay.Sandbox) error {
-	refused := []cay.NodeID{f.cfg.Members.Self()}
-	for range placeMost {
-		n, ok := f.cfg.Members.Place(string(s.Template), refused...)
-		if !ok {
-			break
-		}
-		err := f.offer(ctx, n, s, fmt.Sprint(toTake, " ", s.ID, " ", s.Version))
-		if !errors.Is(err, errRefused) {
-			f.homes.forget(s.ID)
-			return err
-		}
-		f.cfg.Log.InfoContext(ctx, "a node does not take a sandbox", "node", n.ID, "sandbox", s.ID, "err", err)
-		refused = append(refused, n.ID)
-	}
-	return errNoPlace()
+	return f.toBestPlace(ctx, s, func(n cay.Node) error {
+		return f.offer(ctx, n, s, fmt.Sprint(toTake, " ", s.ID, " ", s.Version))
+	}, f.cfg.Members.Self())
 }
 
 // Rescue has the node with the best place take a sandbox that is to go on and whose node is
 // gone. It is no error where another one was first.
 func (f *Front) Rescue(ctx context.Context, s cay.Sandbox) error {
-	var refused []cay.NodeID
+	return f.toBestPlace(ctx, s, func(n cay.Node) error {
+		if n.ID == f.cfg.Members.Self() {
+			return f.adopt(ctx, s.ID)
+		}
+		return f.offer(ctx, n, s, fmt.Sprint(toRescue, " ", s.ID))
+	})
+}
+
+// toBestPlace gives a sandbox to the nodes with the best places, but for some, one after
+// the other until one does not refuse it.
+func (f *Front) toBestPlace(ctx context.Context, s cay.Sandbox, give func(cay.Node) error, not ...cay.NodeID) error {
 	for range placeMost {
-		n, ok := f.cfg.Members.Place(string(s.Template), refused...)
+		n, ok := f.cfg.Members.Place(string(s.Template), not...)
 		if !ok {
 			break
 		}
-		var err error
-		if n.ID == f.cfg.Members.Self() {
-			err = f.adopt(ctx, s.ID)
-		} else {
-			err = f.offer(ctx, n, s, fmt.Sprint(toRescue, " ", s.ID))
-		}
+		err := give(n)
 		if !errors.Is(err, errRefused) {
 			f.homes.forget(s.ID)
 			return err
 		}
-		f.cfg.Log.InfoContext(ctx, "a node does not take a sandbox of one that is gone", "node", n.ID, "sandbox", s.ID, "err", err)
-		refused = append(refused, n.ID)
+		f.cfg.Log.InfoContext(ctx, "a node does not take a sandbox", "node", n.ID, "sandbox", s.ID, "err", err)
+		not = append(not, n.ID)
 	}
 	return errNoPlace()
 }

@@ -36,18 +36,7 @@ func (v *visit) relay(far io.ReadWriteCloser, user string, channels <-chan ssh.N
 		_ = conn.Wait() // that side is gone
 		v.conn.Close()
 	})
-	for c := range channels {
-		select {
-		case v.channels <- struct{}{}:
-		default:
-			_ = c.Reject(ssh.ResourceShortage, "too many channels")
-			continue
-		}
-		v.work.Go(func() {
-			defer func() { <-v.channels }()
-			passChannel(conn, c)
-		})
-	}
+	v.each(channels, func(c ssh.NewChannel) { passChannel(conn, c) })
 	v.cancel()
 	v.conn.Close()
 	conn.Close()

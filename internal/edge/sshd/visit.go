@@ -48,12 +48,9 @@ func newVisit(s *Server, conn ssh.Conn, who caller, log *slog.Logger) *visit {
 	return v
 }
 
-// serve serves a visit to its end.
-func (v *visit) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
-	v.log.Debug("SSH begins", "sandbox", v.who.sandbox, "team", v.who.team)
-	v.work.Go(func() { ssh.DiscardRequests(requests) }) // nothing is forwarded from inside to outside
-	v.work.Go(v.askAlive)
-	v.work.Go(v.keep)
+// each serves the channels of a visit beside each other, within their bound, until the
+// client opens no more.
+func (v *visit) each(channels <-chan ssh.NewChannel, serve func(ssh.NewChannel)) {
 	for c := range channels {
 		select {
 		case v.channels <- struct{}{}:
@@ -63,9 +60,18 @@ func (v *visit) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Reque
 		}
 		v.work.Go(func() {
 			defer func() { <-v.channels }()
-			v.open(c)
+			serve(c)
 		})
 	}
+}
+
+// serve serves a visit to its end.
+func (v *visit) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
+	v.log.Debug("SSH begins", "sandbox", v.who.sandbox, "team", v.who.team)
+	v.work.Go(func() { ssh.DiscardRequests(requests) }) // nothing is forwarded from inside to outside
+	v.work.Go(v.askAlive)
+	v.work.Go(v.keep)
+	v.each(channels, v.open)
 	v.cancel()
 	v.conn.Close()
 	v.work.Wait()

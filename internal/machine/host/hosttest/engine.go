@@ -190,10 +190,7 @@ func (m *Machine) Acts(id cay.SandboxID) bool {
 func (m *Machine) Reboot() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, c := range m.containers {
-		c.guest.close()
-	}
-	clear(m.containers)
+	m.endAll()
 	clear(m.slots)
 }
 

@@ -74,12 +74,17 @@ func New(t testing.TB) *Machine {
 func (m *Machine) end() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.endAll()
+	m.ended = true // a server that was cut off may be at a start
+	m.gate.Close()
+}
+
+// endAll ends all guests. The caller holds m.mu.
+func (m *Machine) endAll() {
 	for _, c := range m.containers {
 		c.guest.close()
 	}
 	clear(m.containers)
-	m.ended = true // a server that was cut off may be at a start
-	m.gate.Close()
 }
 
 // Open opens the machine, as host.Open does with a real one.
