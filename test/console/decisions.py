@@ -2,15 +2,18 @@
 memory.
 """
 
+import concurrent.futures
 import json
 import os
 import re
+import struct
 import threading
 import urllib.error
+import urllib.request
 
 import pytest
 from playwright.sync_api import expect
-from steps import HERE, call, findings, log_in, lose, operator, shot, visit, watched
+from steps import API, HERE, call, findings, log_in, lose, operator, screen, shot, visit, watched
 
 MARKUP = "Refund <img src=x onerror=alert(1)> of 4,000?"
 
@@ -215,3 +218,114 @@ def test_an_answer_that_is_lost_counts_once(page):
     assert len(events) == 1, json.dumps(events)
     with pytest.raises(urllib.error.HTTPError):
         call("POST", f"/cay/v1/approvals/{question}/decide", {"approve": True}, **operator())
+
+
+def asked_about(page, box):
+    """The cards of questions about commands of a sandbox."""
+    return page.get_by_role("list", name="Questions that wait").get_by_role("listitem").filter(has_text=box)
+
+
+def test_commands_wait_for_a_yes(page, ben):
+    """From the form to a terminal, which another party lets begin, or not."""
+    visit(page, "/sandboxes/new")
+    patterns = page.get_by_label("Ask before these commands")
+    patterns.fill("x" * 300)
+    page.allow.append("400")
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.locator(".field").filter(has=patterns).get_by_role("alert")).to_contain_text("askCommands")
+    expect(patterns).to_be_focused()
+    patterns.fill("*git push*\n\n  rm -rf /srv, /var  \n*<b>&*\n*git push*\n")
+    page.get_by_label("When its machine is lost").select_option("resume")
+    expect(page.get_by_text("Without a checkpoint it ends")).to_be_visible()
+    page.get_by_label("Checkpoint by itself").select_option("15")
+    expect(page.get_by_text("Without a checkpoint it ends")).to_have_count(0)
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        shot(page, "new-sandbox-asks-" + theme)
+        assert findings(page) == []
+    expect(page.get_by_role("button", name=re.compile("^Copy the command"))).to_contain_text(
+        "cay sandbox create base --ask-command '*git push*' --ask-command 'rm -rf /srv, /var' --ask-command '*<b>&*' --ask-command '*git push*' --checkpoint-every 15m --on-host-loss resume")
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.get_by_role("heading", name=re.compile("^i[0-9a-z]{10}"))).to_be_visible()
+    box = page.url.rsplit("/", 1)[1]
+    made = call("GET", "/sandboxes/" + box)
+    assert made["askCommands"] == ["*git push*", "rm -rf /srv, /var", "*<b>&*", "*git push*"] and made["onHostLoss"] == "resume"
+    page.get_by_role("link", name="Settings", exact=True).click()
+    fixed = page.get_by_role("region", name="Chosen when it was made")
+    for label, value in {"When its machine is lost": "it goes on from its newest checkpoint", "Commands that are asked about": "*<b>&*"}.items():
+        expect(fixed.get_by_role("listitem").filter(has=page.get_by_text(label, exact=True))).to_contain_text(value)
+    shot(page, "sandbox-settings-asks")
+    assert findings(page) == []
+    # A terminal waits, with what is typed meanwhile.
+    page.get_by_role("link", name="Terminal", exact=True).click()
+    expect(page.get_by_text("It begins when a person has said yes")).to_be_visible()
+    page.keyboard.type("echo early-$((6*7))\n")
+    expect(page.get_by_role("link", name="1 question of it waits for a decision")).to_be_visible()
+    shot(page, "terminal-waits")
+    assert findings(page) == []
+    count(ben).click()
+    expect(asked_about(ben, box)).to_contain_text("run a command")
+    expect(asked_about(ben, box)).to_contain_text("/bin/bash")
+    shot(ben, "approvals-command")
+    assert findings(ben) == []
+    asked_about(ben, box).get_by_role("button", name="Approve").click()
+    ben.get_by_role("dialog").get_by_role("button", name="Approve", exact=True).click()
+    expect(screen(page)).to_contain_text("early-42")
+    expect(page.get_by_text("It begins when")).to_have_count(0)
+    # A second one is denied, with the reason, and again at once.
+    page.get_by_role("button", name="Open another shell").click()
+    asked_about(ben, box).get_by_role("button", name="Deny").click()
+    ben.get_by_label("Reason").fill("not on a <b>Friday</b>")
+    ben.get_by_role("dialog").get_by_role("button", name="Deny", exact=True).click()
+    foot = page.locator(".one:not([hidden])").get_by_role("status")
+    expect(foot).to_contain_text("denied: not on a <b>Friday</b>")
+    shot(page, "terminal-denied")
+    page.get_by_role("button", name="New shell").click()
+    expect(foot).to_contain_text("denied")
+    expect(asked_about(ben, box)).to_have_count(0)
+    call("DELETE", "/sandboxes/" + box)
+
+
+def start(box, line):
+    """Starts a command by the agent of a sandbox, and returns what it answers."""
+    token = call("POST", f"/cay/v1/sandboxes/{box}/access").get("envdAccessToken", "")
+    body = json.dumps({"process": {"cmd": "/bin/bash", "args": ["-c", line]}}).encode()
+    headers = {"E2b-Sandbox-Id": box, "E2b-Sandbox-Port": "49983", "X-Access-Token": token, "Content-Type": "application/connect+json", "Connect-Protocol-Version": "1"}
+    with urllib.request.urlopen(urllib.request.Request(API + "/process.Process/Start", headers=headers, data=b"\0" + struct.pack(">I", len(body)) + body), timeout=60) as answer:
+        return answer.read().decode(errors="replace")
+
+
+def test_two_people_decide_a_command_at_once(ben, new_context, tmp_path):
+    """One says yes and another no, in two browsers at one moment: the first counts, the other
+    is told of it, and the command begins once or not at all."""
+    box = call("POST", "/sandboxes", {"templateID": "base", "timeout": 900, "askCommands": ["*"]})["sandboxID"]
+    made = key("eve", "approvals:decide", "sandboxes:read")
+    eve = watched(new_context(viewport={"width": 1280, "height": 800}), allow=["409"])
+    log_in(eve, made["key"])
+    verbs = {ben: "Approve", eve: "Deny"}
+    for page in verbs:
+        count(page).click()
+    with concurrent.futures.ThreadPoolExecutor(1) as beside:
+        for turn in range(5):
+            ran = tmp_path / str(turn)
+            answer = beside.submit(start, box, f"echo ran >> {ran}")
+            for page, verb in verbs.items():
+                asked_about(page, box).get_by_role("button", name=verb).click()
+            at = ben.evaluate("Date.now() + 300")
+            for page, verb in verbs.items():
+                page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).evaluate("(button, at) => { setTimeout(() => button.click(), at - Date.now()) }", at)
+            said = answer.result()
+            yes = "denied" not in said
+            first, second = (ben, eve) if yes else (eve, ben)
+            expect(first.get_by_role("dialog")).to_have_count(0)
+            dialog = second.get_by_role("dialog")
+            expect(dialog.get_by_role("alert").filter(has_text="approved" if yes else "denied").first).to_be_visible()
+            expect(dialog.get_by_role("button", name=verbs[second], exact=True)).to_be_disabled()
+            dialog.get_by_role("button", name="Cancel").click()
+            assert (ran.read_text() if ran.exists() else "") == ("ran\n" if yes else ""), said
+    decided = call("GET", f"/cay/v1/approvals?sandboxID={box}")["approvals"]
+    print([x["state"] for x in decided])
+    assert len(decided) == 5
+    call("DELETE", "/cay/v1/api-keys/" + made["id"], **operator())
+    assert eve.errors == []
+    call("DELETE", "/sandboxes/" + box)

@@ -1,11 +1,13 @@
 """Flows through the console, in Chromium, on a real server with real sandboxes."""
 
+import datetime
 import hashlib
 import json
 import os
 import pty
 import re
 import statistics
+import subprocess
 import tarfile
 import time
 import urllib.error
@@ -568,6 +570,76 @@ def test_notebook(page):
     call("DELETE", "/sandboxes/" + box)
 
 
+def test_code_waits_for_a_yes(page, new_context):
+    box = sandbox(templateID="code-interpreter-v1", askCommands=["*deploy*"])
+    decider = watched(new_context(viewport={"width": 1280, "height": 800}))
+    log_in(decider, os.environ["CONSOLE_DECIDER"])
+    card = decider.get_by_role("list", name="Questions that wait").get_by_role("listitem").filter(has_text=box)
+    visit(page, f"/sandboxes/{box}/notebook")
+    cell = page.get_by_role("region", name="Cell 1", exact=True)
+
+    def run(code):
+        page.get_by_role("textbox", name="Code of cell 1", exact=True).focus()
+        page.keyboard.press("Control+a")
+        page.keyboard.type(code)
+        page.keyboard.press("Control+Enter")
+
+    run("print('free', 6 * 7)")
+    expect(cell).to_contain_text("free 42")
+    run("print('deploy', 6 * 7)")
+    expect(page.get_by_role("link", name="1 question of it waits for a decision")).to_be_visible()
+    expect(cell).to_contain_text("runs…")
+    decider.get_by_role("link", name=re.compile("^Approvals.*1")).click()
+    expect(card).to_contain_text("print('deploy', 6 * 7)")
+    shot(decider, "real-approvals-code")
+    card.get_by_role("button", name="Approve").click()
+    decider.get_by_role("dialog").get_by_role("button", name="Approve", exact=True).click()
+    expect(cell).to_contain_text("deploy 42")
+    page.allow.append("403")
+    run("print('deploy', 6 * 9)")
+    card.get_by_role("button", name="Deny").click()
+    decider.get_by_label("Reason").fill("not <b>now</b>")
+    decider.get_by_role("dialog").get_by_role("button", name="Deny", exact=True).click()
+    expect(cell).to_contain_text("denied: not <b>now</b>")
+    shot(page, "real-notebook-denied")
+    assert len(call("GET", f"/cay/v1/approvals?sandboxID={box}")["approvals"]) == 2
+    assert decider.errors == []
+    call("DELETE", "/sandboxes/" + box)
+
+
+def test_the_command_of_the_form_makes_the_same(page):
+    visit(page, "/sandboxes/new")
+    page.get_by_label("Minutes").fill("20")
+    page.get_by_label("When its time is up").select_option("pause")
+    page.get_by_label("Traffic wakes it").check()
+    page.get_by_label("Checkpoint by itself").select_option("15")
+    page.get_by_label("When its machine is lost").select_option("resume")
+    page.get_by_label("It may reach the internet").uncheck()
+    page.get_by_role("button", name="Add").first.click()
+    page.get_by_label("Metadata: name 1").fill("made")
+    page.get_by_label("Metadata: value 1").fill("it's $HOME, <here>")
+    page.get_by_label("Ask before these commands").fill("*git push*\nrm -rf 'a b', $(c)")
+    command = page.get_by_role("button", name=re.compile("^Copy the command")).inner_text()
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.get_by_role("heading", name=re.compile("^i[0-9a-z]{10}"))).to_be_visible()
+    here = page.url.rsplit("/", 1)[1]
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PATH": f"{ROOT}/bin:{os.environ['PATH']}", "E2B_API_KEY": KEY, "E2B_API_URL": API, "E2B_SANDBOX_URL": API})
+    there = done.stdout.strip()
+    assert there and there != here, (command, done)
+
+    def of(box):
+        one = call("GET", "/sandboxes/" + box)
+        life = datetime.datetime.fromisoformat(one["endAt"]) - datetime.datetime.fromisoformat(one["startedAt"])
+        return {name: one.get(name) for name in ("templateID", "metadata", "lifecycle", "askCommands", "onHostLoss", "allowInternetAccess", "network")}, \
+            call("GET", f"/cay/v1/sandboxes/{box}/auto-checkpoints"), round(life.total_seconds() / 60)
+
+    assert of(here) == of(there)
+    assert of(here)[0]["askCommands"] == ["*git push*", "rm -rf 'a b', $(c)"] and of(here)[2] == 20
+    for box in (here, there):
+        call("DELETE", "/sandboxes/" + box)
+
+
 def test_a_sandbox_without_an_interpreter(page, box):
     page.allow.append("50[0-9]|404")
     visit(page, f"/sandboxes/{box}/notebook")
@@ -592,12 +664,15 @@ def test_a_template_of_a_dockerfile(page):
     expect(page.get_by_text("takes files of a directory")).to_be_visible()
     page.get_by_label("Name", exact=True).fill("console-made")
     expect(page.get_by_role("button", name="Build", exact=True)).to_be_disabled()
-    write("FROM e2bdev/base AS one\nRUN echo first > /home/user/first\nFROM one\nRUN echo 'says <b>this</b>'; false\n")
+    write("FROM e2bdev/base AS one\nRUN echo first > /home/user/first\nFROM one\nRUN echo 'says <b>this</b>'; printf '\\033[31mred\\033[0m \\342\\200\\256rab\\a <img src=x onerror=alert(1)>\\n'; head -c 1000000 /dev/zero | tr '\\0' x; false\n")
     expect(page.get_by_text("2 stages, 2 steps")).to_be_visible()
     page.get_by_role("button", name="Build", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("Line 4", timeout=120_000)
     expect(page.locator(".cay-failed")).to_contain_text("false")
     expect(page.get_by_role("log")).to_contain_text("says <b>this</b>")
+    expect(page.get_by_role("log")).to_contain_text("red ⟨202E⟩rab⟨0007⟩ <img src=x onerror=alert(1)>")
+    expect(page.get_by_role("log")).to_contain_text("x" * 1000)
+    assert page.get_by_role("log").locator("img, b").count() == 0 and page.evaluate("document.documentElement.scrollWidth") <= 1280
     shot(page, "real-build-failed")
     assert findings(page) == []
     write("FROM e2bdev/base AS one\nRUN echo first > /home/user/first\nFROM one\nRUN cat /home/user/first\nENV MADE=here\nWORKDIR /home/user\n")

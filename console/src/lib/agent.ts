@@ -49,15 +49,14 @@ async function call(id: string, path: string, init: RequestInit & { as?: string;
     if (init.signal?.aborted) throw e
     throw new Failure(0, 'The connection to the sandbox broke.')
   }
-  if ((answer.status === 401 || (answer.status === 403 && port !== agentPort)) && again) {
+  if (answer.ok) return answer
+  const fail = await failureOf(answer)
+  const asked = fail.code.startsWith('command_') // code without a yes: another try asks anew
+  if ((fail.status === 401 || (fail.status === 403 && port !== agentPort && !asked)) && again) {
     known.delete(name(id)) // a rollback or a fork may have changed it
     return call(id, path, init, false)
   }
-  if (!answer.ok) {
-    const fail = await failureOf(answer)
-    throw fail
-  }
-  return answer
+  throw fail
 }
 
 // unary makes a call of the Connect protocol, in JSON.
@@ -136,8 +135,15 @@ export interface Entry {
 
 export const isDir = (e: Entry) => e.type === 'FILE_TYPE_DIRECTORY'
 
+// entriesOf takes what a guest lists, which may name a path twice, or none.
+function entriesOf(list: unknown): Entry[] {
+  const by = new Map<string, Entry>()
+  for (const e of Array.isArray(list) ? list : []) if (typeof e?.path === 'string' && typeof e.name === 'string') by.set(e.path, e)
+  return [...by.values()]
+}
+
 export const files = {
-  list: async (id: string, path: string, as?: string): Promise<Entry[]> => (await unary(id, 'filesystem.Filesystem/ListDir', { path, depth: 1 }, as)).entries ?? [],
+  list: async (id: string, path: string, as?: string): Promise<Entry[]> => entriesOf((await unary(id, 'filesystem.Filesystem/ListDir', { path, depth: 1 }, as)).entries),
   stat: async (id: string, path: string, as?: string): Promise<Entry> => (await unary(id, 'filesystem.Filesystem/Stat', { path }, as)).entry,
   mkdir: (id: string, path: string, as?: string) => unary(id, 'filesystem.Filesystem/MakeDir', { path }, as),
   move: (id: string, source: string, destination: string, as?: string) => unary(id, 'filesystem.Filesystem/Move', { source, destination }, as),
