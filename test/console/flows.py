@@ -4,7 +4,9 @@ A violation of the content security policy, an error in the browser's console an
 a script's exception fail each test.
 """
 
+import datetime
 import hashlib
+import json
 import os
 import pathlib
 import re
@@ -549,6 +551,56 @@ def test_hostile_text_is_text(page):
     assert "⟨202E⟩" in text.inner_text() and "⟨001B⟩" in text.inner_text() and "\u202e" not in page.content()
     assert asked == []
     shot(page, "sandbox-hostile")
+
+
+# What a line says, and what a page shows of it.
+LINES = {
+    "markup": ("<img src=x onerror=alert(1)><script>alert(2)</script><style>*{display:none}</style>&lt;b&gt;{{7*7}}${7*7}",) * 2,
+    "control": ("bell\x07 back\x08\x08 return\rover nul\0 delete\x7f c1\x9b31m", "bell⟨0007⟩ back⟨0008⟩⟨0008⟩ return⟨000D⟩over nul⟨0000⟩ delete⟨007F⟩ c1⟨009B⟩31m"),
+    "bidi": ("\u202egnp.exe\u2066 isolate\u2069\u200f zero\u200bwidth filler\u3164 tag\U000e0041",
+             "⟨202E⟩gnp.exe⟨2066⟩ isolate⟨2069⟩⟨200F⟩ zero⟨200B⟩width filler⟨3164⟩ tag⟨E0041⟩"),
+    "ansi": ("\x1b[1;31mred\x1b[0m \x1b]0;a title\x07\x1b]8;;http://elsewhere\x1b\\link\x1b]8;;\x1b\\ \x1b[2J\x1b[H\x1b]52;c;c3RvbGVu\x07done \x1b[", "red link done ⟨001B⟩["),
+    "long": ("x" * (1 << 20) + "its end", "x" * 1000),
+    "unbroken": ("\u202e" * (1 << 18) + "\U0001f600" * (1 << 18), "⟨202E⟩" * 100),
+}
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_hostile_lines_in_logs(page, kind):
+    """Lines that no guest gets past the server: those of a log that another program wrote."""
+    said, shown = LINES[kind]
+    asked = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    box = call("POST", "/sandboxes", {"templateID": "base", "timeout": 600})["sandboxID"]
+    log = pathlib.Path(os.environ["CONSOLE_DATA"]) / "logs" / f"{box}.log"
+    with open(log, "a") as f:
+        for message in (f"before {kind}", said, f"after {kind}"):
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+            f.write(json.dumps({"at": now, "level": "info", "logger": "process", "message": message}) + "\n")
+    for path in (f"/sandboxes/{box}/logs", "/logs?span=15m"):
+        for width in (1280, 360):
+            page.set_viewport_size({"width": width, "height": 740})
+            visit(page, path)
+            rows = page.get_by_role("log").locator(".one")
+            before, after = rows.filter(has_text=f"before {kind}"), rows.filter(has_text=f"after {kind}")
+            expect(before).to_be_visible()
+            expect(after).to_be_visible()
+            one = rows.filter(has=page.locator("bdi", has_text=shown))
+            expect(one).to_have_count(1)
+            assert len(one.inner_text()) < 5000
+            # It stays in its row, between those of before and after, and within the page.
+            boxes = sorted((row.bounding_box() for row in (before, one, after)), key=lambda b: b["y"])
+            assert all(a["y"] + a["height"] <= b["y"] + 1 for a, b in zip(boxes, boxes[1:])), boxes
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.get_by_role("log").locator("img, script, style, a[href^='http']").count() == 0
+            assert not re.search("[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\u3164]", page.get_by_role("log").text_content())
+            assert "title" not in page.title() and asked == []
+            shot(page, f"logs-{kind}-{'of-all' if 'span' in path else 'one'}-{width}")
+    # A search finds it, and marks what it looked for.
+    if kind == "bidi":
+        visit(page, "/logs?q=gnp.exe")
+        expect(page.get_by_role("log").locator("mark")).to_have_text("gnp.exe")
+    call("DELETE", "/sandboxes/" + box)
 
 
 VITE = ROOT / "console" / "node_modules" / "vite" / "bin" / "vite.js"

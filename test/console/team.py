@@ -374,7 +374,7 @@ def test_hooks_and_schedules(page):
     dialog.get_by_label("Name", exact=True).fill("Review!")
     dialog.get_by_label("Events", exact=True).fill("pull_request")
     dialog.get_by_label("Filters", exact=True).fill("action=opened|reopened")
-    dialog.get_by_label("Command", exact=True).fill('cat "$CAY_PAYLOAD"; printf "\\n<b>for $WHO</b>\\033[31m\\n"; exit 3')
+    dialog.get_by_label("Command", exact=True).fill('cat "$CAY_PAYLOAD"; printf "\\n<b>for $WHO</b>\\033[31m \\342\\200\\256rab\\a\\n"; exit 3')
     dialog.get_by_role("button", name="Add").click()
     dialog.get_by_label("Environment variables: name 1").fill("WHO")
     dialog.get_by_label("Environment variables: value 1").fill("ann")
@@ -407,7 +407,7 @@ def test_hooks_and_schedules(page):
     assert findings(page) == []
     row.get_by_role("link", name="Look").click()
     output = page.get_by_label("Output of the command")
-    expect(output).to_contain_text("<b>for ann</b>")
+    expect(output).to_contain_text("<b>for ann</b> ⟨202E⟩rab⟨0007⟩")
     expect(output).to_contain_text("onerror=alert(1)")
     assert page.locator("img[src='x']").count() == 0
     shot(page, "run")

@@ -2,18 +2,19 @@
 
 // Characters that change how text around them looks, or that none can see: they
 // are shown by their number.
-const hidden = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g
+const hidden = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}]/gu
 
 // show makes text of others safe to read: what it cannot show as it is has its
 // number in brackets. Tabs and newlines stay.
 export function show(s: unknown): string {
-  return String(s ?? '').replace(hidden, (c) => '⟨' + c.charCodeAt(0).toString(16).toUpperCase().padStart(4, '0') + '⟩')
+  return String(s ?? '').replace(hidden, (c) => '⟨' + c.codePointAt(0)!.toString(16).toUpperCase().padStart(4, '0') + '⟩')
 }
 
 // line is show for one line of at most so many characters.
 export function line(s: unknown, most = 300): string {
-  const text = show(String(s ?? '').replace(/[\t\n]+/g, ' '))
-  return text.length > most ? text.slice(0, most) + '…' : text
+  const all = String(s ?? '')
+  const text = show(all.slice(0, most).replace(/[\t\n]+/g, ' '))
+  return all.length > most || text.length > most ? text.slice(0, most).replace(/[\ud800-\udbff]$/, '') + '…' : text
 }
 
 // plain takes the colours of a terminal out of a line.
