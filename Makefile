@@ -34,8 +34,8 @@ console: ## the page of the console, from npm; the next make build embeds it
 
 test-console: ## the console in a real browser, on a server over a machine in memory, then on a real one with real sandboxes; screenshots in build/console
 	@scripts/setup test-tools
-	@scripts/build-console
-	CAY_CONSOLE_RUN=all CAY_CONSOLE_MAXFAIL=99 CAY_CONSOLE_SHOTS=$(CURDIR)/build/console/shots go test -timeout 15m -count=1 -v ./test/console
+	@scripts/build-console test
+	CAY_CONSOLE_RUN=all CAY_CONSOLE_MAXFAIL=99 CAY_CONSOLE_SHOTS=$(CURDIR)/build/console/shots go test -timeout 45m -count=1 -v ./test/console
 	CAY_CONSOLE_SHOTS=$(CURDIR)/build/console/shots scripts/long console/run.py
 
 setup: ## Debian packages, SDKs and Python environments

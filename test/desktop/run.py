@@ -27,8 +27,9 @@ def javascript(env):
 def console(env, server):
     """The same screens in the console, in Chromium."""
     where = world.ROOT / "test" / "console"
+    python = world.ROOT / "build" / "sdk" / "python" / "bin" / "python"  # which has Playwright
     return subprocess.call(
-        [sys.executable, "-m", "pytest", "-q", "-rP", "--tb=short", "-p", "no:cacheprovider", "desktop.py"], cwd=where,
+        [python, "-m", "pytest", "-q", "-rP", "--tb=short", "-p", "no:cacheprovider", "desktop.py"], cwd=where,
         env={**env, "CONSOLE_API": server.url, "CONSOLE_KEY": server.new_key(), "CAY_CONSOLE_SHOTS": str(world.ROOT / "build" / "console" / "shots"),
              "PYTHONPATH": f"{world.ROOT}/test/e2e:{world.ROOT}/test/e2e/python", "PYTHONDONTWRITEBYTECODE": "1"})
 
