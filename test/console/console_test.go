@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,20 +34,18 @@ const hostile = "<img src=x onerror=alert(1)>\u202egnp.exe\x1b[31m\u200b{{7*7}}$
 // TestConsole runs flows.py and those beside it, a part of them unless CAY_CONSOLE_RUN says all or
 // another, and says so where it cannot.
 func TestConsole(t *testing.T) {
+	// The pages in both themes and widths take minutes: make test-console has them.
+	run := cmp.Or(os.Getenv("CAY_CONSOLE_RUN"), "link_logs_in or list_is_live or hostile_text or stranger or terminal_that or restarts or two_viewers")
 	python := filepath.Join("..", "..", "build", "sdk", "python", "bin", "python")
-	if _, err := fs.Stat(console.Page(), "index.html"); err != nil {
-		t.Skip("NOT TESTED HERE: the console's page is not built (make console)")
+	if lacks := lacking(python); lacks != "" && run == "all" {
+		t.Fatal(lacks)
+	} else if lacks != "" {
+		t.Skip("NOT TESTED HERE: " + lacks)
 	}
-	if os.Getuid() != 0 {
-		t.Skip("NOT TESTED HERE: the browser's network namespace wants root")
-	}
-	for _, need := range []string{python, "/usr/bin/chromium"} {
-		if _, err := os.Stat(need); err != nil {
-			t.Skip("NOT TESTED HERE: " + need + " is missing (make setup)")
-		}
-	}
+	data, home := t.TempDir(), t.TempDir()
+	small(t, data)
 	w := servertest.New(t)
-	home := t.TempDir()
+	w.Config.Data = data
 	w.Machine.Agent = servertest.RealAgent(t, home)
 	screen := desktoptest.New(1024, 640)
 	dev := free(t)
@@ -70,11 +69,13 @@ func TestConsole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 14*time.Minute)
+	end, bounded := t.Deadline()
+	if !bounded {
+		end = time.Now().Add(time.Hour)
+	}
+	ctx, cancel := context.WithDeadline(t.Context(), end.Add(-time.Minute)) // before the test ends, which cleans up
 	defer cancel()
 	args := []string{"-m", "pytest", "-q", "-rP", "--tb=short", "--maxfail=" + cmp.Or(os.Getenv("CAY_CONSOLE_MAXFAIL"), "1"), "-p", "no:cacheprovider", "--durations=5"}
-	// The pages in both themes and widths take minutes: make test-console has them.
-	run := cmp.Or(os.Getenv("CAY_CONSOLE_RUN"), "link_logs_in or list_is_live or hostile or stranger or terminal or restarts or two_viewers")
 	if run != "all" {
 		args = append(args, "-k", run)
 	}
@@ -87,6 +88,35 @@ func TestConsole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// lacking says what this machine lacks for the tests, if anything.
+func lacking(python string) string {
+	if _, err := fs.Stat(console.Page(), "index.html"); err != nil {
+		return "the console's page is not built (make console)"
+	}
+	if os.Getuid() != 0 {
+		return "the browser's network namespace wants root"
+	}
+	for _, need := range []string{python, "/usr/bin/chromium"} {
+		if _, err := os.Stat(need); err != nil {
+			return need + " is missing (make setup)"
+		}
+	}
+	return ""
+}
+
+// small gives a directory a disk of its own, which a test can fill.
+func small(t *testing.T, dir string) {
+	t.Helper()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=512m,mode=700"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // paint answers with the input that the screens of all sandboxes were sent, after it

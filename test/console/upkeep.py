@@ -2,13 +2,15 @@
 models; in Chromium, on a server over a machine in memory.
 """
 
+import contextlib
 import os
 import pathlib
 import re
+import shutil
 
 import pytest
 from playwright.sync_api import expect
-from steps import call, findings, shot, visit
+from steps import call, findings, shot, visit, watched
 
 ADMIN = {"X-Admin-Token": os.environ["CONSOLE_ADMIN"]}
 
@@ -61,6 +63,60 @@ def test_the_machine_is_kept(page, box):
     shot(page, "machine-damaged")
     file.write_bytes(was)
     assert findings(page) == []
+
+
+def test_the_machine_is_kept_on_a_full_disk(page):
+    """What can make room again does so though no byte is left, and what needs room says so."""
+    data = pathlib.Path(os.environ["CONSOLE_DATA"])
+    old = data / "contexts" / "8f0f3a7e-3c0b-4e53-9b5e-1c6a6f1c5a11" / ("b" * 64)
+    old.parent.mkdir(parents=True, exist_ok=True)
+    old.write_bytes(bytes(4 << 20))
+    os.utime(old, (0, 0))
+    filler = data / "filler"
+
+    def removals():
+        return call("GET", "/cay/v1/admin/audit?action=garbage.collected&limit=1000", **ADMIN)["rows"]
+
+    before = len(removals())
+    try:
+        with open(filler, "wb", buffering=0) as f:
+            for size in (1 << 20, 1 << 12, 1):  # to the last byte
+                with contextlib.suppress(OSError):
+                    while f.write(bytes(size)):
+                        pass
+        assert shutil.disk_usage(data).free == 0
+        visit(page, "/sandboxes/new")
+        page.get_by_role("button", name="Add").first.click()
+        page.get_by_label("Metadata: name 1").fill("full")
+        page.get_by_label("Metadata: value 1").fill("disk")
+        page.allow.append("507")
+        page.get_by_role("button", name="Create", exact=True).click()
+        expect(page.get_by_role("alert").first).to_contain_text(f"the disk of {data} has 0 MB free")
+        shot(page, "disk-full")
+        other = watched(page.context, allow=["507"])
+        visit(other, "/machine")
+        garbage = other.get_by_role("region", name="Garbage")
+        garbage.get_by_role("button", name="Look").click()
+        expect(garbage.get_by_role("row").filter(has_text="b" * 64)).to_be_visible()
+        snapshots = other.get_by_role("region", name="Snapshots")
+        snapshots.get_by_role("button", name="Verify all").click()
+        other.get_by_role("dialog").get_by_role("button", name="Verify", exact=True).click()
+        expect(snapshots.get_by_text(re.compile(r"^(\d+) of \1 snapshots read"))).to_be_visible()
+        expect(snapshots).to_contain_text("whole")
+        shot(other, "machine-full")
+        garbage.get_by_role("button", name=re.compile("^Remove ")).click()
+        other.get_by_role("dialog").get_by_role("button", name="Remove", exact=True).click()
+        expect(garbage.get_by_text("all that is on the disk is needed")).to_be_visible()
+        assert not old.exists() and other.errors == []
+        assert len(removals()) == before + 1
+        # There is room again: what was refused is done once, as it was typed.
+        page.get_by_role("button", name="Create", exact=True).click()
+        expect(page.get_by_role("heading", name=re.compile("^i[0-9a-z]{10}"))).to_be_visible()
+        made = page.url.rsplit("/", 1)[1]
+        assert [box["sandboxID"] for box in call("GET", "/v2/sandboxes?metadata=full%3Ddisk")] == [made]
+    finally:
+        filler.unlink()
+    call("DELETE", "/sandboxes/" + made)
 
 
 def test_settings_of_a_sandbox(page):
