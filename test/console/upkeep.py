@@ -95,6 +95,7 @@ def test_the_machine_is_kept_on_a_full_disk(page):
         shot(page, "disk-full")
         other = watched(page.context, allow=["507"])
         visit(other, "/machine")
+        expect(other.locator(".tag", has_text="full")).to_be_visible()
         garbage = other.get_by_role("region", name="Garbage")
         garbage.get_by_role("button", name="Look").click()
         expect(garbage.get_by_role("row").filter(has_text="b" * 64)).to_be_visible()
