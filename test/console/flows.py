@@ -553,7 +553,7 @@ def test_hostile_text_is_text(page):
     shot(page, "sandbox-hostile")
 
 
-# What a line says, and what a page shows of it.
+# Lines as they are said, and as a page shows them.
 LINES = {
     "markup": ("<img src=x onerror=alert(1)><script>alert(2)</script><style>*{display:none}</style>&lt;b&gt;{{7*7}}${7*7}",) * 2,
     "control": ("bell\x07 back\x08\x08 return\rover nul\0 delete\x7f c1\x9b31m", "bell⟨0007⟩ back⟨0008⟩⟨0008⟩ return⟨000D⟩over nul⟨0000⟩ delete⟨007F⟩ c1⟨009B⟩31m"),

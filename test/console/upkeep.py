@@ -66,7 +66,7 @@ def test_the_machine_is_kept(page, box):
 
 
 def test_the_machine_is_kept_on_a_full_disk(page):
-    """What can make room again does so though no byte is left, and what needs room says so."""
+    """With no byte left, garbage is found and removed all the same, and a create is refused with the reason."""
     data = pathlib.Path(os.environ["CONSOLE_DATA"])
     old = data / "contexts" / "8f0f3a7e-3c0b-4e53-9b5e-1c6a6f1c5a11" / ("b" * 64)
     old.parent.mkdir(parents=True, exist_ok=True)
