@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/cay-run/cay"
@@ -48,14 +49,35 @@ func TestSamples(t *testing.T) {
 	enginetest.Samples(t, open, filepath.Join("testdata", "samples"))
 }
 
+// TestOtherBuilds is make other-builds, which names the builds.
+func TestOtherBuilds(t *testing.T) {
+	others := strings.Fields(os.Getenv("CAY_OTHER_BUILDS"))
+	if len(others) == 0 {
+		t.Skip("CAY_OTHER_BUILDS names no build of build/engines")
+	}
+	open := openerOf(t, "cay-enginebuilds", nil)
+	_, this := enginetest.Built(t)
+	for _, other := range others {
+		enginetest.Builds(t, open, this, other)
+	}
+}
+
 // opener returns what opens the engine that was built last, with state of its
 // own, and tells begun of its commands.
 func opener(t *testing.T, cgroup string, begun enginetest.Begun) func(testing.TB) engine.Engine {
 	t.Helper()
+	open := openerOf(t, cgroup, begun)
+	_, hash := enginetest.Built(t)
+	return func(t testing.TB) engine.Engine { return open(t, hash) }
+}
+
+// openerOf is opener for the build of a hash.
+func openerOf(t *testing.T, cgroup string, begun enginetest.Begun) func(t testing.TB, hash string) engine.Engine {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("the engine needs root")
 	}
-	engines, hash := enginetest.Built(t)
+	engines, _ := enginetest.Built(t)
 	t.Cleanup(func() { // not while another run uses it
 		dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + cgroup)
 		for _, dir := range append(dirs, "/sys/fs/cgroup/"+cgroup) {
@@ -64,7 +86,6 @@ func opener(t *testing.T, cgroup string, begun enginetest.Begun) func(testing.TB
 	})
 	cfg := runsc.Config{
 		Engines: engines,
-		Hash:    hash,
 		Run:     t.TempDir(),
 		Cgroup:  cgroup,
 		Begun:   begun,
@@ -72,7 +93,9 @@ func opener(t *testing.T, cgroup string, begun enginetest.Begun) func(testing.TB
 		RestoreLimit:    enginetest.RestoreLimit,
 		BackgroundLimit: enginetest.RestoreLimit,
 	}
-	return func(t testing.TB) engine.Engine {
+	return func(t testing.TB, hash string) engine.Engine {
+		cfg := cfg
+		cfg.Hash = hash
 		e, err := runsc.Open(cfg)
 		if err != nil {
 			t.Fatal(err)
