@@ -79,6 +79,8 @@ type Config struct {
 	Dial  triggers.Dial   // connects to a port of a sandbox; nil for no triggers
 	Links approvals.Links // signs links that decide approvals; nil for none
 	URL   string          // where clients find this server, for those links
+	// MayStart returns why a command of a trigger may not start in a sandbox.
+	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start) error
 	// Backlog has the templates of Reserved that are still being built; nil for none.
 	Backlog ledger.Backlog
 }
@@ -138,7 +140,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Networks: cfg.Networks, Link: c.Approvals.LinkFor, Log: cfg.Log,
 	})
 	c.Triggers = triggers.New(triggers.Config{
-		Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Sandboxes: c.Controller, Dial: cfg.Dial, MayStart: c.Approvals.MayStart, Log: cfg.Log,
+		Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Sandboxes: c.Controller, Dial: cfg.Dial, MayStart: cfg.MayStart, Log: cfg.Log,
 	})
 	c.Providers = providers.New(providers.Config{
 		Ledger: c.ledger, Store: cfg.Store, Budgets: c.Meter, Secret: c.SecretValue, Networks: cfg.ModelNetworks, Audit: cfg.Audit,

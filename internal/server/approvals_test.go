@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html"
 	"io"
@@ -47,6 +48,63 @@ func wantCode(t *testing.T, what string, err error, code string) {
 	t.Helper()
 	if cay.CodeOf(err) != code {
 		t.Errorf("%s: %v, want %s", what, err, code)
+	}
+}
+
+// The patterns of commands are a sandbox's for life, whatever becomes of it, and its forks'.
+func TestAskedCommandsStay(t *testing.T) {
+	w := servertest.New(t)
+	w.Machine.Agent = servertest.RealAgent(t, t.TempDir())
+	w.Start()
+	ctx := t.Context()
+	box, err := w.Client().Create(ctx, client.CreateOptions{Timeout: time.Hour, AskCommands: []string{"*"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A command that is too long to be shown is refused at once where it is asked about.
+	long := client.Command{Path: "echo", Args: []string{strings.Repeat("x", cay.MaxStartShown)}}
+	asks := func(what string, box *client.Sandbox) {
+		t.Helper()
+		_, err := box.Run(ctx, long)
+		wantCode(t, what, err, cay.CodeCommandDenied)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	asks("a new sandbox", box)
+	node, err := w.Client().Checkpoint(ctx, box.ID, "", "")
+	must(err)
+	forks, err := w.Client().Fork(ctx, box.ID, 1, time.Hour)
+	must(err)
+	asks("its fork", forks[0])
+	for what, change := range map[string]func() error{
+		"a pause":                func() error { return w.Client().Pause(ctx, box.ID) },
+		"a pause without memory": func() error { return w.Client().PauseFiles(ctx, box.ID) },
+		"a rollback":             func() error { _, err := w.Client().Rollback(ctx, box.ID, node.ID); return err },
+		"a restart":              func() error { w.Stop(); w.Start(); return nil },
+		"cay down while it is paused": func() error {
+			err := w.Client().Pause(ctx, box.ID)
+			w.Stop()
+			err = errors.Join(err, w.Down())
+			w.Start()
+			return err
+		},
+	} {
+		must(change())
+		box, err = w.Client().Connect(ctx, box.ID, time.Hour)
+		must(err)
+		asks("after "+what, box)
+	}
+	forks, err = w.Client().ForkCheckpoint(ctx, node.ID, 1, time.Hour)
+	must(err)
+	asks("a fork of its checkpoint", forks[0])
+	other, err := w.Client().Create(ctx, client.CreateOptions{Timeout: time.Hour})
+	must(err)
+	if _, err := other.Run(ctx, long); err != nil {
+		t.Errorf("a sandbox without patterns: %v", err)
 	}
 }
 

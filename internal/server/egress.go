@@ -109,6 +109,20 @@ func (s *Server) mayStart(ctx context.Context, id cay.SandboxID, what cay.Start)
 	return s.control.Approvals.MayStart(ctx, cay.Sandbox{ID: id, Team: i.Spec.Team, AskCommands: i.Spec.AskCommands}, what)
 }
 
+// mayStartNow is mayStart for as long as the sandbox has its present instance.
+func (s *Server) mayStartNow(ctx context.Context, id cay.SandboxID, what cay.Start) error {
+	now, done, err := s.proxy.While(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer done()
+	err = s.mayStart(now, id, what)
+	if err != nil && now.Err() != nil && ctx.Err() == nil {
+		return cay.Wrap(cay.Unavailable, err, "sandbox %s was paused, rolled back or ended while its command waited for a decision", id)
+	}
+	return err
+}
+
 // recordDenial records an event of a refusal. Before Run there is no control to
 // record it.
 func (s *Server) recordDenial(ctx context.Context, id cay.SandboxID, c cay.Connection) {

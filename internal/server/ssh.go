@@ -46,17 +46,10 @@ func (s *Server) openSSH(keys *auth.Auth) error {
 		Keep: func(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {
 			return s.control.Keep(ctx, cay.ForTeam(team), id)
 		},
-		Used: func(ctx context.Context, id cay.SandboxID) { s.control.Used(ctx, id, true) },
-		MayStart: func(ctx context.Context, id cay.SandboxID, what cay.Start) error {
-			ctx, done, err := s.proxy.While(ctx, id)
-			if err != nil {
-				return err
-			}
-			defer done()
-			return s.mayStart(ctx, id, what)
-		},
-		Dial:  s.proxy.Dial,
-		Token: s.agentToken,
+		Used:     func(ctx context.Context, id cay.SandboxID) { s.control.Used(ctx, id, true) },
+		MayStart: s.mayStartNow,
+		Dial:     s.proxy.Dial,
+		Token:    s.agentToken,
 
 		Visited: func(who cay.Caller, id cay.SandboxID, ends bool) {
 			action := audit.SSHOpened

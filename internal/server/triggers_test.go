@@ -489,6 +489,77 @@ func TestRunsOutliveTheServer(t *testing.T) {
 	}
 }
 
+// A command that waits for a decision waits on through a pause and a restart, and a
+// yes that comes meanwhile is for its next start.
+func TestHookThatIsAskedAbout(t *testing.T) {
+	w, home := hooked(t)
+	api := w.Client()
+	key := operatorsKey(t, w, "approvals:decide", "sandboxes:read").Key
+	decider := w.ClientOf(key)
+	box, err := api.Create(t.Context(), client.CreateOptions{Timeout: time.Hour, AskCommands: []string{"*ran*"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := api.CreateTrigger(t.Context(), client.TriggerOptions{
+		Kind: "hook", Name: ptr("asks"), Proof: ptr("bearer"), SandboxID: &box.ID, Command: ptr("echo once >> " + home + "/ran"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := func() client.Approval {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			list, err := decider.Approvals(t.Context(), client.ApprovalOptions{SandboxID: box.ID, State: "pending"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(list) == 1 {
+				return list[0]
+			}
+		}
+		t.Fatal("no question is asked")
+		panic("unreachable")
+	}
+	want := ""
+	for what, cut := range map[string]func() error{
+		"a pause":          func() error { return api.Pause(t.Context(), box.ID) },
+		"the server's end": func() error { w.Stop(); w.Start(); return nil },
+	} {
+		_, answer, _ := deliver(t, w, x, bearer(x), "{}")
+		question := asked()
+		if err := cut(); err != nil {
+			t.Fatal(err)
+		}
+		api, decider = w.Client(), w.ClientOf(key)
+		run := until(t, w, answer["runID"], func(run client.TriggerRun) bool { // the next server may be at it already
+			return run.State == "waiting" || what != "a pause" && run.State == "running"
+		})
+		if err := api.CancelRun(t.Context(), run.ID); err != nil {
+			t.Fatal(err)
+		}
+		if run = ended(t, w, run.ID); run.State != "cancelled" {
+			t.Errorf("after %s: %+v", what, run)
+		}
+		if text, _ := os.ReadFile(home + "/ran"); string(text) != want {
+			t.Errorf("without a yes it ran: %q", text)
+		}
+		if again := asked(); again.ID != question.ID {
+			t.Errorf("after %s another question waits: %+v", what, again)
+		}
+		if _, err := decider.DecideApproval(t.Context(), question.ID, true, "", ""); err != nil {
+			t.Fatal(err)
+		}
+		_, answer, _ = deliver(t, w, x, bearer(x), "{}")
+		if run := ended(t, w, answer["runID"]); run.State != "succeeded" {
+			t.Errorf("with the yes: %+v", run)
+		}
+		want += "once\n"
+		if text, _ := os.ReadFile(home + "/ran"); string(text) != want {
+			t.Errorf("after %s it ran %q", what, text)
+		}
+	}
+}
+
 // A key that is bounded makes no trigger: its runs would not be.
 func TestTriggersOfBoundedKeys(t *testing.T) {
 	w := servertest.Start(t)

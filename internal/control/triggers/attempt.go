@@ -89,19 +89,28 @@ func (a *attempt) make(ctx context.Context) (err error) {
 		}
 	}
 	if !a.resumed {
-		do := a.trigger.Action
-		// The variables of the run are of no matter: a decision is about the trigger's command.
-		err := a.t.mayStart(ctx, box, cay.Start{Command: shellOf(do.Command), User: do.User, Dir: do.Dir, Env: secrets.Env})
-		if code := cay.CodeOf(err); code == cay.CodeCommandWaits || code == cay.CodeCommandDenied {
-			return &exitError{-1, err.Error()}
-		}
-		if err != nil {
+		if err := a.mayStart(ctx, secrets.Env); err != nil {
 			return err
 		}
 	}
 	g := a.t.guestOf(box)
 	defer g.close()
 	return a.command(ctx, g, secrets.Env)
+}
+
+// mayStart returns why the command may not start. A server that stops decides
+// nothing: the next one asks.
+func (a *attempt) mayStart(ctx context.Context, env map[string]string) error {
+	do := a.trigger.Action
+	// The variables of the run are of no matter: a decision is about the trigger's command.
+	err := a.t.mayStart(ctx, a.run.Sandbox, cay.Start{Command: shellOf(do.Command), User: do.User, Dir: do.Dir, Env: env})
+	switch code := cay.CodeOf(err); {
+	case code == cay.CodeCommandWaits && !a.t.ledger.Streaming():
+		return cay.Wrap(cay.Unavailable, err, "the server stopped while the command waited for a decision")
+	case code == cay.CodeCommandWaits || code == cay.CodeCommandDenied:
+		return &exitError{-1, err.Error()}
+	}
+	return err
 }
 
 // put records what has become of the attempt so far.

@@ -68,8 +68,9 @@ type Config struct {
 	Sealer    Sealer
 	Sandboxes Sandboxes
 	Dial      Dial
-	// MayStart returns why a command may not start in a sandbox; it may wait.
-	MayStart func(ctx context.Context, box cay.Sandbox, s cay.Start) error
+	// MayStart returns why a command may not start in a sandbox. It may wait, as long
+	// as the sandbox has its present instance.
+	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start) error
 	Log      *slog.Logger
 }
 
@@ -81,7 +82,7 @@ type Triggers struct {
 	sandboxes Sandboxes
 	log       *slog.Logger
 	dial      Dial
-	mayStart  func(ctx context.Context, box cay.Sandbox, s cay.Start) error
+	mayStart  func(ctx context.Context, id cay.SandboxID, s cay.Start) error
 
 	poke chan struct{} // something may be due
 

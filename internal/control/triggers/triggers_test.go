@@ -145,7 +145,7 @@ func world(t *testing.T, use func(t *testing.T, x *Triggers, b *boxes, who cay.C
 				lines.conns <- theirs
 				return ours, nil
 			},
-			MayStart: func(context.Context, cay.Sandbox, cay.Start) error {
+			MayStart: func(context.Context, cay.SandboxID, cay.Start) error {
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				return b.hold
@@ -272,6 +272,42 @@ func TestCommandsThatAreAskedAbout(t *testing.T) {
 			run, err = x.Run(t.Context(), who, run.ID)
 			if err != nil || run.State != cay.RunFailed || !strings.Contains(run.Error, b.hold.Error()) || len(b.starts) > 0 {
 				t.Errorf("%s: %+v, %v; %d commands began", code, run, err, len(b.starts))
+			}
+		})
+	}
+}
+
+// A wait that is cut, by a pause or the server's stop, is no decision: the same
+// attempt is made later.
+func TestAWaitThatIsCut(t *testing.T) {
+	for what, cut := range map[string]error{
+		"a pause":           cay.Errorf(cay.Unavailable, "the sandbox was paused"),
+		"the server's stop": cay.Errorf(cay.Denied, "a person is asked about it").WithCode(cay.CodeCommandWaits),
+	} {
+		world(t, func(t *testing.T, x *Triggers, b *boxes, who cay.Caller) {
+			b.hold = cut
+			if cay.CodeOf(cut) == cay.CodeCommandWaits {
+				x.ledger.EndStreams()
+			}
+			if _, _, err := x.Create(t.Context(), who, cay.HookTrigger, Change{Name: of("a"), Template: of("base"), Command: of("true"), Proof: of(cay.BearerProof)}); err != nil {
+				t.Fatal(err)
+			}
+			run, err := x.Start(t.Context(), who, "a", Body{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if run, err = x.Run(t.Context(), who, run.ID); err != nil || run.State != cay.RunWaiting || len(b.starts) > 0 {
+				t.Errorf("%s: %+v, %v; %d commands began", what, run, err, len(b.starts))
+			}
+			b.mu.Lock()
+			b.hold = nil
+			b.mu.Unlock()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			run, err = x.Run(t.Context(), who, run.ID)
+			if err != nil || run.State != cay.RunSucceeded || run.Attempt != 1 || len(b.keys) != 1 {
+				t.Errorf("%s: %+v, %v, in %d sandboxes", what, run, err, len(b.keys))
 			}
 		})
 	}
