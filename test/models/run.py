@@ -7,7 +7,8 @@
 
 The stand-in is aimock, a server of the models' wires. It answers by the files in
 answers/: a call of a tool, and the last sentence only if the result of the call,
-which it is sent back, is what a sandbox alone gives. Each example has the packages
+which it is sent back, is what a sandbox alone gives. A worker of Managed Agents has
+environment.py at its other end. Each example has the packages
 that its first lines name, a team of its own, and leaves no sandbox.
 """
 
@@ -24,6 +25,7 @@ import time
 import urllib.request
 import uuid
 
+import environment
 import world
 from standin import ANSWERS, Failed, StandIn, packages
 
@@ -36,6 +38,8 @@ WIRES = {
     "openai": ({"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "stand-in"}, "OPENAI_API_KEY"),
     "anthropic": ({"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_KEY": "stand-in"}, "ANTHROPIC_API_KEY"),
     "ollama": ({"OLLAMA_HOST": "{url}"}, "OLLAMA_HOST"),
+    "managed agents": ({"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_ENVIRONMENT_ID": "env_1", "ANTHROPIC_ENVIRONMENT_KEY": environment.KEY, "SESSIONS": "1"},
+                       "ANTHROPIC_ENVIRONMENT_KEY"),
 }
 
 
@@ -75,6 +79,8 @@ EXAMPLES = [
     Example("mastra_agent.mjs", "openai", SUM),
     Example("crewai_crew.py", "openai", SUM),
     Example("pull_request_bot.py", "openai", "Do not merge.*test_of_halves", "pull_request_bot"),
+    Example("deep_agent.py", "openai", SUM, "shell"),
+    Example("managed_agents_worker.py", "managed agents", SUM),
 ]
 
 
@@ -104,11 +110,12 @@ def left(server, key):
 
 
 def with_stand_in(example, env, answers):
-    with StandIn(answers) as model:
+    with environment.Environment() if example.wire == "managed agents" else StandIn(answers) as model:
         # No key of the caller's leaves for the stand-in.
         clean = {k: v for k, v in env.items() if not re.search("OPENAI|ANTHROPIC|OLLAMA|^MODEL$", k)}
         try:
             execute(example, {**clean, **{k: v.format(url=model.url) for k, v in WIRES[example.wire][0].items()}})
+            model.check()
         except Failed as err:
             raise Failed(f"{err}\nthe stand-in: {model.said()}") from None
 
@@ -175,7 +182,7 @@ def chosen():
 def main():
     real = os.environ.get("EXAMPLES_MODEL") == "real"
     examples, rows = chosen(), []
-    server = world.aside("models", 7191, "10.225.0.0/16", "cymodl")
+    server = world.aside("models", 7195, "10.229.0.0/16", "cymodl")
     found = server.healthy()
     if not found:
         server.start()
@@ -193,7 +200,7 @@ def main():
                     print(err, flush=True)
             rows.append((example.file, "Python" if example.file.endswith(".py") else "JavaScript", state, seconds))
             print(f"{state}: {example.file} ({seconds} s)", flush=True)
-        computed = [example for example in examples if example.prints == SUM]
+        computed = [example for example in examples if example.prints == SUM and example.wire != "managed agents"]
         if computed and not real:
             rows.append(("a wrong result is refused", "", *attempt(refuses, computed[0], server)))
     finally:
