@@ -214,6 +214,48 @@ def test_containers_outlive_their_server(docker, server, end):
         paused.kill()
 
 
+def test_containers_outlive_a_containerd_that_stalls_or_ends(docker):
+    output(docker, "docker run -d --name stays box sleep 1000")
+    main = lambda: output(docker, "systemctl show -p MainPID --value containerd")
+    started, first = output(docker, "docker inspect -f '{{.State.StartedAt}}' stays"), main()
+    stalled = f"kill -STOP {first}; timeout 12 docker run --rm box true >/dev/null 2>&1; echo $?; kill -CONT {first}"
+    assert output(docker, stalled, "root") == "124"
+    assert output(docker, "docker run --rm box echo hello") == "hello"
+    assert main() == first
+    output(docker, f"kill -9 {first}", "root")
+    eventually(lambda: main() not in (first, "0"), 20)
+    eventually(lambda: output(docker, "docker run --rm box echo hello") == "hello", 30)
+    assert output(docker, "docker exec stays echo in; docker inspect -f '{{.State.StartedAt}}' stays") == f"in\n{started}"
+
+
+# A raw socket hears the echo that it asks for.
+RAW = """python3 -c "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+s.settimeout(10)
+s.sendto(bytes([8, 0, 0xf7, 0xff, 0, 0, 0, 0]), ('127.0.0.1', 0))
+while s.recv(100)[20] != 0: pass
+print('raw')"
+"""
+
+
+def test_mounts_cgroups_and_networks_of_root(create):
+    """What root of such a sandbox has beside Docker; a restore brings back all but networks."""
+    box = create()
+    sleeper = output(box, "mount -t tmpfs none /mnt && echo kept >/mnt/f; mkdir /sys/fs/cgroup/memory/mine; sleep 1000 >/dev/null 2>&1 & "
+                          "echo $! >/sys/fs/cgroup/memory/mine/cgroup.procs; echo $!", "root")
+    kept = f"cat /mnt/f /sys/fs/cgroup/memory/mine/cgroup.procs; {RAW}"
+    assert output(box, kept, "root").split() == ["kept", sleeper, "raw"]
+    network = "ip link add b0 type bridge; ip link add v0 type veth peer name v1 && ip link set v0 master b0; iptables-legacy -t nat -A POSTROUTING -o eth0 -p udp -j ACCEPT; "
+    told = "grep -c '^ *[bv]0:' /proc/net/dev; iptables-legacy -t nat -S POSTROUTING | grep -c ACCEPT$"
+    assert output(box, network + told, "root").split() == ["2", "2"]  # the rule, and the policy of the chain
+    box.pause()
+    e2b.Sandbox.connect(box.sandbox_id, timeout=1800)
+    assert output(box, kept, "root").split() == ["kept", sleeper, "raw"]
+    assert output(box, f"{told}; true", "root").split() == ["0", "1"]
+    assert output(box, network + told, "root").split() == ["2", "2"]
+
+
 def test_containers_have_volumes_of_the_sandbox(create):
     volume = e2b.Volume.create(f"docker-{uuid.uuid4().hex[:8]}")
     try:

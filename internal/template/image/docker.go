@@ -20,6 +20,8 @@ func Docker() Recipe {
 		Packages: strings.Fields(`docker.io docker-compose iptables busybox-static`),
 		Files: []File{
 			{Path: "/etc/docker/daemon.json", Mode: 0o644, Data: []byte(dockerSettings)},
+			{Path: "/etc/docker/containerd.toml", Mode: 0o644, Data: []byte(containerdSettings)},
+			{Path: "/etc/systemd/system/containerd.service", Mode: 0o644, Data: []byte(containerdUnit)},
 			{Path: "/etc/systemd/system/docker.service", Mode: 0o644, Data: []byte(dockerUnit)},
 			{Path: "/etc/systemd/system/docker-keeper.service", Mode: 0o644, Data: []byte(keeperUnit)},
 			{Path: "/usr/local/bin/docker", Mode: 0o755, Data: []byte(dockerCommand)},
@@ -54,16 +56,42 @@ const dockerSettings = `{
 }
 `
 
-// The package's unit wants its socket from systemd, and containerd as a service of
-// its own; the daemon makes the one and starts the other by itself. A sandbox that
-// was booted from files has the notes of processes that are gone.
-const dockerUnit = `[Unit]
-Description=Docker
+// What it notes of containers lies beside what Docker does, so that each state of a
+// sandbox has both. Kubernetes' interface is left out.
+const containerdSettings = `version = 2
+root = "/var/lib/docker/containerd"
+disabled_plugins = ["io.containerd.grpc.v1.cri"]
+`
+
+// A service of its own, because dockerd ends a containerd that it started itself and
+// that does not answer within seconds, as on a busy machine after a restore. A sandbox
+// that was booted from files has the notes of processes that are gone: no container
+// runs without a shim.
+const containerdUnit = `[Unit]
+Description=The runtime of Docker's containers
 
 [Service]
 Type=notify
-ExecStartPre=/bin/sh -c 'rm -f /run/docker.pid; pgrep -x containerd >/dev/null || rm -rf /run/docker'
-ExecStart=/usr/sbin/dockerd
+ExecStartPre=/bin/sh -c 'pgrep -x containerd-shim >/dev/null || rm -rf /run/containerd'
+ExecStart=/usr/bin/containerd --config /etc/docker/containerd.toml
+Restart=always
+RestartSec=1
+KillMode=process
+
+[Install]
+WantedBy=multi-user.target
+`
+
+// The package's unit wants its socket from systemd; the daemon makes it by itself.
+const dockerUnit = `[Unit]
+Description=Docker
+After=containerd.service
+Wants=containerd.service
+
+[Service]
+Type=notify
+ExecStartPre=/bin/sh -c 'rm -f /run/docker.pid; pgrep -x containerd-shim >/dev/null || rm -rf /run/docker'
+ExecStart=/usr/sbin/dockerd --containerd /run/containerd/containerd.sock
 ExecReload=/bin/kill -HUP $MAINPID
 Restart=on-failure
 KillMode=process
@@ -88,11 +116,10 @@ WantedBy=multi-user.target
 
 const dockerServices = `
 cd /etc/systemd/system
-rm -rf sockets.target.wants/docker.socket multi-user.target.wants/containerd.service multi-user.target.wants/docker.service
+rm -rf sockets.target.wants/docker.socket
 ln -sf /dev/null docker.socket
-ln -sf /dev/null containerd.service
 mkdir -p multi-user.target.wants
-ln -s ../docker.service ../docker-keeper.service multi-user.target.wants
+ln -sf ../containerd.service ../docker.service ../docker-keeper.service multi-user.target.wants
 update-alternatives --quiet --set iptables /usr/sbin/iptables-legacy
 update-alternatives --quiet --set ip6tables /usr/sbin/ip6tables-legacy
 usermod --append --groups docker user
