@@ -22,6 +22,7 @@ const (
 	answerWithin = 30 * time.Second // until an upstream begins to answer
 	downFor      = 15 * time.Second // one that did not is not asked again so soon
 	unusedFor    = 30 * 24 * time.Hour
+	maxRedirects = 3
 	agent        = "cay-package-cache"
 )
 
@@ -112,7 +113,7 @@ func (c *Cache) Has(name string) bool {
 // Serve answers a sandbox's request to a host that Has knows.
 func (c *Cache) Serve(rw http.ResponseWriter, r *http.Request, scheme, name string) {
 	w, ok := readWish(r, scheme, name)
-	if !ok {
+	if !ok || w.credentials != "" && !c.admits(r.Context(), w) {
 		c.forward(rw, r, scheme, name)
 		return
 	}
@@ -211,6 +212,9 @@ func (c *Cache) ask(ctx context.Context, w wish, old *entry) (*http.Response, er
 		return nil, cay.Errorf(cay.Unavailable, "%s did not answer a moment ago", w.host)
 	}
 	mirror := c.hosts[w.host]
+	if w.credentials != "" {
+		mirror = nil // they are for the host alone
+	}
 	u, err := w.url(mirror)
 	if err != nil {
 		return nil, err
@@ -233,11 +237,51 @@ func (c *Cache) ask(ctx context.Context, w wish, old *entry) (*http.Response, er
 	if mirror != nil {
 		t = c.mirror
 	}
-	resp, err := t.RoundTrip(req) // redirections are the client's to follow
+	send := t.RoundTrip // redirections are the client's to follow
+	if isLayer(w.path) {
+		if w.credentials != "" {
+			req.Header.Set("Authorization", w.credentials)
+		}
+		send = (&http.Client{Transport: t, CheckRedirect: mayFollow}).Do
+	}
+	resp, err := send(req)
 	if err != nil && ctx.Err() == nil {
 		c.setDown(w.host)
 	}
 	return resp, err
+}
+
+// mayFollow bounds the redirections by which registries lead to where their layers lie.
+// No other host than the registry gets credentials, and what comes has its digest in
+// the path that was asked for.
+func mayFollow(next *http.Request, before []*http.Request) error {
+	if len(before) > maxRedirects || before[0].URL.Scheme == "https" && next.URL.Scheme != "https" {
+		return http.ErrUseLastResponse
+	}
+	if next.URL.Host != before[0].URL.Host {
+		next.Header.Del("Authorization") // also for a host below the registry's name
+	}
+	return nil
+}
+
+// admits reports whether a registry would give a layer to a client with these credentials.
+func (c *Cache) admits(ctx context.Context, w wish) bool {
+	u, err := w.url(nil)
+	if err != nil {
+		return false
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, u.String(), nil)
+	if err != nil {
+		return false
+	}
+	req.Header.Set("Authorization", w.credentials)
+	req.Header.Set("User-Agent", agent)
+	resp, err := c.direct.RoundTrip(req)
+	if err != nil {
+		return false
+	}
+	_ = resp.Body.Close() // a HEAD has none
+	return resp.StatusCode == http.StatusOK || resp.StatusCode/100 == 3 && resp.Header.Get("Location") != ""
 }
 
 func (c *Cache) isDown(host string) bool {

@@ -527,3 +527,94 @@ func TestWhatNobodyUsedForAMonthGoes(t *testing.T) {
 		t.Errorf("what was collected: %d, want 504", a.status)
 	}
 }
+
+// privateRegistry answers clients that show what it gave them, and leads them
+// elsewhere for its layers.
+func privateRegistry(t *testing.T, u *upstream, layer string) (blob string, sent *atomic.Int64) {
+	sent = new(atomic.Int64)
+	digest := fmt.Sprintf("%x", sha256.Sum256([]byte(layer)))
+	u.mux.HandleFunc("/v2/{repository...}", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer of "+strings.Split(r.URL.Path, "/")[2] {
+			w.Header().Set("Www-Authenticate", `Bearer realm="https://auth.lan/token"`)
+			http.Error(w, "not yours", http.StatusUnauthorized)
+			return
+		}
+		http.Redirect(w, r, "http://files.images.lan/data?signature=x", http.StatusTemporaryRedirect)
+	})
+	u.mux.HandleFunc("GET /data", func(w http.ResponseWriter, r *http.Request) {
+		if given := r.Header.Get("Authorization"); given != "" || r.Host != "files.images.lan" || r.URL.RawQuery != "signature=x" {
+			t.Errorf("the place of layers was asked for %s%s with %q", r.Host, r.URL, given)
+		}
+		sent.Add(1)
+		_, _ = io.WriteString(w, layer)
+	})
+	return "blobs/sha256:" + digest, sent
+}
+
+func TestLayersOfARegistryThatAsksForCredentials(t *testing.T) {
+	u := newUpstream(t)
+	const layer = "a layer of an image"
+	blob, sent := privateRegistry(t, u, layer)
+	c := openCache(t, u, t.TempDir(), 1<<20)
+	s := front(t, c)
+	ask := func(method, team, token string) answer {
+		return get(t, s, method, "images.lan", "/v2/"+team+"/app/"+blob, "Authorization", token)
+	}
+	want(t, ask("GET", "red", "Bearer of red"), 200, "miss", layer)
+	want(t, ask("GET", "red", "Bearer of red"), 200, "hit", layer)
+	want(t, ask("HEAD", "red", "Bearer of red"), 200, "hit", "")
+	want(t, ask("GET", "blue", "Bearer of blue"), 200, "hit", layer) // the same layer in another image
+	if n := sent.Load(); n != 1 {
+		t.Errorf("the layer was fetched %d times", n)
+	}
+	for name, token := range map[string]string{"another's": "Bearer of blue", "made up": "Basic eDp5", "none": ""} {
+		if a := ask("GET", "red", token); a.status != http.StatusUnauthorized || strings.Contains(a.body, layer) || a.header.Get("Www-Authenticate") == "" {
+			t.Errorf("with %s credentials: %d %q", name, a.status, a.body)
+		}
+	}
+	u.lose(c)
+	if a := ask("GET", "red", "Bearer of red"); a.status != http.StatusBadGateway {
+		t.Errorf("while the registry is away: %d %q", a.status, a.body)
+	}
+}
+
+func TestALayerThatLiesElsewhereIsTheOneThatWasNamed(t *testing.T) {
+	u := newUpstream(t)
+	blob, _ := privateRegistry(t, u, "a layer")
+	other := "/v2/red/app/" + blob[:len(blob)-4] + "0000"
+	c := openCache(t, u, t.TempDir(), 1<<20)
+	s := front(t, c)
+	if a := get(t, s, "GET", "images.lan", other, "Authorization", "Bearer of red"); a.err == nil {
+		t.Errorf("another layer came whole: %d %q", a.status, a.body)
+	}
+	if got := c.Stats(); got.Files != 0 {
+		t.Errorf("it was kept: %+v", got)
+	}
+}
+
+func TestMayFollow(t *testing.T) {
+	at := func(url string) *http.Request {
+		r := httptest.NewRequest(http.MethodGet, url, nil)
+		r.Header.Set("Authorization", "Bearer x")
+		return r
+	}
+	plain, safe := at("http://images.lan/v2/"), at("https://images.lan/v2/")
+	for _, c := range []struct {
+		next         *http.Request
+		before       []*http.Request
+		follow, with bool
+	}{
+		{at("https://images.lan/other"), []*http.Request{safe}, true, true},
+		{at("https://files.images.lan/"), []*http.Request{safe}, true, false},
+		{at("https://images.lan:8443/"), []*http.Request{safe}, true, false},
+		{at("http://images.lan/other"), []*http.Request{safe}, false, true},
+		{at("http://images.lan/other"), []*http.Request{plain}, true, true},
+		{at("https://images.lan/other"), []*http.Request{safe, safe, safe}, true, true},
+		{at("https://images.lan/other"), []*http.Request{safe, safe, safe, safe}, false, true},
+	} {
+		err := mayFollow(c.next, c.before)
+		if with := c.next.Header.Get("Authorization") != ""; (err == nil) != c.follow || with != c.with {
+			t.Errorf("%s after %d of %s: %v, with credentials: %v", c.next.URL, len(c.before), c.before[0].URL, err, with)
+		}
+	}
+}

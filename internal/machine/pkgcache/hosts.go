@@ -5,7 +5,8 @@
 // It stands where the names of those hosts lead sandboxes (package egress), so
 // no client is configured and none notices: it answers as the host would have.
 // It keeps only public answers: those of a GET without credentials and without a
-// query. Everything else is passed on unread, as if there were no cache.
+// query; and layers of images, whose registry is asked each time whether it would give
+// them to this client. Everything else is passed on unread, as if there were no cache.
 //
 //	guest ── egress ── Cache ─┬─ kept: from the disk
 //	                          ├─ a file: fetched once for all clients that wait, streamed, kept for good

@@ -6,6 +6,7 @@ import (
 	"hash"
 	"net/http"
 	"net/url"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -30,18 +31,21 @@ type wish struct {
 	encoding     string
 	final        bool // the path names one content for ever
 	anew         bool // the client wants no answer that was kept
+	// credentials are the client's, for a layer of a registry that asks for them. Each
+	// client shows its own to the registry before it gets what is kept.
+	credentials string
 }
 
 // readWish takes what may be answered from the cache out of a request.
 func readWish(r *http.Request, scheme, host string) (wish, bool) {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead,
-		r.Header.Get("Authorization") != "", r.Header.Get("Cookie") != "",
+		r.Header.Get("Authorization") != "" && !isLayer(r.URL.EscapedPath()), r.Header.Get("Cookie") != "",
 		r.URL.RawQuery != "", r.URL.ForceQuery, r.ContentLength != 0,
 		r.Header.Get("Upgrade") != "":
 		return wish{}, false
 	}
-	w := wish{scheme: scheme, host: host, path: r.URL.EscapedPath(), accept: "*/*", encoding: "identity"}
+	w := wish{scheme: scheme, host: host, path: r.URL.EscapedPath(), accept: "*/*", encoding: "identity", credentials: r.Header.Get("Authorization")}
 	if len(w.path) > maxPath || !strings.HasPrefix(w.path, "/") || climbs(r.URL.Path) {
 		return wish{}, false
 	}
@@ -70,10 +74,15 @@ func climbs(path string) bool {
 		func(step string) bool { return step == ".." || step == "." })
 }
 
-// key names the answer to a wish.
+// key names the answer to a wish. A layer that was got with credentials has the name
+// of its content alone: many images have it, and no client without any asks for it.
 func (w wish) key() string {
 	h := sha256.New()
-	for _, part := range []string{w.scheme, w.host, w.path, w.accept, w.encoding} {
+	parts := []string{w.scheme, w.host, w.path, w.accept, w.encoding}
+	if w.credentials != "" {
+		parts = []string{"layer", path.Base(w.path)}
+	}
+	for _, part := range parts {
 		h.Write([]byte(strconv.Itoa(len(part)) + ":" + part))
 	}
 	return hex.EncodeToString(h.Sum(nil))
@@ -107,6 +116,9 @@ var (
 	// hashPath is of a file of apt, or of a layer of an image, that is named by its SHA-256.
 	hashPath = regexp.MustCompile(`(?:/by-hash/SHA256/|^/v2/.+/blobs/sha256:)([0-9a-f]{64})$`)
 )
+
+// isLayer reports whether a path is of a layer of an image, or of another blob.
+func isLayer(path string) bool { return strings.HasPrefix(path, "/v2/") && hashPath.MatchString(path) }
 
 func pypiDigest(path string) (string, bool) {
 	m := pypiPath.FindStringSubmatch(path)
