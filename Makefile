@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory other-builds hunt test-desktop test-bucket test-cluster cluster cluster-down try-cluster test-fence bench-cluster test-cluster-e2e test-chart test-mcp test-gateway test-docker test-inside examples release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory other-builds hunt test-desktop test-bucket test-cluster cluster cluster-down try-cluster test-fence bench-cluster test-cluster-e2e test-chart test-mcp test-gateway test-docker test-docker-upgrade test-inside examples release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -122,6 +122,9 @@ test-gateway: ## the template mcp-gateway, which it builds, with E2B's SDKs: 15 
 
 test-docker: ## the templates docker and devcontainer, which it builds: run, build, compose, ports, limits, after pause, resume, fork, rollback, restarts, hostile guests, the egress suite from inside; minutes, 8 GB of disk
 	@scripts/long docker/run.py
+
+test-docker-upgrade: ## sandboxes with containers go on, also paused ones, when CAY_BEFORE, a program of cay with an engine of before, is replaced
+	@scripts/long docker/upgrade.py
 
 examples: ## every example with a model (EXAMPLES="FILE …" names some) against a stand-in, or with EXAMPLES_MODEL=real the models of your keys; a table
 	@scripts/long models/run.py

@@ -143,8 +143,9 @@ def test_services(create, eventually):
     box.commands.run("service nginx stop && systemctl restart postgresql && systemctl reload redis-server || true; redis-cli save", user="root", timeout=120)
     assert output(box, "curl -so /dev/null http://localhost; echo $?") == "7"
     # A unit that Cay cannot start says so, also to a package that starts it quietly.
-    box.files.write("/etc/systemd/system/x.socket", "[Socket]\nListenStream=/run/x\n", user="root")
-    assert "systemctl start x.service" in output(box, "systemctl --quiet start x.socket 2>&1 || true", "root")
+    for kind, text in {"socket": "[Socket]\nListenStream=/run/x\n", "timer": "[Timer]\nOnBootSec=1\n", "path": "[Path]\nPathExists=/x\n"}.items():
+        box.files.write(f"/etc/systemd/system/x.{kind}", text, user="root")
+        assert "systemctl start x.service" in output(box, f"systemctl --quiet start x.{kind} 2>&1 || true", "root")
     box.commands.run("systemctl start nginx && systemctl reload nginx && systemctl disable --now redis-server", user="root", timeout=60)
     assert output(box, "systemctl is-enabled redis-server nginx || true").split() == ["disabled", "enabled"]
     # A kill of a main process is a restart where the unit asks for one.
@@ -161,6 +162,8 @@ def test_services(create, eventually):
                      "DEBIAN_FRONTEND=noninteractive apt-get install -qy --reinstall systemd nginx-light", user="root", timeout=600)
     assert output(box, "readlink /bin/systemctl /bin/journalctl; systemctl is-active cron nginx; /sbin/runlevel; systemctl is-system-running").splitlines() == [
         "/usr/lib/cay/cay-agent", "/usr/lib/cay/cay-agent", "active", "active", "N 5", "running"]
+    with pytest.raises(e2b.CommandExitException):
+        box.commands.run("DEBIAN_FRONTEND=noninteractive apt-get remove -qy systemd", user="root", timeout=120)
     assert output(box, ASK, "root").splitlines() == ["yes", "200", "42"]
     resumed(box)
     assert output(box, ASK, "root").splitlines() == ["yes", "200", "42"]
