@@ -43,7 +43,7 @@ def docker(create):
 # Serves an image of busybox as registries do.
 REGISTRY = """
 import registry, threading
-served = registry.Registry(5000)
+served = registry.Registry("0.0.0.0", 5000)
 served.add("team/app:1", registry.tiny("/bin/busybox"), Cmd=["cat", "/greeting"])
 threading.Event().wait()
 """
