@@ -218,8 +218,8 @@ def test_containers_outlive_a_containerd_that_stalls_or_ends(docker):
     output(docker, "docker run -d --name stays box sleep 1000")
     main = lambda: output(docker, "systemctl show -p MainPID --value containerd")
     started, first = output(docker, "docker inspect -f '{{.State.StartedAt}}' stays"), main()
-    stalled = f"kill -STOP {first}; timeout 12 docker run --rm box true >/dev/null 2>&1; echo $?; kill -CONT {first}"
-    assert output(docker, stalled, "root") == "124"
+    stalled = f"kill -STOP {first}; timeout -s KILL 12 docker run --rm box true >/dev/null 2>&1; echo $?; kill -CONT {first}"
+    assert output(docker, stalled, "root") == "137"
     assert output(docker, "docker run --rm box echo hello") == "hello"
     assert main() == first
     output(docker, f"kill -9 {first}", "root")
