@@ -240,7 +240,7 @@ print('raw')"
 
 
 def test_mounts_cgroups_and_networks_of_root(create):
-    """What root of such a sandbox has beside Docker; a restore brings back all but networks."""
+    """Root of such a sandbox has them beside Docker; a restore brings back all but networks."""
     box = create()
     sleeper = output(box, "mount -t tmpfs none /mnt && echo kept >/mnt/f; mkdir /sys/fs/cgroup/memory/mine; sleep 1000 >/dev/null 2>&1 & "
                           "echo $! >/sys/fs/cgroup/memory/mine/cgroup.procs; echo $!", "root")

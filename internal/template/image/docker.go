@@ -56,8 +56,8 @@ const dockerSettings = `{
 }
 `
 
-// What it notes of containers lies beside what Docker does, so that each state of a
-// sandbox has both. Kubernetes' interface is left out.
+// Its notes of containers lie beside Docker's, so that each state of a sandbox has
+// both. Kubernetes' interface is left out.
 const containerdSettings = `version = 2
 root = "/var/lib/docker/containerd"
 disabled_plugins = ["io.containerd.grpc.v1.cri"]
