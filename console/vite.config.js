@@ -8,7 +8,7 @@ import { join } from 'node:path'
 function gzip(dir) {
   return {
     name: 'gzip',
-    closeBundle() {
+    writeBundle() {
       for (const name of readdirSync(dir, { recursive: true })) {
         if (/\.(js|css|html|svg)$/.test(name)) writeFileSync(join(dir, name + '.gz'), gzipSync(readFileSync(join(dir, name)), { level: 9 }))
       }
