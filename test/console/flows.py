@@ -766,6 +766,8 @@ def test_pages_are_accessible(page, theme):
             wide = page.evaluate("document.documentElement.scrollWidth")
             if wide > 360:
                 found[name + " at 360"] = wide
+            for part in page.locator(".tabs [aria-current]").all():
+                expect(part).to_be_in_viewport(ratio=0.9)
             page.set_viewport_size({"width": 1280, "height": 800})
     assert found == {}
 
