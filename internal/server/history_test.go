@@ -360,22 +360,10 @@ func (h *histories) fail(t *testing.T, c *servertest.Cluster, at *fronts, victim
 	t.Helper()
 	w, other := c.Nodes[victim], c.Nodes[(victim+1)%3]
 	id := nodeOf(t, w)
-	gone := func() {
-		t.Helper()
-		for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {
-			seen, err := other.Admin("").Cluster(t.Context())
-			if i := slices.IndexFunc(seen.Nodes, func(n client.ClusterNode) bool { return n.ID == id }); err == nil && i >= 0 && seen.Nodes[i].State == string(cay.NodeGone) {
-				return
-			}
-			if time.Since(begun) > time.Minute {
-				t.Fatalf("node %s is not gone: %+v, %v", id, seen, err)
-			}
-		}
-	}
 	switch fault {
 	case "cut":
 		c.Links[victim].Cut()
-		gone()
+		awaitGone(t, other, id)
 		time.Sleep(2 * time.Second) // what goes on elsewhere does, while this one is cut off still
 		c.Links[victim].Heal()
 		if err := <-w.Ended(); !errors.Is(err, store.ErrTakenOver) {
@@ -385,7 +373,7 @@ func (h *histories) fail(t *testing.T, c *servertest.Cluster, at *fronts, victim
 	case "power":
 		w.Stop()
 		w.Machine.Reboot()
-		gone()
+		awaitGone(t, other, id)
 	case "restart":
 		w.Stop()
 	case "short cut":

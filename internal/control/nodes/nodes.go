@@ -179,14 +179,14 @@ func (m *Members) Run(ctx context.Context) error {
 
 // renew moves the end of the lease. The deadline counts from before it was sent.
 func (m *Members) renew(ctx context.Context) error {
-	begun := sinceBoot()
+	begun, leaving := sinceBoot(), m.leaving.Load()
 	n := m.cfg.Self
 	use, ready := m.cfg.Use()
 	n.NodeUse, n.State = use, cay.NodeStarting
 	if ready {
 		n.State = cay.NodeReady
 	}
-	within, cancel := context.WithTimeout(ctx, 2*m.cfg.Times.Renew)
+	within, cancel := context.WithTimeout(ctx, m.cfg.Times.Lease/6)
 	defer cancel()
 	drain, lead, err := m.cfg.Store.ReportNode(within, n, m.cfg.Times.Lease)
 	if err != nil {
@@ -197,7 +197,9 @@ func (m *Members) renew(ctx context.Context) error {
 	}
 	m.last.Store(begun)
 	m.deadline.Store(begun + int64(m.cfg.Times.Lease-m.cfg.Times.margin()))
-	m.lead.Store(&lead)
+	if !leaving || lead != m.cfg.Self.ID { // else it may be from before the lead was given away
+		m.lead.Store(&lead)
+	}
 	m.cfg.Renewed(ctx, time.Duration(m.deadline.Load()-sinceBoot()))
 	m.drained.Store(drain != cay.DrainNone)
 	m.cfg.Drained(drain)
