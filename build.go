@@ -192,4 +192,6 @@ type Tag struct {
 	Name      string
 	Build     BuildID
 	CreatedAt time.Time // when it was last moved
+	// ReplicatedAt is when the bucket had the snapshot of its build; zero while it has not.
+	ReplicatedAt time.Time
 }

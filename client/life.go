@@ -73,6 +73,10 @@ func (c *Client) fork(ctx context.Context, path string, count int, timeout time.
 type Snapshot struct {
 	ID    string   `json:"snapshotID"`
 	Names []string `json:"names"`
+	// Replicated reports, on a server with a bucket, whether the bucket has it, and
+	// ReplicatedAt since when.
+	Replicated   *bool      `json:"replicated,omitempty"`
+	ReplicatedAt *time.Time `json:"replicatedAt,omitempty"`
 }
 
 // Snapshot saves a running sandbox, which runs on. With a name it becomes the

@@ -154,6 +154,7 @@ func (s *Server) openNode(ctx context.Context) error {
 		Authority: string(s.authority.PEM()) + string(s.ownAuthority()),
 		Snapshots: s.host.Snapshots,
 		Fetch:     s.fetch(),
+		Record:    s.recordOf(),
 		Arrive:    s.arrive(),
 		Volumes:   s.host.Volumes,
 		OnGone:    s.proxy.Cut,

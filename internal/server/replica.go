@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/blob"
@@ -12,6 +13,10 @@ import (
 	"github.com/cay-run/cay/internal/machine/replica"
 	"github.com/cay-run/cay/internal/operator"
 )
+
+// copyAwaited is how long a start waits for a snapshot that another node has just made.
+// One that waits in vain is offered to other nodes, of which one may have it.
+const copyAwaited = 15 * time.Second
 
 // openReplica opens the bucket that snapshots are copied to, if there is one. It is
 // asked nothing yet: a start waits for no bucket that is away.
@@ -38,6 +43,9 @@ func (s *Server) openReplica(context.Context) error {
 	s.replica = replica.New(bucket, s.host.Snapshots, s.host.Binaries.EngineDir, secret, machine, func(bytes int64) error {
 		return operator.Reserve(s.cfg).Room("a snapshot of the bucket", bytes)
 	})
+	if s.member() {
+		s.replica.Await(copyAwaited)
+	}
 	s.later(s.replica.Close)
 	return nil
 }
@@ -48,6 +56,14 @@ func (s *Server) fetch() func(context.Context, cay.SnapshotID) error {
 		return nil
 	}
 	return s.replica.Fetch
+}
+
+// recordOf is how the node reads the records of what it lacks.
+func (s *Server) recordOf() func(context.Context, cay.SnapshotID) (cay.Snapshot, error) {
+	if s.replica == nil {
+		return nil
+	}
+	return s.replica.Record
 }
 
 // arrive is fetch for instances that start while a snapshot arrives.

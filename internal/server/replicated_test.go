@@ -117,6 +117,38 @@ func TestReplicated(t *testing.T) {
 	awaitReplicated(t, w, other)
 }
 
+// Lists of snapshots say whether the bucket has them; without a bucket nothing.
+func TestReplicatedSnapshots(t *testing.T) {
+	for _, bucket := range []bool{true, false} {
+		w := servertest.New(t)
+		if bucket {
+			w.Config.Bucket.Bucket = t.TempDir()
+		}
+		w.Start()
+		api := w.Client()
+		box, err := api.Create(t.Context(), client.CreateOptions{Timeout: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, err := api.Snapshot(t.Context(), box.ID, "kept:v1")
+		if err != nil || (made.Replicated != nil) != bucket {
+			t.Fatalf("with a bucket %t: %+v, %v", bucket, made, err)
+		}
+		for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+			list, err := api.Snapshots(t.Context(), box.ID)
+			if err != nil || len(list) != 1 || (list[0].Replicated != nil) != bucket {
+				t.Fatalf("with a bucket %t: %+v, %v", bucket, list, err)
+			}
+			if !bucket || *list[0].Replicated && list[0].ReplicatedAt != nil {
+				break
+			}
+			if time.Since(begun) > time.Minute {
+				t.Fatalf("the bucket has no copy: %+v", list[0])
+			}
+		}
+	}
+}
+
 // CAY_PAUSE_DURABLE has each pause wait; without a bucket a durable pause is refused
 // before anything is paused.
 func TestPauseDurable(t *testing.T) {

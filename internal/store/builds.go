@@ -116,11 +116,12 @@ func (s *DB) RemoveTags(ctx context.Context, template cay.TemplateID, tags []str
 // Tags lists the tags of a template by name.
 func (s *DB) Tags(ctx context.Context, template cay.TemplateID) ([]cay.Tag, error) {
 	rows, err := s.r.QueryContext(ctx,
-		`SELECT tag, build, created_at FROM template_tags WHERE template = $1 ORDER BY tag`, template)
+		`SELECT t.tag, t.build, t.created_at, COALESCE(b.replicated_at, 0) FROM template_tags t LEFT JOIN builds b ON b.id = t.build
+WHERE t.template = $1 ORDER BY t.tag`, template)
 	return collect(rows, err, func(row scanner) (t cay.Tag, err error) {
-		var at int64
-		err = row.Scan(&t.Name, &t.Build, &at)
-		t.CreatedAt = fromMillis(at)
+		var at, replicated int64
+		err = row.Scan(&t.Name, &t.Build, &at, &replicated)
+		t.CreatedAt, t.ReplicatedAt = fromMillis(at), fromMillis(replicated)
 		return t, err
 	})
 }
@@ -130,6 +131,21 @@ func (s *DB) TaggedBuild(ctx context.Context, template cay.TemplateID, tag strin
 	row := s.r.QueryRowContext(ctx, `SELECT `+buildColumns+` FROM builds
 WHERE id = (SELECT build FROM template_tags WHERE template = $1 AND tag = $2)`, template, tag)
 	return one(row, scanBuild, "tag", tag)
+}
+
+// UncopiedBuilds lists the snapshots of builds that the bucket lacks.
+func (s *DB) UncopiedBuilds(ctx context.Context) ([]cay.SnapshotID, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT DISTINCT snapshot FROM builds WHERE replicated_at = 0 AND snapshot <> ''`)
+	return collect(rows, err, func(row scanner) (id cay.SnapshotID, err error) {
+		err = row.Scan(&id)
+		return id, err
+	})
+}
+
+// BuildsReplicated records that the bucket has the snapshot of builds.
+func (s *DB) BuildsReplicated(ctx context.Context, id cay.SnapshotID, at time.Time) error {
+	_, err := s.exec(ctx, `UPDATE builds SET replicated_at = $1 WHERE snapshot = $2 AND replicated_at = 0 AND snapshot <> ''`, millis(at), id)
+	return dbError(err)
 }
 
 // SetPublic says whether other teams may use a team's own template.

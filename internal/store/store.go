@@ -369,6 +369,10 @@ type Builds interface {
 	// Builds lists the builds of a template that the team may see, newest
 	// first.
 	Builds(ctx context.Context, team cay.TeamID, id cay.TemplateID) ([]cay.Build, error)
+	// UncopiedBuilds lists the snapshots of builds that the bucket lacks, and
+	// BuildsReplicated records that it has one. One that no build has is no error.
+	UncopiedBuilds(ctx context.Context) ([]cay.SnapshotID, error)
+	BuildsReplicated(ctx context.Context, id cay.SnapshotID, at time.Time) error
 	// AddBuildLogs appends lines to a build's log, the first of which is its
 	// from-th, counted from 0.
 	AddBuildLogs(ctx context.Context, team cay.TeamID, build cay.BuildID, from int, lines []cay.BuildLog) error

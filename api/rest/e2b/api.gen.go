@@ -501,8 +501,14 @@ type SecretMount struct {
 
 // Snapshot defines model for Snapshot.
 type Snapshot struct {
-	Names      []string `json:"names"`
-	SnapshotID string   `json:"snapshotID"`
+	Names []string `json:"names"`
+
+	// Replicated Cay's own, on a server with a bucket: whether the bucket has it.
+	Replicated *bool `json:"replicated,omitempty"`
+
+	// ReplicatedAt Cay's own: since when it has.
+	ReplicatedAt *time.Time `json:"replicatedAt,omitempty"`
+	SnapshotID   string     `json:"snapshotID"`
 }
 
 // StringMap defines model for StringMap.

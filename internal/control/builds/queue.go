@@ -54,9 +54,9 @@ var imageAliases = map[string]string{
 // reached, if the builder knows nothing better.
 const fallback = "base"
 
-// Node reads the record of a snapshot.
+// Node reads the record of a snapshot, wherever its files are.
 type Node interface {
-	Snapshot(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error)
+	Record(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error)
 }
 
 // Sealer encrypts what builds are made from.

@@ -338,7 +338,7 @@ func (q *Queue) buildSpec(ctx context.Context, b cay.Build, s BuildStart) (spec 
 	}
 	spec.From, spec.Setup = t.Snapshot, t.Setup
 	if t.Source != "" {
-		s, err := q.node.Snapshot(ctx, t.Snapshot)
+		s, err := q.node.Record(ctx, t.Snapshot)
 		if err != nil {
 			release()
 			return spec, nil, err

@@ -145,6 +145,11 @@ func (n *Node) Snapshot(_ context.Context, id cay.SnapshotID) (cay.Snapshot, err
 	return s, nil
 }
 
+// Record is Snapshot: there is one machine.
+func (n *Node) Record(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error) {
+	return n.Snapshot(ctx, id)
+}
+
 // Compare asks OnCompare.
 func (n *Node) Compare(_ context.Context, before, after cay.Moment) (cay.Comparison, error) {
 	if n.OnCompare == nil {

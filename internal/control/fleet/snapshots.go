@@ -51,7 +51,7 @@ func (c *Catalogue) snapshots(ctx context.Context, team cay.TeamID, of cay.Sandb
 		slices.SortStableFunc(tags, func(a, b cay.Tag) int { return b.CreatedAt.Compare(a.CreatedAt) })
 		for _, one := range tags {
 			if tag == "" || one.Name == tag {
-				out = append(out, Snap{Template: t, Tag: one.Name})
+				out = append(out, Snap{Template: t, Tag: one.Name, ReplicatedAt: one.ReplicatedAt})
 			}
 		}
 	}

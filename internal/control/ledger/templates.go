@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cay-run/cay"
 )
@@ -200,5 +201,6 @@ func (l *Ledger) Backlog() []string { return l.backlog.Names() }
 // under a tag.
 type Snap struct {
 	cay.Template
-	Tag string
+	Tag          string
+	ReplicatedAt time.Time // when the bucket had it; zero while it has not
 }

@@ -42,8 +42,10 @@ type Node interface {
 	Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Snapshot) error
 	// Snapshots lists what was saved of sandboxes.
 	Snapshots(ctx context.Context) ([]cay.Snapshot, error)
-	// Snapshot returns the record of a snapshot.
+	// Snapshot returns the record of a snapshot that is on this machine; Record of one
+	// that can be got from elsewhere too.
 	Snapshot(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error)
+	Record(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error)
 	// SavedBytes returns how many bytes a team has in snapshots of its sandboxes,
 	// without some of them.
 	SavedBytes(ctx context.Context, team cay.TeamID, but ...cay.SnapshotID) (int64, error)

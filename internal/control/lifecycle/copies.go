@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -14,10 +15,11 @@ const copyWithin = 5 * time.Minute
 // Copies reports whether snapshots are copied to a bucket.
 func (c *Controller) Copies() bool { return c.copies }
 
-// Copied records which paused sandboxes and checkpoints the bucket has: those whose
+// Copied records which paused sandboxes, checkpoints and builds the bucket has: those whose
 // snapshots it has. One that is busy, or cannot be recorded now, is left for the next call.
 func (c *Controller) Copied(ctx context.Context, has func(cay.SnapshotID) bool) {
 	c.checkpointsCopied(ctx, has)
+	c.buildsCopied(ctx, has)
 	for _, e := range c.entries() {
 		if s := e.sandbox(); !s.ReplicatedAt.IsZero() || !has(s.Snapshot) {
 			continue
@@ -64,6 +66,20 @@ func (c *Controller) checkpointsCopied(ctx context.Context, has func(cay.Snapsho
 			continue
 		}
 		c.copyOver(id)
+	}
+}
+
+// buildsCopied asks the records each time: named snapshots and templates are made in
+// several places, and each node knows of its own copies alone.
+func (c *Controller) buildsCopied(ctx context.Context, has func(cay.SnapshotID) bool) {
+	uncopied, err := c.store.UncopiedBuilds(ctx)
+	for _, id := range uncopied {
+		if has(id) {
+			err = errors.Join(err, c.store.BuildsReplicated(ctx, id, ledger.Now()))
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		c.log.WarnContext(ctx, "cannot record which snapshots the bucket has", "err", err)
 	}
 }
 

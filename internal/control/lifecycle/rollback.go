@@ -103,7 +103,7 @@ func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay
 	ctx, done := trail.Begin(ctx, trail.Rollback)
 	defer func() { done(err) }()
 	before := s
-	s.Snapshot, s.Saved, s.Unresponsive, s.ReplicatedAt = n.ID, n.Kind, false, time.Time{}
+	s.Snapshot, s.Saved, s.Unresponsive, s.ReplicatedAt = n.ID, n.Kind, false, n.ReplicatedAt
 	if s.Volumes, err = c.savedVolumes(ctx, n.ID); err != nil {
 		return before, err
 	}

@@ -44,7 +44,7 @@ func (c *Controller) inherited(ctx context.Context, who cay.Caller, t cay.Templa
 	if t.Source == "" {
 		return nil, nil
 	}
-	saved, err := c.node.Snapshot(ctx, t.Snapshot)
+	saved, err := c.node.Record(ctx, t.Snapshot)
 	if err != nil || len(saved.Volumes) == 0 {
 		return nil, err
 	}
@@ -95,6 +95,6 @@ func joined(a, b string) string {
 // holds: a sandbox that goes on from there has those, also one that was booted
 // without some meanwhile.
 func (c *Controller) savedVolumes(ctx context.Context, id cay.SnapshotID) ([]cay.VolumeMount, error) {
-	saved, err := c.node.Snapshot(ctx, id)
+	saved, err := c.node.Record(ctx, id)
 	return saved.Volumes, err
 }

@@ -102,7 +102,7 @@ func (s *server) CreateSnapshot(ctx context.Context, r e2b.CreateSnapshotRequest
 	if err != nil {
 		return nil, err
 	}
-	return e2b.CreateSnapshot201JSONResponse(wireSnapshot(t, teams)), nil
+	return e2b.CreateSnapshot201JSONResponse(s.snapshot(t, teams)), nil
 }
 
 // wireSnapshot gives a snapshot the id that creates take as a template's: its
@@ -122,6 +122,13 @@ func wireSnapshot(t fleet.Snap, teams map[cay.TeamID]string) e2b.Snapshot {
 	return out
 }
 
+// snapshot is wireSnapshot, and tells of its copy.
+func (s *server) snapshot(t fleet.Snap, teams map[cay.TeamID]string) e2b.Snapshot {
+	out := wireSnapshot(t, teams)
+	out.Replicated, out.ReplicatedAt = s.replicated(t.ReplicatedAt)
+	return out
+}
+
 // ListSnapshots lists a page of snapshots.
 func (s *server) ListSnapshots(ctx context.Context, r e2b.ListSnapshotsRequestObject) (e2b.ListSnapshotsResponseObject, error) {
 	list, err := s.fleet.Snapshots(ctx, callerOf(ctx), sandboxID(value(r.Params.SandboxID, "")), value(r.Params.Name, ""))
@@ -138,7 +145,7 @@ func (s *server) ListSnapshots(ctx context.Context, r e2b.ListSnapshotsRequestOb
 	}
 	out := make([]e2b.Snapshot, 0, len(page))
 	for _, t := range page {
-		out = append(out, wireSnapshot(t, teams))
+		out = append(out, s.snapshot(t, teams))
 	}
 	return e2b.ListSnapshots200JSONResponse{Body: out, Headers: e2b.ListSnapshots200ResponseHeaders{XNextToken: next}}, nil
 }

@@ -87,7 +87,11 @@ func (s *server) GetSandbox(ctx context.Context, r e2b.GetSandboxRequestObject) 
 	if b.OnTimeout == "" || b.OnTimeout == cay.KillOnTimeout {
 		onTimeout = cay.KillOnTimeout
 	}
-	replicated, at := s.replicated(b)
+	var replicated *bool
+	var at *time.Time
+	if b.State == cay.Paused {
+		replicated, at = s.replicated(b.ReplicatedAt)
+	}
 	return e2b.GetSandbox200JSONResponse{
 		SandboxID: string(b.ID), TemplateID: string(b.Template), ClientID: clientID,
 		EnvdVersion: guest.EnvdVersion, Alias: pointer(b.Alias), Domain: pointer(s.domain),
@@ -102,15 +106,15 @@ func (s *server) GetSandbox(ctx context.Context, r e2b.GetSandboxRequestObject) 
 	}, nil
 }
 
-// replicated tells of a paused sandbox whether the bucket has what was saved, and
-// since when; nothing without a bucket.
-func (s *server) replicated(b cay.Sandbox) (is *bool, at *time.Time) {
-	if b.State != cay.Paused || !s.sandboxes.Copies() {
+// replicated tells whether the bucket has what was saved, and since when; nothing
+// without a bucket.
+func (s *server) replicated(since time.Time) (is *bool, at *time.Time) {
+	if !s.sandboxes.Copies() {
 		return nil, nil
 	}
 	is = new(bool)
-	if *is = !b.ReplicatedAt.IsZero(); *is {
-		at = &b.ReplicatedAt
+	if *is = !since.IsZero(); *is {
+		at = &since
 	}
 	return is, at
 }

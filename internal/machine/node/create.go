@@ -161,6 +161,11 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) (failed error
 	}
 	pooled := inst.pooled.Load()
 	if !pooled {
+		if n.cfg.Record != nil { // one that is waited for takes no other's turn
+			if _, err := n.Record(ctx, inst.spec.Snapshot); cay.KindOf(err) == cay.Unavailable {
+				return by.failed(ctx, "find its snapshot", err)
+			}
+		}
 		end, err := n.turn(ctx)
 		if err != nil {
 			return by.failed(ctx, "wait for its turn", err)

@@ -144,6 +144,9 @@ type Config struct {
 	// Fetch copies what is lacking of a snapshot from elsewhere; NotFound means that it
 	// is nowhere. Nil knows no other place.
 	Fetch func(ctx context.Context, id cay.SnapshotID) error
+	// Record is the record of a snapshot that this machine lacks. It waits for one that
+	// another machine has just made. Nil knows no other place.
+	Record func(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error)
 	// Arrive is Fetch for an instance that starts while the snapshot's files arrive,
 	// where the engine can do that; nil where none can.
 	Arrive  func(ctx context.Context, id cay.SnapshotID) (engine.Arrival, error)

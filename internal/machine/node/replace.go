@@ -55,6 +55,15 @@ func (n *Node) Snapshot(id cay.SnapshotID) (cay.Snapshot, error) {
 	return s, err
 }
 
+// Record is Snapshot, of one too that this machine lacks and can get.
+func (n *Node) Record(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error) {
+	s, err := n.Snapshot(id)
+	if cay.KindOf(err) == cay.NotFound && n.cfg.Record != nil {
+		return n.cfg.Record(ctx, id)
+	}
+	return s, err
+}
+
 // imageExtents says where on the disk a root image is; nil where that is not
 // known.
 func (n *Node) imageExtents(digest string) []disk.Extent {

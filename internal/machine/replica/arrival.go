@@ -65,15 +65,9 @@ type want struct {
 // arrive begins to copy a snapshot. The caller runs it.
 func (r *Replica) arrive(ctx context.Context, id cay.SnapshotID) (*arrival, error) {
 	at := snapshots + string(id) + "/"
-	from, err := r.record(ctx, at)
-	if errors.Is(err, blob.ErrMissing) {
-		return nil, cay.Errorf(cay.NotFound, "no snapshot %q", id)
-	}
+	from, err := r.recordOf(ctx, id, 0)
 	if err != nil {
 		return nil, err
-	}
-	if from.Snapshot == nil || from.Snapshot.ID != id || len(from.Files) != len(from.Snapshot.Files) {
-		return nil, damaged(at + recordName)
 	}
 	s := *from.Snapshot
 	if err := r.room(s.Size()); err != nil {
@@ -104,6 +98,42 @@ func (r *Replica) arrive(ctx context.Context, id cay.SnapshotID) (*arrival, erro
 		return cmp.Or(cmp.Compare(x.turn(), y.turn()), cmp.Compare(x.from.Size, y.from.Size))
 	})
 	return a, nil
+}
+
+// Record is the record of a snapshot that the bucket has. One that it lacks is waited for where
+// another node may be copying it (Await).
+func (r *Replica) Record(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error) {
+	from, err := r.recordOf(ctx, id, r.awaits)
+	switch {
+	case err == nil:
+		return *from.Snapshot, nil
+	case cay.KindOf(err) == cay.NotFound && r.awaits > 0:
+		return cay.Snapshot{}, cay.Errorf(cay.Unavailable, "snapshot %s is on the node alone that made it: the bucket has no copy of it yet", id).
+			WithCode(cay.CodeNotReplicated).WithHint("try again in some seconds; `cay cluster status` tells whether all nodes are there")
+	}
+	return cay.Snapshot{}, explain(err, id)
+}
+
+// recordOf reads what the bucket has of a snapshot, again for a while where it has nothing.
+func (r *Replica) recordOf(ctx context.Context, id cay.SnapshotID, patience time.Duration) (record, error) {
+	at := snapshots + string(id) + "/"
+	for begun := time.Now(); ; {
+		from, err := r.record(ctx, at)
+		missing := errors.Is(err, blob.ErrMissing)
+		switch {
+		case missing && time.Since(begun) >= patience:
+			return from, cay.Errorf(cay.NotFound, "no snapshot %q", id)
+		case err == nil && (from.Snapshot == nil || from.Snapshot.ID != id || len(from.Files) != len(from.Snapshot.Files)):
+			return from, damaged(at + recordName)
+		case !missing:
+			return from, err
+		}
+		select {
+		case <-time.After(min(patience, pause/4)):
+		case <-ctx.Done():
+			return from, cay.Wrap(cay.Unavailable, ctx.Err(), "snapshot %s is not in the bucket yet", id).WithHint("try again")
+		}
+	}
 }
 
 // turn puts what only a boot reads last.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/engine"
@@ -109,6 +110,43 @@ func TestArrive(t *testing.T) {
 			t.Errorf("a file that is none of it: %v", err)
 		}
 	}
+}
+
+// TestAwaitCopies: a snapshot that another node copies at this moment is waited for; one that
+// none does is told from one that is nowhere.
+func TestAwaitCopies(t *testing.T) {
+	w := newWorld(t)
+	one, other := w.machine("one"), w.machine("other")
+	noError(t, one.Take(t.Context()))
+	s := one.saves(t, 1)
+	if _, err := other.Record(t.Context(), s.ID); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("on a machine that has all that it made: %v", err)
+	}
+	other.Await(time.Millisecond)
+	if _, err := other.Record(t.Context(), s.ID); cay.CodeOf(err) != cay.CodeNotReplicated || cay.KindOf(err) != cay.Unavailable {
+		t.Errorf("of a node that does not copy it: %v", err)
+	}
+	if err := other.Fetch(t.Context(), s.ID); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("a fetch waits for none: %v", err)
+	}
+	other.Await(time.Minute)
+	soon, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := other.Record(soon, s.ID); cay.KindOf(err) != cay.Unavailable {
+		t.Errorf("a wait that is called off: %v", err)
+	}
+	var waits sync.WaitGroup
+	for range 3 {
+		waits.Go(func() {
+			if got, err := other.Record(t.Context(), s.ID); err != nil || got.ID != s.ID || got.Size() != s.Size() {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+	noError(t, one.Push(t.Context(), s.ID))
+	waits.Wait()
+	noError(t, other.Fetch(t.Context(), s.ID))
+	same(t, one, other, s)
 }
 
 // TestBoundsOfAwait: whatever a reader asks for, it gets an answer.

@@ -63,6 +63,7 @@ type Replica struct {
 	room    func(bytes int64) error
 
 	patience time.Duration // with a bucket that does not answer
+	awaits   time.Duration // another node's copy; 0 for a machine that has all that it made
 
 	writing sync.Mutex
 
@@ -93,6 +94,10 @@ func New(bucket *blob.Bucket, dir *snapshot.Dir, engines string, secret []byte, 
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	return r
 }
+
+// Await has Record wait for a snapshot that the bucket lacks: another node of a cluster may
+// be copying it there at this moment.
+func (r *Replica) Await(copies time.Duration) { r.awaits = copies }
 
 // Close ends what is being fetched.
 func (r *Replica) Close() error {

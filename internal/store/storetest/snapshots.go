@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/cay-run/cay"
@@ -48,6 +49,25 @@ func testSnapshots(t *testing.T, s store.Store) {
 	noError(t, err)
 	same(t, "a snapshot's source", found.Source, b.ID)
 	same(t, "a snapshot's newest state", found.Snapshot, second.Snapshot)
+
+	copied := func(want ...cay.SnapshotID) {
+		t.Helper()
+		uncopied, err := s.UncopiedBuilds(t.Context())
+		noError(t, err)
+		for _, id := range []cay.SnapshotID{first.Snapshot, second.Snapshot, ""} {
+			same(t, "whether the bucket lacks "+string(id), slices.Contains(uncopied, id), slices.Contains(want, id))
+		}
+	}
+	noError(t, s.PutBuild(t.Context(), build(tm, 3, cay.BuildError)))
+	copied(first.Snapshot, second.Snapshot)
+	noError(t, s.BuildsReplicated(t.Context(), second.Snapshot, at(7)))
+	noError(t, s.BuildsReplicated(t.Context(), second.Snapshot, at(8)))
+	noError(t, s.BuildsReplicated(t.Context(), "", at(8)))
+	noError(t, s.BuildsReplicated(t.Context(), "nobody's", at(8)))
+	copied(first.Snapshot)
+	tags, err := s.Tags(t.Context(), tm.ID)
+	noError(t, err)
+	same(t, "when the bucket had it", tags[0].ReplicatedAt, at(7))
 }
 
 func testRemoveTemplate(t *testing.T, s store.Store) {
