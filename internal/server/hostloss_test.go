@@ -1,14 +1,18 @@
 package server_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
+	"github.com/cay-run/cay/internal/machine/host/hosttest"
 	"github.com/cay-run/cay/internal/server/servertest"
 	"github.com/cay-run/cay/internal/store"
 )
@@ -169,13 +173,7 @@ func TestGoesOnElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := c.Nodes[victim]
-	lost := cay.NodeID(nodeOf(t, w))
-	w.Stop()
-	w.Records(func(db *store.DB) {
-		if gone, err := db.LoseNode(ctx, lost, -time.Hour); err != nil || !gone {
-			t.Fatal(gone, err)
-		}
-	})
+	loseNode(t, w)
 	awaitMemory(t, front, kept, "kept")
 	wentOn(t, front, kept, points[kept])
 	for _, id := range []string{without, plain} {
@@ -199,6 +197,93 @@ func TestGoesOnElsewhere(t *testing.T) {
 		t.Errorf("the node that came back has %d guests", n)
 	}
 	awaitMemory(t, w, kept, "new")
+}
+
+// loseNode stops a node's server and has the records say that the node is gone.
+func loseNode(t *testing.T, w *servertest.World) {
+	t.Helper()
+	lost := cay.NodeID(nodeOf(t, w))
+	w.Stop()
+	w.Records(func(db *store.DB) {
+		if gone, err := db.LoseNode(t.Context(), lost, -time.Hour); err != nil || !gone {
+			t.Fatal(gone, err)
+		}
+	})
+}
+
+// A sandbox that goes on on another node, by a drain or after a loss, has there what it was
+// made with: its variables, its tokens, its secrets' rules and its network.
+func TestGoesOnWhole(t *testing.T) {
+	ctx := t.Context()
+	c := servertest.StartCluster(t, 2, servertest.Steady)
+	c.AwaitReady(2)
+	front, victim := c.Nodes[0], c.Nodes[1]
+	if code, text := call(t, front, front.Key, "POST", "/secrets", `{"name":"KEY","value":"hidden"}`); code != http.StatusCreated {
+		t.Fatal(code, text)
+	}
+	body := `{"templateID":"base","timeout":3600,"secure":true,"onHostLoss":"resume","envVars":{"A":"b"},"metadata":{"of":"one"},
+"askCommands":["rm *"],"network":{"allowOut":["example.com"],"denyOut":["0.0.0.0/0"],
+"rules":{"example.com":[{"transform":{"headers":{"x-key":"${e2b.secrets.key}"}}}]},"egressProxy":{"address":"proxy.example:1080","username":"u","password":"p"}}}`
+	type whole struct {
+		Memory hosttest.Memory
+		Policy cay.NetworkPolicy
+		Told   map[string]any
+	}
+	look := func(w *servertest.World, id string) whole {
+		t.Helper()
+		code, text := call(t, front, front.Key, "GET", "/sandboxes/"+id, "")
+		told := map[string]any{}
+		if err := json.Unmarshal([]byte(text), &told); code != http.StatusOK || err != nil {
+			t.Fatal(code, text, err)
+		}
+		delete(told, "endAt")
+		g := w.Machine.Guest(cay.SandboxID(id))
+		if g == nil {
+			t.Fatalf("sandbox %s runs elsewhere: %v", id, whereOf(c, id))
+		}
+		return whole{g.Memory(), w.Machine.Policy(cay.SandboxID(id)), told}
+	}
+	node := nodeOf(t, victim)
+	for _, tt := range []struct {
+		how string
+		end func()
+	}{
+		{"drained", func() {
+			if err := front.Admin("").DrainNode(ctx, node, true); err != nil {
+				t.Fatal(err)
+			}
+			awaitNode(t, c, node, func(n client.ClusterNode) bool { return n.Draining && n.Running+n.Starting+n.Paused == 0 })
+			if err := front.Admin("").UndrainNode(ctx, node); err != nil {
+				t.Fatal(err)
+			}
+			awaitNode(t, c, node, func(n client.ClusterNode) bool { return !n.Draining })
+		}},
+		{"lost", func() { loseNode(t, victim) }},
+	} {
+		id := ""
+		for range 60 {
+			if id = made(t, front, "POST", "/sandboxes", body, "sandboxID"); slices.Equal(whereOf(c, id), []int{1}) {
+				break
+			}
+		}
+		if code, text := call(t, front, front.Key, "PUT", "/cay/v1/sandboxes/"+id+"/private-network", `{"network":"`+tt.how+`","name":"db"}`); code/100 != 2 {
+			t.Fatal(code, text)
+		}
+		says(t, front, id, "first")
+		first := checkpointed(t, front, id, true)
+		says(t, front, id, "said")
+		checkpointed(t, front, id, true)
+		before := look(victim, id)
+		tt.end()
+		awaitMemory(t, front, id, "said")
+		if d := cmp.Diff(before, look(front, id)); d != "" {
+			t.Errorf("what was on a node that is %s differs (-before +after):\n%s", tt.how, d)
+		}
+		if _, err := front.Client().Rollback(ctx, id, first); err != nil { // whose files the other node has
+			t.Fatalf("back to a checkpoint that another node took: %v", err)
+		}
+		awaitMemory(t, front, id, "first")
+	}
 }
 
 // A node that is cut from the records has what another one may go on with stand still before

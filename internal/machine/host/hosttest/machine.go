@@ -50,12 +50,13 @@ type Machine struct {
 	containers map[cay.InstanceID]*container
 	ended      bool
 	slots      map[int]slotState
+	policies   map[int]cay.NetworkPolicy // by the slot
 }
 
 // New returns a machine with nothing on it. Its guests end with the test.
 func New(t testing.TB) *Machine {
 	t.Helper()
-	m := &Machine{t: t, containers: map[cay.InstanceID]*container{}, slots: map[int]slotState{}}
+	m := &Machine{t: t, containers: map[cay.InstanceID]*container{}, slots: map[int]slotState{}, policies: map[int]cay.NetworkPolicy{}}
 	for range 100 { // tests of other processes have machines as well
 		m.base = [3]byte{127, byte(64 + rand.IntN(64)), byte(rand.IntN(256))}
 		gate, err := net.Listen("tcp4", net.JoinHostPort(m.addr(gateIndex).String(), fmt.Sprint(guest.AgentPort)))
@@ -151,6 +152,19 @@ func (m *Machine) Guest(id cay.SandboxID) *Guest {
 		}
 	}
 	return nil
+}
+
+// Policy is what the packet filter has for a sandbox that lives.
+func (m *Machine) Policy(id cay.SandboxID) cay.NetworkPolicy {
+	g := m.Guest(id)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.containers {
+		if c.guest == g {
+			return m.policies[c.slot.Index]
+		}
+	}
+	return cay.NetworkPolicy{}
 }
 
 // slotState is what is known of a slot.
@@ -250,7 +264,12 @@ func (n *network) Adopt(_ context.Context, index int) (vnet.Slot, error) {
 	return n.m.slot(index), nil
 }
 
-func (n *network) Apply(context.Context, vnet.Slot, cay.NetworkPolicy) error { return nil }
+func (n *network) Apply(_ context.Context, s vnet.Slot, p cay.NetworkPolicy) error {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	n.m.policies[s.Index] = p
+	return nil
+}
 
 func (n *network) Fence(context.Context, vnet.Slot) error { return nil }
 
