@@ -12,6 +12,7 @@ const (
 
 	CodeCapacity          = "sandbox_capacity_unavailable"
 	CodeNodeAway          = "node_unavailable"
+	CodeNetworkElsewhere  = "network_on_another_node"
 	CodeNotReplicated     = "snapshot_not_replicated"
 	CodeCreateFailed      = "sandbox_create_failed"
 	CodeCreateRefused     = "sandbox_create_refused"
@@ -184,6 +185,9 @@ func sandboxCodes() []CodeInfo {
 		{Code: CodeNodeAway, Kind: Unavailable, Retry: Retry{true, 5 * time.Second},
 			Meaning: "The node of a cluster that the request is for does not answer now, or has lost its lease.",
 			Cure:    "Send the request again. A node that stays away is declared gone after 75 seconds: its running sandboxes are over then, and those that were paused resume elsewhere."},
+		{Code: CodeNetworkElsewhere, Kind: Conflict,
+			Meaning: "A sandbox of a cluster was to join a private network whose members are on another node, and no packet leaves a node.",
+			Cure:    "Create the sandbox with `near` set to one of the members, as `cay sandbox create --network` does, and have it join then."},
 		{Code: CodeNotReplicated, Kind: Unavailable,
 			Meaning: "A pause that was to be durable: the sandbox is paused, and the copy of what was saved was not in the bucket in time. A start on another node of a cluster: the bucket has no copy of the snapshot yet.",
 			Cure:    "Nothing is lost: the copy follows when the bucket answers and the node that made the snapshot is there. `replicated` of the sandbox and the event `sandbox.replicated` tell; a pause that is sent again answers 409, a start may be sent again."},

@@ -215,6 +215,7 @@ type CreateSpec struct {
 	Network    NetworkPolicy
 	Auto       AutoCheckpoint `json:",omitzero"`
 	Volumes    []MountSpec    `json:",omitempty"`
+	Near       SandboxID      `json:",omitempty"` // on whose node it is to be
 	// AskCommands is as in Sandbox.
 	AskCommands []string `json:",omitempty"`
 	// IdempotencyKey, if any, makes it safe to ask again: printable ASCII, at

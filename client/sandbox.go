@@ -40,6 +40,8 @@ type CreateOptions struct {
 	AutoCheckpoints AutoCheckpoints
 	// Volumes are mounted before its first command runs.
 	Volumes []VolumeMount
+	// Near is a sandbox on whose node it is to be, in a cluster.
+	Near string
 	// IdempotencyKey makes it safe to ask again within a day: the same key
 	// and options give the same sandbox, also when the first answer was lost.
 	IdempotencyKey string
@@ -128,6 +130,9 @@ func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) 
 	}
 	if len(o.Metadata) > 0 {
 		in["metadata"] = o.Metadata
+	}
+	if o.Near != "" {
+		in["near"] = o.Near
 	}
 	if len(o.Volumes) > 0 {
 		in["volumeMounts"] = o.Volumes

@@ -57,6 +57,7 @@ type createCmd struct {
 	AutoResume bool              `help:"Have requests to it wake it when it is paused."`
 	OnHostLoss string            `enum:"end,resume" default:"end" help:"end: it is over when its machine is lost. resume: it goes on from its newest checkpoint."`
 	Volume     []string          `sep:"none" placeholder:"VOLUME[/DIR]:PATH[:ro]" help:"Mount a volume, or a directory of it, at a path; several if need be."`
+	Near       string            `placeholder:"ID" help:"A sandbox on whose node it is to be, in a cluster."`
 	Network    string            `help:"Private network of the team's to share."`
 	Name       string            `help:"Its name for the others in that network: NAME.cay.internal [its id]."`
 	Up         *rate             `placeholder:"RATE" help:"Bytes a second that it sends at most, as 500K, 10M, 1G."`
@@ -85,9 +86,13 @@ func (c *createCmd) Run(a *app) error {
 	}
 	var s *client.Sandbox
 	err = a.wait("creating a sandbox", func() (err error) {
+		near, err := c.beside(a, api)
+		if err != nil {
+			return err
+		}
 		s, err = api.Create(a.ctx, client.CreateOptions{
 			Template: c.Template, Timeout: c.Timeout, Metadata: c.Metadata, Env: c.Env, NoInternet: c.NoInternet, AskOut: c.Ask, AskCommands: c.AskCommand,
-			AutoPause: c.AutoPause, AutoResume: c.AutoResume, ResumeOnHostLoss: c.OnHostLoss == "resume", IdempotencyKey: c.Key, Volumes: mounts,
+			AutoPause: c.AutoPause, AutoResume: c.AutoResume, ResumeOnHostLoss: c.OnHostLoss == "resume", IdempotencyKey: c.Key, Volumes: mounts, Near: near,
 			AutoCheckpoints: client.AutoCheckpoints{
 				EverySeconds: wholeSeconds(c.Every), BeforeCommands: c.Before, Keep: c.Keep, Kind: c.Kind,
 			},
@@ -108,6 +113,25 @@ func (c *createCmd) Run(a *app) error {
 		fmt.Fprintf(a.err, "  it ends in %s; a shell inside: cay sandbox connect %s\n", unit(c.Timeout), clean(s.ID))
 	}
 	return nil
+}
+
+// beside is the sandbox on whose node the new one is to be: a member of its network, unless
+// the user names one.
+func (c *createCmd) beside(a *app, api *client.Client) (string, error) {
+	if c.Near != "" || c.Network == "" {
+		return c.Near, nil
+	}
+	members, err := api.Members(a.ctx)
+	if err != nil {
+		return "", err
+	}
+	beside := ""
+	for _, m := range members {
+		if m.Network == c.Network && (beside == "" || m.State == "running") {
+			beside = m.SandboxID
+		}
+	}
+	return beside, nil
 }
 
 // connect gives a new sandbox its private network and bandwidth, or ends it.

@@ -150,6 +150,7 @@ func TestCluster(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a snapshot starts on every node at once", func(t *testing.T) { everywhere(t, c, made[1], made[2:]) })
 	t.Run("limits are exact over all nodes", func(t *testing.T) {
 		list, err := c.Nodes[0].Client().List(ctx)
 		if err != nil {
@@ -222,6 +223,38 @@ func TestCluster(t *testing.T) {
 	})
 	t.Run("what is of all nodes", func(t *testing.T) { ofAll(t, c) })
 	t.Run("joining", func(t *testing.T) { joining(t, c) })
+}
+
+// everywhere starts snapshots on another node than the one that has just made them, which copies
+// them to the bucket meanwhile, with the memory that they have.
+func everywhere(t *testing.T, c *servertest.Cluster, id string, others []string) {
+	ctx := t.Context()
+	home := whereOf(c, id)
+	i := slices.IndexFunc(others, func(other string) bool { on := whereOf(c, other); return len(on) == 1 && !slices.Equal(on, home) })
+	if i < 0 {
+		t.Fatal("all sandboxes are on one node")
+	}
+	for round, w := range c.Nodes {
+		says(t, w, id, fmt.Sprint("state ", round))
+		snap, err := w.Client().Snapshot(ctx, id, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		box, err := w.Client().Create(ctx, client.CreateOptions{Template: snap.ID, Timeout: time.Hour, Near: others[i]})
+		if err != nil {
+			t.Fatalf("snapshot %s: %v", snap.ID, err)
+		}
+		if on := whereOf(c, box.ID); slices.Equal(on, home) {
+			t.Errorf("it was started on %v", on)
+		}
+		if code, text := intoSandbox(t, w, box.ID, "GET", "/", nil); code != http.StatusOK || text != fmt.Sprint("state ", round) {
+			t.Errorf("what is made of state %d answers %d %q", round, code, text)
+		}
+		if err := w.Client().Kill(ctx, box.ID); err != nil {
+			t.Error(err)
+		}
+		awaitNowhere(t, c, box.ID)
+	}
 }
 
 // nodeOf is the node that a machine is.

@@ -224,6 +224,80 @@ func TestDrainThatCannot(t *testing.T) {
 	}
 }
 
+// A private network is on one node: sandboxes are made beside its members, one of another node is
+// refused, every front lists all, and a drain brings its members to one node.
+func TestNetworkStaysTogether(t *testing.T) {
+	ctx := t.Context()
+	c := servertest.StartCluster(t, 3, servertest.Steady)
+	c.AwaitReady(3)
+	const victim = 2
+	create := func(front int, near string) string {
+		t.Helper()
+		box, err := c.Nodes[front].Client().Create(ctx, client.CreateOptions{Timeout: time.Hour, Near: near})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return box.ID
+	}
+	first, other := "", ""
+	for i := 0; i < 60 && (first == "" || other == ""); i++ {
+		switch id := create(0, ""); {
+		case slices.Equal(whereOf(c, id), []int{victim}):
+			first = id
+		default:
+			other = id
+		}
+	}
+	if first == "" || other == "" {
+		t.Fatal("all sandboxes are on one node")
+	}
+	members := []string{first}
+	for i := range 3 {
+		members = append(members, create(i%3, first))
+	}
+	for i, id := range members {
+		if on := whereOf(c, id); !slices.Equal(on, []int{victim}) {
+			t.Errorf("a sandbox beside one of node %d is on %v", victim, on)
+		}
+		if err := c.Nodes[i%3].Client().Join(ctx, id, "lan", ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Nodes[0].Client().Join(ctx, other, "lan", ""); cay.CodeOf(err) != cay.CodeNetworkElsewhere {
+		t.Errorf("one of another node joins: %v", err)
+	}
+	if err := c.Nodes[0].Client().Join(ctx, other, "lan2", ""); err != nil {
+		t.Error(err)
+	}
+	for i, w := range c.Nodes {
+		list, err := w.Client().Members(ctx)
+		if err != nil || len(list) != len(members)+1 {
+			t.Errorf("front %d lists %+v, %v", i, list, err)
+		}
+	}
+	for near, kind := range map[string]cay.Kind{"inone": cay.NotFound, "no/id": cay.NotFound} {
+		if _, err := c.Nodes[0].Client().Create(ctx, client.CreateOptions{Near: near}); cay.KindOf(err) != kind {
+			t.Errorf("beside %q: %v", near, err)
+		}
+	}
+	drained := nodeOf(t, c.Nodes[victim])
+	if err := c.Nodes[0].Admin("").DrainNode(ctx, drained, true); err != nil {
+		t.Fatal(err)
+	}
+	awaitNode(t, c, drained, func(n client.ClusterNode) bool { return n.Draining })
+	awaitNode(t, c, drained, func(n client.ClusterNode) bool { return n.Running+n.Starting+n.Paused == 0 })
+	at := whereOf(c, first)
+	for _, id := range members {
+		if on := whereOf(c, id); !slices.Equal(on, at) || slices.Contains(on, victim) {
+			t.Errorf("after the drain one member is on %v, another one on %v", at, on)
+		}
+	}
+	create(1, first)
+	if err := c.Nodes[0].Client().Join(ctx, create(1, members[3]), "lan", ""); err != nil {
+		t.Error(err)
+	}
+}
+
 // A node that leads and is drained gives the lead away, and leads again where no other
 // one takes new sandboxes.
 func TestDrainedLead(t *testing.T) {

@@ -21,6 +21,7 @@ var beside = []struct {
 	{"a sandbox of a template", "POST", "/sandboxes", `{"templateID":"{{templateID}}"}`, 0},
 	{"a sandbox of a snapshot", "POST", "/sandboxes", `{"templateID":"{{snapshotID}}"}`, 201},
 	{"a volume in a sandbox", "POST", "/sandboxes", `{"templateID":"base","volumeMounts":[{"name":"{{volumeID}}","path":"/mnt/a"}]}`, 201},
+	{"a sandbox beside one", "POST", "/sandboxes", `{"templateID":"base","near":"{{sandboxID}}"}`, 201},
 	{"a secret in a rule", "POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.example":[{"transform":{"headers":{"A":"${e2b.secrets.OURS}"}}}]}}}`, 201},
 	{"a secret in a new rule", "PUT", "/sandboxes/{sandboxID}/network", `{"rules":{"a.example":[{"transform":{"headers":{"A":"${e2b.secrets.OURS}"}}}]}}`, 204},
 	{"back to a checkpoint", "POST", "/cay/v1/sandboxes/{sandboxID}/rollback", `{"checkpointID":"{{checkpointID}}"}`, 200},

@@ -51,6 +51,9 @@ type Homes interface {
 	// SignedElsewhere lists the sandboxes of other nodes that links to files may reach: those
 	// with an access token that run, or that traffic wakes.
 	SignedElsewhere(ctx context.Context, than cay.NodeID) ([]cay.SandboxID, error)
+	// NetworkMembers lists the sandboxes of a team that are in a private network of
+	// a name, or in any for none, and not over.
+	NetworkMembers(ctx context.Context, team cay.TeamID, network string) ([]cay.Sandbox, error)
 	// CheckpointHome finds the sandbox that a checkpoint of any team is of.
 	CheckpointHome(ctx context.Context, id cay.SnapshotID) (cay.SandboxID, error)
 	// AdoptSandbox gives a paused sandbox of a node that is gone to another one, and
@@ -416,6 +419,14 @@ func (s *DB) SignedElsewhere(ctx context.Context, than cay.NodeID) ([]cay.Sandbo
 	rows, err := s.r.QueryContext(ctx, `SELECT id FROM sandboxes
 WHERE state IN ($1, $2) AND node <> $3 AND secure <> 0 AND (state = $1 OR auto_resume <> 0)`, cay.Running, cay.Paused, than)
 	return collect(rows, err, func(row scanner) (id cay.SandboxID, err error) { return id, row.Scan(&id) })
+}
+
+// NetworkMembers lists the sandboxes of a team that are in private networks.
+func (s *DB) NetworkMembers(ctx context.Context, team cay.TeamID, network string) ([]cay.Sandbox, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT `+sandboxSQL.read+` FROM sandboxes
+WHERE team = $1 AND private_network <> '' AND private_network = COALESCE(NULLIF($2, ''), private_network) AND state NOT IN ($3, $4) ORDER BY started_at, id`,
+		team, network, cay.Killed, cay.Creating)
+	return collect(rows, err, s.scanSandbox)
 }
 
 // CheckpointHome finds the sandbox that a checkpoint is of.

@@ -20,6 +20,7 @@ type sandboxRow struct {
 	cay.Sandbox
 	metadata, env, network       string
 	volumes, askCommands         string
+	privateNetwork               string
 	started, end, ended, timeout int64
 	secure, autoResume           int64
 	unresponsive, replicated     int64
@@ -47,7 +48,7 @@ func (r *sandboxRow) columns() []sandboxColumn {
 		{"timeout_ms", &r.timeout, true}, {"on_timeout", &r.OnTimeout, true}, {"auto_resume", &r.autoResume, true},
 		{"saved", &r.Saved, true}, {"notice", &r.Notice, true}, {"unresponsive", &r.unresponsive, true},
 		{"volumes", &r.volumes, true}, {"replicated_at", &r.replicated, true}, {"moving", &r.moving, true},
-		{"on_host_loss", &r.OnHostLoss, true},
+		{"on_host_loss", &r.OnHostLoss, true}, {"private_network", &r.privateNetwork, true},
 	}
 }
 
@@ -79,8 +80,12 @@ func (s *DB) rowOf(b cay.Sandbox) (*sandboxRow, error) {
 	env, e1 := s.encode(b, b.Env, len(b.Env) > 0)
 	volumes, e2 := s.encode(b, b.Volumes, false)
 	askCommands, e3 := s.encode(b, b.AskCommands, false)
+	private := ""
+	if b.Network.Private != nil {
+		private = b.Network.Private.Name
+	}
 	return &sandboxRow{
-		Sandbox: b, env: env, volumes: volumes, askCommands: askCommands, started: millis(b.StartedAt), end: millis(b.EndAt), ended: millis(b.EndedAt),
+		Sandbox: b, privateNetwork: private, env: env, volumes: volumes, askCommands: askCommands, started: millis(b.StartedAt), end: millis(b.EndAt), ended: millis(b.EndedAt),
 		timeout: b.Timeout.Milliseconds(), secure: flag(b.Secure), autoResume: flag(b.AutoResume), unresponsive: flag(b.Unresponsive),
 		replicated: millis(b.ReplicatedAt), moving: flag(b.Moving),
 	}, errors.Join(e1, e2, e3)

@@ -291,8 +291,11 @@ type NewSandbox struct {
 		// Tokens At most 5, by a name without braces and control characters. `${e2b.identity.tokens.<name>}` in a header of network.rules is replaced with one at egress.
 		Tokens *map[string]IdentityToken `json:"tokens,omitempty"`
 	} `json:"iam,omitempty"`
-	Metadata *StringMap  `json:"metadata,omitempty"`
-	Network  *NewNetwork `json:"network,omitempty"`
+	Metadata *StringMap `json:"metadata,omitempty"`
+
+	// Near Cay's own: a sandbox of the team's on whose node it is to be, in a cluster, as members of a private network must.
+	Near    *string     `json:"near,omitempty"`
+	Network *NewNetwork `json:"network,omitempty"`
 
 	// OnHostLoss Cay's own: resume has it go on from the newest state that is kept of it when its machine is lost; end, as without it, does not.
 	OnHostLoss *string `json:"onHostLoss,omitempty"`

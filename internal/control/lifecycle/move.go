@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -74,8 +75,13 @@ func (c *Controller) toMove(elsewhere bool) (out []*entry) {
 		how = cay.DrainNone
 	}
 	var run []*entry
+	onTheWay := map[cay.PrivateNetwork]bool{}
 	for _, e := range c.entries() {
-		if failed := e.moveFailed.Load(); e.moving.Load() != nil || failed != nil && time.Now().Before(failed.next) {
+		if e.moving.Load() != nil {
+			onTheWay[networkOf(e.sandbox())] = true
+			continue
+		}
+		if failed := e.moveFailed.Load(); failed != nil && time.Now().Before(failed.next) {
 			continue
 		}
 		switch s := e.sandbox(); {
@@ -85,7 +91,26 @@ func (c *Controller) toMove(elsewhere bool) (out []*entry) {
 			run = append(run, e)
 		}
 	}
-	return append(out, run...)
+	return inTurn(append(out, run...), onTheWay)
+}
+
+// inTurn leaves one member of each private network, and none while one is on its way: the
+// others follow it to its node.
+func inTurn(going []*entry, onTheWay map[cay.PrivateNetwork]bool) []*entry {
+	return slices.DeleteFunc(going, func(e *entry) bool {
+		of := networkOf(e.sandbox())
+		before := onTheWay[of]
+		onTheWay[of] = of.Name != ""
+		return before && of.Name != ""
+	})
+}
+
+// networkOf is the private network of a sandbox, without its own name there.
+func networkOf(s cay.Sandbox) cay.PrivateNetwork {
+	if s.Network.Private == nil {
+		return cay.PrivateNetwork{}
+	}
+	return cay.PrivateNetwork{Team: s.Network.Private.Team, Name: s.Network.Private.Name}
 }
 
 // moved notes how a move went.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // SetNetwork replaces a running sandbox's policy for connections outwards, at
@@ -65,7 +66,8 @@ func (c *Controller) hasSecrets(ctx context.Context, team cay.TeamID, p cay.Netw
 
 // Join has a running sandbox share a network of its team's, under a name of
 // its own, or under its id without one. It leaves the one that it was in. An
-// empty network leaves it in none.
+// empty network leaves it in none. One whose members are on another node is
+// refused.
 func (c *Controller) Join(ctx context.Context, who cay.Caller, id cay.SandboxID, network, name string) error {
 	if err := who.May(cay.WriteSandboxes); err != nil {
 		return err
@@ -117,7 +119,14 @@ func (c *Controller) changeNetwork(ctx context.Context, who cay.Caller, id cay.S
 			return err
 		}
 		changed := ledger.NewEvent(who, s, cay.SandboxNetworkChanged, cay.ReasonAsked)
-		err = c.record(ctx, e, s, func(ctx context.Context, s cay.Sandbox) error { return c.store.UpdateNetwork(ctx, s, changed) })
+		err = c.record(ctx, e, s, func(ctx context.Context, s cay.Sandbox) error {
+			return c.store.Tx(ctx, func(tx store.Store) error {
+				if err := tx.UpdateNetwork(ctx, s, changed); err != nil || !c.member || !joins(before, s.Network) {
+					return err
+				}
+				return c.isNear(ctx, tx, s)
+			})
+		})
 		if err != nil { // the record shows the policy in force
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 			defer cancel()
@@ -129,9 +138,29 @@ func (c *Controller) changeNetwork(ctx context.Context, who cay.Caller, id cay.S
 	})
 }
 
+func joins(before, after cay.NetworkPolicy) bool {
+	return after.Private != nil && (before.Private == nil || before.Private.Name != after.Private.Name)
+}
+
+// isNear refuses a private network whose members are all on other nodes: no packet leaves a
+// node. It follows the change of the record, which one transaction of a team makes after the other.
+func (c *Controller) isNear(ctx context.Context, tx store.Store, s cay.Sandbox) error {
+	network := s.Network.Private.Name
+	members, err := tx.NetworkMembers(ctx, s.Team, network)
+	if err != nil {
+		return err
+	}
+	members = slices.DeleteFunc(members, func(m cay.Sandbox) bool { return m.ID == s.ID })
+	if len(members) == 0 || slices.ContainsFunc(members, func(m cay.Sandbox) bool { return m.Node == c.nodeID }) {
+		return nil
+	}
+	return cay.Errorf(cay.Conflict, "the members of network %s are on another node of the cluster", network).
+		WithCode(cay.CodeNetworkElsewhere).WithHint("make the sandbox beside one of them: create it with near set to %s", members[0].ID)
+}
+
 // Members lists a team's sandboxes that are in private networks, by network
 // and name.
-func (c *Controller) Members(_ context.Context, who cay.Caller) ([]cay.Sandbox, error) {
+func (c *Controller) Members(ctx context.Context, who cay.Caller) ([]cay.Sandbox, error) {
 	if err := who.May(cay.ReadSandboxes); err != nil {
 		return nil, err
 	}
@@ -139,6 +168,17 @@ func (c *Controller) Members(_ context.Context, who cay.Caller) ([]cay.Sandbox, 
 	for _, e := range c.entries() {
 		if s := e.sandbox(); s.Team == who.Team && s.Network.Private != nil && s.State != cay.Killed && s.State != cay.Creating {
 			out = append(out, s)
+		}
+	}
+	if c.member {
+		all, err := c.store.NetworkMembers(ctx, who.Team, "")
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range all {
+			if s.Node != c.nodeID {
+				out = append(out, s)
+			}
 		}
 	}
 	slices.SortFunc(out, func(a, b cay.Sandbox) int {

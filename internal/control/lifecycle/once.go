@@ -91,7 +91,7 @@ func onceOf(who cay.Caller, spec cay.CreateSpec) (cay.Once, error) {
 			return cay.Once{}, cay.Errorf(cay.Invalid, "Idempotency-Key: must be printable ASCII")
 		}
 	}
-	spec.IdempotencyKey = ""
+	spec.IdempotencyKey, spec.Near = "", "" // where it is to be is nothing of it
 	text, err := json.Marshal(struct {
 		Team cay.TeamID
 		cay.CreateSpec

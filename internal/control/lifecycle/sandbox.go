@@ -50,6 +50,9 @@ func (c *Controller) create(ctx context.Context, who cay.Caller, spec cay.Create
 	if err := c.hasSecrets(ctx, who.Team, spec.Network); err != nil {
 		return cay.Sandbox{}, err
 	}
+	if err := c.isHere(who.Team, spec.Near); err != nil {
+		return cay.Sandbox{}, err
+	}
 	t, release, err := c.ledger.Hold(ctx, who.Team, spec.Template, true)
 	if err != nil {
 		return cay.Sandbox{}, err
@@ -74,6 +77,18 @@ func (c *Controller) create(ctx context.Context, who cay.Caller, spec cay.Create
 	}
 	l.sandbox.Once, l.branch.Auto, l.sandbox.Volumes = once, spec.Auto, mounts
 	return c.launch(ctx, who, l)
+}
+
+// isHere refuses a create beside a sandbox that this node does not have; a front brings others
+// to their nodes.
+func (c *Controller) isHere(team cay.TeamID, near cay.SandboxID) error {
+	if near == "" {
+		return nil
+	}
+	if _, err := c.get(team, near); err != nil {
+		return cay.Wrap(cay.KindOf(err), err, "near: sandbox %q not found", string(near))
+	}
+	return nil
 }
 
 func newSandbox(team cay.TeamID, spec cay.CreateSpec, t cay.Template) cay.Sandbox {

@@ -53,6 +53,7 @@ const (
 type Homes interface {
 	SandboxHome(ctx context.Context, id cay.SandboxID) (cay.Home, error)
 	CheckpointHome(ctx context.Context, id cay.SnapshotID) (cay.SandboxID, error)
+	NetworkMembers(ctx context.Context, team cay.TeamID, network string) ([]cay.Sandbox, error)
 }
 
 // Config is what a Front needs.

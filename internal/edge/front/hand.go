@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 
 	"github.com/cay-run/cay"
 )
@@ -44,7 +45,10 @@ func (f *Front) Rescue(ctx context.Context, s cay.Sandbox) error {
 // the other until one does not refuse it.
 func (f *Front) toBestPlace(ctx context.Context, s cay.Sandbox, give func(cay.Node) error, not ...cay.NodeID) error {
 	for range placeMost {
-		n, ok := f.cfg.Members.Place(string(s.Template), not...)
+		n, ok := f.besideOthers(ctx, s, not)
+		if !ok {
+			n, ok = f.cfg.Members.Place(string(s.Template), not...)
+		}
 		if !ok {
 			break
 		}
@@ -57,6 +61,26 @@ func (f *Front) toBestPlace(ctx context.Context, s cay.Sandbox, give func(cay.No
 		not = append(not, n.ID)
 	}
 	return errNoPlace()
+}
+
+// besideOthers finds the node of the other members of a sandbox's private network.
+func (f *Front) besideOthers(ctx context.Context, s cay.Sandbox, not []cay.NodeID) (cay.Node, bool) {
+	if s.Network.Private == nil {
+		return cay.Node{}, false
+	}
+	members, err := f.cfg.Homes.NetworkMembers(ctx, s.Team, s.Network.Private.Name)
+	if err != nil {
+		f.cfg.Log.WarnContext(ctx, "cannot look for the members of a private network", "sandbox", s.ID, "err", err)
+	}
+	for _, m := range members {
+		if m.ID == s.ID || slices.Contains(not, m.Node) {
+			continue
+		}
+		if n, err := f.cfg.Members.Node(ctx, m.Node); err == nil && n.Takes() {
+			return n, true
+		}
+	}
+	return cay.Node{}, false
 }
 
 // adopt makes a sandbox this node's whose own is gone.

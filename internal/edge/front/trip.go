@@ -27,11 +27,12 @@ type trip struct {
 	node    cay.NodeID
 	body    *body // nil without one
 	whole   []byte
-	refused []cay.NodeID // of a create
-	place   string       // the template of a create
-	about   string       // the sandbox that a body names
-	moved   bool         // the node was asked for once more
-	until   time.Time    // a node that is away is waited for
+	refused []cay.NodeID  // of a create
+	place   string        // the template of a create
+	near    cay.SandboxID // beside which a create is to be
+	about   string        // the sandbox that a body names
+	moved   bool          // the node was asked for once more
+	until   time.Time     // a node that is away is waited for
 }
 
 // find tells what a request is for, and its node.
@@ -91,9 +92,13 @@ func (t *trip) keepBody() error {
 	var asked struct {
 		Template string `json:"templateID"`
 		Sandbox  string `json:"sandboxID"`
+		Near     string `json:"near"`
 	}
 	_ = json.Unmarshal(text, &asked) // the node says what is wrong with it
 	t.place, t.about = asked.Template, asked.Sandbox
+	if id, ok := sandboxOf(asked.Near); ok {
+		t.near = id
+	}
 	return nil
 }
 
@@ -103,6 +108,9 @@ func (t *trip) resolve(ctx context.Context, fresh bool) error {
 	self := f.cfg.Members.Self()
 	switch t.kind {
 	case toPlace:
+		if t.near != "" {
+			return t.beside(ctx)
+		}
 		n, ok := f.cfg.Members.Place(t.place, t.refused...)
 		if !ok {
 			return errNoPlace()
@@ -128,6 +136,25 @@ func (t *trip) resolve(ctx context.Context, fresh bool) error {
 		}
 		t.node = home.Node
 		return t.fromGone(ctx, home, fresh)
+	}
+	return nil
+}
+
+// beside finds the node of the sandbox that a new one is to be near. Another team's is nowhere:
+// the node says so.
+func (t *trip) beside(ctx context.Context) error {
+	f := t.front
+	home, err := f.home(ctx, t.near, true)
+	if cay.KindOf(err) == cay.NotFound {
+		t.node = f.cfg.Members.Self()
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	t.node = home.Node
+	if n, err := f.cfg.Members.Node(ctx, home.Node); err != nil || !n.Takes() {
+		return cay.Errorf(cay.Unavailable, "the node of sandbox %s takes no new sandboxes now", t.near).WithCode(cay.CodeCapacity)
 	}
 	return nil
 }
@@ -247,7 +274,7 @@ func (t *trip) placeHere(w http.ResponseWriter) {
 
 // another finds another node for a create that this one has refused.
 func (t *trip) another() bool {
-	if len(t.refused)+1 >= placeMost {
+	if t.near != "" || len(t.refused)+1 >= placeMost {
 		return false
 	}
 	n, ok := t.front.cfg.Members.Place(t.place, append(t.refused, t.node)...)
@@ -298,7 +325,7 @@ func (t *trip) RoundTrip(out *http.Request) (*http.Response, error) {
 			if time.Now().After(t.until) {
 				return nil, errAway(t.node, "it cannot be reached")
 			}
-			if t.kind == toPlace {
+			if t.kind == toPlace && t.near == "" {
 				t.refused = append(t.refused, t.node)
 			} else if !sleep(ctx, pause) {
 				return nil, ctx.Err()
@@ -310,7 +337,7 @@ func (t *trip) RoundTrip(out *http.Request) (*http.Response, error) {
 		default:
 			return resp, nil
 		}
-		if t.kind != toPlace || slices.Contains(t.refused, t.node) {
+		if t.kind != toPlace || t.near != "" || slices.Contains(t.refused, t.node) {
 			if err := t.resolve(ctx, true); err != nil {
 				return nil, err
 			}

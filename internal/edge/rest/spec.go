@@ -21,6 +21,7 @@ func createSpec(body *e2b.NewSandbox, secure bool, timeout int64) (cay.CreateSpe
 		Secure:     secure,
 		Metadata:   value(body.Metadata, nil), Env: value(body.EnvVars, nil),
 		AskCommands: value(body.AskCommands, nil),
+		Near:        sandboxID(value(body.Near, "")),
 	}
 	spec.Volumes = mountSpecs(value(body.VolumeMounts, nil))
 	if auto := body.AutoCheckpoints; auto != nil {

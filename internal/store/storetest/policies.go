@@ -71,3 +71,41 @@ func testLongPolicies(t *testing.T, s store.Store) {
 	want = append(want, again)
 	check()
 }
+
+// testNetworkMembers has sandboxes join and leave private networks.
+func testNetworkMembers(t *testing.T, s store.Store) {
+	a, b := addTeam(t, s, "a"), addTeam(t, s, "b")
+	in := func(team cay.Team, i int, network string) cay.Sandbox {
+		t.Helper()
+		box := sandbox(team.ID, i)
+		if network != "" {
+			box.Network.Private = &cay.PrivateNetwork{Team: team.ID, Name: network, Member: "m"}
+		}
+		noError(t, s.AddSandbox(t.Context(), box))
+		return box
+	}
+	first, second, other := in(a, 1, "lan"), in(a, 2, "lan"), in(a, 3, "lan2")
+	none, theirs := in(a, 4, ""), in(b, 5, "lan")
+	are := func(team cay.Team, network string, want ...cay.Sandbox) {
+		t.Helper()
+		got, err := s.NetworkMembers(t.Context(), team.ID, network)
+		noError(t, err)
+		same(t, "the members of "+network, got, want)
+	}
+	are(a, "lan", first, second)
+	are(a, "", first, second, other)
+	are(b, "lan", theirs)
+	are(a, "la")
+	none.Network.Private = &cay.PrivateNetwork{Team: a.ID, Name: "lan", Member: "m"}
+	noError(t, s.UpdateNetwork(t.Context(), none))
+	none.Version++
+	second.Network.Private = nil
+	noError(t, s.UpdateNetwork(t.Context(), second))
+	first.State, first.EndedAt = cay.Killed, at(100)
+	noError(t, s.UpdateSandbox(t.Context(), first))
+	other.State = cay.Paused
+	noError(t, s.UpdateSandbox(t.Context(), other))
+	other.Version++
+	are(a, "lan", none)
+	are(a, "", other, none)
+}

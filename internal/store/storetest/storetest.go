@@ -29,6 +29,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Nodes", testNodes},
 		{"NodeLeases", testNodeLeases},
 		{"Cluster", testCluster},
+		{"NetworkMembers", testNetworkMembers},
 		{"People", testPeople},
 		{"Keys", testKeys},
 		{"Limits", testLimits},
