@@ -9,6 +9,7 @@ import e2b_code_interpreter
 import pytest
 
 import world
+from test_models import ask, servers, team  # noqa: F401 (fixtures)
 
 SERVER = world.Server()
 
@@ -70,6 +71,15 @@ def test_network_policy(warm):
     closed = warm(allow_internet_access=False)
     assert closed.commands.run("getent hosts example.com || echo closed").stdout == "closed\n"
     assert closed.get_info().sandbox_id == closed.sandbox_id
+
+
+def test_models_are_those_of_the_team(team, servers, warm):  # noqa: F811
+    team.provider("main", servers.url + "/ok/v1")
+    taken = warm(api_key=team.key)
+    status, head, _, _ = ask(taken)
+    assert (status, head["x-cay-provider"], team.used()) == (200, "main", (11, 7))
+    status, _, body, _ = ask(warm())
+    assert status == 404, body
 
 
 def test_kernels_draw_apart(warm, create):
