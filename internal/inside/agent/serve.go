@@ -7,12 +7,18 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"time"
 )
+
+// patience finds peers that are gone without a word. A question wakes a sandbox that
+// sleeps, and its kernel for seconds, and there are few such peers: the proxy ends
+// its connections, and a restore ends those of before.
+var patience = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Minute, Interval: time.Minute, Count: 4}
 
 // Listen opens a port on every address, or on those of IPv4 where a sandbox
 // has no IPv6.
 func Listen(ctx context.Context, port int) (net.Listener, error) {
-	var lc net.ListenConfig
+	lc := net.ListenConfig{KeepAliveConfig: patience}
 	addr := ":" + strconv.Itoa(port)
 	l, err := lc.Listen(ctx, "tcp", addr)
 	if err == nil {
