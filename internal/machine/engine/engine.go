@@ -51,10 +51,9 @@ type Engine interface {
 	// Checkpoint writes a memory snapshot of an instance into dir, which
 	// exists and is empty, and returns the record with what the engine
 	// knows filled in (Format, Kind, Engine…, Root, CPUFeatures, Limits,
-	// Files); ids, team and agent are the caller's. Files are fsynced.
-	// With keep the instance goes on; without, it is gone when the call
-	// returns.
-	Checkpoint(ctx context.Context, id cay.InstanceID, dir string, keep bool) (cay.Snapshot, error)
+	// Files); ids, team and agent are the caller's. Files are fsynced. then
+	// says what becomes of the instance.
+	Checkpoint(ctx context.Context, id cay.InstanceID, dir string, then After) (cay.Snapshot, error)
 	// SnapshotFiles writes what the instance has changed of its root's files
 	// into dir, as they are at one moment, and returns a record as Checkpoint
 	// does, of kind files. The instance goes on; one that is held stays held.
@@ -227,6 +226,19 @@ const (
 	// LoadAll has returned. An instance whose memory cannot be read ends, with
 	// cay.CauseMemoryLost.
 	Demand
+)
+
+// After is what becomes of an instance whose memory is saved.
+type After int
+
+const (
+	// Ends means that it is gone when Checkpoint returns without an error.
+	Ends After = iota
+	// GoesOn means that it does; one that is held stays held.
+	GoesOn
+	// Stays means that it is held from before its memory is read, as by Hold,
+	// also when Checkpoint fails: for less than a Hold and a Checkpoint cost.
+	Stays
 )
 
 // MaxWorkingSet bounds what RecordWorkingSet writes, in bytes.

@@ -42,7 +42,7 @@ func (noEngine) CanRestore(cay.Snapshot) error                     { return errF
 func (noEngine) CanBoot(cay.Snapshot) error                        { return errFront }
 func (noEngine) Boot(context.Context, engine.BootSpec) error       { return errFront }
 func (noEngine) Restore(context.Context, engine.RestoreSpec) error { return errFront }
-func (noEngine) Checkpoint(context.Context, cay.InstanceID, string, bool) (cay.Snapshot, error) {
+func (noEngine) Checkpoint(context.Context, cay.InstanceID, string, engine.After) (cay.Snapshot, error) {
 	return cay.Snapshot{}, errFront
 }
 func (noEngine) SnapshotFiles(context.Context, cay.InstanceID, string) (cay.Snapshot, error) {

@@ -328,7 +328,12 @@ func (m *shelf) List() ([]cay.Snapshot, error) {
 }
 
 // Checkpoint knows that a pause reads the memory of a held guest only.
-func (m *machine) Checkpoint(_ context.Context, id cay.InstanceID, _ string, keep bool) (cay.Snapshot, error) {
+func (m *machine) Checkpoint(_ context.Context, id cay.InstanceID, _ string, then engine.After) (cay.Snapshot, error) {
+	if then == engine.Stays {
+		if err := m.hold("hold", id, true); err != nil {
+			return cay.Snapshot{}, err
+		}
+	}
 	if err := m.step("checkpoint"); err != nil {
 		return cay.Snapshot{}, err
 	}
@@ -338,7 +343,7 @@ func (m *machine) Checkpoint(_ context.Context, id cay.InstanceID, _ string, kee
 	if c == nil || c.spec.Snapshot.Engine == "dead" {
 		return cay.Snapshot{}, cay.Errorf(cay.Internal, "cannot checkpoint instance %s", id)
 	}
-	if !keep {
+	if then == engine.Ends {
 		delete(m.containers, id)
 		if ch := m.watched[id]; ch != nil {
 			ch <- cay.Death{Instance: id, Cause: cay.CauseAsked}

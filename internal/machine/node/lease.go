@@ -10,6 +10,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/machine/engine"
 )
 
 // BootSpec describes an instance that is booted from a root image, for the
@@ -242,7 +243,7 @@ func (l *Lease) Save(ctx context.Context, record cay.Snapshot, ready func() erro
 	}()
 	err = n.askTurn(ctx, l.inst.spec.Instance, func(inst *instance) (bool, error) {
 		var err error
-		s, err = n.cfg.Engine.Checkpoint(context.Background(), inst.spec.Instance, tmp, false)
+		s, err = n.cfg.Engine.Checkpoint(context.Background(), inst.spec.Instance, tmp, engine.Ends)
 		return true, err
 	})
 	if err == nil && ready != nil {

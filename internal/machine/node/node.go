@@ -43,7 +43,7 @@ type Engine interface {
 	CanBoot(cay.Snapshot) error
 	Boot(ctx context.Context, spec engine.BootSpec) error
 	Restore(ctx context.Context, spec engine.RestoreSpec) error
-	Checkpoint(ctx context.Context, id cay.InstanceID, dir string, keep bool) (cay.Snapshot, error)
+	Checkpoint(ctx context.Context, id cay.InstanceID, dir string, then engine.After) (cay.Snapshot, error)
 	SnapshotFiles(ctx context.Context, id cay.InstanceID, dir string) (cay.Snapshot, error)
 	Fingerprint() engine.Fingerprint
 	Changes(ctx context.Context, id cay.InstanceID) (io.ReadCloser, error)

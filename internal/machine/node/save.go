@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/engine"
 	"github.com/cay-run/cay/internal/trail"
 )
 
@@ -52,9 +53,9 @@ func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot
 		if inst.routed.Swap(false) {
 			n.cfg.OnGone(inst.spec.Sandbox, inst.spec.Instance)
 		}
-		err := n.hold(inst)
+		err := n.markHeld(inst)
 		if err == nil {
-			err = n.save(ctx, inst, record)
+			err = n.save(ctx, inst, record, engine.Stays)
 		}
 		if err != nil {
 			n.revive(inst)
@@ -79,7 +80,7 @@ func (n *Node) Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Sna
 		if err := n.roomToSave(ctx, inst, record.Kind == cay.FilesSnapshot); err != nil {
 			return false, err
 		}
-		return false, n.save(ctx, inst, record)
+		return false, n.save(ctx, inst, record, engine.GoesOn)
 	})
 }
 
@@ -154,20 +155,16 @@ func (n *Node) ask(ctx context.Context, id cay.InstanceID, do func(*instance) (b
 	return <-j.done
 }
 
-// hold stops a guest in place. The mark has the next node release one that a
-// crash of this one left held.
-func (n *Node) hold(inst *instance) error {
-	id := inst.spec.Instance
-	if err := os.WriteFile(filepath.Join(n.journal(id), heldFile), nil, 0o600); err != nil {
+// markHeld has the next node release a guest that a crash of this one leaves held.
+func (n *Node) markHeld(inst *instance) error {
+	if err := os.WriteFile(filepath.Join(n.journal(inst.spec.Instance), heldFile), nil, 0o600); err != nil {
 		return diskError(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), clearTimeout)
-	defer cancel()
-	return n.cfg.Engine.Hold(ctx, id)
+	return nil
 }
 
-// save writes a snapshot: all of it, or nothing.
-func (n *Node) save(ctx context.Context, inst *instance, record cay.Snapshot) (err error) {
+// save writes a snapshot: all of it, or nothing. The guest goes on or is held then.
+func (n *Node) save(ctx context.Context, inst *instance, record cay.Snapshot, then engine.After) (err error) {
 	ctx, done := trail.Begin(ctx, trail.NodeSave)
 	defer func() { done(err) }()
 	tmp, err := n.cfg.Snapshots.Begin()
@@ -180,7 +177,7 @@ func (n *Node) save(ctx context.Context, inst *instance, record cay.Snapshot) (e
 		}
 	}()
 	begun := time.Now()
-	s, err := n.write(inst.spec.Instance, tmp, record.Kind == cay.FilesSnapshot)
+	s, err := n.write(inst.spec.Instance, tmp, record.Kind == cay.FilesSnapshot, then)
 	if err != nil {
 		return err
 	}
@@ -203,11 +200,18 @@ func (i *instance) sign(s *cay.Snapshot, record cay.Snapshot) {
 }
 
 // write has the engine write the files of a snapshot into dir.
-func (n *Node) write(id cay.InstanceID, dir string, filesOnly bool) (cay.Snapshot, error) {
-	if filesOnly {
-		return n.cfg.Engine.SnapshotFiles(context.Background(), id, dir)
+func (n *Node) write(id cay.InstanceID, dir string, filesOnly bool, then engine.After) (cay.Snapshot, error) {
+	if !filesOnly {
+		return n.cfg.Engine.Checkpoint(context.Background(), id, dir, then)
 	}
-	return n.cfg.Engine.Checkpoint(context.Background(), id, dir, true)
+	if then == engine.Stays {
+		ctx, cancel := context.WithTimeout(context.Background(), clearTimeout)
+		defer cancel()
+		if err := n.cfg.Engine.Hold(ctx, id); err != nil {
+			return cay.Snapshot{}, err
+		}
+	}
+	return n.cfg.Engine.SnapshotFiles(context.Background(), id, dir)
 }
 
 // revive lets a guest go on that was to be paused and could not be. One that

@@ -30,7 +30,7 @@ func TestPauseAndResume(t *testing.T) {
 		t.Errorf("death: %+v", d)
 	}
 	nothingLeft(t, m, n)
-	order := []string{"gone", "hold", "begin", "checkpoint", "commit", "kill"}
+	order := []string{"gone", "begin", "hold", "checkpoint", "commit", "kill"}
 	at := 0
 	for _, e := range m.events {
 		if at < len(order) && e == order[at] {
@@ -203,7 +203,7 @@ func TestACrashDuringAPauseLeavesItRunning(t *testing.T) {
 	inst := create(t, n)
 	id := inst.Spec.Instance
 	// The server is killed with the guest held: nothing after it happens.
-	if err := n.hold(n.instances[id]); err != nil {
+	if err := errors.Join(n.markHeld(n.instances[id]), m.Hold(t.Context(), id)); err != nil {
 		t.Fatal(err)
 	}
 	n.Close()

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/engine"
 )
 
 func (s *suite) boot(t *testing.T) {
@@ -162,7 +163,7 @@ func (s *suite) adopt(t *testing.T) {
 	at.expect(t, "2", "/count")
 	death, err := next.Watch(id)
 	must(t, err)
-	snap, err := next.Checkpoint(t.Context(), id, t.TempDir(), true)
+	snap, err := next.Checkpoint(t.Context(), id, t.TempDir(), engine.GoesOn)
 	must(t, err)
 	if len(snap.CPUFeatures) == 0 || snap.EngineHash == "" {
 		t.Errorf("record of an adopted instance's snapshot: %+v", snap)
@@ -193,15 +194,48 @@ func (s *suite) pause(t *testing.T) {
 	id := s.start(t, at)
 	must(t, s.Hold(t.Context(), id))
 	must(t, s.Hold(t.Context(), id))
-	// A held guest never answers, however slow this machine is, so this cannot flake.
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	if text, _, err := at.try(ctx, "/health"); err == nil {
-		t.Errorf("a held guest answers %q", text)
-	}
+	at.still(t)
 	must(t, s.Release(t.Context(), id))
 	must(t, s.Release(t.Context(), id))
 	at.expect(t, "ok", "/health")
+
+	// A save may hold it first, also one that is held already, and leaves it held.
+	at.expect(t, "1", "/count")
+	var snap cay.Snapshot
+	var dir string
+	for range 2 {
+		dir = t.TempDir()
+		var err error
+		snap, err = s.Checkpoint(t.Context(), id, dir, engine.Stays)
+		must(t, err)
+		at.still(t)
+	}
+	must(t, s.Release(t.Context(), id))
+	at.expect(t, "2", "/count")
+	must(t, s.Kill(t.Context(), id))
+	snap.ID = cay.NewSnapshotID()
+	id = s.resume(t, snap, dir, at)
+	at.expect(t, "2", "/count")
+
+	// One that fails leaves it held, too.
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, nil, 0o600))
+	if _, err := s.Checkpoint(t.Context(), id, file, engine.Stays); err == nil {
+		t.Error("it is saved into a file")
+	}
+	must(t, s.Release(t.Context(), id))
+	at.expect(t, "3", "/count")
+}
+
+// still expects a guest that is held.
+func (s *slot) still(t *testing.T) {
+	t.Helper()
+	// It never answers, however slow this machine is, so this cannot flake.
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if text, _, err := s.try(ctx, "/health"); err == nil {
+		t.Errorf("a held guest answers %q", text)
+	}
 }
 
 // freeze also makes sure that what is frozen can be killed, and that what was

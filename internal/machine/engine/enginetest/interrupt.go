@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/engine"
 )
 
 // Begun is told by an engine of each command that it has begun for an
@@ -42,45 +43,54 @@ func (h *Hook) once(t *testing.T, verb string, do func(id cay.InstanceID, pid in
 	return &did
 }
 
-// interruptedSave kills what takes a snapshot, at once and when it is at it:
-// that is what a killed server does to its commands. The instance goes on as
-// if nothing had been, and what claims to be a snapshot is one.
+// interruptedSave kills what takes a snapshot, of an instance that is held and of one
+// that it is to hold, at once and when it is at it: that is what a killed server does
+// to its commands. The instance goes on as if nothing had been, and what claims to be
+// a snapshot is one.
 func (s *suite) interruptedSave(t *testing.T) {
-	for _, late := range []bool{false, true} {
-		at := s.slots[0]
-		id := s.start(t, at)
-		at.expect(t, "1", "/count")
-		must(t, s.Hold(t.Context(), id))
-		dir := t.TempDir()
-		did := s.hook.once(t, "checkpoint", func(_ cay.InstanceID, pid int) {
-			if late {
-				soon(t, "the checkpoint has files", func() bool { return len(entries(dir)) > 1 || !alive(pid) })
-			}
-			_ = unix.Kill(pid, unix.SIGKILL)
-		})
-		snap, err := s.Checkpoint(t.Context(), id, dir, true)
-		if !did.Load() { // it may have ended before it was killed: then it is a snapshot
-			t.Fatalf("late %v: no checkpoint was killed, and it ended with %v", late, err)
+	for _, then := range []engine.After{engine.GoesOn, engine.Stays} {
+		for _, late := range []bool{false, true} {
+			s.interruptedOnce(t, then, late)
 		}
-		after := s.open(t) // the next server
-		must(t, after.Adopt(t.Context(), id))
-		must(t, after.Release(t.Context(), id))
-		at.expect(t, "2", "/count")
-		if err != nil {
-			dir = t.TempDir()
-			snap, err = after.Checkpoint(t.Context(), id, dir, true)
-			must(t, err)
-		}
-		must(t, s.Kill(t.Context(), id))
-		s.gone(t, id)
-		snap.ID = cay.NewSnapshotID()
-		again := s.resume(t, snap, dir, at)
-		text, _ := at.ask(t, "/count")
-		if text != "2" && text != "3" {
-			t.Errorf("late %v: the snapshot counts on with %s", late, text)
-		}
-		must(t, s.Kill(t.Context(), again))
 	}
+}
+
+func (s *suite) interruptedOnce(t *testing.T, then engine.After, late bool) {
+	at := s.slots[0]
+	id := s.start(t, at)
+	at.expect(t, "1", "/count")
+	if then == engine.GoesOn {
+		must(t, s.Hold(t.Context(), id))
+	}
+	dir := t.TempDir()
+	did := s.hook.once(t, "checkpoint", func(_ cay.InstanceID, pid int) {
+		if late {
+			soon(t, "the checkpoint has files", func() bool { return len(entries(dir)) > 1 || !alive(pid) })
+		}
+		_ = unix.Kill(pid, unix.SIGKILL)
+	})
+	snap, err := s.Checkpoint(t.Context(), id, dir, then)
+	if !did.Load() { // it may have ended before it was killed: then it is a snapshot
+		t.Fatalf("late %v: no checkpoint was killed, and it ended with %v", late, err)
+	}
+	after := s.open(t) // the next server
+	must(t, after.Adopt(t.Context(), id))
+	must(t, after.Release(t.Context(), id))
+	at.expect(t, "2", "/count")
+	if err != nil {
+		dir = t.TempDir()
+		snap, err = after.Checkpoint(t.Context(), id, dir, then)
+		must(t, err)
+	}
+	must(t, s.Kill(t.Context(), id))
+	s.gone(t, id)
+	snap.ID = cay.NewSnapshotID()
+	again := s.resume(t, snap, dir, at)
+	text, _ := at.ask(t, "/count")
+	if text != "2" && text != "3" {
+		t.Errorf("late %v: the snapshot counts on with %s", late, text)
+	}
+	must(t, s.Kill(t.Context(), again))
 }
 
 // brokenSave kills the engine's process of an instance in the middle of what
@@ -92,7 +102,7 @@ func (s *suite) brokenSave(t *testing.T) {
 	b.expect(t, "1", "/count")
 	for verb, save := range map[string]func(cay.InstanceID, string) error{
 		"checkpoint": func(id cay.InstanceID, dir string) error {
-			_, err := s.Checkpoint(t.Context(), id, dir, true)
+			_, err := s.Checkpoint(t.Context(), id, dir, engine.GoesOn)
 			return err
 		},
 		"fscheckpoint": func(id cay.InstanceID, dir string) error {

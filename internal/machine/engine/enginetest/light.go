@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -129,4 +131,41 @@ func (s *suite) filtered(t *testing.T) {
 	again := s.resume(t, snap, dir, at)
 	at.expect(t, "ok", "/health")
 	look(again)
+}
+
+// inCgroups expects each process of an instance in the instance's cgroup of every
+// controller, however it is started.
+func (s *suite) inCgroups(t *testing.T) {
+	at := s.slots[0]
+	id := s.start(t, at)
+	snap, dir := s.snapshot(t, id, true)
+	must(t, s.Kill(t.Context(), id))
+	s.allInside(t, s.resume(t, snap, dir, at))
+	s.allInside(t, s.start(t, s.slots[1]))
+}
+
+func (s *suite) allInside(t *testing.T, id cay.InstanceID) {
+	t.Helper()
+	pids := beside(id, 0)
+	if len(pids) < 2 {
+		t.Fatalf("processes %v bear the instance's name", pids)
+	}
+	for _, pid := range pids {
+		text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+		must(t, err)
+		inside := 0
+		for line := range strings.Lines(string(text)) {
+			_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+			controllers, path, _ := strings.Cut(rest, ":")
+			switch {
+			case strings.HasSuffix(path, "/"+string(id)):
+				inside++
+			case slices.Contains([]string{"cpu", "cpuacct", "cpu,cpuacct", "cpuset", "memory", "pids", "freezer", "devices", "blkio"}, controllers):
+				t.Errorf("process %d is in %s of %s", pid, path, controllers)
+			}
+		}
+		if inside == 0 {
+			t.Errorf("process %d is in no cgroup of its instance: %s", pid, text)
+		}
+	}
 }

@@ -270,7 +270,7 @@ func (s *suite) lostMemory(t *testing.T) {
 		id := s.resumeBy(t, w, snap, from, at)
 		at.expect(t, "ok", "/health")
 		must(t, os.Truncate(filepath.Join(from, largest(t, from)), 4096))
-		if _, err := s.Checkpoint(t.Context(), id, t.TempDir(), true); err == nil {
+		if _, err := s.Checkpoint(t.Context(), id, t.TempDir(), engine.GoesOn); err == nil {
 			t.Errorf("%s: a checkpoint of memory that is lost succeeds", w.name)
 		}
 		must(t, s.Kill(t.Context(), id))
@@ -371,7 +371,7 @@ func (s *suite) soakRound(t *testing.T, snap cay.Snapshot, dir, hint string) (ca
 		saved = filepath.Join(s.dir, string(cay.NewSnapshotID()))
 		must(t, os.Mkdir(saved, 0o700))
 		var err error
-		next, err = s.Checkpoint(t.Context(), id, saved, true)
+		next, err = s.Checkpoint(t.Context(), id, saved, engine.GoesOn)
 		must(t, err)
 		next.ID = cay.NewSnapshotID()
 		must(t, os.RemoveAll(dir))

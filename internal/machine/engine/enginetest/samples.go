@@ -91,7 +91,7 @@ func MakeSample(t *testing.T, open func(testing.TB) engine.Engine, guest string,
 	must(t, s.Boot(t.Context(), spec))
 	at.greets(t, "1 first\n")
 	saved := t.TempDir()
-	snap, err := s.Checkpoint(t.Context(), id, saved, true)
+	snap, err := s.Checkpoint(t.Context(), id, saved, engine.GoesOn)
 	must(t, err)
 	files, err := s.SnapshotFiles(t.Context(), id, saved)
 	must(t, err)

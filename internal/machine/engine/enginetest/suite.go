@@ -75,6 +75,7 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 		{"memory watched", (*suite).watched},
 		{"many names", (*suite).manyNames},
 		{"filtered", (*suite).filtered},
+		{"in its cgroups", (*suite).inCgroups},
 		{"memory by demand", (*suite).memoryByDemand},
 		{"untouched memory", (*suite).untouched},
 		{"working set", (*suite).workingSet},
@@ -164,7 +165,11 @@ func (s *suite) endWith(t *testing.T, id cay.InstanceID) {
 func (s *suite) snapshot(t *testing.T, id cay.InstanceID, keep bool) (cay.Snapshot, string) {
 	t.Helper()
 	dir := t.TempDir()
-	snap, err := s.Checkpoint(t.Context(), id, dir, keep)
+	then := engine.Ends
+	if keep {
+		then = engine.GoesOn
+	}
+	snap, err := s.Checkpoint(t.Context(), id, dir, then)
 	must(t, err)
 	snap.ID = cay.NewSnapshotID()
 	return snap, dir

@@ -15,23 +15,32 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/disk"
+	"github.com/cay-run/cay/internal/machine/engine"
 )
 
 // Checkpoint implements engine.Engine.
-func (e *Engine) Checkpoint(ctx context.Context, id cay.InstanceID, dir string, keep bool) (cay.Snapshot, error) {
+func (e *Engine) Checkpoint(ctx context.Context, id cay.InstanceID, dir string, then engine.After) (cay.Snapshot, error) {
 	in, err := e.get(id)
 	if err != nil {
 		return cay.Snapshot{}, err
 	}
-	args := []string{"checkpoint", "--image-path=" + dir, "--compression=none", "--exclude-committed-zero-pages"}
-	if keep {
-		args = append(args, "--leave-running")
-	} else {
-		in.asked.Store(true)
-	}
 	// Once begun it is finished: half a checkpoint may end the instance.
 	if err := ctx.Err(); err != nil {
 		return cay.Snapshot{}, err
+	}
+	args := []string{"checkpoint", "--image-path=" + dir, "--compression=none", "--exclude-committed-zero-pages"}
+	switch {
+	case then == engine.Ends:
+		in.asked.Store(true)
+	case then == engine.Stays && in.EngineHash == e.cfg.Hash:
+		args = append(args, "--leave-running", "--hold")
+	case then == engine.Stays: // builds of before may not know the flag
+		if err := e.Hold(ctx, id); err != nil {
+			return cay.Snapshot{}, err
+		}
+		fallthrough
+	default:
+		args = append(args, "--leave-running")
 	}
 	written := writeBack(dir)
 	_, err = e.call(context.WithoutCancel(ctx), in.record, append(args, string(id))...)
@@ -40,7 +49,7 @@ func (e *Engine) Checkpoint(ctx context.Context, id cay.InstanceID, dir string, 
 		in.asked.Store(false)
 		return cay.Snapshot{}, disk.Error(err, "cannot checkpoint instance %s", id)
 	}
-	if !keep {
+	if then == engine.Ends {
 		// The files that destroy removes have no part in the snapshot.
 		if err := e.destroy(id); err != nil {
 			return cay.Snapshot{}, err

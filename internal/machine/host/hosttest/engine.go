@@ -113,9 +113,14 @@ func (m *Machine) living(id cay.InstanceID) (*container, error) {
 }
 
 // Checkpoint writes the guest's memory.
-func (m *Machine) Checkpoint(ctx context.Context, id cay.InstanceID, dir string, keep bool) (cay.Snapshot, error) {
+func (m *Machine) Checkpoint(ctx context.Context, id cay.InstanceID, dir string, then engine.After) (cay.Snapshot, error) {
+	if then == engine.Stays {
+		if err := m.Hold(ctx, id); err != nil {
+			return cay.Snapshot{}, err
+		}
+	}
 	s, err := m.save(id, dir, cay.MemorySnapshot, memoryFile)
-	if err == nil && !keep {
+	if err == nil && then == engine.Ends {
 		err = m.Kill(ctx, id)
 	}
 	return s, err
