@@ -46,9 +46,18 @@ type life struct {
 	value string // of its memory
 	saved string // the values that it may go on from, each behind a newline
 	loss  bool   // it goes on when its machine is lost
+	woken bool   // it answers again, and its record may still say that it is paused
 }
 
-func (l life) with(state string) life { l.state = state; return l }
+func (l life) with(state string) life { l.state, l.woken = state, false; return l }
+
+// wakes is one that runs from now on. Requests get in before its record says so.
+func (l life) wakes() life {
+	woken := l.woken || l.state != "running"
+	l = l.with("running")
+	l.woken = woken
+	return l
+}
 
 func (l life) keeping() life {
 	if !strings.Contains(l.saved+"\n", "\n"+l.value+"\n") {
@@ -61,7 +70,7 @@ func (l life) keeping() life {
 // none that it could have.
 func (l life) after(c act, s said) []any {
 	if l.state == "moving" { // it goes on at any moment
-		return append(l.settled(c, s), l.with("running").settled(c, s)...)
+		return append(l.settled(c, s), l.wakes().settled(c, s)...)
 	}
 	return l.settled(c, s)
 }
@@ -86,7 +95,7 @@ func (l life) settled(c act, s said) []any {
 	case c.what == "read":
 		return l.onlyIf(l.state == "running" && l.value == s.value)
 	case c.what == "info":
-		return l.onlyIf(l.state == s.value || l.state == "moving" && s.value == "paused")
+		return l.onlyIf(l.state == s.value || (l.state == "moving" || l.woken) && s.value == "paused")
 	case !can:
 		return nil
 	}
@@ -114,7 +123,7 @@ func (l life) happened(c act) (life, bool) {
 	case "checkpoint":
 		return l.keeping(), runs
 	case "connect":
-		return l.with("running"), l.state != "over"
+		return l.wakes(), l.state != "over"
 	case "kill":
 		return l.with("over"), l.state != "over"
 	}
@@ -311,7 +320,12 @@ func (h *histories) work(ctx context.Context, worker int, f *fronts, stop <-chan
 			c.value = fmt.Sprint(worker, ".", n)
 		}
 		begun := h.now()
-		h.add(id, worker, c, begun, f.any().do(ctx, id, c))
+		answer := f.any().do(ctx, id, c)
+		if c.what == "pause" && answer.gone { // or it was ended while the pause, which was made, waited for its copy
+			h.add(id, worker, c, begun, said{})
+			c.what = "info"
+		}
+		h.add(id, worker, c, begun, answer)
 	}
 }
 
