@@ -3,6 +3,7 @@ memory.
 """
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -220,6 +221,28 @@ def test_an_answer_that_is_lost_counts_once(page):
         call("POST", f"/cay/v1/approvals/{question}/decide", {"approve": True}, **operator())
 
 
+def agent(box, method, kind, body):
+    """A call of the agent of a sandbox, and the bytes of its answer."""
+    token = call("POST", f"/cay/v1/sandboxes/{box}/access").get("envdAccessToken", "")
+    headers = {"E2b-Sandbox-Id": box, "E2b-Sandbox-Port": "49983", "X-Access-Token": token, "Content-Type": kind, "Connect-Protocol-Version": "1"}
+    with urllib.request.urlopen(urllib.request.Request(API + "/process.Process/" + method, headers=headers, data=body), timeout=60) as answer:
+        return answer.read()
+
+
+def start(box, line):
+    """Starts a command in a sandbox, and returns what is said of it."""
+    body = json.dumps({"process": {"cmd": "/bin/bash", "args": ["-c", line]}}).encode()
+    return agent(box, "Start", "application/connect+json", b"\0" + struct.pack(">I", len(body)) + body).decode(errors="replace")
+
+
+def end_shells(box):
+    """Ends the shells of other tests: the agent of this machine is that of all sandboxes."""
+    while found := json.loads(agent(box, "List", "application/json", b"{}")).get("processes"):
+        for one in found:
+            with contextlib.suppress(urllib.error.HTTPError):  # it has ended
+                agent(box, "SendSignal", "application/json", json.dumps({"process": {"pid": one["pid"]}, "signal": "SIGNAL_SIGKILL"}).encode())
+
+
 def asked_about(page, box):
     """The cards of questions about commands of a sandbox."""
     return page.get_by_role("list", name="Questions that wait").get_by_role("listitem").filter(has_text=box)
@@ -257,6 +280,7 @@ def test_commands_wait_for_a_yes(page, ben):
     shot(page, "sandbox-settings-asks")
     assert findings(page) == []
     # A terminal waits, with what is typed meanwhile.
+    end_shells(box)
     page.get_by_role("link", name="Terminal", exact=True).click()
     expect(page.get_by_text("It begins when a person has said yes")).to_be_visible()
     page.keyboard.type("echo early-$((6*7))\n")
@@ -284,15 +308,6 @@ def test_commands_wait_for_a_yes(page, ben):
     expect(foot).to_contain_text("denied")
     expect(asked_about(ben, box)).to_have_count(0)
     call("DELETE", "/sandboxes/" + box)
-
-
-def start(box, line):
-    """Starts a command by the agent of a sandbox, and returns what it answers."""
-    token = call("POST", f"/cay/v1/sandboxes/{box}/access").get("envdAccessToken", "")
-    body = json.dumps({"process": {"cmd": "/bin/bash", "args": ["-c", line]}}).encode()
-    headers = {"E2b-Sandbox-Id": box, "E2b-Sandbox-Port": "49983", "X-Access-Token": token, "Content-Type": "application/connect+json", "Connect-Protocol-Version": "1"}
-    with urllib.request.urlopen(urllib.request.Request(API + "/process.Process/Start", headers=headers, data=b"\0" + struct.pack(">I", len(body)) + body), timeout=60) as answer:
-        return answer.read().decode(errors="replace")
 
 
 def test_two_people_decide_a_command_at_once(ben, new_context, tmp_path):
