@@ -123,7 +123,7 @@ test-gateway: ## the template mcp-gateway, which it builds, with E2B's SDKs: 15 
 test-docker: ## the templates docker and devcontainer, which it builds: run, build, compose, ports, limits, after pause, resume, fork, rollback, restarts, hostile guests, the egress suite from inside; minutes, 8 GB of disk
 	@scripts/long docker/run.py
 
-test-docker-upgrade: ## sandboxes with containers go on, also paused ones, when CAY_BEFORE, a program of cay with an engine of before, is replaced
+test-docker-upgrade: ## sandboxes with containers go on, also paused ones, when BEFORE, a program of cay with an engine of before, is replaced
 	@scripts/long docker/upgrade.py
 
 examples: ## every example with a model (EXAMPLES="FILE …" names some) against a stand-in, or with EXAMPLES_MODEL=real the models of your keys; a table

@@ -1,6 +1,6 @@
 """Containers over an upgrade of the server and its engine.
 
-    make test-docker-upgrade CAY_BEFORE=PATH    PATH is the program of the release before, with another engine
+    make test-docker-upgrade BEFORE=PATH    PATH is the program of the release before, with another engine
 
 Sandboxes are made under the earlier program, one is paused, and the present one takes
 over. Both go on under the engine that they began with, through every verb that restores.
@@ -43,7 +43,7 @@ def engines(server):
 
 
 def upgrade(server):
-    server.binary = pathlib.Path(os.environ["CAY_BEFORE"])
+    server.binary = pathlib.Path(os.environ["BEFORE"])
     server.start(templates=["base"])
     server.cay("template", "add", "docker", timeout=1800)
     os.environ.update(server.sdk_env(server.new_key()))
@@ -79,8 +79,8 @@ def upgrade(server):
 
 
 def main():
-    if not os.environ.get("CAY_BEFORE"):
-        sys.exit("CAY_BEFORE names the program of the release before")
+    if not os.environ.get("BEFORE"):
+        sys.exit("BEFORE names the program of the release before")
     server = world.aside("docker-upgrade", 7196, "10.229.0.0/16", "cydku")
     try:
         upgrade(server)
