@@ -47,25 +47,38 @@ func CheckAskCommands(patterns []string) error {
 // shells are the programs whose script after -c says what runs.
 var shells = []string{"bash", "dash", "sh", "zsh"}
 
-// script is what a shell is given to run; waits says that it is given nothing and
-// reads its input. Neither is so for another program.
-func (s Start) script() (text string, given, waits bool) {
+// script is what a shell is given to run after -c, with the script's own arguments; waits
+// says that it is given nothing and reads its input. Neither is so for another program.
+func (s Start) script() (words []string, waits bool) {
 	if len(s.Command) == 0 || !slices.Contains(shells, path.Base(s.Command[0])) {
-		return "", false, false
+		return nil, false
 	}
-	for i, arg := range s.Command[1:] {
-		flag := strings.HasPrefix(arg, "-") && !strings.HasPrefix(arg, "--")
+	letters, words := shellOptions(s.Command[1:])
+	if strings.Contains(letters, "c") {
+		return words, false
+	}
+	return nil, len(words) == 0 || strings.Contains(letters, "s")
+}
+
+// shellOptions takes the options off a shell's arguments, as shells read them: letters in
+// any order, of which some take the next argument. It returns the letters and the rest.
+func shellOptions(args []string) (letters string, rest []string) {
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
 		switch {
-		case flag && strings.HasSuffix(arg, "c"):
-			if rest := s.Command[i+2:]; len(rest) == 1 {
-				return rest[0], true, false
-			}
-			return "", false, false
-		case !strings.HasPrefix(arg, "-"):
-			return "", false, false // a file
+		case arg == "-" || arg == "--":
+			return letters, args[i+1:]
+		case arg == "--rcfile" || arg == "--init-file":
+			i++
+		case strings.HasPrefix(arg, "--"):
+		case strings.HasPrefix(arg, "-") || strings.HasPrefix(arg, "+"):
+			letters += arg[1:]
+			i += strings.Count(arg, "o") + strings.Count(arg, "O")
+		default:
+			return letters, args[i:]
 		}
 	}
-	return "", false, true
+	return letters, nil
 }
 
 // Line is what runs, in the form that patterns are compared with: the script of a
@@ -74,8 +87,8 @@ func (s Start) Line() string {
 	if len(s.Command) == 0 {
 		return s.Code
 	}
-	if text, given, _ := s.script(); given {
-		return text
+	if script, _ := s.script(); len(script) == 1 {
+		return script[0]
 	}
 	words := make([]string, len(s.Command))
 	for i, arg := range s.Command {
@@ -100,11 +113,17 @@ func (s Start) IsAsked(patterns []string) bool {
 	if len(patterns) == 0 {
 		return false
 	}
-	if _, _, waits := s.script(); waits || s.Unseen {
+	script, waits := s.script()
+	if waits || s.Unseen {
 		return true
 	}
-	line := s.Line()
-	return slices.ContainsFunc(patterns, func(p string) bool { return Matches(p, line) })
+	lines := []string{s.Line()}
+	if len(script) > 1 {
+		lines = append(lines, script[0]) // an argument behind a script hides it from no pattern
+	}
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		return slices.ContainsFunc(lines, func(line string) bool { return Matches(p, line) })
+	})
 }
 
 // Subject names exactly this start: a decision about it is for no other one.
@@ -151,7 +170,8 @@ func (s Start) Shown() string {
 		}
 		out.WriteString(name + ": " + strings.Join(values, " ") + "\n")
 	}
-	text, given, _ := s.script()
+	script, _ := s.script()
+	text, given := "", len(script) == 1
 	switch {
 	case len(s.Command) == 0:
 		fact("code", s.language())
@@ -160,6 +180,7 @@ func (s Start) Shown() string {
 			fact("context", s.Context)
 		}
 	case given:
+		text = script[0]
 		fact("program", slices.Clone(s.Command[:len(s.Command)-1])...)
 	default:
 		fact("program", slices.Clone(s.Command)...)

@@ -28,9 +28,18 @@ func TestStartsThatAreAskedAbout(t *testing.T) {
 		{program("rm", "-rf", "/"), "rm *", "rm -rf /", true},
 		{program("rm", "a b", "it's"), "rm *", `rm 'a b' 'it'\''s'`, true},
 		{program("sh", "-ec", "rm x"), "rm *", "rm x", true},
-		{program("bash", "-c", "a $0", "rm"), "rm *", "bash -c 'a $0' rm", false}, // the words are not the script alone
+		{program("sh", "-ce", "rm x"), "rm *", "rm x", true},
+		{program("bash", "-c", "a $0", "rm"), "rm *", "bash -c 'a $0' rm", false},
+		{program("bash", "-euo", "pipefail", "-c", "rm x"), "rm *", "rm x", true},
+		{program("bash", "-ceuo", "pipefail", "rm x"), "rm *", "rm x", true},
+		{program("bash", "--rcfile", "a", "+e", "-c", "--", "rm x"), "rm *", "rm x", true},
+		{program("bash", "-s", "x"), "rm *", "bash -s x", true}, // reads what it runs
+		{program("bash", "-o", "pipefail"), "rm *", "bash -o pipefail", true},
+		{program("bash", "-o"), "rm *", "bash -o", true},
+		{program("bash", "--", "c.sh"), "rm *", "bash -- c.sh", false},
+		{program("bash", "-c"), "rm *", "bash -c", false}, // it fails
 		{program("bash", "run.sh"), "rm *", "bash run.sh", false},
-		{program("zsh", "-c", "rm x", "y"), "rm *", "zsh -c 'rm x' y", false},
+		{program("zsh", "-c", "rm x", "y"), "rm *", "zsh -c 'rm x' y", true},
 		{program("dash", "-x"), "rm *", "dash -x", true},
 		{program("bash"), "rm *", "bash", true}, // reads what it runs
 		{program("/usr/bin/bash", "-i", "-l"), "rm *", "/usr/bin/bash -i -l", true},

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -78,6 +79,7 @@ func TestLoadNamesWhatIsWrong(t *testing.T) {
 		{"CAY_TLS=acme", "domain"},
 		{"CAY_ACME_TSIG=key", "key"},
 		{"CAY_PATHS=yes", "yes"},
+		{"CAY_DATA=/var/cay", "CAY_DATA"},
 		{"CAY_PACKAGE_CACHE=10", "10GiB"},
 		{"CAY_PACKAGE_CACHE=1MiB", "256MiB"},
 		{"CAY_CONFIG=" + filepath.Join(dir, "none"), "CAY_CONFIG"},
@@ -112,6 +114,20 @@ func TestEdge(t *testing.T) {
 		c, err := Load(tt.env)
 		if err != nil || c.TLSMode() != tt.mode || c.PathForm() != tt.paths {
 			t.Errorf("%v: %v, TLS %s, paths %v", tt.env, err, c.TLSMode(), c.PathForm())
+		}
+	}
+}
+
+func TestAVariableThatIsMistyped(t *testing.T) {
+	for name, want := range map[string]string{
+		"CAY_DATA":   "did you mean CAY_DATA_DIR",
+		"CAY_LISEN":  "did you mean CAY_LISTEN",
+		"CAY_ZZZZZZ": "unset it; `cay server --help`",
+	} {
+		_, err := Load([]string{name + "=x"})
+		var wrong *cay.Error
+		if !errors.As(err, &wrong) || !strings.HasPrefix(wrong.Hint, want) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

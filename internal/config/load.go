@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/near"
 )
 
 // Load makes the configuration from an environment in the form of os.Environ,
@@ -84,13 +85,25 @@ func ours(environ []string) (set map[string]string, problems []error) {
 			continue
 		}
 		if variable(name) == nil {
-			problems = append(problems, cay.Errorf(cay.Invalid, "unknown environment variable %s", name).
-				WithHint("check its spelling, or unset it; `cay server --help` lists the ones there are"))
+			problems = append(problems, cay.Errorf(cay.Invalid, "unknown environment variable %s", name).WithHint("%s", spelling(name)))
 			continue
 		}
 		set[name] = value
 	}
 	return set, problems
+}
+
+// spelling is the hint about a variable that is not there.
+func spelling(name string) string {
+	names := make([]string, len(Variables))
+	for i, v := range Variables {
+		names[i] = v.Name
+	}
+	hint := "unset it"
+	if like := near.Words(name, names); len(like) > 0 {
+		hint = "did you mean " + strings.Join(like, " or ") + "? Otherwise unset it"
+	}
+	return hint + "; `cay server --help` lists the ones there are"
 }
 
 // read lays the YAML file at path over c, and returns the line of each key.

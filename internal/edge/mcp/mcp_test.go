@@ -141,7 +141,7 @@ func TestNearNames(t *testing.T) {
 		"for": "did you mean fork?", "": "there are run_code, fork, list_files, list_sandboxes",
 		strings.Repeat("x", 1<<20): "there are run_code, fork, list_files, list_sandboxes",
 	} {
-		if got := near(name, all); got != want {
+		if got := didYouMean(name, all); got != want {
 			t.Errorf("%.40q: %s, want %s", name, got, want)
 		}
 	}
@@ -166,6 +166,6 @@ func FuzzText(f *testing.F) {
 		if dir, pid, err := process(id); err == nil && (pid == 0 || strings.Contains(strings.TrimPrefix(dir, "/tmp/"), "/")) {
 			t.Errorf("%q is %s, %d", id, dir, pid)
 		}
-		near(id, []string{"run_code"})
+		didYouMean(id, []string{"run_code"})
 	})
 }

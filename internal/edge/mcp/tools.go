@@ -16,6 +16,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
 	"github.com/cay-run/cay/internal/control/audit"
+	"github.com/cay-run/cay/internal/near"
 )
 
 const instructions = `Cay gives you Linux computers, called sandboxes, to run code and commands in.
@@ -152,49 +153,18 @@ func (f *Face) nearNames(next sdk.MethodHandler) sdk.MethodHandler {
 			}
 		}()
 		if params, ok := r.GetParams().(*sdk.CallToolParamsRaw); ok && params != nil && method == "tools/call" && !slices.Contains(f.names, params.Name) {
-			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("unknown tool %.80q: %s", params.Name, near(params.Name, f.names))}
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("unknown tool %.80q: %s", params.Name, didYouMean(params.Name, f.names))}
 		}
 		return next(ctx, method, r)
 	}
 }
 
-// near says which names are like one, or all of them when none is.
-func near(name string, all []string) string {
-	var like []string
-	for _, one := range all {
-		if distance(strings.ToLower(name), one) <= max(2, len(one)/3) || name != "" && strings.Contains(one, name) {
-			like = append(like, one)
-		}
-	}
-	if len(like) > 0 {
+// didYouMean says which names are like one, or all of them when none is.
+func didYouMean(name string, all []string) string {
+	if like := near.Words(name, all); len(like) > 0 {
 		return "did you mean " + strings.Join(like, " or ") + "?"
 	}
 	return "there are " + strings.Join(all, ", ")
-}
-
-// distance is how many letters to add, drop or replace between two names. Long
-// ones are cut: nothing is like them.
-func distance(a, b string) int {
-	if len(a) > 64 {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		before := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := before
-			if a[i-1] != b[j-1] {
-				cost++
-			}
-			before = row[j]
-			row[j] = min(cost, row[j]+1, row[j-1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // target is the input of most tools.
