@@ -141,7 +141,7 @@ def test_servers_that_misbehave():
     try:
         oddserver.install(box)
         config = {"time": {}, "github/o/odd": {"run_cmd": "python3 server.py", "install_cmd": "touch installed", "envs": {"KEY": "${e2b.secrets.none}"}},
-                  "cay": {"timeout": 5, "tools": {"github/o/odd": ["env", "crash", "big", "hang", "lie"]}}}
+                  "cay": {"timeout": 20, "tools": {"github/o/odd": ["env", "crash", "big", "hang", "lie"]}}}
         gateway(box, config)
         assert box.get_mcp_token() == "chosen"
 
@@ -151,7 +151,7 @@ def test_servers_that_misbehave():
             told = json.loads((await ask(session, "env"))[0])
             assert told["uid"] == 1000 and told["env"]["HOME"] == "/home/user" and "GATEWAY_ACCESS_TOKEN" not in told["env"], told
             assert told["env"]["KEY"] == "${e2b.secrets.none}", told
-            for tool, words in (("hang", "does not answer within 5s"), ("big", "longer than 8 MiB"), ("crash", "ended before it answered")):
+            for tool, words in (("hang", "does not answer within 20s"), ("big", "longer than 8 MiB"), ("crash", "ended before it answered")):
                 text, failed = await ask(session, tool)
                 assert failed and words in text and "github/o/odd" in text, text
                 assert not (await ask(session, "get_current_time", timezone="UTC"))[1]
