@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
 )
 
 func (w *world) pause(s cay.Sandbox) cay.Sandbox {
@@ -333,4 +334,47 @@ func TestCrashesBetween(t *testing.T) {
 			}
 		})
 	}
+}
+
+// mute is a store that records no sandbox that runs.
+type mute struct{ store.Store }
+
+func (m mute) UpdateSandbox(ctx context.Context, s cay.Sandbox, events ...cay.Event) error {
+	if s.State == cay.Running {
+		return errors.New("the disk is gone")
+	}
+	return m.Store.UpdateSandbox(ctx, s, events...)
+}
+
+func (m mute) Tx(ctx context.Context, f func(store.Store) error) error {
+	return m.Store.Tx(ctx, func(tx store.Store) error { return f(mute{tx}) })
+}
+
+// TestNoRequestComesBeforeTheRecord has a resumed sandbox reached once its record says
+// that it runs. One that cannot be recorded was never reached, and is what was paused.
+func TestNoRequestComesBeforeTheRecord(t *testing.T) {
+	w := newWorld(t)
+	s := w.pause(w.create(time.Hour))
+	routes := 0
+	w.node.OnRoute = func(cay.InstanceID) error {
+		routes++
+		got, err := w.store.Sandbox(t.Context(), s.Team, s.ID)
+		if err != nil || got.State != cay.Running {
+			t.Errorf("when requests reach it, its record is %s, %v", got.State, err)
+		}
+		return nil
+	}
+	w.c = w.open(mute{w.store})
+	if _, _, err := w.c.Connect(t.Context(), w.who(), s.ID, time.Hour, true); err == nil || routes != 0 {
+		t.Errorf("resumed without a record: %v, %d routes", err, routes)
+	}
+	if n := len(w.node.Alive()); n != 0 {
+		t.Errorf("%d instances are left", n)
+	}
+	w.is(s, cay.Paused)
+	w.restart()
+	if _, _, err := w.c.Connect(t.Context(), w.who(), s.ID, time.Hour, true); err != nil || routes != 1 {
+		t.Errorf("when the disk is back: %v, %d routes", err, routes)
+	}
+	w.is(s, cay.Running)
 }

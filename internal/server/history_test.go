@@ -46,12 +46,13 @@ type life struct {
 	value string // of its memory
 	saved string // the values that it may go on from, each behind a newline
 	loss  bool   // it goes on when its machine is lost
-	woken bool   // it answers again, and its record may still say that it is paused
+	woken bool   // it answers again, and its node may say for a moment that it is paused
 }
 
 func (l life) with(state string) life { l.state, l.woken = state, false; return l }
 
-// wakes is one that runs from now on. Requests get in before its record says so.
+// wakes is one that runs from now on. Requests get in as soon as its record says so, and
+// what its node answers of it may be a moment older.
 func (l life) wakes() life {
 	woken := l.woken || l.state != "running"
 	l = l.with("running")

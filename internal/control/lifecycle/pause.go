@@ -273,7 +273,7 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 	defer cancel()
 	spec := c.instanceSpec(s)
 	spec.Resume, spec.FilesOnly, spec.Volumes = true, !memory, mounts
-	instance, err := c.node.Create(within, spec)
+	instance, err := c.node.Prepare(within, spec)
 	if err != nil {
 		err = saveError(err, "the sandbox could not be resumed")
 		back := paused(s)
@@ -285,7 +285,19 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 	saved := s
 	s.Unresponsive, s.Moving, s.Volumes = false, false, mounts
 	e.toldEnd = s.EndAt
-	if err := c.save(ctx, e, s, ledger.NewEvent(who, s, cay.SandboxResumed, reason, "endAt", ledger.Stamp(s.EndAt), "notice", s.Notice)); err != nil {
+	resumed := ledger.NewEvent(who, s, cay.SandboxResumed, reason, "endAt", ledger.Stamp(s.EndAt), "notice", s.Notice)
+	err = c.record(ctx, e, s, func(ctx context.Context, s cay.Sandbox) error {
+		if err := c.store.UpdateSandbox(ctx, s, resumed); err != nil {
+			return err
+		}
+		// No request gets in before the record, which could fail: what was answered
+		// would be lost.
+		if err := c.node.Route(ctx, s.Instance); err != nil { // it died just now, which Deaths tells
+			c.log.WarnContext(ctx, "a resumed sandbox does not run", "sandbox", s.ID, "err", err)
+		}
+		return nil
+	})
+	if err != nil {
 		// Memory and store would disagree: it stays saved as it was.
 		c.saveOutcome(ctx, e, paused(saved), ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed))
 		c.stop(ctx, spec.Instance, cay.CauseFailedStart)
