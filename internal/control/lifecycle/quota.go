@@ -73,16 +73,17 @@ func (c *Controller) within(one cay.Sandbox) error {
 		return nil
 	}
 	load := cay.TeamLoad{}.Add(one.Limits)
-	runs := func(s *cay.Sandbox) bool { return s.State != cay.Paused && s.State != cay.Killed }
-	for id, e := range c.teams[one.Team] {
-		if s := e.current.Load(); id != one.ID && runs(s) {
-			load = load.Add(s.Limits)
+	placed := make(map[cay.SandboxID]bool, len(c.starting)) // counted by their places, whatever becomes of them meanwhile
+	for place := range c.starting {
+		if place.team == one.Team {
+			load = load.Add(place.limits)
+			placed[place.paused] = true
 		}
 	}
-	for place := range c.starting {
-		e := c.live[place.paused]
-		if place.team == one.Team && (e == nil || !runs(e.current.Load())) { // else it is counted already
-			load = load.Add(place.limits)
+	for id, e := range c.teams[one.Team] {
+		s := e.current.Load()
+		if id != one.ID && !placed[id] && s.State != cay.Paused && s.State != cay.Killed {
+			load = load.Add(s.Limits)
 		}
 	}
 	return limits.Admit(load)
