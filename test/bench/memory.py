@@ -1,11 +1,12 @@
-"""Memory by demand beside memory loaded at once, by turns on one server.
+"""Memory as a server loads it unasked beside memory loaded at once, by turns on one server.
 
     BENCH_PARTS=memory make bench
     BENCH_CLONES=50       idle clones, and those that answer
     BENCH_MEMORY_N=7      samples of each time
     BENCH_MEMORY_TURNS=2  restarts into each way of loading
+    BENCH_LOADING=demand  for ours another CAY_MEMORY_LOADING than auto
 
-Ours is CAY_MEMORY_LOADING=demand, raw is eager: the same build of the engine,
+Ours is CAY_MEMORY_LOADING=auto, raw is eager: the same build of the engine,
 the same snapshots, the same run. Memory of a clone is what the host has less of
 (MemAvailable), so a machine that does other work measures that too; the cgroup's
 own figure stands beside it.
@@ -26,6 +27,7 @@ from life import Rest
 CLONES = int(os.environ.get("BENCH_CLONES", "50"))
 N = int(os.environ.get("BENCH_MEMORY_N", "7"))
 TURNS = int(os.environ.get("BENCH_MEMORY_TURNS", "2"))
+OURS = os.environ.get("BENCH_LOADING", "auto")
 FORKS = 20
 SETTLE = 3  # seconds in which a new sandbox has done all that it does by itself
 
@@ -70,7 +72,7 @@ class Ways:
             rule = "–" if bar is None else f"{bar} {unit}"
             self.figures[name] = Figure(name, unit, None if bar is None else lambda _: bar, rule)
         figure = self.figures[name]
-        (figure.ours if way == "demand" else figure.raw).append(round(value, 2))
+        (figure.ours if way == OURS else figure.raw).append(round(value, 2))
 
 
 def clones(server, way, ways):
@@ -172,7 +174,7 @@ def measure(server):
 
     try:
         for _ in range(TURNS):
-            for way in "eager", "demand":
+            for way in "eager", OURS:
                 restart(way, "0")
                 for name in "base", "code-interpreter-v1":  # its working set is written after its first start
                     e2b.Sandbox.create(name, timeout=60).kill()
