@@ -290,8 +290,8 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 		if err := c.store.UpdateSandbox(ctx, s, resumed); err != nil {
 			return err
 		}
-		// No request gets in before the record, which could fail: what was answered
-		// would be lost.
+		// Requests get in after the record: it may fail, and the answers that a
+		// guest gave before would be lost.
 		if err := c.node.Route(ctx, s.Instance); err != nil { // it died just now, which Deaths tells
 			c.log.WarnContext(ctx, "a resumed sandbox does not run", "sandbox", s.ID, "err", err)
 		}

@@ -63,8 +63,8 @@ func (s *suite) builds(t *testing.T, of, under string, next engine.Engine) {
 	}
 }
 
-// restoredElsewhere restores a snapshot of another build, and one of what comes of
-// it, which is of that build too.
+// restoredElsewhere restores a snapshot of another build, and a snapshot of the restored
+// instance, which is of that build too.
 func (s *suite) restoredElsewhere(t *testing.T, w way, snap cay.Snapshot, from, count, of string) {
 	t.Helper()
 	at := s.slots[0]
