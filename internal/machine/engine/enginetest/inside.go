@@ -95,6 +95,21 @@ func (s *suite) bootID(t *testing.T) {
 	at.expect(t, mine+"\n", "/boot-id")
 }
 
+// inotifyLimits reads what watchers of files ask for, and writes what editors advise.
+func (s *suite) inotifyLimits(t *testing.T) {
+	const dir = "/proc/sys/fs/inotify/"
+	at := s.slots[0]
+	id := s.start(t, at)
+	at.expect(t, "16384\n", "/read", "path", dir+"max_queued_events")
+	at.expect(t, "8192\n", "/read", "path", dir+"max_user_instances")
+	at.expect(t, "1048576\n", "/read", "path", dir+"max_user_watches")
+	at.expect(t, "", "/write", "path", dir+"max_user_watches", "text", "524288\n")
+	at.refused(t, "invalid argument", "/write", "path", dir+"max_user_watches", "text", "-1\n")
+	snap, dirOf := s.snapshot(t, id, false)
+	s.resume(t, snap, dirOf, at)
+	at.expect(t, "524288\n", "/read", "path", dir+"max_user_watches")
+}
+
 // ends runs the tests of the agent's reaper inside: how a process ended is told
 // otherwise there than on the host.
 func (s *suite) ends(t *testing.T) {

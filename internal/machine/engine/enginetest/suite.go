@@ -59,6 +59,7 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 		{"renames", (*suite).renames},
 		{"loopback address", (*suite).loopbackAddress},
 		{"boot id", (*suite).bootID},
+		{"limits of inotify", (*suite).inotifyLimits},
 		{"ends of processes", (*suite).ends},
 		{"room on the host", (*suite).hostRoom},
 		{"volumes", (*suite).volumes},
