@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -152,6 +153,10 @@ func errAway(node cay.NodeID, why string) error {
 	return cay.Errorf(cay.Unavailable, "node %s does not answer: %s", node, why).WithCode(cay.CodeNodeAway)
 }
 
+func errBody(err error) error {
+	return cay.Wrap(cay.Invalid, err, "the request's body could not be read")
+}
+
 func errNoLease() error {
 	return cay.Errorf(cay.Unavailable, "this node has not reached the records for as long as its lease lasts").WithCode(cay.CodeNodeAway)
 }
@@ -167,15 +172,17 @@ func fail(w http.ResponseWriter, err error) {
 	if errors.As(err, &ours) {
 		text, code = ours.Msg, ours.Code
 	}
-	h := w.Header()
-	h.Set("Content-Type", "application/json; charset=utf-8")
-	rates.TellRetry(h, rates.RetryOf(err))
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(struct {
+	body, _ := json.Marshal(struct {
 		Code      int    `json:"code"`
 		Message   string `json:"message"`
 		ErrorCode string `json:"error_code,omitempty"`
 	}{status, text, code})
+	h := w.Header()
+	h.Set("Content-Type", "application/json; charset=utf-8")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	rates.TellRetry(h, rates.RetryOf(err))
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

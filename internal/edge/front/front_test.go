@@ -367,6 +367,49 @@ func TestFront(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a refusal is read by a client that sends all first", func(t *testing.T) {
+		b.has.Store(&box)
+		b.answer(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+		conn, err := net.Dial("tcp", a.public.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		const size = 32 << 20 // more than the kernel keeps
+		fmt.Fprintf(conn, "PUT /sandboxes/%s HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", box, size)
+		for sent := 0; sent < size; {
+			n, err := conn.Write(make([]byte, 1<<20))
+			if sent += n; err != nil {
+				t.Fatalf("after %d bytes: %v", sent, err)
+			}
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != http.StatusForbidden || !resp.Close {
+			t.Fatal(resp, err)
+		}
+	})
+	t.Run("a body that its client breaks", func(t *testing.T) {
+		b.has.Store(&box)
+		b.answer(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+		for what, sent := range map[string]string{
+			"it ends early":       "Content-Length: 1000\r\n\r\nten bytes.",
+			"it is not in chunks": "Transfer-Encoding: chunked\r\n\r\nnot hex\r\n",
+		} {
+			conn, err := net.Dial("tcp", a.public.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			fmt.Fprintf(conn, "PUT /sandboxes/%s HTTP/1.1\r\nHost: a\r\n%s", box, sent)
+			if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil || resp.StatusCode != http.StatusBadRequest {
+				t.Errorf("%s: %v, %v", what, resp, err)
+			}
+		}
+	})
 	t.Run("creates", func(t *testing.T) {
 		for _, n := range []*node{a, b} {
 			n.answer(func(w http.ResponseWriter, r *http.Request) {

@@ -96,16 +96,44 @@ func unreached(err error) bool {
 // body is that of a request on its way, which the server closes, not the transport.
 type body struct {
 	io.ReadCloser
-	begun, ended atomic.Bool
+	begun atomic.Bool
+	once  sync.Once
+	end   chan struct{} // closed when err is known
+	err   error         // io.EOF, or why the client's part could not be read
 }
+
+func newBody(of io.ReadCloser) *body { return &body{ReadCloser: of, end: make(chan struct{})} }
 
 func (b *body) Read(p []byte) (int, error) {
 	b.begun.Store(true)
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
-		b.ended.Store(true)
+		b.once.Do(func() { b.err = err; close(b.end) })
 	}
 	return n, err
+}
+
+func (b *body) ended() bool {
+	select {
+	case <-b.end:
+		return true
+	default:
+		return false
+	}
+}
+
+// broken tells why a body could not be read to its end; nil where that is not known.
+func (b *body) broken(ctx context.Context) error {
+	if ctx.Err() != nil { // of a read that fails, which is about to say so
+		select {
+		case <-b.end:
+		case <-time.After(time.Second):
+		}
+	}
+	if b.ended() && b.err != io.EOF {
+		return b.err
+	}
+	return nil
 }
 
 func (b *body) Close() error { return nil }

@@ -32,6 +32,7 @@ type trip struct {
 	near    cay.SandboxID // beside which a create is to be
 	about   string        // the sandbox that a body names
 	moved   bool          // the node was asked for once more
+	sized   bool          // the answer says where it ends
 	until   time.Time     // a node that is away is waited for
 }
 
@@ -78,7 +79,7 @@ func (t *trip) keepBody() error {
 	}
 	text, err := io.ReadAll(io.LimitReader(t.in.Body, mostBody+1))
 	if err != nil {
-		return cay.Wrap(cay.Invalid, err, "the request's body could not be read")
+		return errBody(err)
 	}
 	if len(text) > mostBody {
 		t.in.Body = struct {
@@ -192,7 +193,7 @@ func (t *trip) serve(w http.ResponseWriter) {
 		return
 	}
 	if t.in.Body != nil && t.in.Body != http.NoBody && t.whole == nil {
-		t.body = &body{ReadCloser: t.in.Body}
+		t.body = newBody(t.in.Body)
 		if t.in.ProtoMajor == 1 {
 			_ = http.NewResponseController(w).EnableFullDuplex()
 		}
@@ -207,21 +208,18 @@ func (t *trip) serve(w http.ResponseWriter) {
 		ErrorHandler:   t.failed,
 		ErrorLog:       slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelDebug),
 	}
-	out.ServeHTTP(w, t.in)
-}
-
-// endUnread ends the client's connection with an answer that comes before the end
-// of the body. With full duplex net/http looks for that end when it has ceased to watch
-// the connection, and panics at the next request.
-func (t *trip) endUnread(answer http.Header) {
-	if t.body != nil && t.in.ProtoMajor == 1 && !t.body.ended.Load() {
-		answer.Set("Connection", "close")
+	in := t.in.WithContext(t.in.Context())
+	if t.body != nil {
+		in.Body = t.body
 	}
+	out.ServeHTTP(w, in)
+	t.linger(w)
 }
 
 func (t *trip) answered(resp *http.Response) error {
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		t.endUnread(resp.Header)
+		t.sized = resp.ContentLength >= 0
 	}
 	return nil
 }
@@ -306,7 +304,6 @@ func (t *trip) rewrite(r *httputil.ProxyRequest) {
 	}
 	t.mark(r.Out.Header)
 	if t.body != nil {
-		r.Out.Body = t.body
 		r.Out.Header.Set("Expect", "100-continue") // the node says first whether it is the right one
 	}
 }
@@ -402,6 +399,13 @@ func (t *trip) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, errHere) && !t.begun() {
 		t.here(w)
 		return
+	}
+	t.sized = true // fail says how long its answer is
+	if t.body != nil {
+		if why := t.body.broken(r.Context()); why != nil {
+			fail(w, errBody(why))
+			return
+		}
 	}
 	if r.Context().Err() != nil {
 		panic(http.ErrAbortHandler)

@@ -1,15 +1,18 @@
 // A web server inside, reached through the one port by host and by headers.
 import assert from 'node:assert/strict'
 import http from 'node:http'
+import https from 'node:https'
 import { test } from 'node:test'
 import { eventually, sandbox } from './world.mjs'
 
 /** GET with headers that fetch does not let one set. */
 function get(headers) {
-  const { hostname, port } = new URL(process.env.E2B_API_URL)
+  const { protocol, hostname, port } = new URL(process.env.E2B_API_URL)
   return new Promise((resolve, reject) => {
-    http
-      .get({ hostname, port, path: '/', headers }, async (reply) => {
+    // The certificate is of the address, not of the header's host.
+    const from = protocol === 'https:' ? https : http
+    from
+      .get({ hostname, port, servername: '', path: '/', headers }, async (reply) => {
         let body = ''
         for await (const chunk of reply) body += chunk
         resolve({ status: reply.statusCode, body })

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import ssl
 import struct
 import urllib.parse
 
@@ -22,9 +23,17 @@ def routed(sbx):
     return {**sbx.connection_config.sandbox_headers, "E2b-Sandbox-Id": sbx.sandbox_id, "E2b-Sandbox-Port": "49983"}
 
 
+def connect():
+    """A connection to the server, over TLS where its address says so."""
+    conn = socket.create_connection((SERVER.hostname, SERVER.port), timeout=120)
+    if SERVER.scheme == "http":
+        return conn
+    return ssl.create_default_context().wrap_socket(conn, server_hostname=SERVER.hostname)
+
+
 def call(sbx, method, path, body=b"", headers=None):
-    connection = http.client.HTTPConnection(SERVER.hostname, SERVER.port, timeout=120)
-    with contextlib.closing(connection):
+    connection = http.client.HTTPConnection(SERVER.netloc)
+    with connect() as connection.sock:
         connection.request(method, path, body, {**routed(sbx), **(headers or {})})
         reply = connection.getresponse()
         return reply.status, reply.read()
@@ -34,10 +43,10 @@ def raw(sbx, method, path, headers, body, half_close=False):
     """Sends bytes as they are and returns the answer."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {SERVER.netloc}"]
     lines += [f"{k}: {v}" for k, v in {**routed(sbx), **headers}.items()]
-    with socket.create_connection((SERVER.hostname, SERVER.port), timeout=120) as conn:
+    with connect() as conn:
         conn.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         if half_close:
-            conn.shutdown(socket.SHUT_WR)
+            socket.socket.shutdown(conn, socket.SHUT_WR)  # TCP's: that of ssl would end TLS both ways
         reply = http.client.HTTPResponse(conn)
         reply.begin()
         return reply.status, reply.read()
@@ -111,7 +120,7 @@ def test_short_body(sbx, eventually, headers, body):
 
 def test_endless_header(sbx):
     """The answer comes long before the header's gigabyte."""
-    with socket.create_connection((SERVER.hostname, SERVER.port), timeout=120) as conn:
+    with connect() as conn:
         conn.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: ")
         sent = 0
         with contextlib.suppress(ConnectionError):  # the server stops reading
