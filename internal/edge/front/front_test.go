@@ -429,8 +429,17 @@ func TestFront(t *testing.T) {
 		if len(on) != 2 {
 			t.Errorf("40 creates are on %v", on)
 		}
+		beside := `{"templateID":"base","near":"` + string(box) + `"}`
+		for _, n := range []*node{a, b} {
+			if _, text := ask(t, n, "POST", "/sandboxes", strings.NewReader(beside)); text != "nb "+beside {
+				t.Errorf("beside one of nb, at %s: %q", n.id, text)
+			}
+		}
 		full := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
 		b.answer(full)
+		if resp, text := ask(t, a, "POST", "/sandboxes", strings.NewReader(beside)); resp.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("beside one of nb, which is full: %d %q", resp.StatusCode, text)
+		}
 		for range 8 {
 			if resp, text := ask(t, b, "POST", "/sandboxes", strings.NewReader("{}")); text != "na {}" {
 				t.Errorf("with one node full: %d %q", resp.StatusCode, text)

@@ -27,13 +27,18 @@ type trip struct {
 	node    cay.NodeID
 	body    *body // nil without one
 	whole   []byte
-	refused []cay.NodeID  // of a create
-	place   string        // the template of a create
-	near    cay.SandboxID // beside which a create is to be
-	about   string        // the sandbox that a body names
-	moved   bool          // the node was asked for once more
-	sized   bool          // the answer says where it ends
-	until   time.Time     // a node that is away is waited for
+	refused []cay.NodeID // of a create
+	asked   asked        // of a body that is read here
+	moved   bool         // the node was asked for once more
+	sized   bool         // the answer says where it ends
+	until   time.Time    // a node that is away is waited for
+}
+
+// asked is what decides in the body of a request where it goes.
+type asked struct {
+	Template string `json:"templateID"` // of a create
+	Near     string `json:"near"`       // the sandbox beside which a create is to be
+	Sandbox  string `json:"sandboxID"`  // of a ticket
 }
 
 // find tells what a request is for, and its node.
@@ -60,15 +65,22 @@ func (t *trip) find(ctx context.Context) error {
 		if err := t.keepBody(); err != nil {
 			return err
 		}
+		t.isFor(t.asked.Near)
 	case isTicket(t.in):
 		if err := t.keepBody(); err != nil {
 			return err
 		}
-		if id, ok := sandboxOf(t.about); ok {
-			t.kind, t.sandbox = toSandbox, id
-		}
+		t.isFor(t.asked.Sandbox)
 	}
 	return t.resolve(ctx, false)
+}
+
+// isFor has a request go to the node of the sandbox that its body names, if it names one:
+// that node says whether it is there for the client's team.
+func (t *trip) isFor(name string) {
+	if id, ok := sandboxOf(name); ok {
+		t.kind, t.sandbox = toSandbox, id
+	}
 }
 
 // keepBody reads the body of a request whose node it decides, or that several nodes are
@@ -90,16 +102,7 @@ func (t *trip) keepBody() error {
 		return nil
 	}
 	t.whole, t.in.Body = text, io.NopCloser(bytes.NewReader(text))
-	var asked struct {
-		Template string `json:"templateID"`
-		Sandbox  string `json:"sandboxID"`
-		Near     string `json:"near"`
-	}
-	_ = json.Unmarshal(text, &asked) // the node says what is wrong with it
-	t.place, t.about = asked.Template, asked.Sandbox
-	if id, ok := sandboxOf(asked.Near); ok {
-		t.near = id
-	}
+	_ = json.Unmarshal(text, &t.asked) // the node says what is wrong with it
 	return nil
 }
 
@@ -109,10 +112,7 @@ func (t *trip) resolve(ctx context.Context, fresh bool) error {
 	self := f.cfg.Members.Self()
 	switch t.kind {
 	case toPlace:
-		if t.near != "" {
-			return t.beside(ctx)
-		}
-		n, ok := f.cfg.Members.Place(t.place, t.refused...)
+		n, ok := f.cfg.Members.Place(t.asked.Template, t.refused...)
 		if !ok {
 			return errNoPlace()
 		}
@@ -137,25 +137,6 @@ func (t *trip) resolve(ctx context.Context, fresh bool) error {
 		}
 		t.node = home.Node
 		return t.fromGone(ctx, home, fresh)
-	}
-	return nil
-}
-
-// beside finds the node of the sandbox that a new one is to be near. Another team's is nowhere:
-// the node says so.
-func (t *trip) beside(ctx context.Context) error {
-	f := t.front
-	home, err := f.home(ctx, t.near, true)
-	if cay.KindOf(err) == cay.NotFound {
-		t.node = f.cfg.Members.Self()
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	t.node = home.Node
-	if n, err := f.cfg.Members.Node(ctx, home.Node); err != nil || !n.Takes() {
-		return cay.Errorf(cay.Unavailable, "the node of sandbox %s takes no new sandboxes now", t.near).WithCode(cay.CodeCapacity)
 	}
 	return nil
 }
@@ -272,10 +253,10 @@ func (t *trip) placeHere(w http.ResponseWriter) {
 
 // another finds another node for a create that this one has refused.
 func (t *trip) another() bool {
-	if t.near != "" || len(t.refused)+1 >= placeMost {
+	if len(t.refused)+1 >= placeMost {
 		return false
 	}
-	n, ok := t.front.cfg.Members.Place(t.place, append(t.refused, t.node)...)
+	n, ok := t.front.cfg.Members.Place(t.asked.Template, append(t.refused, t.node)...)
 	if ok {
 		t.refused, t.node = append(t.refused, t.node), n.ID
 	}
@@ -322,7 +303,7 @@ func (t *trip) RoundTrip(out *http.Request) (*http.Response, error) {
 			if time.Now().After(t.until) {
 				return nil, errAway(t.node, "it cannot be reached")
 			}
-			if t.kind == toPlace && t.near == "" {
+			if t.kind == toPlace {
 				t.refused = append(t.refused, t.node)
 			} else if !sleep(ctx, pause) {
 				return nil, ctx.Err()
@@ -334,7 +315,7 @@ func (t *trip) RoundTrip(out *http.Request) (*http.Response, error) {
 		default:
 			return resp, nil
 		}
-		if t.kind != toPlace || t.near != "" || slices.Contains(t.refused, t.node) {
+		if t.kind != toPlace || slices.Contains(t.refused, t.node) {
 			if err := t.resolve(ctx, true); err != nil {
 				return nil, err
 			}
