@@ -56,7 +56,7 @@ type NodeUse struct {
 	Running      int // sandboxes
 	Starting     int
 	Paused       int    `json:",omitempty"`
-	Stuck        string `json:",omitempty"` // why some do not leave a node that is drained; empty where all do
+	Stuck        string `json:",omitempty"` // why some, or the lead, do not leave a node that is drained; empty where all do
 	PromisedCPUs int    // to those that run
 	PromisedMB   int
 	Front        bool           `json:",omitempty"` // it runs no sandboxes

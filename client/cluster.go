@@ -31,7 +31,7 @@ type ClusterNode struct {
 	Starting     int        `json:"starting"`
 	Paused       int        `json:"paused"`
 	Front        bool       `json:"front,omitempty"` // it runs no sandboxes
-	Stuck        string     `json:"stuck,omitempty"` // why sandboxes do not leave a node that is drained
+	Stuck        string     `json:"stuck,omitempty"` // why sandboxes, or the lead, do not leave a node that is drained
 }
 
 // JoinToken lets one machine join a cluster.

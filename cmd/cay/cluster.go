@@ -292,7 +292,7 @@ func (a *app) awaitEmpty(ctx context.Context, api *client.Client, id string) err
 	})
 }
 
-// leftOn says what a node has yet that is drained since a time, as it has told after
+// leftOn says what a node has yet, or does, that is drained since a time, as it has told after
 // that; empty for nothing. Over is why it will not change.
 func leftOn(n client.ClusterNode, since time.Time) (left string, over error) {
 	switch {
@@ -300,7 +300,7 @@ func leftOn(n client.ClusterNode, since time.Time) (left string, over error) {
 		return "", cay.Errorf(cay.Conflict, "node %s is not drained any more", clean(n.ID))
 	case n.State == string(cay.NodeStopped) || n.State == string(cay.NodeGone):
 		return "", cay.Errorf(cay.Unavailable, "node %s is %s: what it has yet resumes elsewhere once it is gone", clean(n.ID), clean(n.State))
-	case time.Since(since) > tellsWithin && n.Running+n.Starting+n.Paused == 0:
+	case time.Since(since) > tellsWithin && n.Running+n.Starting+n.Paused == 0 && n.Stuck == "":
 		return "", nil
 	}
 	left = fmt.Sprintf(": %d run, %d are paused", n.Running+n.Starting, n.Paused)

@@ -602,7 +602,7 @@ type ClusterNode struct {
 	// State joined (no server of it has begun), starting, ready, silent (it has not renewed its lease for ten seconds, and gets no new sandboxes), stopped (its server ended in good order; what it runs lives on), or gone (it was silent for longer than its lease: what it ran is over).
 	State string `json:"state"`
 
-	// Stuck Of one that is drained: the reason why some sandboxes do not leave it.
+	// Stuck Of one that is drained: the reason why some sandboxes, or the lead, do not leave it.
 	Stuck   *string `json:"stuck,omitempty"`
 	Version string  `json:"version"`
 }

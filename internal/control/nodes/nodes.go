@@ -182,6 +182,9 @@ func (m *Members) renew(ctx context.Context) error {
 	begun, leaving := sinceBoot(), m.leaving.Load()
 	n := m.cfg.Self
 	use, ready := m.cfg.Use()
+	if use.Stuck == "" && m.drained.Load() && m.cfg.Busy() {
+		use.Stuck = "a template is being built there"
+	}
 	n.NodeUse, n.State = use, cay.NodeStarting
 	if ready {
 		n.State = cay.NodeReady

@@ -20,13 +20,15 @@ type records struct {
 	store.Store
 	late time.Duration
 
-	mu   sync.Mutex
-	lead cay.NodeID
+	mu    sync.Mutex
+	lead  cay.NodeID
+	stuck string // as the node told last
 }
 
-func (r *records) ReportNode(context.Context, cay.Node, time.Duration) (cay.Drain, cay.NodeID, error) {
+func (r *records) ReportNode(_ context.Context, n cay.Node, _ time.Duration) (cay.Drain, cay.NodeID, error) {
 	r.mu.Lock()
 	lead := r.lead
+	r.stuck = n.Stuck
 	r.mu.Unlock()
 	time.Sleep(r.late)
 	return cay.DrainMove, lead, nil
@@ -51,19 +53,19 @@ func (r *records) Nodes(context.Context) ([]cay.Node, error) {
 
 func (r *records) EventCounters(context.Context) (map[cay.TeamID]int64, error) { return nil, nil }
 
-// A node that gives the lead away ends what it does for all before, and takes up none of it
-// again, though a renewal that was on its way names it still.
+// A node that gives the lead away ends what it does for all before, a template that it builds
+// first, and takes up none of it again, though a renewal that was on its way names it still.
 func TestLeaveLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &records{lead: "first", late: 2 * time.Second}
 		var begun, ended atomic.Int32
-		start := time.Now()
+		start, built := time.Now(), time.Minute
 		m := New(Config{
 			Store: r, Ledger: ledger.New(ledger.Config{Store: r}), Self: cay.Node{ID: "first"},
 			Use:     func() (cay.NodeUse, bool) { return cay.NodeUse{}, true },
 			Drained: func(cay.Drain) {}, Renewed: func(context.Context, time.Duration) {}, Silent: func() {},
 			EndLost: func(context.Context, cay.NodeID) error { return nil }, Busy: func() bool { // or it would give a lead away at once that it has not
-				return time.Since(start) < 5*time.Second || ended.Load() > 0
+				return time.Since(start) < built || ended.Load() > 0
 			},
 			Lead: func(ctx context.Context) {
 				begun.Add(1)
@@ -83,6 +85,11 @@ func TestLeaveLead(t *testing.T) {
 				t.Error(err)
 			}
 		})
+		time.Sleep(built - time.Second)
+		if r.mu.Lock(); r.stuck == "" || r.lead != "first" {
+			t.Errorf("while it builds it says %q, and %q leads", r.stuck, r.lead)
+		}
+		r.mu.Unlock()
 		time.Sleep(time.Minute)
 		if begun.Load() != 1 || ended.Load() != 1 || m.Lead() != "" {
 			t.Errorf("it led %d times, ended %d times, and takes %q for the one that leads", begun.Load(), ended.Load(), m.Lead())
