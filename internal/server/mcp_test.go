@@ -2,9 +2,11 @@ package server_test
 
 import (
 	"cmp"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -16,19 +18,30 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
+	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/edge/mcp"
 	"github.com/cay-run/cay/internal/server/servertest"
 )
 
-// bearer puts headers on every request.
+// headers are put on every request.
 type headers map[string]string
 
 func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
+	return through{h, http.DefaultTransport}.RoundTrip(r)
+}
+
+// through puts headers on what goes by another transport.
+type through struct {
+	headers headers
+	by      http.RoundTripper
+}
+
+func (h through) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	for name, value := range h {
+	for name, value := range h.headers {
 		r.Header.Set(name, value)
 	}
-	return http.DefaultTransport.RoundTrip(r)
+	return h.by.RoundTrip(r)
 }
 
 // tools connects a client of the protocol, as a program with that name, with a key.
@@ -39,13 +52,49 @@ func tools(t *testing.T, w *servertest.World, key, name string) *sdk.ClientSessi
 
 func toolsWith(t *testing.T, w *servertest.World, h headers, name string) *sdk.ClientSession {
 	t.Helper()
+	return toolsAt(t, w.URL(), &http.Client{Transport: h}, name)
+}
+
+func toolsAt(t *testing.T, url string, by *http.Client, name string) *sdk.ClientSession {
+	t.Helper()
 	c := sdk.NewClient(&sdk.Implementation{Name: name, Version: "1"}, nil)
-	s, err := c.Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: w.URL() + mcp.Path, HTTPClient: &http.Client{Transport: h}, MaxRetries: -1}, nil)
+	s, err := c.Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url + mcp.Path, HTTPClient: by, MaxRetries: -1}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	return s
+}
+
+// Tools ask the API for a client that comes from elsewhere over TLS, where keys in the clear
+// are refused.
+func TestToolsFromElsewhere(t *testing.T) {
+	w := servertest.New(t)
+	w.Config.Listen, w.Config.TLS = elsewhere(t)+":0", config.TLSLocal
+	w.Start()
+	secure := http.DefaultTransport.(*http.Transport).Clone()
+	secure.TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
+	t.Cleanup(secure.CloseIdleConnections)
+	by := &http.Client{Transport: through{headers{"Authorization": "Bearer " + w.Key}, secure}}
+	if text, _, failed := use(t, toolsAt(t, "https://"+w.Addr().String(), by, "far"), "list_sandboxes", nil); failed {
+		t.Error(text)
+	}
+}
+
+// elsewhere is an address of this machine that does not look like its own.
+func elsewhere(t *testing.T) string {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range all {
+		if at, ok := one.(*net.IPNet); ok && at.IP.To4() != nil && !at.IP.IsLoopback() {
+			return at.IP.String()
+		}
+	}
+	t.Skip("this machine has no address but its own loopback")
+	return ""
 }
 
 // use calls a tool and returns its text, its structured content and whether it

@@ -300,7 +300,7 @@ func (s *Server) openFaces(context.Context) error {
 	tools := mcp.New(mcp.Config{
 		Auth: s.auth, Fleet: s.control.Catalogue, Rates: limiter, Audit: s.audit, Log: s.log,
 		URL: s.cfg.URL(), Domain: s.cfg.ClientDomain(), Template: builtin.CodeInterpreter, Version: cay.Version,
-		Serve: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.http.Handler.ServeHTTP(w, r) }),
+		Serve: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.cluster.inside.ServeHTTP(w, r) }),
 	})
 	counted := s.requests.count(face)
 	page := s.openConsole(counted)
