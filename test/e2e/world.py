@@ -52,6 +52,7 @@ class Server:
         self.process = None
         self.binary = CAY
         self.inside = []  # begins commands on the server's machine
+        self.cluster = None  # of a node: what else its cluster has
         self.scheme, self.host = "http", "localhost"
         # run.py cluster has them talk to a node of a cluster instead.
         if node := json.loads(os.environ.get("CAY_E2E_NODE", "null")):
@@ -59,11 +60,30 @@ class Server:
             self.data, self.log = pathlib.Path(node["env"]["CAY_DATA_DIR"]), pathlib.Path(node["log"])
             self.env.update(node["env"])
             self.inside, self.near = node["inside"], node["near"]
-            self.registry = node["registry"]
+            self.registry, self.cluster = node["registry"], node["cluster"]
 
     @property
     def url(self):
         return f"{self.scheme}://{self.host}:{self.port}"
+
+    def leads(self):
+        """The server that builds templates and keeps what is of all: of a cluster, another node than this."""
+        lead = Server()
+        if self.cluster:
+            lead.inside, lead.data = self.cluster["lead"], pathlib.Path(self.cluster["data"][0])
+            lead.env.update(CAY_DATA_DIR=str(lead.data), CAY_RUN_DIR=self.cluster["run"])
+        return lead
+
+    def all_data(self):
+        """The data directories of all nodes."""
+        return [pathlib.Path(data) for data in self.cluster["data"]] if self.cluster else [self.data]
+
+    def records(self):
+        """The files of the records."""
+        return files_of(self.cluster["records"]) if self.cluster else list(self.data.glob("cay.db*"))
+
+    def logs(self):
+        return list(self.log.parent.glob("*.log"))
 
     def cay(self, *args, check=True, timeout=120, **kw):
         """Runs the command line tool against this server."""
@@ -121,6 +141,11 @@ class Server:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         except OSError:
             return ""
+
+
+def files_of(top):
+    """Every file below a directory, as far as it stays."""
+    return [pathlib.Path(at, name) for at, _, names in os.walk(top) for name in names]
 
 
 def threads(pid):

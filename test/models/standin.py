@@ -50,11 +50,11 @@ def packages(command):
 class StandIn:
     """The model of one example."""
 
-    def __init__(self, answers):
+    def __init__(self, answers, host="127.0.0.1"):
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+            free.bind((host, 0))
             port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://{host}:{port}"
         program = packages(f"npm install {STANDIN}") / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(

@@ -54,19 +54,19 @@ def pour(source, sink):
             end.shutdown(socket.SHUT_RDWR)
 
 
-def relay(server, port):
+def relay(server, host, port):
     """Joins every connection to one of this namespace, until the listener is closed."""
     with contextlib.suppress(OSError):
         while True:
             inner, _ = server.accept()
-            outer = socket.create_connection(("127.0.0.1", port))
+            outer = socket.create_connection((host, port))
             for pair in ((inner, outer), (outer, inner)):
                 threading.Thread(target=pour, args=pair, daemon=True).start()
 
 
 @contextlib.contextmanager
-def launched(port, home=None, also=()):
-    """A browser that reaches this machine's port, others that are named, and nothing
+def launched(port, home=None, also=(), host="127.0.0.1"):
+    """A browser whose own machine has a host's port, others that are named, and nothing
     else; of a user with that home directory."""
     name = f"cay-browser-{uuid.uuid4().hex[:8]}"
     program = pathlib.Path(f"/tmp/{name}")
@@ -77,7 +77,7 @@ def launched(port, home=None, also=()):
         subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
         servers = [listener(name, at) for at in (port, *also)]
         for server, at in zip(servers, (port, *also)):
-            threading.Thread(target=relay, args=(server, at), daemon=True).start()
+            threading.Thread(target=relay, args=(server, host, at), daemon=True).start()
         with sync_playwright() as play:
             browser = play.chromium.launch(
                 executable_path=str(program), timeout=60_000, env={**os.environ, **({"HOME": str(home)} if home else {})},

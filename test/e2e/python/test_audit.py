@@ -43,7 +43,7 @@ def test_what_was_done_and_ran(server, create, tmp_path):
 def test_verify(server, tmp_path):
     server.cay("audit", "export", str(tmp_path / "first.jsonl"))  # signs a head
     kept = tmp_path / "heads.jsonl"
-    kept.write_bytes((server.data / "audit-heads.jsonl").read_bytes())
+    kept.write_bytes((server.leads().data / "audit-heads.jsonl").read_bytes())
     export = tmp_path / "audit.jsonl"
     server.cay("audit", "export", str(export))  # after: no head that is kept is newer
     key = server.cay("audit", "key").stdout.strip()

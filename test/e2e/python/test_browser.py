@@ -53,14 +53,14 @@ APP = {
 
 @pytest.fixture(scope="module")
 def browser():
-    with chromium.launched(SERVER.port) as browser:
+    with chromium.launched(SERVER.port, host=SERVER.hostname) as browser:
         yield browser
 
 
 @pytest.fixture
 def context(browser):
     """Like a new profile: no cookies."""
-    context = browser.new_context()
+    context = browser.new_context(ignore_https_errors=True)
     context.set_default_timeout(60_000)
     yield context
     context.close()
@@ -82,7 +82,7 @@ def said(text):
 
 
 def address(box, path="", port=5173):
-    return f"http://127.0.0.1:{SERVER.port}/s/{box.sandbox_id}/{port}/{path}"
+    return f"{SERVER.scheme}://127.0.0.1:{SERVER.port}/s/{box.sandbox_id}/{port}/{path}"
 
 
 @pytest.fixture

@@ -153,7 +153,7 @@ def test_collecting_keeps_what_the_next_build_begins_with(server, name, eventual
     use = json.loads(cay("template", "info", name, "--json").stdout)["diskUse"]
     assert use["ownBytes"] > 1_000_000, use
     cay("template", "delete", name)
-    eventually(lambda: cay("gc", check=False).returncode == 0, 300)  # it waits for other tests' builds
+    eventually(lambda: world.Server().leads().cay("gc", check=False).returncode == 0, 300)  # it waits for other tests' builds
     log.clear()
     build()
     lines = [line.message for line in log]

@@ -24,7 +24,7 @@ from e2b import ALL_TRAFFIC
 
 import world
 from internet import NAMES, Internet, Names, certificate
-from saved import files_of
+
 
 API, OTHER = NAMES
 
@@ -77,7 +77,7 @@ def leaks(server, value, since):
     """Files that hold a value, of those written since: logs, records, snapshots."""
     found = []
     parts = (server.data / part for part in ("logs", "snapshots"))
-    for file in [server.log, *server.data.glob("*"), *(file for part in parts for file in files_of(part))]:
+    for file in [server.log, *server.data.glob("*"), *(file for part in parts for file in world.files_of(part))]:
         with contextlib.suppress(FileNotFoundError):
             if file.is_file() and file.stat().st_mtime >= since and \
                     subprocess.run(["grep", "-qzaF", value, str(file)], env={"LC_ALL": "C"}).returncode == 0:

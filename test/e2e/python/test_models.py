@@ -141,7 +141,7 @@ class Team:
     """A team of its own, with a secret."""
 
     def __init__(self):
-        self.server = world.running()
+        self.server = world.Server()
         self.name = f"models-{uuid.uuid4().hex[:8]}"
         self.key = json.loads(self.server.cay("team", "create", self.name, "--key", "owner", "--json").stdout)["key"]
         self.run = {**self.server.env, "E2B_API_KEY": self.key, "E2B_API_URL": self.server.url}
@@ -190,7 +190,7 @@ def test_sdks_inside(team, tmp_path):
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
         archive.add(next(packages.glob("lib/python3*/site-packages")), "sdks", filter=lambda f: None if "__pycache__" in f.name or "/pip" in f.name else f)
-    with standin.StandIn(answers) as model:
+    with standin.StandIn(answers, team.server.near) as model:
         team.provider("main", model.url + "/v1", "-m", "m=gpt-5", "-m", "e=text-embedding-3-small")
         team.provider("claude", model.url, "--wire", "anthropic", "-m", "c=claude-sonnet-5")
         box = team.box()
