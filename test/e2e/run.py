@@ -139,7 +139,7 @@ def clustered():
             "host": node.address, "port": cluster.PORT, "log": str(node.log), "inside": node.command(), "near": near, "registry": registry,
             "env": {k: v for k, v in node.env.items() if k not in os.environ or k.startswith("CAY_")},
             "cluster": {"lead": up.nodes[0].command(), "run": up.nodes[0].env["CAY_RUN_DIR"],
-                        "data": [str(n.data) for n in up.nodes], "records": str(cluster.DATABASE)}})
+                        "data": [str(n.data) for n in up.nodes], "records": str(cluster.DATABASE / "data")}})
         env = {**node.env, **up.environment(node), "PYTHONPATH": str(HERE)}
         try:
             some = ".", *[f"--ignore={name}" for name in ONE_MACHINE], "-n", os.environ.get("CAY_E2E_WORKERS", "2"), "--dist", "loadfile"

@@ -58,7 +58,7 @@ class StandIn:
         program = packages(f"npm install {STANDIN}") / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            ["node", str(program), "--port", str(port), "--fixtures", str(answers), "--strict", "--log-level", "warn", "--validate-on-load"],
+            ["node", str(program), "--host", host, "--port", str(port), "--fixtures", str(answers), "--strict", "--log-level", "warn", "--validate-on-load"],
             env={**os.environ, "AIMOCK_STRICT_TURN_INDEX": "1"}, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
 
     def __enter__(self):
