@@ -6,10 +6,12 @@
 The SDKs speak the newest revision that they know, the conformance suite those of
 2025. Its other scenarios need a server that exists for the suite alone.
 
-Each line that `cay mcp --print` prints is taken as it is. Claude Code and Codex
-connect and list the tools by theirs; no model is asked. The settings of Cursor and VS
-Code are held to the form of their documents, and their server is asked by the official
-SDK with the headers that they have; neither of the two runs without a screen.
+Each line that `cay mcp --print` prints is taken as it is. Claude Code and Codex list
+the tools by theirs, and Claude Code has a model run code: the stand-in of `make
+examples`, which says the number alone if the tool gave it. (It cannot call tools as
+Codex has its models do.) The settings of Cursor and VS Code are held to the form of
+their documents, and their server is asked by the official SDK with the headers that
+they have; neither of the two runs without a screen.
 """
 
 import http.client
@@ -24,6 +26,9 @@ import tempfile
 import threading
 
 import world
+
+sys.path.append(str(world.ROOT / "test" / "models"))
+from standin import ANSWERS, StandIn  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 SDK = world.ROOT / "build" / "sdk"
@@ -77,15 +82,21 @@ def sdks(env):
 def inspector(env):
     base = [NODE / "node", SDK / "mcp-js" / "node_modules" / ".bin" / "mcp-inspector", "--cli", env["CAY_MCP_URL"], "--transport", "http",
             "--header", f"Authorization: Bearer {env['E2B_API_KEY']}"]
-    yield "inspector, list", lambda: need(run([*base, "--method", "tools/list"], env), '"run_code"')
-    yield "inspector, call", lambda: need(
-        run([*base, "--method", "tools/call", "--tool-name", "run_code", "--tool-arg", "code=6 * 7"], env), '"42\\n"')
+    for era in ("legacy", "modern"):
+        words = [*base, "--protocol-era", era, "--method"]
+        yield f"inspector, list, {era}", lambda: need(run([*words, "tools/list"], env), '"run_code"')
+        yield f"inspector, call, {era}", lambda: need(
+            run([*words, "tools/call", "--tool-name", "run_code", "--tool-arg", "code=6 * 7"], env), '"42\\n"')
 
 
 def conformance(env, url):
     program = SDK / "mcp-js" / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
     for name in SCENARIOS:
         yield f"conformance, {name}", lambda: need(run([NODE / "node", program, "server", "--url", url, "--scenario", name], env, tempfile.gettempdir()))
+
+
+QUESTION = "What is the sum of the squares of all primes below 10000? Compute it with run_code."
+SUM = "37546387960"
 
 
 def printed(env, client):
@@ -98,6 +109,9 @@ def claude(env, home):
     words = shlex.split(line.replace("$E2B_API_KEY", env["key"]))
     need(run([program, *words[1:]], env["all"], home))
     need(run([program, "mcp", "list"], env["all"], home), "cay", "Connected")
+    with StandIn(ANSWERS / "mcp.json") as model:
+        asking = {**env["all"], "ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": "stand-in", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+        need(run([program, "-p", QUESTION, "--allowedTools", "mcp__cay__run_code"], asking, home), SUM)
 
 
 def codex(env, home):
