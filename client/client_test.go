@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,6 +45,7 @@ func serve(t *testing.T) *Client {
 	mux.HandleFunc("GET /v2/sandboxes", s.list)
 	mux.HandleFunc("DELETE /sandboxes/{id}", s.kill)
 	mux.HandleFunc("/files", s.file)
+	mux.HandleFunc("POST /execute", s.execute)
 	path, handler := processconnect.NewProcessHandler(s)
 	mux.Handle(path, s.guarded(handler))
 	server := httptest.NewServer(mux)
@@ -297,5 +300,44 @@ func TestFiles(t *testing.T) {
 	}
 	if _, err := s.ReadFile(t.Context(), "none", ""); cay.KindOf(err) != cay.NotFound {
 		t.Errorf("ReadFile of none = %v", err)
+	}
+}
+
+const pieces = 32 // of 64 KiB in a large result
+
+// execute shows a small result, a large one, and a small one after it.
+func (s *stand) execute(w http.ResponseWriter, _ *http.Request) {
+	io.WriteString(w, `{"type":"result","text":"first"}`+"\n")
+	io.WriteString(w, `{"type":"result","text":"`)
+	piece := bytes.Repeat([]byte("x"), 64<<10)
+	for range pieces {
+		w.Write(piece)
+	}
+	io.WriteString(w, `"}`+"\n")
+	io.WriteString(w, `{"type":"result","text":"last"}`+"\n"+`{"type":"end_of_execution"}`+"\n")
+}
+
+// A guest shows what it likes: no more of it is held than the bound says.
+func TestRunCodeIsBounded(t *testing.T) {
+	box, err := serve(t).Create(t.Context(), CreateOptions{Template: "base", Timeout: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := pieces*64<<10 + len(`{"type":"result","text":""}`+"\n")
+	for most, want := range map[int][]int{0: {5, pieces * 64 << 10, 4}, 64 << 10: {5, -large, 4}, large: {5, pieces * 64 << 10, 4}, large - 1: {5, -large, 4}} {
+		var got []int
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		failed, err := box.RunCode(t.Context(), Code{
+			Most: most, Omitted: func(n int64) { got = append(got, -int(n)) },
+			Result: func(r CodeResult) error { got = append(got, len(r.Text)); return nil },
+		})
+		runtime.ReadMemStats(&after)
+		if err != nil || failed != nil || !slices.Equal(got, want) {
+			t.Errorf("bound %d: %v, not %v; %v, %v", most, got, want, failed, err)
+		}
+		if held := after.TotalAlloc - before.TotalAlloc; most == 64<<10 && held > 1<<20 {
+			t.Errorf("bound %d: %d bytes were held", most, held)
+		}
 	}
 }

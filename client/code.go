@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -27,6 +28,10 @@ type Code struct {
 	// Result gets what the code shows, in order; nil discards it. Its error
 	// ends the execution.
 	Result func(CodeResult) error
+	// Most bounds the bytes of one event, as they come, which are held in memory:
+	// a larger one is left out, and Omitted told of its size. Zero is no bound.
+	Most    int
+	Omitted func(bytes int64)
 }
 
 // CodeResult is something that code showed: one thing in several forms. Forms
@@ -99,14 +104,14 @@ func (s *Sandbox) RunCode(ctx context.Context, code Code) (*CodeError, error) {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	return s.follow(ctx, code, json.NewDecoder(resp.Body))
+	return s.follow(ctx, code, bufio.NewReader(resp.Body))
 }
 
 // follow hands the lines of an execution on until its end.
-func (s *Sandbox) follow(ctx context.Context, code Code, lines *json.Decoder) (failed *CodeError, err error) {
+func (s *Sandbox) follow(ctx context.Context, code Code, lines *bufio.Reader) (failed *CodeError, err error) {
+	var line []byte
 	for {
-		var line json.RawMessage
-		if err := lines.Decode(&line); err != nil {
+		if line, err = code.next(lines, line[:0]); err != nil {
 			if ctx.Err() != nil {
 				return failed, ctx.Err()
 			}
@@ -134,6 +139,31 @@ func (s *Sandbox) follow(ctx context.Context, code Code, lines *json.Decoder) (f
 		}
 		if err != nil {
 			return failed, err
+		}
+	}
+}
+
+// next appends the next line that is within the bound to a buffer.
+func (c Code) next(lines *bufio.Reader, to []byte) ([]byte, error) {
+	var length int64
+	for {
+		part, err := lines.ReadSlice('\n')
+		length += int64(len(part))
+		large := c.Most > 0 && length > int64(c.Most)
+		if !large {
+			to = append(to, part...)
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+		case err != nil:
+			return nil, err
+		case !large:
+			return to, nil
+		default:
+			if c.Omitted != nil {
+				c.Omitted(length)
+			}
+			to, length = to[:0], 0
 		}
 	}
 }

@@ -202,12 +202,16 @@ func (p *Process) signal(ctx context.Context, s process.Signal) error {
 	return p.box.rpcError(ctx, err)
 }
 
+// maxMessage bounds what one message of a guest, which may be hostile, takes in
+// memory: a listing of 200,000 files, which is the agent's bound.
+const maxMessage = 64 << 20
+
 // as puts the sandbox's headers on every call, and the user's name.
 func (s *Sandbox) as(user string) connect.ClientOption {
-	return calls.WithHeader(func(h http.Header) {
+	return connect.WithClientOptions(connect.WithReadMaxBytes(maxMessage), calls.WithHeader(func(h http.Header) {
 		s.header(h)
 		calls.As(h, user)
-	})
+	}))
 }
 
 var kinds = map[connect.Code]cay.Kind{

@@ -18,6 +18,9 @@ const (
 	// maxImages and maxImage bound the images of a result, in number and bytes.
 	maxImages = 8
 	maxImage  = 1 << 20
+	// maxEvent bounds what is held of a guest's output at once. A chart of plotly
+	// brings its library, of 5 MiB.
+	maxEvent = 8 << 20
 )
 
 type codeIn struct {
@@ -68,6 +71,7 @@ func runCode(ctx context.Context, c *call, in codeIn) (out codeOut, err error) {
 	failed, err := box.RunCode(bounded, client.Code{
 		Text: in.Code, Language: in.Language, Context: out.Context,
 		Stdout: told.of(stdout), Stderr: told.of(stderr), Result: shown.add,
+		Most: maxEvent, Omitted: shown.omitted,
 	})
 	timely := bounded.Err() == nil || ctx.Err() != nil
 	if err != nil && timely {
@@ -134,9 +138,19 @@ func (r *results) add(one client.CodeResult) error {
 	case text == "" && len(one.JSON) > 0:
 		text = string(one.JSON)
 	}
-	if text == "" {
-		return nil
+	if text != "" {
+		r.keep(text)
 	}
+	return nil
+}
+
+// omitted is told of what is too large to be looked at.
+func (r *results) omitted(bytes int64) {
+	r.cut = true
+	r.keep(fmt.Sprintf("[%d bytes that it printed, showed or raised at once are left out: at most %d are read]", bytes, maxEvent))
+}
+
+func (r *results) keep(text string) {
 	room := max(0, maxText*2/10-r.length)
 	if len(text) > room {
 		r.cut = true
@@ -145,7 +159,6 @@ func (r *results) add(one client.CodeResult) error {
 		text = cut(text, room)
 		r.texts, r.length = append(r.texts, text), r.length+len(text)
 	}
-	return nil
 }
 
 // plain drops the escape sequences of terminals.

@@ -94,6 +94,8 @@ def test_code(model):
     assert model.text("run_code", code="echo $((6 * 7))", language="bash") == "42\n"
     assert "rust" in model.error("run_code", code="1", language="rust")
     assert "interrupted" in model.out("run_code", code="import time\ntime.sleep(60)", timeout=1)["error"]
+    large = model.out("run_code", code="print('so far')\n'y' * 9_000_000")  # more than the server holds of a guest's
+    assert large["cut"] and large["stdout"] == "so far\n" and "are left out" in large["results"][0], large
     assert model.text("run_code", code="x") == "20\n"  # and goes on
     chart = model.call("run_code", code="import matplotlib.pyplot as p\np.plot([1, 2]); p.show()")
     image = next(c for c in chart["content"] if c["type"] == "image")
