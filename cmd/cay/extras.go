@@ -15,7 +15,7 @@ import (
 )
 
 type templateAddCmd struct {
-	Name   string `arg:"" help:"Template's name: code-interpreter-newer, desktop, mcp-gateway, docker or devcontainer."`
+	Name   string `arg:"" help:"Template's name: code-interpreter-newer, desktop, mcp-gateway, docker, devcontainer, claude-agent or codex."`
 	Remove bool   `short:"d" help:"Take it away again; cay gc then gives its room on the disk back."`
 }
 

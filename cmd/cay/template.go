@@ -16,7 +16,7 @@ import (
 type templateCmd struct {
 	Init    templateInitCmd    `cmd:"" help:"Write a Dockerfile to begin with."`
 	Build   buildCmd           `cmd:"" help:"Build a template of a Dockerfile."`
-	Add     templateAddCmd     `cmd:"" help:"Build a template that Cay brings but has only when it is asked for: code-interpreter-newer, desktop, mcp-gateway, docker, devcontainer."`
+	Add     templateAddCmd     `cmd:"" help:"Build a template that Cay brings but has only when it is asked for: code-interpreter-newer, desktop, mcp-gateway, docker, devcontainer, claude-agent, codex."`
 	Wait    templateWaitCmd    `cmd:"" help:"Wait for the templates that the server builds by itself."`
 	Prepare templatePrepareCmd `cmd:"" hidden:""`
 	List    templateListCmd    `cmd:"" aliases:"ls" help:"List the templates that sandboxes can be made of."`

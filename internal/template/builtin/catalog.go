@@ -20,6 +20,8 @@ const (
 	MCPGateway            = "mcp-gateway"
 	Docker                = "docker"
 	Devcontainer          = "devcontainer"
+	ClaudeAgent           = "claude-agent"
+	Codex                 = "codex"
 )
 
 // Names lists those that every server has, in the order in which to build
@@ -37,7 +39,7 @@ func Descriptions() map[string]string {
 
 // Extras lists those that are built when an operator asks for them.
 func Extras() []string {
-	return []string{CodeInterpreterNewer, Desktop, MCPGateway, Docker, Devcontainer}
+	return []string{CodeInterpreterNewer, Desktop, MCPGateway, Docker, Devcontainer, ClaudeAgent, Codex}
 }
 
 // definition is one template.
@@ -54,11 +56,7 @@ type definition struct {
 func lookup(name string) (definition, error) {
 	switch name {
 	case Base:
-		return definition{
-			recipe: image.Base(),
-			args:   []string{guest.AgentPath},
-			limits: cay.Limits{CPUs: 2, MemoryMB: 1024, DiskMB: 10240},
-		}, nil
+		return withAgent(image.Base(), 1024), nil
 	case CodeInterpreterPython:
 		return definition{
 			recipe: image.CodeInterpreterPython(),
@@ -78,31 +76,34 @@ func lookup(name string) (definition, error) {
 			limits: cay.Limits{CPUs: 2, MemoryMB: 2048, DiskMB: 10240},
 		}, nil
 	case Desktop:
-		return definition{
-			recipe: image.Desktop(),
-			args:   []string{guest.AgentPath},
-			limits: cay.Limits{CPUs: 2, MemoryMB: 2048, DiskMB: 10240},
-		}, nil
+		return withAgent(image.Desktop(), 2048), nil
+	case ClaudeAgent:
+		return withAgent(image.ClaudeAgent(), 2048), nil
+	case Codex:
+		return withAgent(image.Codex(), 2048), nil
 	case MCPGateway:
-		return definition{
-			recipe:  image.MCPGateway(),
-			args:    []string{guest.AgentPath},
-			limits:  cay.Limits{CPUs: 2, MemoryMB: 1024, DiskMB: 10240},
-			gateway: true,
-		}, nil
+		d := withAgent(image.MCPGateway(), 1024)
+		d.gateway = true
+		return d, nil
 	case Docker, Devcontainer:
 		recipe := image.Docker()
 		if name == Devcontainer {
 			recipe = image.Devcontainer()
 		}
-		return definition{
-			recipe: recipe,
-			args:   []string{guest.AgentPath},
-			limits: cay.Limits{CPUs: 2, MemoryMB: 2048, DiskMB: 10240},
-			docker: true,
-		}, nil
+		d := withAgent(recipe, 2048)
+		d.docker = true
+		return d, nil
 	}
 	return definition{}, cay.Errorf(cay.NotFound, "no recipe for a template %q", name)
+}
+
+// withAgent is a template whose processes are the agent's alone when it starts.
+func withAgent(recipe image.Recipe, memoryMB int) definition {
+	return definition{
+		recipe: recipe,
+		args:   []string{guest.AgentPath},
+		limits: cay.Limits{CPUs: 2, MemoryMB: memoryMB, DiskMB: 10240},
+	}
 }
 
 // Recipes returns what the trees of templates are made by.
