@@ -126,7 +126,7 @@ test-docker: ## the templates docker and devcontainer, which it builds: run, bui
 test-docker-upgrade: ## sandboxes with containers go on, also paused ones, when BEFORE, a program of cay with an engine of before, is replaced
 	@scripts/long docker/upgrade.py
 
-examples: ## every example with a model (EXAMPLES="FILE …" names some) against a stand-in, or with EXAMPLES_MODEL=real the models of your keys; a table
+examples: ## every example with a model (EXAMPLES="FILE …" names some) against a stand-in, or with EXAMPLES_MODEL=real the models of your keys; a table; builds templates: minutes, 10 GB of disk
 	@scripts/long models/run.py
 
 egress: ## what a guest cannot reach, attempt by attempt; with CAY_EGRESS_GUEST=docker the guest is root of a sandbox that may run Docker

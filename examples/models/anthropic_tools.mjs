@@ -10,7 +10,7 @@ It prints a sentence with 37546387960.
 import Anthropic from '@anthropic-ai/sdk'
 import { Sandbox } from '@e2b/code-interpreter'
 
-const model = process.env.MODEL ?? 'claude-sonnet-4-5'
+const model = process.env.MODEL ?? 'claude-sonnet-5'
 const tool = {
   name: 'run_code',
   description: 'Runs Python in a sandbox and returns what it prints. Variables stay between calls.',

@@ -12,7 +12,7 @@ import os
 from anthropic import Anthropic
 from e2b_code_interpreter import Sandbox
 
-MODEL = os.environ.get("MODEL", "claude-sonnet-4-5")
+MODEL = os.environ.get("MODEL", "claude-sonnet-5")
 TOOL = {
     "name": "run_code",
     "description": "Runs Python in a sandbox and returns what it prints. Variables stay between calls.",

@@ -9,7 +9,8 @@ The stand-in is aimock, a server of the models' wires. It answers by the files i
 answers/: a call of a tool, and the last sentence only if the result of the call,
 which it is sent back, is what a sandbox alone gives. A worker of Managed Agents has
 environment.py at its other end. Each example has the packages
-that its first lines name, a team of its own, and leaves no sandbox.
+that its first lines name, a team of its own, and leaves no sandbox. Some need
+templates that an operator adds, which takes minutes the first time.
 """
 
 import contextlib
@@ -49,6 +50,7 @@ class Example:
     wire: str
     prints: str  # what its output must have, a regular expression
     answers: str = "run_code"  # the stand-in's, a file of answers/
+    template: str = ""  # that an operator adds for it
 
     @property
     def head(self):
@@ -80,8 +82,20 @@ EXAMPLES = [
     Example("crewai_crew.py", "openai", SUM),
     Example("pull_request_bot.py", "openai", "Do not merge.*test_of_halves", "pull_request_bot"),
     Example("deep_agent.py", "openai", SUM, "shell"),
+    Example("claude_code_inside.py", "anthropic", SUM, "shell", "claude-agent"),
+    Example("codex_inside.py", "openai", SUM, "shell", "codex"),
     Example("managed_agents_worker.py", "managed agents", SUM),
+    Example("computer_use.py", "anthropic", "typed on a screen that a model sees", "computer_use", "desktop"),
 ]
+
+
+def prepare(example, server):
+    """Gets what an example needs, which takes none of its time."""
+    packages(example.head[0])
+    if example.template:
+        added = server.cay("template", "add", example.template, check=False, timeout=1800)
+        if added.returncode:
+            raise Failed(f"cay template add {example.template}: {added.stderr[-2000:]}")
 
 
 def execute(example, env):
@@ -193,14 +207,15 @@ def main():
                 state, seconds = f"no {needs}", 0
             else:
                 try:
-                    packages(example.head[0])  # not the example's own time
+                    prepare(example, server)
                     state, seconds = attempt(run, example, server)
                 except Failed as err:
                     state, seconds = "FAILED", 0
                     print(err, flush=True)
             rows.append((example.file, "Python" if example.file.endswith(".py") else "JavaScript", state, seconds))
             print(f"{state}: {example.file} ({seconds} s)", flush=True)
-        computed = [example for example in examples if example.prints == SUM and example.wire != "managed agents"]
+        # Agents of templates ask a model that refuses again and again, for minutes.
+        computed = [example for example in examples if example.prints == SUM and example.wire != "managed agents" and not example.template]
         if computed and not real:
             rows.append(("a wrong result is refused", "", *attempt(refuses, computed[0], server)))
     finally:
