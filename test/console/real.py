@@ -692,9 +692,9 @@ def test_a_template_of_a_dockerfile(page):
     shot(page, "real-build-failed")
     assert findings(page) == []
     write("FROM e2bdev/base AS one\nRUN echo first > /home/user/first\nFROM one\nRUN cat /home/user/first\nENV MADE=here\nWORKDIR /home/user\n")
-    expect(page.get_by_text("2 stages, 4 steps")).to_be_visible()
-    page.get_by_role("button", name="Build", exact=True).click()
+    page.get_by_role("button", name="Build", exact=True).click()  # at once: what is shown is built, not what was read before
     expect(page.get_by_role("heading", name="Built", exact=True)).to_be_visible(timeout=120_000)
+    expect(page.get_by_text("2 stages, 4 steps")).to_be_visible()
     shot(page, "real-build")
     page.get_by_role("link", name="New sandbox").click()
     page.get_by_role("button", name="Create", exact=True).click()
