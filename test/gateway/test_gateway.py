@@ -130,9 +130,13 @@ def test_what_cannot_start_says_why(config, words):
 
 def test_another_token_opens_nothing(box):
     url = urllib.parse.urlsplit(box.get_mcp_url())
-    for header in ([], ["-H", "Authorization: Bearer another"]):
-        done = box.commands.run("curl -s -o /dev/null -w '%{http_code}' -X POST " + " ".join(f"'{h}'" for h in header) + f" http://localhost:50005{url.path}")
-        assert done.stdout == "401", done
+    other = e2b.Sandbox.create(mcp={"time": {}}, timeout=300)
+    try:
+        for header in ([], ["-H", "Authorization: Bearer another"], ["-H", f"Authorization: Bearer {other.get_mcp_token()}"]):
+            done = box.commands.run("curl -s -o /dev/null -w '%{http_code}' -X POST " + " ".join(f"'{h}'" for h in header) + f" http://localhost:50005{url.path}")
+            assert done.stdout == "401", done
+    finally:
+        other.kill()
 
 
 def test_servers_that_misbehave():
