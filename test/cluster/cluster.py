@@ -230,6 +230,7 @@ class Cluster:
         first.cay("cluster", "init")
         first.start()
         first.cay("template", "wait", timeout=1200)
+        until(lambda: json.loads(first.cay("--json", "cluster", "status")).get("lead"), 60, "a node leads")
         for node in self.nodes[1:]:
             say(f"node {node.number}")
             token = json.loads(first.cay("--json", "cluster", "token"))["token"]

