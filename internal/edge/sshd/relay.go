@@ -71,12 +71,13 @@ func passChannel(far ssh.Conn, c ssh.NewChannel) {
 		passRequests(out, asked)
 		out.Close() // the client has closed its side
 	})
-	back.Go(func() {
-		if _, err := io.Copy(in, out); err == nil {
-			_ = in.CloseWrite()
-		}
+	back.Go(func() { // after the end of one stream nothing of the other is sent
+		var both sync.WaitGroup
+		both.Go(func() { _, _ = io.Copy(in, out) })
+		both.Go(func() { _, _ = io.Copy(in.Stderr(), out.Stderr()) })
+		both.Wait()
+		_ = in.CloseWrite()
 	})
-	back.Go(func() { _, _ = io.Copy(in.Stderr(), out.Stderr()) })
 	back.Go(func() { passRequests(in, told) }) // until that side has closed
 	back.Wait()
 	in.Close()

@@ -399,6 +399,22 @@ func programs(t *testing.T, w *world) {
 	}
 }
 
+// TestErrorsAreWhole: what a program says last on its second stream arrives.
+func TestErrorsAreWhole(t *testing.T) { both(t, errorsAreWhole) }
+
+func errorsAreWhole(t *testing.T, w *world) {
+	c := w.enter()
+	const size = 1 << 20
+	for range 5 {
+		s := open(t, c)
+		var errs bytes.Buffer
+		s.Stderr = &errs
+		if err := s.Run(fmt.Sprintf("head -c %d /dev/zero >&2", size)); err != nil || errs.Len() != size {
+			t.Fatalf("%d bytes of %d, %v", errs.Len(), size, err)
+		}
+	}
+}
+
 // TestHangUp: a program ends with its caller.
 func TestHangUp(t *testing.T) { both(t, hangUp) }
 
