@@ -115,7 +115,7 @@ def requests(up, key):
 def resumes(up, api):
     """A Jupyter that was paused: on its node, and on another one, which reads the bucket."""
     figure = Figure("resume of a Jupyter on a cold node", "ms", lambda raw: 1.5 * raw, "1.5 × on its own")
-    names = {n["address"]: n["id"] for n in up.status()}
+    names = {n["address"]: n["nodeID"] for n in up.status()}
     for _ in range(max(2, N // 10)):
         box = api.create(TEMPLATE)
         api.durable = True

@@ -30,17 +30,15 @@ def test_what_was_done_and_ran(server, create, eventually, tmp_path):
     server.cay("audit", "export", str(export))  # writes what is counted, and signs it
     done = {"sandbox.created", "sandbox.timeout_changed", "sandbox.connected", "sandbox.killed"}
 
-    def actions_of(target):
-        actions = {r["action"]: r for r in rows_of(server, "--target", target, "-n", "0")}
-        return actions if done <= set(actions) else None
-
-    # Another node of a cluster writes what it has counted in its own time.
-    actions = eventually(lambda: actions_of(sbx.sandbox_id), 180) if server.cluster else actions_of(sbx.sandbox_id)
-    assert actions, rows_of(server, "--target", sbx.sandbox_id, "-n", "0")
+    found = lambda: {r["action"]: r for r in rows_of(server, "--target", sbx.sandbox_id, "-n", "0")}
+    inside = lambda: rows_of(server, "--actor", sbx.sandbox_id, "-n", "0")
+    if server.cluster:  # another node writes what it has counted in its own time
+        eventually(lambda: done <= set(found()) and any(r["action"] == "process.ended" for r in inside()), 180)
+    actions, inside = found(), inside()
+    assert done <= set(actions), actions
     made = actions["sandbox.created"]
     assert made["actor"]["kind"] == "key" and made["outcome"] == "ok" and made["requestID"] and made["address"]
     assert "python" in made["userAgent"].lower()
-    inside = rows_of(server, "--actor", sbx.sandbox_id, "-n", "0")
     assert any(r["action"] == "process.started" and "bash" in r["target"] for r in inside), inside
     assert any(r["action"] == "process.ended" and "7" in r["details"].get("status", "") for r in inside), inside
     assert "MARKED-SECRET" not in export.read_text()
