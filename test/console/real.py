@@ -15,10 +15,11 @@ import time
 import urllib.error
 import uuid
 
+import chromium
 import pytest
 from internet import NAMES
 from playwright.sync_api import expect
-from steps import API, KEY, PORT, ROOT, call, findings, log_in, relay, screen, shot, visit, watched
+from steps import API, KEY, PORT, ROOT, call, findings, log_in, screen, shot, visit, watched
 
 expect.set_options(timeout=40_000)
 
@@ -225,7 +226,7 @@ def echoes_of_connect(box):
     """Times from a key to its echo, in milliseconds, by the command line, through such a
     relay as the browser's."""
     way = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=relay, args=(way, PORT), daemon=True).start()
+    threading.Thread(target=chromium.relay, args=(way, "127.0.0.1", PORT), daemon=True).start()
     at = f"http://localhost:{way.getsockname()[1]}"
     pid, terminal = pty.fork()
     if pid == 0:

@@ -2,17 +2,13 @@
 and calls to the server beside the browser.
 """
 
-import contextlib
 import json
 import os
 import pathlib
 import re
-import socket
-import threading
 import urllib.parse
 import urllib.request
 
-import chromium
 from playwright.sync_api import expect
 
 API = os.environ["CONSOLE_API"]
@@ -23,22 +19,6 @@ SHOTS = os.environ.get("CAY_CONSOLE_SHOTS")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 AXE = ROOT / "console" / "node_modules" / "axe-core" / "axe.min.js"
 
-
-def relay(server, port):
-    """As chromium.relay, and goes on while the server is away."""
-    with contextlib.suppress(OSError):
-        while True:
-            inner, _ = server.accept()
-            try:
-                outer = socket.create_connection(("127.0.0.1", port))
-            except OSError:
-                inner.close()
-                continue
-            for pair in ((inner, outer), (outer, inner)):
-                threading.Thread(target=chromium.pour, args=pair, daemon=True).start()
-
-
-chromium.relay = relay
 expect.set_options(timeout=20_000)
 
 

@@ -55,11 +55,16 @@ def pour(source, sink):
 
 
 def relay(server, host, port):
-    """Joins every connection to one of this namespace, until the listener is closed."""
+    """Joins every connection to one of this namespace, until the listener is closed; one
+    that comes while the server is away is closed."""
     with contextlib.suppress(OSError):
         while True:
             inner, _ = server.accept()
-            outer = socket.create_connection((host, port))
+            try:
+                outer = socket.create_connection((host, port))
+            except OSError:
+                inner.close()
+                continue
             for pair in ((inner, outer), (outer, inner)):
                 threading.Thread(target=pour, args=pair, daemon=True).start()
 
