@@ -79,7 +79,7 @@ def upgrade(server):
 def main():
     if not os.environ.get("BEFORE"):
         sys.exit("BEFORE names the program of the release before")
-    server = world.aside("docker-upgrade", 7196, "10.229.0.0/16", "cydku")
+    server = world.aside("docker-upgrade", 7196, "10.230.0.0/16", "cydku")
     try:
         upgrade(server)
     finally:
