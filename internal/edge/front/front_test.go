@@ -167,6 +167,17 @@ func ask(t *testing.T, n *node, method, path string, body io.Reader, headers ...
 	return resp, string(text)
 }
 
+// arriving are records that have a sandbox at nb, where it arrives with each look.
+type arriving struct {
+	Homes
+	arrive func()
+}
+
+func (a arriving) SandboxHome(context.Context, cay.SandboxID) (cay.Home, error) {
+	a.arrive()
+	return cay.Home{Node: "nb", State: cay.Running}, nil
+}
+
 func TestFront(t *testing.T) {
 	db, a, b := pair(t)
 	box := put(t, db, "nb")
@@ -339,9 +350,17 @@ func TestFront(t *testing.T) {
 			t.Error("it did not reach its node")
 		}
 		b.has.Store(new(cay.SandboxID)) // and back: the records say na
+		a.front.homes.put(moving, home{cay.Home{Node: "nb", State: cay.Running}, time.Now().Add(time.Hour)})
 		if _, _ = ask(t, a, "POST", "/sandboxes/"+string(moving), strings.NewReader("twice")); <-got != "na twice" {
 			t.Error("after it moved it did not reach its node")
 		}
+		records := a.front.cfg.Homes
+		a.front.homes.put(moving, home{cay.Home{Node: "nb", State: cay.Running}, time.Now().Add(time.Hour)})
+		a.front.cfg.Homes = arriving{records, func() { b.has.Store(&moving) }} // it comes to b meanwhile
+		if _, _ = ask(t, a, "POST", "/sandboxes/"+string(moving), strings.NewReader("thrice")); <-got != "nb thrice" {
+			t.Error("after a second way to another node it did not reach it whole")
+		}
+		a.front.cfg.Homes = records
 		if len(got) != 0 {
 			t.Errorf("a request was served again: %s", <-got)
 		}

@@ -285,6 +285,7 @@ func (t *trip) rewrite(r *httputil.ProxyRequest) {
 	}
 	t.mark(r.Out.Header)
 	if t.body != nil {
+		r.Out.Body = t.body                        // which stays open for another node
 		r.Out.Header.Set("Expect", "100-continue") // the node says first whether it is the right one
 	}
 }
