@@ -19,6 +19,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/api/proto/filesystem/filesystemconnect"
 	"github.com/cay-run/cay/api/proto/process"
 	"github.com/cay-run/cay/api/proto/process/processconnect"
 )
@@ -46,6 +47,7 @@ func serve(t *testing.T) *Client {
 	mux.HandleFunc("DELETE /sandboxes/{id}", s.kill)
 	mux.HandleFunc("/files", s.file)
 	mux.HandleFunc("POST /execute", s.execute)
+	mux.HandleFunc("POST "+filesystemconnect.FilesystemListDirProcedure, endless)
 	path, handler := processconnect.NewProcessHandler(s)
 	mux.Handle(path, s.guarded(handler))
 	server := httptest.NewServer(mux)
@@ -339,5 +341,26 @@ func TestRunCodeIsBounded(t *testing.T) {
 		if held := after.TotalAlloc - before.TotalAlloc; most == 64<<10 && held > 1<<20 {
 			t.Errorf("bound %d: %d bytes were held", most, held)
 		}
+	}
+}
+
+// endless answers with a message that is longer than a client holds.
+func endless(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/proto")
+	piece := make([]byte, 1<<20)
+	for range maxMessage>>20 + 1 {
+		if _, err := w.Write(piece); err != nil {
+			return
+		}
+	}
+}
+
+func TestMessagesAreBounded(t *testing.T) {
+	box, err := serve(t).Create(t.Context(), CreateOptions{Template: "base", Timeout: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := box.ListDir(t.Context(), "/", "", 1); cay.KindOf(err) != cay.Exhausted {
+		t.Errorf("a message beyond the bound: %v", err)
 	}
 }
