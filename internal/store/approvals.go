@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"strings"
@@ -109,7 +110,7 @@ WHERE id = $1 AND team = $2 AND state = 'pending' AND ($3 = 'expired' OR expires
 		return dbError(err)
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return cay.Errorf(cay.Conflict, "approval %s does not wait any more", a.ID)
+		return cmp.Or[error](err, cay.Errorf(cay.Conflict, "approval %s does not wait any more", a.ID))
 	}
 	return nil
 }
@@ -121,7 +122,7 @@ func (s *DB) UseApproval(ctx context.Context, id cay.ApprovalID, at time.Time) e
 		return dbError(err)
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return cay.Errorf(cay.Conflict, "approval %s was used", id)
+		return cmp.Or[error](err, cay.Errorf(cay.Conflict, "approval %s was used", id))
 	}
 	return nil
 }

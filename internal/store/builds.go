@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -156,7 +157,7 @@ func (s *DB) SetPublic(ctx context.Context, team cay.TeamID, id cay.TemplateID, 
 			return err
 		}
 		if n, err := res.RowsAffected(); err != nil || n == 0 {
-			return notFound("template", id)
+			return cmp.Or(err, notFound("template", id))
 		}
 		return nil
 	})

@@ -34,15 +34,15 @@ func (s *DB) addEvents(ctx context.Context, tx *sql.Tx, events []cay.Event) erro
 			}
 			outwards = string(text)
 		}
-		err = tx.QueryRowContext(ctx, `
+		_, err = tx.ExecContext(ctx, `
 INSERT INTO event_counters (team, last) VALUES ($1, 1)
-ON CONFLICT (team) DO UPDATE SET last = event_counters.last + 1 RETURNING last`, e.Team).Scan(&e.Seq)
+ON CONFLICT (team) DO UPDATE SET last = event_counters.last + 1`, e.Team)
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx,
-			`INSERT INTO events (`+eventColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-			e.Team, e.Seq, e.Sandbox, e.Type, e.Reason, millis(e.At), string(data), e.Instance, outwards)
+		_, err = tx.ExecContext(ctx, `INSERT INTO events (`+eventColumns+`)
+VALUES ($1, (SELECT last FROM event_counters WHERE team = $1), $2, $3, $4, $5, $6, $7, $8)`,
+			e.Team, e.Sandbox, e.Type, e.Reason, millis(e.At), string(data), e.Instance, outwards)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -84,7 +85,7 @@ WHERE team = $1 AND name = $2 AND version = $12`,
 		return dbError(err)
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return cay.Errorf(cay.Conflict, "provider %q was changed or removed meanwhile", p.Name)
+		return cmp.Or[error](err, cay.Errorf(cay.Conflict, "provider %q was changed or removed meanwhile", p.Name))
 	}
 	return nil
 }
@@ -96,7 +97,7 @@ func (s *DB) RemoveModelProvider(ctx context.Context, team cay.TeamID, name stri
 		return dbError(err)
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return notFound("provider", name)
+		return cmp.Or(err, notFound("provider", name))
 	}
 	return nil
 }

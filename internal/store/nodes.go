@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -124,7 +125,7 @@ AND pg_has_role(a.usesysid, 'USAGE')`, key)
 		if _, err := tx.ExecContext(ctx, `SET LOCAL lock_timeout = '1s'`); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1)`, key)
+		_, err = tx.ExecContext(ctx, fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, key)) // without an argument it is sent at once
 		var told *pgconn.PgError
 		if err == nil || !errors.As(err, &told) || told.Code != lockTimeout || runs == fences {
 			return err

@@ -96,7 +96,7 @@ func pool(cfg PostgresConfig) (*postgres, error) {
 	}
 	set(c)
 	held := new(atomic.Pointer[guard])
-	db := sql.OpenDB(connector{stdlib.GetConnector(*c), held})
+	db := sql.OpenDB(connector{stdlib.GetConnector(*c, stdlib.OptionShouldPing(shouldPing)), held})
 	db.SetMaxOpenConns(mostConns)
 	db.SetMaxIdleConns(mostConns)
 	db.SetConnMaxIdleTime(5 * time.Minute)

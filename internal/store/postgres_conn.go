@@ -3,17 +3,23 @@ package store
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"database/sql/driver"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
+	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
 )
@@ -35,12 +41,123 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("a connection is a %T", opened), opened.Close())
 	}
-	return &pgConn{inner, c}, nil
+	return &pgConn{Conn: inner, from: c}, nil
 }
 
+// pingAfter is how long a connection may have been idle without a ping before its next use,
+// which is a round trip.
+const pingAfter = 30 * time.Second
+
+// shouldPing reports whether a connection that was idle may be broken: PostgreSQL says
+// something only before it closes one, or when it is asked.
+func shouldPing(_ context.Context, p stdlib.ShouldPingParams) bool {
+	return p.IdleDuration > pingAfter || hasNews(p.Conn.PgConn().Conn())
+}
+
+// hasNews reports whether bytes or the end of a connection wait to be read, or that is not
+// known.
+func hasNews(conn net.Conn) bool {
+	if over, ok := conn.(*tls.Conn); ok {
+		conn = over.NetConn()
+	}
+	sys, ok := conn.(syscall.Conn)
+	if !ok {
+		return true
+	}
+	raw, err := sys.SyscallConn()
+	if err != nil {
+		return true
+	}
+	news := true
+	err = raw.Read(func(fd uintptr) bool {
+		_, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		news = !errors.Is(err, unix.EAGAIN)
+		return true
+	})
+	return news || err != nil
+}
+
+// pgConn sends a transaction's statements when an answer is needed: with the next query,
+// with the commit, or when a caller asks how many rows one has changed. Each of them alone
+// would cost a round trip, and a team's other changes wait meanwhile.
 type pgConn struct {
 	*stdlib.Conn
-	from connector
+	from    connector
+	tx      *pgTx // nil where none is open
+	waiting []*statement
+}
+
+// statement is one that waits to be sent, and then what it has changed.
+type statement struct {
+	conn *pgConn
+	ctx  context.Context // of its caller, which bounds it
+	text string
+	args []any
+	sent bool
+	tag  pgconn.CommandTag
+}
+
+// LastInsertId implements driver.Result.
+func (*statement) LastInsertId() (int64, error) {
+	return 0, errors.New("PostgreSQL tells no id of a row")
+}
+
+// RowsAffected implements driver.Result.
+func (s *statement) RowsAffected() (int64, error) {
+	if !s.sent {
+		if err := s.conn.send(s.ctx); err != nil {
+			return 0, err
+		}
+	}
+	return s.tag.RowsAffected(), nil
+}
+
+// ExecContext implements driver.ExecerContext. An error of a statement that waits comes
+// with the answer that it is sent with, and fails the transaction all the same. A text
+// without arguments may be several statements.
+func (c *pgConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if c.tx == nil || len(args) == 0 {
+		if err := c.send(ctx); err != nil {
+			return nil, err
+		}
+		return c.Conn.ExecContext(ctx, query, args)
+	}
+	s := &statement{conn: c, ctx: ctx, text: query, args: values(args)}
+	if c.waiting = append(c.waiting, s); len(c.waiting) >= mostWaiting {
+		return s, c.send(ctx)
+	}
+	return s, nil
+}
+
+// mostWaiting bounds the memory of a transaction with very many statements.
+const mostWaiting = 200
+
+func values(args []driver.NamedValue) (out []any) {
+	for _, arg := range args {
+		out = append(out, arg.Value)
+	}
+	return out
+}
+
+// send sends what waits, the begin of a transaction first, and others after it whose
+// results are read, in one round trip. None follows one that fails.
+func (c *pgConn) send(ctx context.Context, others ...*pgx.QueuedQuery) error {
+	var batch pgx.Batch
+	if c.tx != nil {
+		c.tx.begin(&batch)
+	}
+	for _, s := range c.waiting {
+		batch.Queue(s.text, s.args...).Exec(func(tag pgconn.CommandTag) error {
+			s.sent, s.tag = true, tag
+			return nil
+		})
+	}
+	c.waiting = nil
+	batch.QueuedQueries = append(batch.QueuedQueries, others...)
+	if batch.Len() == 0 {
+		return nil
+	}
+	return c.Conn.Conn().SendBatch(ctx, &batch).Close()
 }
 
 // CheckNamedValue implements driver.NamedValueChecker.
@@ -56,6 +173,12 @@ func (c *pgConn) CheckNamedValue(v *driver.NamedValue) (err error) {
 
 // QueryContext implements driver.QueryerContext.
 func (c *pgConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if len(c.waiting) > 0 || c.tx != nil && !c.tx.begun {
+		out := &sentRows{}
+		ask := &pgx.QueuedQuery{SQL: query, Arguments: values(args)}
+		ask.Query(out.read)
+		return pgRows{out}, c.send(ctx, ask)
+	}
 	rows, err := c.Conn.QueryContext(ctx, query, args)
 	if err != nil {
 		return nil, err
@@ -63,38 +186,85 @@ func (c *pgConn) QueryContext(ctx context.Context, query string, args []driver.N
 	return pgRows{rows}, nil
 }
 
-// BeginTx implements driver.ConnBeginTx. With the begin comes the transaction's
-// number, by which its end is looked up when no answer comes, and the check of its
-// guard, in the same round trip.
+// sentRows are all rows of a query that statements were sent with.
+type sentRows struct {
+	names []string
+	rows  [][]driver.Value
+}
+
+func (r *sentRows) read(rows pgx.Rows) error {
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	for _, field := range rows.FieldDescriptions() {
+		r.names = append(r.names, field.Name)
+	}
+	for rows.Next() {
+		list, err := rows.Values()
+		if err != nil {
+			return err
+		}
+		row := make([]driver.Value, len(list))
+		for i, v := range list {
+			if row[i], err = driver.DefaultParameterConverter.ConvertValue(v); err != nil {
+				return fmt.Errorf("column %s: %w", r.names[i], err)
+			}
+		}
+		r.rows = append(r.rows, row)
+	}
+	return rows.Err()
+}
+
+// Columns implements driver.Rows.
+func (r *sentRows) Columns() []string { return r.names }
+
+// Close implements driver.Rows.
+func (r *sentRows) Close() error { return nil }
+
+// Next implements driver.Rows.
+func (r *sentRows) Next(dest []driver.Value) error {
+	if len(r.rows) == 0 {
+		return io.EOF
+	}
+	copy(dest, r.rows[0])
+	r.rows = r.rows[1:]
+	return nil
+}
+
+// BeginTx implements driver.ConnBeginTx. The begin goes with the first statements: with
+// it come the transaction's number, by which its end is looked up when no answer comes,
+// and the check of its guard.
 func (c *pgConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
 	if o.ReadOnly || o.Isolation != 0 {
 		return c.Conn.BeginTx(ctx, o)
 	}
-	held := c.from.held.Load()
-	text := "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_current_xact_id()::text"
-	if held != nil {
-		text += held.check()
-	}
-	results, err := c.Conn.Conn().PgConn().Exec(ctx, text).ReadAll()
-	if err != nil {
-		if broken(err) && ctx.Err() == nil {
-			return nil, driver.ErrBadConn // nothing happened: the pool takes another
-		}
-		return nil, errors.Join(err, (&pgTx{conn: c}).Rollback())
-	}
-	tx := &pgTx{c, string(results[1].Rows[0][0])}
-	if held != nil && len(results[3].Rows) == 0 {
-		return nil, errors.Join(ErrTakenOver, tx.Rollback())
-	}
-	return tx, nil
+	c.tx = &pgTx{conn: c, held: c.from.held.Load()}
+	return c.tx, nil
 }
 
-// check are statements that let other transactions of the node pass, keep a fence
-// waiting until the end of this one, and have a row while the epoch is the last. The
-// last statement sees what was committed before the lock was got.
-func (g *guard) check() string {
-	node := strings.ReplaceAll(toPostgres(string(g.node)), "'", "''")
-	return fmt.Sprintf("; SELECT pg_advisory_xact_lock_shared(%d); SELECT 1 FROM nodes WHERE id = '%s' AND epoch = %d", guardKey(g.node), node, g.epoch)
+// begin are the first statements of a transaction. Those of a guard let other
+// transactions of the node pass, keep a fence waiting until the end of this one, and have
+// a row while the epoch is the last: the last one sees what was committed before the lock
+// was got.
+func (t *pgTx) begin(batch *pgx.Batch) {
+	if t.begun {
+		return
+	}
+	t.begun = true
+	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	batch.Queue("SELECT pg_current_xact_id()::text").QueryRow(func(row pgx.Row) error { return row.Scan(&t.id) })
+	if t.held == nil {
+		return
+	}
+	batch.Queue("SELECT pg_advisory_xact_lock_shared($1)", guardKey(t.held.node))
+	batch.Queue("SELECT EXISTS (SELECT 1 FROM nodes WHERE id = $1 AND epoch = $2)", toPostgres(string(t.held.node)), t.held.epoch).
+		QueryRow(func(row pgx.Row) error {
+			var last bool
+			if err := row.Scan(&last); err != nil || last {
+				return err
+			}
+			return ErrTakenOver
+		})
 }
 
 // guardKey is the advisory lock of a node's transactions.
@@ -105,8 +275,10 @@ func guardKey(node cay.NodeID) int64 {
 
 // pgTx is a transaction that writes.
 type pgTx struct {
-	conn *pgConn
-	id   string
+	conn  *pgConn
+	held  *guard
+	begun bool   // PostgreSQL was told so
+	id    string // its number
 }
 
 // Bounds of a commit: a context does not cut it off, because its end would be
@@ -123,17 +295,29 @@ var errLost = errors.New("the connection to PostgreSQL was lost")
 func (t *pgTx) Commit() error {
 	ctx, cancel := context.WithTimeout(context.Background(), commitWithin)
 	defer cancel()
-	results, err := t.conn.Conn.Conn().PgConn().Exec(ctx, "COMMIT").ReadAll()
+	if t.id == "" { // without its number the end could not be looked up
+		if err := t.conn.send(ctx); err != nil {
+			return errors.Join(err, t.Rollback())
+		}
+	}
+	end := &pgx.QueuedQuery{SQL: "COMMIT"}
+	ended := ""
+	end.Exec(func(tag pgconn.CommandTag) error {
+		ended = tag.String()
+		return nil
+	})
+	err := t.conn.send(ctx, end)
+	t.conn.tx = nil
 	var told *pgconn.PgError
 	switch {
-	case err == nil && len(results) == 1 && results[0].CommandTag.String() == "ROLLBACK":
+	case err == nil && ended == "ROLLBACK":
 		return errors.New("a statement of the transaction failed before")
 	case err == nil:
 		return nil
 	case ctx.Err() != nil: // whether it is on the standby cannot be told
 		return errUnconfirmed()
 	case errors.As(err, &told) && !away(told):
-		return err
+		return errors.Join(err, t.Rollback()) // one that failed before the commit leaves it open
 	}
 	return t.resolve()
 }
@@ -193,9 +377,13 @@ func (t *pgTx) status(ctx context.Context) (string, error) {
 func (t *pgTx) Rollback() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
+	t.conn.tx, t.conn.waiting = nil, nil
 	conn := t.conn.Conn.Conn()
 	if conn.IsClosed() {
 		return driver.ErrBadConn
+	}
+	if !t.begun {
+		return nil
 	}
 	if _, err := conn.PgConn().Exec(ctx, "ROLLBACK").ReadAll(); err != nil {
 		_ = conn.Close(ctx)

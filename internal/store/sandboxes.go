@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -126,14 +127,25 @@ func (s *DB) AddSandbox(ctx context.Context, b cay.Sandbox, events ...cay.Event)
 		if err := addMounts(ctx, tx, b); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx,
-			`UPDATE templates SET spawn_count = spawn_count + 1, last_spawned_at = $1 WHERE id = $2`,
-			millis(b.StartedAt), b.Template)
-		if err != nil {
+		if err := s.meterNew(ctx, tx, b); err != nil {
 			return err
 		}
-		return s.meterNew(ctx, tx, b)
+		return countSpawn(ctx, tx, b)
 	})
+}
+
+// spawnParts is in how many rows the sandboxes of a template are counted. A row is locked
+// until its transaction is on the disk, and all nodes make sandboxes of the same template.
+const spawnParts = 16
+
+// countSpawn counts a sandbox for its template, if there is one.
+func countSpawn(ctx context.Context, tx *sql.Tx, b cay.Sandbox) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO template_spawns (template, part, count, last_at)
+SELECT id, $2, 1, $3 FROM templates WHERE id = $1
+ON CONFLICT (template, part) DO UPDATE SET count = template_spawns.count + 1,
+last_at = CASE WHEN template_spawns.last_at > excluded.last_at THEN template_spawns.last_at ELSE excluded.last_at END`,
+		b.Template, rand.IntN(spawnParts), millis(b.StartedAt))
+	return err
 }
 
 // UpdateSandbox replaces a sandbox's record, all but its metadata and network,

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"strings"
@@ -55,7 +56,7 @@ WHERE team = $5 AND id = $6 AND version = $7`,
 		return dbError(err)
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return cay.Errorf(cay.Conflict, "secret %q was changed or removed meanwhile", x.Name)
+		return cmp.Or[error](err, cay.Errorf(cay.Conflict, "secret %q was changed or removed meanwhile", x.Name))
 	}
 	return nil
 }
@@ -67,7 +68,7 @@ func (s *DB) RemoveSecret(ctx context.Context, team cay.TeamID, id cay.SecretID)
 		return dbError(err)
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return notFound("secret", id)
+		return cmp.Or(err, notFound("secret", id))
 	}
 	return nil
 }

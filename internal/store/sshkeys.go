@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 
@@ -51,7 +52,7 @@ func (s *DB) RemoveSSHKey(ctx context.Context, team cay.TeamID, id cay.SSHKeyID)
 		return dbError(err)
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return notFound("SSH key", id)
+		return cmp.Or(err, notFound("SSH key", id))
 	}
 	return nil
 }

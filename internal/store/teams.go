@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -109,7 +110,7 @@ func changed(what string, id any, res sql.Result, err error) error {
 		return dbError(err)
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return notFound(what, fmt.Sprint(id))
+		return cmp.Or(err, notFound(what, fmt.Sprint(id)))
 	}
 	return nil
 }

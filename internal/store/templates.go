@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -12,7 +13,9 @@ import (
 // templateQuery reads templates with their names and their newest ready build. A
 // template that has none shows the state of its newest build.
 const templateQuery = `
-SELECT t.id, t.team, t.public, t.created_at, t.updated_at, t.last_spawned_at, t.spawn_count,
+SELECT t.id, t.team, t.public, t.created_at, t.updated_at,
+       COALESCE((SELECT MAX(p.last_at) FROM template_spawns p WHERE p.template = t.id), t.last_spawned_at),
+       CAST(t.spawn_count + COALESCE((SELECT SUM(p.count) FROM template_spawns p WHERE p.template = t.id), 0) AS BIGINT),
        (SELECT COUNT(*) FROM builds c WHERE c.template = t.id),
        t.build, COALESCE(b.snapshot, ''),
        COALESCE(b.state,
@@ -156,7 +159,7 @@ ON CONFLICT (id) DO UPDATE SET state = excluded.state, snapshot = excluded.snaps
 // RemoveTemplate removes a team's own template with its names and builds.
 func (s *DB) RemoveTemplate(ctx context.Context, team cay.TeamID, id cay.TemplateID) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
-		for _, table := range []string{"template_names", "template_tags", "template_tag_assignments", "builds"} {
+		for _, table := range []string{"template_names", "template_tags", "template_tag_assignments", "template_spawns", "builds"} {
 			_, err := tx.ExecContext(ctx, `DELETE FROM `+table+
 				` WHERE template IN (SELECT t.id FROM templates t WHERE t.id = $1 AND t.team = $2)`, id, team)
 			if err != nil {
@@ -168,7 +171,7 @@ func (s *DB) RemoveTemplate(ctx context.Context, team cay.TeamID, id cay.Templat
 			return err
 		}
 		if n, err := res.RowsAffected(); err != nil || n == 0 {
-			return notFound("template", id)
+			return cmp.Or(err, notFound("template", id))
 		}
 		return nil
 	})

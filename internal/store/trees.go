@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -85,7 +86,7 @@ func (s *DB) LabelCheckpoint(ctx context.Context, team cay.TeamID, id cay.Snapsh
 		return dbError(err)
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return notFound("checkpoint", id)
+		return cmp.Or(err, notFound("checkpoint", id))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -84,7 +85,7 @@ WHERE id = $1 AND team = $2 AND version = $17 - 1`,
 		return dbError(err)
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return cay.Errorf(cay.Conflict, "trigger %q was changed or removed meanwhile", t.Name)
+		return cmp.Or[error](err, cay.Errorf(cay.Conflict, "trigger %q was changed or removed meanwhile", t.Name))
 	}
 	return nil
 }
@@ -109,7 +110,7 @@ func (s *DB) MoveTrigger(ctx context.Context, id cay.TriggerID, from, to time.Ti
 		return dbError(err)
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return cay.Errorf(cay.Conflict, "trigger %s was changed or removed meanwhile", id)
+		return cmp.Or[error](err, cay.Errorf(cay.Conflict, "trigger %s was changed or removed meanwhile", id))
 	}
 	return nil
 }
@@ -228,7 +229,7 @@ WHERE id = $1 AND state = $2 AND attempt = $3`,
 		return dbError(err)
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return cay.Errorf(cay.Conflict, "run %s is not %s any more", run.ID, from)
+		return cmp.Or[error](err, cay.Errorf(cay.Conflict, "run %s is not %s any more", run.ID, from))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -74,7 +75,7 @@ WHERE id = $1 AND team = $2 AND version = $8 - 1`,
 			return err
 		}
 		if n, err := res.RowsAffected(); err != nil || n == 0 {
-			return cay.Errorf(cay.Conflict, "webhook %q was changed or removed meanwhile", w.Name)
+			return cmp.Or[error](err, cay.Errorf(cay.Conflict, "webhook %q was changed or removed meanwhile", w.Name))
 		}
 		if w.Enabled {
 			return nil
@@ -96,7 +97,7 @@ func (s *DB) RemoveWebhook(ctx context.Context, team cay.TeamID, id cay.WebhookI
 			return err
 		}
 		if n, err := res.RowsAffected(); err != nil || n == 0 {
-			return notFound("webhook", id)
+			return cmp.Or(err, notFound("webhook", id))
 		}
 		return nil
 	})
@@ -186,7 +187,7 @@ UPDATE webhook_attempts SET next_at = $3 WHERE webhook = $1 AND event = $2 AND n
 			return err
 		}
 		if n, err := res.RowsAffected(); err != nil || n == 0 {
-			return notFound("delivery", event)
+			return cmp.Or(err, notFound("delivery", event))
 		}
 		return nil
 	})
