@@ -195,47 +195,44 @@ func (s *DB) JoinCluster(ctx context.Context, digest string, member func(c cay.C
 	})
 }
 
-var nodeColumns = `n.id, n.machine, n.address, n.fingerprint, n.version, n.state, n.has, n.epoch, n.joined_at, n.seen_at,
-` + drainColumn("n.id") + `, (SELECT COUNT(*) FROM clusters c WHERE c.lead = n.id)`
+// nodesQuery reads members, each with the time of the database.
+func (s *DB) nodesQuery() (text string, now any) {
+	text, now = s.nowIn()
+	return `SELECT ` + text + `, n.id, n.machine, n.address, n.fingerprint, n.version, n.state, n.has, n.epoch, n.joined_at, n.seen_at,
+COALESCE(d.mode, ''), CASE WHEN c.lead = n.id THEN 1 ELSE 0 END
+FROM nodes n LEFT JOIN draining_nodes d ON d.node = n.id LEFT JOIN clusters c ON c.one = 1 WHERE n.fingerprint <> ''`, now
+}
 
 // Nodes lists the members of the cluster by their ids.
 func (s *DB) Nodes(ctx context.Context) ([]cay.Node, error) {
-	now, err := s.now(ctx, s.r)
-	if err != nil {
-		return nil, dbError(err)
-	}
-	rows, err := s.r.QueryContext(ctx, `SELECT `+nodeColumns+` FROM nodes n WHERE n.fingerprint <> '' ORDER BY n.id`)
-	return collect(rows, err, scanNode(now))
+	text, now := s.nodesQuery()
+	rows, err := s.r.QueryContext(ctx, text+` ORDER BY n.id`, now)
+	return collect(rows, err, scanNode)
 }
 
 // Node finds a member.
 func (s *DB) Node(ctx context.Context, id cay.NodeID) (cay.Node, error) {
-	now, err := s.now(ctx, s.r)
-	if err != nil {
-		return cay.Node{}, dbError(err)
-	}
-	row := s.r.QueryRowContext(ctx, `SELECT `+nodeColumns+` FROM nodes n WHERE n.fingerprint <> '' AND n.id = $1`, id)
-	return one(row, scanNode(now), "node", id)
+	text, now := s.nodesQuery()
+	row := s.r.QueryRowContext(ctx, text+` AND n.id = $2`, now, id)
+	return one(row, scanNode, "node", id)
 }
 
-func scanNode(now int64) func(scanner) (cay.Node, error) {
-	return func(row scanner) (n cay.Node, err error) {
-		var has string
-		var joined, seen int64
-		var leads int
-		err = row.Scan(&n.ID, &n.Machine, &n.Address, &n.Fingerprint, &n.Version, &n.State, &has, &n.Epoch, &joined, &seen, &n.Drain, &leads)
-		if err != nil {
-			return n, err
-		}
-		n.JoinedAt, n.SeenAt, n.Leads = fromMillis(joined), fromMillis(seen), leads > 0
-		if seen > 0 {
-			n.Silent = max(0, time.Duration(now-seen)*time.Millisecond)
-		}
-		if err := json.Unmarshal([]byte(has), &n.NodeUse); err != nil {
-			return n, cay.Wrap(cay.Internal, err, "the record of node %s is damaged", n.ID)
-		}
-		return n, nil
+func scanNode(row scanner) (n cay.Node, err error) {
+	var has string
+	var now, joined, seen int64
+	var leads int
+	err = row.Scan(&now, &n.ID, &n.Machine, &n.Address, &n.Fingerprint, &n.Version, &n.State, &has, &n.Epoch, &joined, &seen, &n.Drain, &leads)
+	if err != nil {
+		return n, err
 	}
+	n.JoinedAt, n.SeenAt, n.Leads = fromMillis(joined), fromMillis(seen), leads > 0
+	if seen > 0 {
+		n.Silent = max(0, time.Duration(now-seen)*time.Millisecond)
+	}
+	if err := json.Unmarshal([]byte(has), &n.NodeUse); err != nil {
+		return n, cay.Wrap(cay.Internal, err, "the record of node %s is damaged", n.ID)
+	}
+	return n, nil
 }
 
 // ReportNode is RenewNode with what a member tells of itself. It returns how
@@ -250,19 +247,14 @@ func (s *DB) ReportNode(ctx context.Context, n cay.Node, lease time.Duration) (d
 		if err := s.hold(ctx, tx, `SET LOCAL synchronous_commit = off`); err != nil {
 			return err
 		}
-		now, err := s.now(ctx, tx)
-		if err != nil {
+		text, now := s.nowIn()
+		row := tx.QueryRowContext(ctx, `UPDATE nodes SET seen_at = c.now, lease_until = c.now + $2, state = $3, version = $4, address = $5, has = $6
+FROM (SELECT `+text+` AS now) c WHERE id = $7 AND epoch = $8 RETURNING `+drainColumn("nodes.id")+`, COALESCE((SELECT lead FROM clusters WHERE one = 1), '')`,
+			now, lease.Milliseconds(), n.State, n.Version, n.Address, string(has), n.ID, n.Epoch)
+		if err := row.Scan(&drain, &lead); !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
-		res, err := tx.ExecContext(ctx, `UPDATE nodes SET lease_until = $3, seen_at = $4, state = $5, version = $6, address = $7, has = $8
-WHERE id = $1 AND epoch = $2`, n.ID, n.Epoch, now+lease.Milliseconds(), now, n.State, n.Version, n.Address, string(has))
-		if err != nil {
-			return err
-		}
-		if rows, err := res.RowsAffected(); err != nil || rows == 0 {
-			return errors.Join(err, ErrTakenOver)
-		}
-		return tx.QueryRowContext(ctx, `SELECT `+drainColumn("$1")+`, COALESCE((SELECT lead FROM clusters WHERE one = 1), '')`, n.ID).Scan(&drain, &lead)
+		return ErrTakenOver
 	})
 	return drain, lead, err
 }
@@ -378,7 +370,7 @@ func (s *DB) RemoveNode(ctx context.Context, node cay.NodeID, silent time.Durati
 				WithHint("stop it on that machine, or wait a minute and a half after its death")
 		}
 		var live int
-		err = tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM sandboxes WHERE node = $1 AND state NOT IN ('killed', 'paused')`, node).Scan(&live)
+		err = tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM sandboxes WHERE node = $1 AND state <> 'killed' AND state <> 'paused'`, node).Scan(&live)
 		if err != nil {
 			return err
 		}
@@ -400,8 +392,7 @@ func (s *DB) RemoveNode(ctx context.Context, node cay.NodeID, silent time.Durati
 // SandboxesOf lists the sandboxes of a node, of all teams, that are not killed.
 func (s *DB) SandboxesOf(ctx context.Context, node cay.NodeID) ([]cay.Sandbox, error) {
 	rows, err := s.r.QueryContext(ctx,
-		`SELECT `+sandboxSQL.read+` FROM sandboxes WHERE state IN ($1, $2, $3, $4, $5) AND node = $6 ORDER BY started_at, id`,
-		cay.Creating, cay.Running, cay.Pausing, cay.Paused, cay.Resuming, node)
+		`SELECT `+sandboxSQL.read+` FROM sandboxes WHERE node = $1 AND state <> 'killed' ORDER BY started_at, id`, node)
 	return collect(rows, err, s.scanSandbox)
 }
 

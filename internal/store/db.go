@@ -118,9 +118,19 @@ func (s *DB) now(ctx context.Context, q reader) (ms int64, err error) {
 	if !s.engine.many() {
 		return millis(time.Now()), nil
 	}
-	err = q.QueryRowContext(ctx, `SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)`).Scan(&ms)
+	err = q.QueryRowContext(ctx, `SELECT `+nowInPostgres).Scan(&ms)
 	return ms, err
 }
+
+// nowIn is now as an expression of a statement, whose first argument it needs.
+func (s *DB) nowIn() (text string, first any) {
+	if s.engine.many() {
+		return `COALESCE(CAST($1 AS BIGINT), ` + nowInPostgres + `)`, nil
+	}
+	return `CAST($1 AS BIGINT)`, millis(time.Now())
+}
+
+const nowInPostgres = `CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)`
 
 // migrate brings a schema up to date.
 func migrate(ctx context.Context, dialect goose.Dialect, db *sql.DB, files fs.FS) error {

@@ -150,6 +150,12 @@ func (t tally) add(team cay.TeamID, account, at int64, a cay.Amounts) {
 	t[key] = sum
 }
 
+// usageRow is the place of amounts: the row of an hour, a day or a month.
+type usageRow struct {
+	span string
+	tallyKey
+}
+
 // addRows adds amounts to the rows of their hours, days and months, with what
 // they cost.
 func (s *DB) addRows(ctx context.Context, tx *sql.Tx, t tally) error {
@@ -157,20 +163,27 @@ func (s *DB) addRows(ctx context.Context, tx *sql.Tx, t tally) error {
 	if err != nil {
 		return err
 	}
-	const values = `, $1, $%d, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`
-	text := `INSERT INTO usage_rows (span, team, at, account, ` + usageColumns + `) VALUES ` +
-		fmt.Sprintf(`('h'`+values+`, ('d'`+values+`, ('m'`+values, 14, 15, 16) +
-		` ON CONFLICT (span, team, at, account) DO UPDATE SET ` + additions
-	for _, k := range slices.SortedFunc(maps.Keys(t), compareKeys) { // servers that change the same rows wait in one order
-		a := t[k]
+	sums := map[usageRow]cay.Amounts{}
+	for k, a := range t {
 		a.Money = prices.CostOf(a)
-		_, err := tx.ExecContext(ctx, text, k.team, k.account, a.VCPU, a.Memory, a.CPU, a.Storage, a.Sent, a.Creates, a.Build, a.Money, a.Volume, a.Input, a.Output,
-			k.at, floor(k.at, day), monthOf(k.at))
-		if err != nil {
-			return err
+		for span, at := range map[string]int64{"h": k.at, "d": floor(k.at, day), "m": monthOf(k.at)} {
+			row := usageRow{span, tallyKey{k.team, k.account, at}}
+			sum := sums[row]
+			sum.Add(a)
+			sums[row] = sum
 		}
 	}
-	return nil
+	var rows [][]any
+	// Servers that change the same rows wait in one order.
+	for _, r := range slices.SortedFunc(maps.Keys(sums), func(a, b usageRow) int {
+		return cmp.Or(cmp.Compare(a.span, b.span), compareKeys(a.tallyKey, b.tallyKey))
+	}) {
+		a := sums[r]
+		rows = append(rows, []any{r.span, r.team, r.at, r.account, a.VCPU, a.Memory, a.CPU, a.Storage, a.Sent, a.Creates, a.Build, a.Money, a.Volume, a.Input, a.Output})
+	}
+	const columns = `span, team, at, account, ` + usageColumns
+	return inRows(ctx, tx, columns, "TEXT, TEXT"+strings.Repeat(", BIGINT", 13), rows, `INSERT INTO usage_rows (`+columns+`)
+SELECT `+columns+` FROM given WHERE span <> '' ON CONFLICT (span, team, at, account) DO UPDATE SET `+additions)
 }
 
 // additions adds what is inserted to the columns of a row that is there.
@@ -293,53 +306,6 @@ func fewerLabels(ctx context.Context, tx *sql.Tx, team cay.TeamID, labels map[st
 		}
 	}
 	return out, nil
-}
-
-// CountUsage counts what sandboxes that run have used until now, and what their
-// readings say. One that the records do not have running is left out.
-func (s *DB) CountUsage(ctx context.Context, running []cay.Sandbox) error {
-	for batch := range slices.Chunk(running, pruneBatch) {
-		err := s.tx(ctx, func(tx *sql.Tx) error {
-			sum, accounts, now := tally{}, map[string]int64{}, time.Now()
-			for _, b := range batch {
-				if err := s.countOpen(ctx, tx, sum, accounts, b, now); err != nil {
-					return err
-				}
-			}
-			return s.addRows(ctx, tx, sum)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// countOpen counts a sandbox that runs on, from now on to the account that it
-// has by now: its team may have begun to meter another key of its metadata.
-func (s *DB) countOpen(ctx context.Context, tx *sql.Tx, sum tally, accounts map[string]int64, b cay.Sandbox, now time.Time) error {
-	open, err := scanOpen(tx.QueryRowContext(ctx, `SELECT `+openColumns+` FROM usage_open WHERE sandbox = $1`+s.forUpdate(), b.ID))
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	open.count(sum, b, now)
-	text, err := json.Marshal(accountFor(b))
-	if err != nil {
-		return err
-	}
-	id, known := accounts[string(text)]
-	if !known {
-		if id, err = s.accountOf(ctx, tx, accountFor(b)); err != nil {
-			return err
-		}
-		accounts[string(text)] = id
-	}
-	_, err = tx.ExecContext(ctx, `UPDATE usage_open SET account = $2, since = $3, creates = 0, instance = $4, cpu = $5, sent = $6 WHERE sandbox = $1`,
-		b.ID, id, open.since, open.instance, open.cpu, open.sent)
-	return err
 }
 
 // SkipUsage leaves out the time since a sandbox was last counted.
