@@ -50,6 +50,8 @@ type Config struct {
 	NodeID cay.NodeID
 	// Member says that other nodes have sandboxes in the records as well.
 	Member bool
+	// Leads reports whether this server does what one does for all; nil for one that always does.
+	Leads func() bool
 	// Copies says that snapshots are copied to a bucket; Durable, that each pause that
 	// was asked for waits for its copy.
 	Copies, Durable bool
@@ -111,13 +113,16 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		Reserved: slices.Concat(cfg.Reserved, cfg.Extras), TeamLimits: cfg.TeamLimits, Local: cfg.Local, Log: cfg.Log,
 	})}
 	c.Vols = volumes.New(volumes.Config{Ledger: c.ledger, Store: cfg.Store, Storage: cfg.Volumes, Log: cfg.Log})
-	c.Meter = usage.New(usage.Config{Volumes: c.Vols, Ledger: c.ledger, Store: cfg.Store, Snapshots: cfg.Node, Node: cfg.NodeID, Log: cfg.Log})
+	if cfg.Leads == nil {
+		cfg.Leads = func() bool { return true }
+	}
+	c.Meter = usage.New(usage.Config{Leads: cfg.Leads, Volumes: c.Vols, Ledger: c.ledger, Store: cfg.Store, Snapshots: cfg.Node, Node: cfg.NodeID, Log: cfg.Log})
 	err := c.ledger.ReadLimits(ctx)
 	if err != nil {
 		return nil, err
 	}
 	c.Controller, err = lifecycle.Open(ctx, lifecycle.Config{
-		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Member: cfg.Member, Tokens: cfg.Tokens, Logs: cfg.Logs, Audit: cfg.Audit, Log: cfg.Log,
+		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Member: cfg.Member, Leads: cfg.Leads, Tokens: cfg.Tokens, Logs: cfg.Logs, Audit: cfg.Audit, Log: cfg.Log,
 		Budgets: c.Meter, Copies: cfg.Copies, Durable: cfg.Durable,
 	})
 	if err != nil {

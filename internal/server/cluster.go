@@ -68,7 +68,7 @@ func (s *Server) openCluster(ctx context.Context) (err error) {
 	c.members = nodes.New(nodes.Config{
 		Store: s.records, Ledger: s.control.Ledger(), Times: s.machine.Leases,
 		Self: cay.Node{ID: s.lease.Node, Epoch: s.lease.Epoch, Address: net.JoinHostPort(host, port), Version: cay.Version},
-		Use:  s.use, Front: !s.cfg.RunsSandboxes(),
+		Use:  s.use, Front: !s.cfg.RunsSandboxes(), Alone: !s.cfg.Fronts(),
 		Drained: s.drained,
 		Renewed: s.renewed,
 		EndLost: s.endLost,

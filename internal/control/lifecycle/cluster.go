@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/store"
@@ -127,16 +129,30 @@ func (c *Controller) enterPaused(ctx context.Context, s cay.Sandbox) (*entry, er
 // again.
 func (c *Controller) EndLost(ctx context.Context, node cay.NodeID) (moving []cay.Sandbox, err error) {
 	rows, err := c.store.SandboxesOf(ctx, node)
-	errs := []error{err}
-	for _, before := range rows {
-		found, err := c.endLost(ctx, node, before)
-		if err == nil && found.State == cay.Paused && found.Moving {
-			moving = append(moving, found)
+	if err != nil {
+		return nil, err
+	}
+	found, errs := make([]cay.Sandbox, len(rows)), make([]error, len(rows))
+	var work errgroup.Group
+	work.SetLimit(endsAtOnce)
+	for i, before := range rows {
+		work.Go(func() error {
+			found[i], errs[i] = c.endLost(ctx, node, before)
+			return nil
+		})
+	}
+	_ = work.Wait() // errs has the errors of all
+	for i, b := range found {
+		if errs[i] == nil && b.State == cay.Paused && b.Moving {
+			moving = append(moving, b)
 		}
-		errs = append(errs, err)
 	}
 	return moving, errors.Join(errs...)
 }
+
+// endsAtOnce is how many ends the leader records at the same time: commits of several
+// teams reach the disk together.
+const endsAtOnce = 8
 
 // endLost records what became of one of them.
 func (c *Controller) endLost(ctx context.Context, node cay.NodeID, before cay.Sandbox) (cay.Sandbox, error) {

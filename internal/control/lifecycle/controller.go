@@ -98,6 +98,8 @@ type Config struct {
 	NodeID cay.NodeID
 	// Member says that other nodes have sandboxes in the records as well.
 	Member bool
+	// Leads reports whether this server does what one does for all.
+	Leads  func() bool
 	Tokens Tokens
 	Logs   *logbook.Book
 	Audit  *audit.Log // nil counts nothing
@@ -126,6 +128,7 @@ type Controller struct {
 
 	copies, durable bool
 	member          bool // of a cluster
+	leads           func() bool
 
 	readers chan struct{}  // a token for each diary that is read in the background
 	reading sync.WaitGroup // them
@@ -208,7 +211,7 @@ func Open(ctx context.Context, cfg Config) (*Controller, error) {
 		readers: make(chan struct{}, diaryReaders),
 		wake:    make(chan struct{}, 1), wakeAuto: make(chan struct{}, 1),
 		live: make(map[cay.SandboxID]*entry), teams: make(map[cay.TeamID]map[cay.SandboxID]*entry), starting: make(map[*starting]struct{}),
-		claimed: make(map[onceKey]chan struct{}), uncopied: make(map[cay.SnapshotID]cay.TeamID), member: cfg.Member,
+		claimed: make(map[onceKey]chan struct{}), uncopied: make(map[cay.SnapshotID]cay.TeamID), member: cfg.Member, leads: cfg.Leads,
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

@@ -186,8 +186,14 @@ func (c *Controller) sweep(ctx context.Context) {
 	}
 }
 
-// prune forgets what is too old.
+// prune forgets what is too old: logs are this machine's, records all nodes'.
 func (c *Controller) prune(ctx context.Context, at time.Time) {
+	if err := c.logs.Prune(at.Add(-ledger.KeepKilled), func(id cay.SandboxID) bool { return c.entry(id) != nil }); err != nil {
+		c.log.ErrorContext(ctx, "cannot forget old logs", "err", err)
+	}
+	if !c.leads() {
+		return
+	}
 	for what, old := range map[string]struct {
 		forget func(context.Context, time.Time) (int, error)
 		keep   time.Duration
@@ -199,9 +205,6 @@ func (c *Controller) prune(ctx context.Context, at time.Time) {
 		if _, err := old.forget(ctx, at.Add(-old.keep)); err != nil && ctx.Err() == nil {
 			c.log.ErrorContext(ctx, "cannot forget old "+what, "err", err)
 		}
-	}
-	if err := c.logs.Prune(at.Add(-ledger.KeepKilled), func(id cay.SandboxID) bool { return c.entry(id) != nil }); err != nil {
-		c.log.ErrorContext(ctx, "cannot forget old logs", "err", err)
 	}
 }
 

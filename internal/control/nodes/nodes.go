@@ -43,9 +43,10 @@ type Config struct {
 	Store  store.Store
 	Ledger *ledger.Ledger
 	Self   cay.Node // id, epoch, address and version
-	// Front says that this node runs no sandboxes, and never leads.
-	Front bool
-	Times Times
+	// Front says that this node runs no sandboxes, and never leads; Alone, that it takes no
+	// requests of clients, so that it needs no view of the others but while it leads or is drained.
+	Front, Alone bool
+	Times        Times
 	// Use tells what this node has and whether it is ready for new sandboxes.
 	Use func() (use cay.NodeUse, ready bool)
 	// Drained has the node follow its record.
@@ -73,6 +74,7 @@ type Members struct {
 	view     atomic.Pointer[map[cay.NodeID]cay.Node]
 	lead     atomic.Pointer[cay.NodeID] // as of the last renewal
 	deadline atomic.Int64               // of this node's lease, by the clock since the boot
+	ended    map[cay.NodeID]int64       // the epochs of nodes that are gone of which nothing is left to do
 	steady   atomic.Int64               // since when the database has answered without a gap
 	last     atomic.Int64               // the last renewal that it answered
 	drained  atomic.Bool                // as of the last renewal
@@ -87,7 +89,7 @@ func New(cfg Config) *Members {
 	if cfg.Times == (Times{}) {
 		cfg.Times = Usual
 	}
-	m := &Members{cfg: cfg, placed: map[cay.NodeID][]int64{}}
+	m := &Members{cfg: cfg, placed: map[cay.NodeID][]int64{}, ended: map[cay.NodeID]int64{}}
 	m.view.Store(&map[cay.NodeID]cay.Node{})
 	m.lead.Store(new(cay.NodeID))
 	return m
@@ -204,7 +206,11 @@ func (m *Members) renew(ctx context.Context) error {
 		m.lead.Store(&lead)
 	}
 	m.cfg.Renewed(ctx, time.Duration(m.deadline.Load()-sinceBoot()))
-	m.drained.Store(drain != cay.DrainNone)
+	if was := m.drained.Swap(drain != cay.DrainNone); m.cfg.Alone && !was && drain != cay.DrainNone {
+		if err := m.look(ctx); err != nil { // it is about to give sandboxes to the others
+			m.cfg.Log.WarnContext(ctx, "cannot look at the members of the cluster", "err", err)
+		}
+	}
 	m.cfg.Drained(drain)
 	return nil
 }
@@ -278,6 +284,9 @@ func (m *Members) endLost(ctx context.Context) {
 			continue
 		}
 		lost := n.State == cay.NodeGone
+		if epoch, ok := m.ended[id]; lost && ok && epoch == n.Epoch {
+			continue
+		}
 		if !lost {
 			if !m.patient() {
 				continue
@@ -292,7 +301,11 @@ func (m *Members) endLost(ctx context.Context) {
 			}
 		}
 		if lost {
-			if err := m.cfg.EndLost(ctx, id); err != nil && ctx.Err() == nil {
+			err := m.cfg.EndLost(ctx, id)
+			switch {
+			case err == nil && n.State == cay.NodeGone: // the epoch is the last one
+				m.ended[id] = n.Epoch
+			case err != nil && ctx.Err() == nil:
 				m.cfg.Log.ErrorContext(ctx, "cannot record what ended with a node", "node", id, "err", err)
 			}
 		}
@@ -322,11 +335,16 @@ func (m *Members) keepView(ctx context.Context) {
 	}
 }
 
+// look reads the view. A node that needs none asks the records for each member
+// instead: a thousand nodes do not read a thousand rows each second.
 func (m *Members) look(ctx context.Context) error {
 	now := sinceBoot()
-	list, err := m.cfg.Store.Nodes(ctx)
-	if err != nil {
-		return err
+	var list []cay.Node
+	if !m.cfg.Alone || m.Leads() || m.drained.Load() {
+		var err error
+		if list, err = m.cfg.Store.Nodes(ctx); err != nil {
+			return err
+		}
 	}
 	view := make(map[cay.NodeID]cay.Node, len(list))
 	for _, n := range list {

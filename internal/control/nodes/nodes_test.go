@@ -98,3 +98,95 @@ func TestLeaveLead(t *testing.T) {
 		running.Wait()
 	})
 }
+
+// gone are the records of a cluster in which this node leads and others are gone.
+type gone struct {
+	store.Store
+	lead  cay.NodeID
+	looks atomic.Int32
+	drain atomic.Bool
+}
+
+func (g *gone) ReportNode(context.Context, cay.Node, time.Duration) (cay.Drain, cay.NodeID, error) {
+	if g.drain.Load() {
+		return cay.DrainMove, g.lead, nil
+	}
+	return cay.DrainNone, g.lead, nil
+}
+
+func (g *gone) TakeLead(context.Context, cay.NodeID, time.Duration) (cay.NodeID, error) {
+	return g.lead, nil
+}
+
+func (g *gone) Nodes(context.Context) ([]cay.Node, error) {
+	g.looks.Add(1)
+	return []cay.Node{{ID: "first", State: cay.NodeReady}, {ID: "second", State: cay.NodeReady}, {ID: "old", Epoch: 3, State: cay.NodeGone}, {ID: "stuck", State: cay.NodeGone}}, nil
+}
+
+func (g *gone) EventCounters(context.Context) (map[cay.TeamID]int64, error) { return nil, nil }
+
+// A node that takes no requests of clients looks at the others while it needs them alone, and
+// the one that leads ends what a node took along until nothing is left to do.
+func TestManyNodes(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		alone       bool
+		lead        cay.NodeID
+		drained     bool
+		looks       bool
+		ends, again int
+	}{
+		{"a front", false, "second", false, true, 0, 0},
+		{"a node", true, "second", false, false, 0, 0},
+		{"a node that is drained", true, "second", true, true, 0, 0},
+		{"a node that leads", true, "first", false, true, 1, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := &gone{lead: tt.lead}
+				ends := map[cay.NodeID]int{}
+				var placed bool
+				var m *Members
+				m = New(Config{
+					Store: g, Ledger: ledger.New(ledger.Config{Store: g}), Self: cay.Node{ID: "first"}, Alone: tt.alone,
+					Use: func() (cay.NodeUse, bool) { return cay.NodeUse{}, true }, Busy: func() bool { return true },
+					Drained: func(how cay.Drain) {
+						if how != cay.DrainNone {
+							_, placed = m.Place("base")
+						}
+					},
+					Renewed: func(context.Context, time.Duration) {}, Silent: func() {}, Lead: func(ctx context.Context) { <-ctx.Done() },
+					EndLost: func(_ context.Context, id cay.NodeID) error {
+						if ends[id]++; id == "stuck" {
+							return cay.Errorf(cay.Unavailable, "no place for one of them")
+						}
+						return nil
+					},
+					Log: slog.New(slog.DiscardHandler),
+				})
+				if err := m.Open(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() {
+					if err := m.Run(ctx); err != nil {
+						t.Error(err)
+					}
+				})
+				time.Sleep(10 * time.Second)
+				before := g.looks.Load()
+				g.drain.Store(tt.drained)
+				time.Sleep(20 * time.Second)
+				stop()
+				running.Wait()
+				if looks := g.looks.Load()-before >= 15; looks != tt.looks || placed != tt.drained {
+					t.Errorf("%d looks, and a place is known: %v", g.looks.Load()-before, placed)
+				}
+				if ends["old"] != tt.ends || ends["stuck"] < tt.again {
+					t.Errorf("ended %v", ends)
+				}
+			})
+		})
+	}
+}

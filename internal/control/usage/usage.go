@@ -62,6 +62,7 @@ type Config struct {
 	Snapshots Snapshots
 	Volumes   Volumes // nil has none
 	Node      cay.NodeID
+	Leads     func() bool // whether this server does what one does for all
 	Log       *slog.Logger
 }
 
@@ -72,6 +73,7 @@ type Meter struct {
 	snapshots Snapshots
 	volumes   Volumes
 	node      cay.NodeID
+	leads     func() bool
 	log       *slog.Logger
 	wake      chan struct{} // a budget changed, or is nearly used up
 
@@ -87,7 +89,7 @@ func New(cfg Config) *Meter {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Meter{
-		ledger: cfg.Ledger, store: cfg.Store, snapshots: cfg.Snapshots, volumes: cfg.Volumes, node: cfg.Node, log: cfg.Log,
+		ledger: cfg.Ledger, store: cfg.Store, snapshots: cfg.Snapshots, volumes: cfg.Volumes, node: cfg.Node, leads: cfg.Leads, log: cfg.Log,
 		wake: make(chan struct{}, 1), teams: make(map[cay.TeamID]*teamBudgets), halting: make(map[cay.SandboxID]bool),
 	}
 }
@@ -127,7 +129,7 @@ func (m *Meter) Run(ctx context.Context) {
 			kept = time.Now()
 			m.warn(ctx, "cannot count what snapshots take", m.countKept(ctx))
 		}
-		if time.Since(pruned) >= pruneEvery {
+		if time.Since(pruned) >= pruneEvery && m.leads() {
 			pruned = time.Now()
 			_, err := m.store.PruneUsage(ctx, pruned.Add(-Keep), pruned.Add(-keepMinutes))
 			m.warn(ctx, "cannot forget old usage", err)
@@ -194,7 +196,7 @@ func (m *Meter) countKept(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	live, err := m.store.LiveSandboxes(ctx)
+	live, err := m.store.SandboxesOf(ctx, m.node)
 	if err != nil {
 		return err
 	}
