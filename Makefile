@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory other-builds hunt test-desktop test-bucket test-cluster cluster cluster-down try-cluster test-fence bench-cluster test-cluster-e2e test-chart test-mcp test-gateway test-docker test-docker-upgrade test-inside examples release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory other-builds hunt test-desktop test-bucket test-cluster cluster cluster-down try-cluster test-fence bench-cluster bench-scale test-cluster-e2e test-chart test-mcp test-gateway test-docker test-docker-upgrade test-inside examples release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -73,6 +73,9 @@ test-fence: ## a node of such a cluster is cut off while its sandboxes send: wha
 
 bench-cluster: ## creates, requests and resumes of such a cluster beside one machine, by turns, and their bars; BENCH_N (40) creates
 	@scripts/cluster bench
+
+bench-scale: ## the records of 1,000 nodes with 200,000 sandboxes, that run nothing, on a real PostgreSQL: SCALE_NODES, SCALE_ROWS, SCALE_SECONDS (60), SCALE_CREATES (200 a second)
+	@scripts/bench-scale
 
 test-chart: ## the Helm chart, rendered by Helm's engine and held to the types of Kubernetes' API
 	go -C test/chart test -count=1 ./...

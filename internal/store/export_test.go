@@ -2,8 +2,14 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // Settle copies the log of an SQLite database back and waits until it has its
@@ -31,4 +37,74 @@ func HurryCommits(t *testing.T) {
 	commit, resolve := commitWithin, resolveWithin
 	commitWithin, resolveWithin = 2*time.Second, time.Second
 	t.Cleanup(func() { commitWithin, resolveWithin = commit, resolve })
+}
+
+// Pooler has connections to PostgreSQL that the stores of many servers share: each
+// has one for a transaction, or for a statement outside of one, as with PgBouncer's
+// pool_mode = transaction.
+type Pooler struct {
+	seal Sealer
+	free chan *stdlib.Conn
+}
+
+// NewPooler opens n connections.
+func NewPooler(ctx context.Context, url string, n int, seal Sealer) (*Pooler, error) {
+	c, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	set(c)
+	p := &Pooler{seal, make(chan *stdlib.Conn, n)}
+	for range n {
+		conn, err := stdlib.GetConnector(*c).Connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		p.free <- conn.(*stdlib.Conn)
+	}
+	return p, nil
+}
+
+// Store is that of one more server.
+func (p *Pooler) Store() *DB {
+	held := new(atomic.Pointer[guard])
+	db := sql.OpenDB(&seat{p, held})
+	db.SetMaxIdleConns(-1)
+	return newDB(&postgres{db, held}, db, db, p.seal)
+}
+
+// Close closes the connections, which all stores have given back.
+func (p *Pooler) Close() {
+	for range cap(p.free) {
+		_ = (<-p.free).Close()
+	}
+}
+
+// seat is the place of a server at a pooler.
+type seat struct {
+	pooler *Pooler
+	held   *atomic.Pointer[guard]
+}
+
+// Connect waits for a connection.
+func (s *seat) Connect(ctx context.Context) (driver.Conn, error) {
+	select {
+	case conn := <-s.pooler.free:
+		return &lent{&pgConn{Conn: conn, from: connector{s, s.held}}, s.pooler}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (*seat) Driver() driver.Driver { return stdlib.GetDefaultDriver() }
+
+// lent is a connection that goes back when it is closed.
+type lent struct {
+	*pgConn
+	pooler *Pooler
+}
+
+func (l *lent) Close() error {
+	l.pooler.free <- l.pgConn.Conn
+	return nil
 }
