@@ -244,7 +244,7 @@ func (s *DB) ReportNode(ctx context.Context, n cay.Node, lease time.Duration) (d
 	}
 	err = s.tx(ctx, func(tx *sql.Tx) error {
 		// A renewal that a crash of the database forgets is sent again.
-		if err := s.hold(ctx, tx, `SET LOCAL synchronous_commit = off`); err != nil {
+		if err := s.hold(ctx, tx, `SELECT set_config('synchronous_commit', $1, true)`, "off"); err != nil {
 			return err
 		}
 		text, now := s.nowIn()
