@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory other-builds hunt test-desktop test-bucket test-cluster cluster cluster-down try-cluster test-fence bench-cluster bench-scale test-cluster-e2e test-chart test-mcp test-gateway test-docker test-docker-upgrade test-inside examples release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory other-builds hunt test-desktop test-bucket test-cluster test-cluster-faults cluster cluster-down try-cluster test-fence bench-cluster bench-scale test-cluster-e2e test-chart test-mcp test-gateway test-docker test-docker-upgrade test-inside examples release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -52,6 +52,9 @@ chaos: ## kill the server CHAOS_KILLS (200) times, and its engines, while client
 
 test-cluster: ## nodes of a cluster fail CLUSTER_CUTS (10) times while clients work: what they saw of each sandbox is linearizable, nothing is lost or acts twice
 	@CLUSTER_CUTS=$${CLUSTER_CUTS:-10} go test -race -count=1 -timeout 120m -v -run "TestLostNode|TestFence|TestNodesAreCut|TestHistories" ./internal/server
+
+test-cluster-faults: ## what a cluster stands on fails CLUSTER_CUTS (10) times: the machine of PostgreSQL under load, nothing that was acknowledged is lost
+	@CLUSTER_CUTS=$${CLUSTER_CUTS:-10} go test -race -count=1 -timeout 120m -v -run "TestFailover" ./internal/server
 
 test-cluster-e2e: ## the end-to-end tests of the Python and JavaScript SDKs, but those of one machine, through a node of such a cluster that does not lead
 	@scripts/setup test-host

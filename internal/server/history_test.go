@@ -155,6 +155,10 @@ type histories struct {
 	loss  map[string]bool
 }
 
+func newHistories() *histories {
+	return &histories{begun: time.Now(), of: map[string][]porcupine.Operation{}, loss: map[string]bool{}}
+}
+
 func (h *histories) now() int64 { return int64(time.Since(h.begun)) }
 
 // add notes a call. One that changes nothing and has no clear answer tells nothing.
@@ -353,7 +357,7 @@ func TestHistories(t *testing.T) {
 	for round := range rounds {
 		victim := round % 3
 		fault := []string{"cut", "restart", "power", "short cut"}[round%4]
-		h := &histories{begun: time.Now(), of: map[string][]porcupine.Operation{}, loss: map[string]bool{}}
+		h := newHistories()
 		stop, watched := make(chan struct{}), make(chan struct{})
 		var workers sync.WaitGroup
 		for worker := range 6 {

@@ -1,8 +1,10 @@
 package store_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,6 +34,41 @@ func TestPostgresWithoutItsStandby(t *testing.T) {
 	if list, err := s.Teams(t.Context()); err != nil || len(list) != 1 {
 		t.Errorf("after it: %v, %v", list, err)
 	}
+}
+
+// TestPostgresCountsAnew has PostgreSQL crash before a transaction is committed, and give
+// that one's number to another: the answer of the first is not the other one's.
+func TestPostgresCountsAnew(t *testing.T) {
+	server := pgtest.Start(t, "wal_writer_delay=10s") // so that nothing of what is not committed is on the disk
+	name := server.Database(t, "")
+	s := storetest.OpenPostgres(t, server.URL(name))
+	server.Exec(t, name, "CREATE TABLE other (n bigint)")
+	for what, crash := range map[string]func(){
+		"the server":           func() { server.Stop(syscall.SIGQUIT); server.Run() },
+		"one process of it":    func() { server.Crash(t) },
+		"another name's place": func() {}, // and nothing crashes
+	} {
+		crashed := what != "another name's place"
+		runs := 0
+		err := s.Tx(t.Context(), func(tx store.Store) error {
+			if runs++; runs > 1 {
+				return errors.New("it has not happened")
+			}
+			if err := addTeam(t, tx, what); err != nil {
+				return err
+			}
+			if _, err := tx.Teams(t.Context()); err != nil { // which sends what waits
+				return err
+			}
+			crash()
+			server.Exec(t, name, slices.Repeat([]string{"INSERT INTO other VALUES (1)"}, 20)...)
+			return nil
+		})
+		if crashed && err == nil {
+			t.Errorf("%s: a change was acknowledged that was not committed", what)
+		}
+	}
+	hasTeams(t, s, "another name's place")
 }
 
 // TestPostgresOnAFullDisk fills the disk of the database: changes fail with one

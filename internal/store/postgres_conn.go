@@ -41,7 +41,11 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("a connection is a %T", opened), opened.Close())
 	}
-	return &pgConn{Conn: inner, from: c}, nil
+	run, err := runOf(ctx, inner)
+	if err != nil {
+		return nil, errors.Join(err, inner.Close())
+	}
+	return &pgConn{Conn: inner, from: c, run: run}, nil
 }
 
 // pingAfter is how long a connection may have been idle without a ping before its next use,
@@ -83,6 +87,7 @@ func hasNews(conn net.Conn) bool {
 type pgConn struct {
 	*stdlib.Conn
 	from    connector
+	run     string
 	tx      *pgTx // nil where none is open
 	waiting []*statement
 }
@@ -273,6 +278,15 @@ func guardKey(node cay.NodeID) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:]))
 }
 
+// runOf names the run of PostgreSQL that a connection is of, which a crash ends, of one of
+// its processes too, and a failover. The next run gives the numbers of transactions anew
+// that the last one took with it.
+func runOf(ctx context.Context, c *stdlib.Conn) (run string, err error) {
+	err = c.Conn().QueryRow(ctx, `SELECT concat_ws(' ', CASE WHEN pg_is_in_recovery() THEN '' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END,
+pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_bgwriter))`).Scan(&run)
+	return run, err
+}
+
 // pgTx is a transaction that writes.
 type pgTx struct {
 	conn  *pgConn
@@ -329,9 +343,12 @@ func (t *pgTx) resolve() error {
 	defer cancel()
 	status := ""
 	for status == "" || status == "in progress" {
-		asked, err := t.status(ctx)
+		asked, sure, err := t.status(ctx)
 		if err == nil {
 			status = asked
+		}
+		if status == "committed" && !sure {
+			return errUnconfirmed()
 		}
 		if status == "committed" || status == "aborted" {
 			break
@@ -357,21 +374,34 @@ func errUnconfirmed() error {
 		WithHint("see whether it answers, and whether its synchronous standby is connected (pg_stat_replication)")
 }
 
-func (t *pgTx) status(ctx context.Context) (string, error) {
+// status is what PostgreSQL says of the transaction's number. It is not sure that a
+// committed one is this transaction where a run has followed that may have given the number
+// anew.
+func (t *pgTx) status(ctx context.Context) (status string, sure bool, err error) {
 	again, err := t.conn.from.Connector.Connect(ctx)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	defer again.Close()
-	conn := again.(*stdlib.Conn).Conn()
-	var status string
-	err = conn.QueryRow(ctx, "SELECT COALESCE(pg_xact_status($1::text::xid8), '')", t.id).Scan(&status)
+	conn := again.(*stdlib.Conn)
+	run, err := runOf(ctx, conn)
+	if err != nil {
+		return "", false, err
+	}
+	err = conn.Conn().QueryRow(ctx, "SELECT COALESCE(pg_xact_status($1::text::xid8), '')", t.id).Scan(&status)
+	var told *pgconn.PgError
+	if errors.As(err, &told) && told.Code == inTheFuture && run != t.conn.run {
+		return "aborted", true, nil // no commit has that number in what the next run began with
+	}
 	if err == nil && status == "committed" {
 		// A standby that confirms this later commit has the earlier one, too.
-		_, err = conn.Exec(ctx, "SELECT pg_logical_emit_message(true, 'cay', '')")
+		_, err = conn.Conn().Exec(ctx, "SELECT pg_logical_emit_message(true, 'cay', '')")
 	}
-	return status, err
+	return status, run == t.conn.run, err
 }
+
+// inTheFuture is PostgreSQL's code of a transaction's number that was not given yet.
+const inTheFuture = "22023"
 
 // Rollback implements driver.Tx.
 func (t *pgTx) Rollback() error {

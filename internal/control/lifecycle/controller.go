@@ -179,6 +179,9 @@ type entry struct {
 	endFailed   atomic.Pointer[endRetry] // nil unless its end failed
 	pauseFailed string                   // why the last pause failed, if it did; guarded by the lock
 	missed      int                      // sweeps in a row that did not find its instance
+
+	unsure atomic.Bool                         // a change of its record may count or not
+	born   func(context.Context) (bool, error) // whether it is recorded, where that is not known; guarded by the lock
 }
 
 func newEntry(s cay.Sandbox) *entry {
@@ -316,9 +319,20 @@ func (c *Controller) record(ctx context.Context, e *entry, s cay.Sandbox, write 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 	defer cancel()
 	s.Version, s.Reading = e.sandbox().Version, e.metrics.reading(e.sandbox().Instance)
-	if err := write(ctx, s); err != nil {
-		if cay.KindOf(err) == cay.Conflict {
-			c.dropIfElsewhere(ctx, s.ID)
+	err := write(ctx, s)
+	if cay.KindOf(err) == cay.Conflict {
+		recorded, over := c.readBack(ctx, e)
+		switch {
+		case cay.KindOf(over) == cay.NotFound:
+			return over
+		case over == nil && e.unsure.Load() && recorded.Version != s.Version:
+			s.Version = recorded.Version
+			err = write(ctx, s)
+		}
+	}
+	if err != nil {
+		if unsure(err) {
+			e.unsure.Store(true)
 		}
 		return err
 	}
@@ -327,18 +341,6 @@ func (c *Controller) record(ctx context.Context, e *entry, s cay.Sandbox, write 
 	c.ledger.Wake(s.Team)
 	c.lookAtDeadlines()
 	return nil
-}
-
-// dropIfElsewhere forgets a sandbox that another node has taken while this one was gone:
-// the next request goes there.
-func (c *Controller) dropIfElsewhere(ctx context.Context, id cay.SandboxID) {
-	if !c.member {
-		return
-	}
-	if home, err := c.store.SandboxHome(ctx, id); err == nil && home.Node != c.nodeID {
-		c.log.WarnContext(ctx, "a sandbox is another node's now", "sandbox", id, "node", home.Node)
-		c.drop(id)
-	}
 }
 
 // lookAtDeadlines says that one may have changed.
@@ -356,19 +358,25 @@ func (c *Controller) end(ctx context.Context, who cay.Caller, e *entry, cause ca
 	ctx, done := trail.Begin(ctx, trail.Kill)
 	defer func() { done(err) }()
 	c.look(ctx, e)
-	s := killed(e.sandbox(), cause, at)
+	was := e.sandbox()
+	s := killed(was, cause, at)
 	if err := c.save(ctx, e, s, ledger.NewEvent(who, s, cay.SandboxKilled, string(cause), "evidence", evidence)); err != nil {
 		return err
 	}
+	c.over(ctx, e, was, s)
+	return nil
+}
+
+// over ends what was a sandbox whose end is recorded. The caller holds its lock.
+func (c *Controller) over(ctx context.Context, e *entry, was, s cay.Sandbox) {
 	c.drop(s.ID)
-	c.log.InfoContext(ctx, "sandbox ended", "sandbox", s.ID, "cause", cause)
-	if cause == cay.CauseAsked || cause == cay.CauseTimeout { // else no guest is there to answer
+	c.log.InfoContext(ctx, "sandbox ended", "sandbox", s.ID, "cause", s.Cause)
+	if s.Cause == cay.CauseAsked || s.Cause == cay.CauseTimeout { // else no guest is there to answer
 		c.readDiary(ctx, e, diaryLast)
 	}
-	c.stop(ctx, s.Instance, cause)
-	c.ledger.Tidy(ctx, s.Snapshot)
+	c.stop(ctx, was.Instance, s.Cause)
+	c.ledger.Tidy(ctx, was.Snapshot)
 	c.leaveTree(ctx, e, s)
-	return nil
 }
 
 // put makes a sandbox known. The caller holds c.mu, or is alone.

@@ -77,11 +77,27 @@ func (c *Controller) launch(ctx context.Context, who cay.Caller, l launch) (_ ca
 			ran = s.ID
 			return s, nil
 		}
+		if unsure(err) {
+			why := err
+			e.born = func(ctx context.Context) (bool, error) { return c.born(ctx, who, s, l, why) }
+			born, untold := e.born(context.WithoutCancel(ctx))
+			switch {
+			case untold != nil: // a sweep finds it out
+				e.current.Store(&s)
+				e.unsure.Store(true)
+				return cay.Sandbox{}, startError(err)
+			case born:
+				e.born = nil
+				c.launched(e, s, l)
+				ran = s.ID
+				return s, nil
+			}
+		}
 	}
 	gone := killed(s, cay.CauseFailedStart, ledger.Now())
 	e.current.Store(&gone)
 	c.drop(s.ID)
-	if cay.KindOf(err) != cay.Exhausted && cay.CodeOf(err) != cay.CodeKeyInProgress { // a create that a quota refuses, or that comes second, leaves no record
+	if e.born == nil && cay.KindOf(err) != cay.Exhausted && cay.CodeOf(err) != cay.CodeKeyInProgress { // a create that a quota refuses, or that comes second, leaves no record
 		c.recordFailed(ctx, who, s, l, err)
 	}
 	c.stop(ctx, s.Instance, cay.CauseFailedStart)
@@ -93,12 +109,7 @@ func (c *Controller) recordLaunch(ctx context.Context, who cay.Caller, e *entry,
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 	defer cancel()
 	e.toldEnd = s.EndAt
-	branch := l.branch
-	branch.Sandbox, branch.Team = s.ID, s.Team
-	if branch.Tree == "" {
-		branch.Tree = s.ID
-	}
-	member := branch.Tree != s.ID || branch.Auto.On()
+	branch, member := l.branchOf(s)
 	err := c.recordRunning(ctx, s, func(tx store.Store) error {
 		err := tx.AddSandbox(ctx, s, l.first(s), ledger.NewEvent(who, s, cay.SandboxRunning, cay.ReasonAsked, "endAt", ledger.Stamp(s.EndAt), "notice", s.Notice))
 		if err == nil && member {
@@ -106,9 +117,25 @@ func (c *Controller) recordLaunch(ctx context.Context, who cay.Caller, e *entry,
 		}
 		return err
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		c.launched(e, s, l)
 	}
+	return err
+}
+
+// branchOf is the place of a sandbox in a tree, and whether it is recorded.
+func (l launch) branchOf(s cay.Sandbox) (branch cay.Branch, member bool) {
+	branch = l.branch
+	branch.Sandbox, branch.Team = s.ID, s.Team
+	if branch.Tree == "" {
+		branch.Tree = s.ID
+	}
+	return branch, branch.Tree != s.ID || branch.Auto.On()
+}
+
+// launched notes a sandbox whose record says that it runs. The caller holds its lock.
+func (c *Controller) launched(e *entry, s cay.Sandbox, l launch) {
+	branch, member := l.branchOf(s)
 	e.current.Store(&s)
 	e.tree.member.Store(member)
 	if branch.Auto.On() {
@@ -117,21 +144,25 @@ func (c *Controller) recordLaunch(ctx context.Context, who cay.Caller, e *entry,
 	}
 	c.ledger.Wake(s.Team)
 	c.lookAtDeadlines()
-	return nil
 }
 
 // recordFailed records a sandbox that could not be started, so that its end has
 // a cause.
 func (c *Controller) recordFailed(ctx context.Context, who cay.Caller, s cay.Sandbox, l launch, why error) {
+	if err := c.addFailed(ctx, who, s, l, why); err != nil {
+		c.log.ErrorContext(ctx, "cannot record a failed start", "sandbox", s.ID, "err", err)
+	}
+}
+
+func (c *Controller) addFailed(ctx context.Context, who cay.Caller, s cay.Sandbox, l launch, why error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 	defer cancel()
 	s = killed(s, cay.CauseFailedStart, ledger.Now())
 	err := c.store.AddSandbox(ctx, s, l.first(s), ledger.NewEvent(who, s, cay.SandboxKilled, string(s.Cause), "evidence", ledger.Visible(why)))
-	if err != nil {
-		c.log.ErrorContext(ctx, "cannot record a failed start", "sandbox", s.ID, "err", err)
-		return
+	if err == nil {
+		c.ledger.Wake(s.Team)
 	}
-	c.ledger.Wake(s.Team)
+	return err
 }
 
 // orphansMost is how many deaths are kept of instances that no record names:

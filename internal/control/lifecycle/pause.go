@@ -158,12 +158,13 @@ func saveError(err error, text string) error {
 }
 
 // saveOutcome records a state that is a fact already. One that cannot be recorded
-// is put right at the next start, which finds the same facts.
+// is put right with a later sweep, or by the next start, which finds the same facts.
 func (c *Controller) saveOutcome(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) {
 	if err := c.save(ctx, e, s, events...); err != nil {
 		c.log.ErrorContext(ctx, "cannot record a sandbox's state", "sandbox", s.ID, "state", s.State, "err", err)
 		s.Version = e.sandbox().Version
 		e.current.Store(&s)
+		e.unsure.Store(true)
 	}
 }
 

@@ -178,6 +178,7 @@ func (c *Controller) sweep(ctx context.Context) {
 		case <-tick.C:
 		}
 		c.sample(ctx)
+		c.settle(ctx)
 		strays = c.reconcileInstances(ctx, strays)
 		if time.Since(pruned) >= pruneEvery {
 			pruned = time.Now()

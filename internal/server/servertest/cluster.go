@@ -28,9 +28,10 @@ type Cluster struct {
 	Nodes []*World
 	// Links lead each node to the database.
 	Links []*Link
+	// Database is where the records are.
+	Database *pgtest.Server
 
 	t      testing.TB
-	server *pgtest.Server
 	name   string
 	bucket string
 	leases nodes.Times
@@ -41,8 +42,13 @@ type Cluster struct {
 // called with a machine before its server starts.
 func StartCluster(t testing.TB, size int, leases nodes.Times, each ...func(*World)) *Cluster {
 	t.Helper()
-	server := pgtest.Start(t)
-	c := &Cluster{t: t, server: server, name: server.Database(t, ""), bucket: t.TempDir(), leases: leases, each: each}
+	return StartClusterOn(t, pgtest.Start(t), size, leases, each...)
+}
+
+// StartClusterOn is StartCluster over a server that runs.
+func StartClusterOn(t testing.TB, server *pgtest.Server, size int, leases nodes.Times, each ...func(*World)) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t, Database: server, name: server.Database(t, ""), bucket: t.TempDir(), leases: leases, each: each}
 	first := c.machine()
 	if _, err := operator.InitCluster(t.Context(), first.Config); err != nil {
 		t.Fatal(err)
@@ -57,7 +63,7 @@ func StartCluster(t testing.TB, size int, leases nodes.Times, each ...func(*Worl
 // machine is one that is no member yet.
 func (c *Cluster) machine() *World {
 	c.t.Helper()
-	link := newLink(c.t, filepath.Join(c.server.Dir(), socket))
+	link := newLink(c.t, filepath.Join(c.Database.Dir(), socket))
 	w := New(c.t)
 	w.Leases = c.leases
 	w.Config.DatabaseURL = "postgres://cay@/" + c.name + "?host=" + url.QueryEscape(link.dir)

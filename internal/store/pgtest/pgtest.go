@@ -140,6 +140,12 @@ func (s *Server) Run(settings ...string) {
 	go func(cmd *exec.Cmd, ended chan error) { ended <- cmd.Wait() }(s.cmd, s.ended)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	s.await(ctx)
+}
+
+// await waits until the server answers.
+func (s *Server) await(ctx context.Context) {
+	s.t.Helper()
 	for {
 		conn, err := pgx.Connect(ctx, s.URL("postgres"))
 		if err == nil {
@@ -148,8 +154,7 @@ func (s *Server) Run(settings ...string) {
 		}
 		select {
 		case err := <-s.ended:
-			text, _ := os.ReadFile(log.Name())
-			s.t.Fatalf("PostgreSQL ended: %v: %s", err, text)
+			s.t.Fatalf("PostgreSQL ended: %v: %s", err, s.Log())
 		case <-ctx.Done():
 			s.t.Fatalf("PostgreSQL does not answer: %v", err)
 		case <-time.After(20 * time.Millisecond):
@@ -186,6 +191,68 @@ func (s *Server) Restart() {
 		s.wait()
 	}
 	s.Run()
+}
+
+// Crash has a process of the server die, upon which it ends all connections, recovers and
+// goes on.
+func (s *Server) Crash(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := 0
+	err = conn.QueryRow(ctx, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'").Scan(&pid)
+	if err == nil {
+		err = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = conn.Exec(ctx, "SELECT 1")
+	}
+	s.await(ctx)
+}
+
+// Standby starts a server that has what this one has, by streaming, and is asked for
+// each commit: this one waits for it from then on.
+func (s *Server) Standby(t testing.TB) *Server {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cay-pg-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	other := &Server{t: t, bin: s.bin, dir: dir, settings: s.settings}
+	if c := s.credential(); c != nil {
+		if err := os.Chown(dir, int(c.Uid), int(c.Gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { other.Stop(syscall.SIGQUIT) })
+	other.Follow(s)
+	return other
+}
+
+// Follow has a server that does not run be the standby of another one, with nothing of
+// its own left.
+func (s *Server) Follow(primary *Server) {
+	s.t.Helper()
+	if err := os.RemoveAll(s.data()); err != nil {
+		s.t.Fatal(err)
+	}
+	s.run("pg_basebackup", "-h", primary.dir, "-U", "cay", "-D", s.data(), "-R", "-X", "stream", "-c", "fast", "--no-sync")
+	s.Run()
+	primary.Exec(s.t, "postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
+}
+
+// Promote has a standby be a primary, which waits for no standby.
+func (s *Server) Promote() {
+	s.t.Helper()
+	s.Exec(s.t, "postgres", "SELECT pg_promote()", "ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()")
 }
 
 // Dir is where the socket, the data and the log are.
