@@ -59,8 +59,9 @@ type Config struct {
 	Replica    Replica          // nil for none
 	Backlog    *builtin.Backlog // of the templates that the server builds by itself
 	Disk       disk.Reserve
-	// Copied is told, again and again, which snapshots the bucket has; nil without one.
-	Copied func(ctx context.Context, has func(cay.SnapshotID) bool)
+	// Copied is told, again and again, which snapshots the bucket has, and whether to ask the
+	// records which of them lack a copy; nil without one.
+	Copied func(ctx context.Context, has func(cay.SnapshotID) bool, ask bool)
 	// Leads reports whether this server does what one does for all; nil for a server
 	// that is alone.
 	Leads func() bool

@@ -12,6 +12,8 @@ import (
 const (
 	replicateEvery = time.Second
 	sweepEvery     = time.Hour
+	askAfter       = time.Minute
+	askSeldom      = 15 * time.Second
 )
 
 // Replica is where copies of snapshots are.
@@ -29,6 +31,8 @@ type replication struct {
 	taken  bool
 	swept  time.Time
 	copied map[cay.SnapshotID]bool // false for those that are not to be
+	made   time.Time               // the last copy
+	asked  time.Time               // when it was last looked which records lack one
 	told   string                  // the error that the log has
 }
 
@@ -38,7 +42,7 @@ func (d *Desk) ReplicateAlways(ctx context.Context) {
 	if d.cfg.Replica == nil {
 		return
 	}
-	r := replication{copied: map[cay.SnapshotID]bool{}, swept: time.Now()}
+	r := replication{copied: map[cay.SnapshotID]bool{}, swept: time.Now(), made: time.Now()}
 	tick := time.NewTicker(replicateEvery)
 	defer tick.Stop()
 	for {
@@ -93,8 +97,8 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 		err = d.cfg.Replica.Push(ctx, id)
 		switch {
 		case err == nil:
-			r.copied[id] = true
-			d.cfg.Copied(ctx, has)
+			r.copied[id], r.made = true, time.Now()
+			d.cfg.Copied(ctx, has, true)
 			d.cfg.Log.InfoContext(ctx, "a snapshot is in the bucket", "snapshot", s.ID, "sandbox", s.Sandbox, "bytes", s.Size(), "took", time.Since(begun))
 		case cay.KindOf(err) == cay.NotFound && !needs(id): // removed meanwhile
 		case cay.CodeOf(err) == cay.CodeDamaged: // the others follow
@@ -108,7 +112,13 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 			delete(r.copied, id)
 		}
 	}
-	d.cfg.Copied(ctx, has)
+	// A record may be made some time after the copy; asking the records each second is for
+	// the minute in which most are.
+	ask := time.Since(r.made) < askAfter || time.Since(r.asked) >= askSeldom
+	if ask {
+		r.asked = time.Now()
+	}
+	d.cfg.Copied(ctx, has, ask)
 	if failed == nil && time.Since(r.swept) > sweepEvery && (d.cfg.Leads == nil || d.cfg.Leads()) {
 		r.swept = time.Now()
 		removed, err := d.cfg.Replica.Collect(ctx, func(id cay.SnapshotID) (bool, error) { return needs(id), nil })

@@ -340,14 +340,14 @@ func (s *scale) loads() []load {
 		{"end", c, func(i int) error { return s.end(some(i)) }},
 		{"use of a node's sandboxes", n / 60, func(i int) error { return s.count(node(i)) }},
 		{"snapshots that a node keeps", n / 600, func(i int) error { return s.kept(node(i)) }},
-		{"a front's view of all nodes", float64(s.fronts + 1), func(int) error {
+		{"a front's view of all nodes", float64(s.fronts+1) / min(5, 1+float64(s.nodesN/200)), func(int) error {
 			list, err := s.db.Nodes(s.ctx)
 			if err == nil && len(list) != s.nodesN {
 				err = fmt.Errorf("%d nodes", len(list))
 			}
 			return err
 		}},
-		{"a node's look for copies", n, func(i int) error { _, err := node(i).db.UncopiedBuilds(s.ctx); return err }},
+		{"a node's look for copies", n / 15, func(i int) error { _, err := node(i).db.UncopiedBuilds(s.ctx); return err }},
 		{"a node's look at limits and teams", n / 5, func(i int) error {
 			_, e1 := node(i).db.AllTeamLimits(s.ctx)
 			_, e2 := node(i).db.RemovedTeams(s.ctx)

@@ -225,18 +225,13 @@ func accountFor(b cay.Sandbox) cay.Account {
 // accountOf finds or makes an account. Of its labels those count that its team
 // has metered.
 func (s *DB) accountOf(ctx context.Context, tx *sql.Tx, a cay.Account) (id int64, err error) {
-	labels := map[string]string{}
+	var keys []string
 	if len(a.Labels) > 0 {
-		keys, err := labelsOf(ctx, tx, a.Team)
-		if err != nil {
+		if keys, err = labelsOf(ctx, tx, a.Team); err != nil {
 			return 0, err
 		}
-		for _, key := range keys {
-			if value, ok := a.Labels[key]; ok {
-				labels[key] = fitLabel(value)
-			}
-		}
 	}
+	labels := meteredOf(a.Labels, keys)
 	if id, err = s.findAccount(ctx, tx, a, labels); !errors.Is(err, sql.ErrNoRows) {
 		return id, err
 	}
@@ -269,6 +264,17 @@ func (s *DB) accountOf(ctx context.Context, tx *sql.Tx, a cay.Account) (id int64
 	_, err = tx.ExecContext(ctx, `INSERT INTO usage_accounts (id, team, api_key, template, labels) VALUES ($1, $2, $3, $4, $5)`,
 		last+1, a.Team, a.Key, a.Template, string(text))
 	return last + 1, err
+}
+
+// meteredOf are the labels of metadata that count, of those keys.
+func meteredOf(metadata map[string]string, keys []string) map[string]string {
+	labels := map[string]string{}
+	for _, key := range keys {
+		if value, ok := metadata[key]; ok {
+			labels[key] = fitLabel(value)
+		}
+	}
+	return labels
 }
 
 func (s *DB) findAccount(ctx context.Context, tx *sql.Tx, a cay.Account, labels map[string]string) (id int64, err error) {

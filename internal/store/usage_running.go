@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -28,7 +29,7 @@ func (s *DB) countOpen(ctx context.Context, tx *sql.Tx, running []cay.Sandbox) e
 	if err != nil {
 		return err
 	}
-	sum, accounts, now := tally{}, map[string]int64{}, time.Now()
+	sum, now := tally{}, time.Now()
 	var rows [][]any
 	for _, b := range running {
 		open, ok := known[b.ID]
@@ -36,16 +37,15 @@ func (s *DB) countOpen(ctx context.Context, tx *sql.Tx, running []cay.Sandbox) e
 			continue
 		}
 		open.count(sum, b, now)
-		text, err := json.Marshal(accountFor(b))
+		id := open.account
+		labels, err := json.Marshal(meteredOf(b.Metadata, strings.Split(open.metered, "\n")))
 		if err != nil {
 			return err
 		}
-		id, known := accounts[string(text)]
-		if !known {
+		if string(labels) != open.labels || b.Key != open.key || b.Template != open.template {
 			if id, err = s.accountOf(ctx, tx, accountFor(b)); err != nil {
 				return err
 			}
-			accounts[string(text)] = id
 		}
 		rows = append(rows, []any{b.ID, id, open.since, open.instance, open.cpu, open.sent})
 	}
@@ -58,23 +58,38 @@ FROM given WHERE usage_open.sandbox = given.id`)
 	return s.addRows(ctx, tx, sum)
 }
 
+// runningUsage is a sandbox that runs with its account, and the keys of metadata that its
+// team has metered, a line each.
+type runningUsage struct {
+	openUsage
+	key             cay.KeyID
+	template        cay.TemplateID
+	labels, metered string
+}
+
 // openOf reads what is not counted of sandboxes, and keeps others from counting it.
-func (s *DB) openOf(ctx context.Context, tx *sql.Tx, running []cay.Sandbox) (map[cay.SandboxID]openUsage, error) {
+func (s *DB) openOf(ctx context.Context, tx *sql.Tx, running []cay.Sandbox) (map[cay.SandboxID]runningUsage, error) {
 	var ids [][]any
 	for _, b := range running {
 		ids = append(ids, []any{b.ID})
 	}
-	text, args := given("id", "TEXT", ids)
-	rows, err := tx.QueryContext(ctx, text+`SELECT sandbox, `+openColumns+` FROM usage_open WHERE sandbox IN (SELECT id FROM given) ORDER BY sandbox`+s.forUpdate(), args...)
+	text, args := given("sandbox", "TEXT", ids)
+	text += `SELECT o.sandbox, ` + openColumns + `, a.api_key, a.template, a.labels, COALESCE((SELECT string_agg(l.label, '
+' ORDER BY l.label) FROM usage_labels l WHERE l.team = a.team), '')
+FROM usage_open o JOIN usage_accounts a ON a.id = o.account WHERE o.sandbox IN (SELECT g.sandbox FROM given g) ORDER BY o.sandbox`
+	if s.engine.many() {
+		text += ` FOR UPDATE OF o FOR KEY SHARE OF a` // as findAccount has it
+	}
+	rows, err := tx.QueryContext(ctx, text, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	out := map[cay.SandboxID]openUsage{}
+	out := map[cay.SandboxID]runningUsage{}
 	for rows.Next() {
 		var id cay.SandboxID
-		var o openUsage
-		if err := rows.Scan(&id, &o.account, &o.since, &o.cpus, &o.memoryMB, &o.creates, &o.instance, &o.cpu, &o.sent); err != nil {
+		var o runningUsage
+		if err := rows.Scan(&id, &o.account, &o.since, &o.cpus, &o.memoryMB, &o.creates, &o.instance, &o.cpu, &o.sent, &o.key, &o.template, &o.labels, &o.metered); err != nil {
 			return nil, err
 		}
 		out[id] = o

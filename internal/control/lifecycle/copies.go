@@ -17,9 +17,11 @@ func (c *Controller) Copies() bool { return c.copies }
 
 // Copied records which paused sandboxes, checkpoints and builds the bucket has: those whose
 // snapshots it has. One that is busy, or cannot be recorded now, is left for the next call.
-func (c *Controller) Copied(ctx context.Context, has func(cay.SnapshotID) bool) {
+func (c *Controller) Copied(ctx context.Context, has func(cay.SnapshotID) bool, ask bool) {
 	c.checkpointsCopied(ctx, has)
-	c.buildsCopied(ctx, has)
+	if ask {
+		c.buildsCopied(ctx, has)
+	}
 	for _, e := range c.entries() {
 		if s := e.sandbox(); !s.ReplicatedAt.IsZero() || !has(s.Snapshot) {
 			continue
@@ -69,7 +71,7 @@ func (c *Controller) checkpointsCopied(ctx context.Context, has func(cay.Snapsho
 	}
 }
 
-// buildsCopied asks the records each time: named snapshots and templates are made in
+// buildsCopied asks the records: named snapshots and templates are made in
 // several places, and each node knows of its own copies alone.
 func (c *Controller) buildsCopied(ctx context.Context, has func(cay.SnapshotID) bool) {
 	uncopied, err := c.store.UncopiedBuilds(ctx)

@@ -317,14 +317,17 @@ func (m *Members) keepView(ctx context.Context) {
 	tick := time.NewTicker(m.cfg.Times.View)
 	defer tick.Stop()
 	follower := m.cfg.Ledger.Follower()
-	for {
+	for wait := 0; ; wait-- {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if err := m.look(ctx); err != nil && ctx.Err() == nil {
-			m.cfg.Log.DebugContext(ctx, "cannot look at the members of the cluster", "err", err)
+		if wait <= 0 {
+			if err := m.look(ctx); err != nil && ctx.Err() == nil {
+				m.cfg.Log.DebugContext(ctx, "cannot look at the members of the cluster", "err", err)
+			}
+			wait = m.looksIn()
 		}
 		if !m.Leads() {
 			continue
@@ -334,6 +337,16 @@ func (m *Members) keepView(ctx context.Context) {
 		}
 	}
 }
+
+// looksIn is in how many times View the next look is: one for each viewAtOnce members,
+// and renewal by renewal at most, before which most of them tell nothing new.
+func (m *Members) looksIn() int {
+	most := max(1, int(m.cfg.Times.Renew/m.cfg.Times.View))
+	return min(most, 1+len(*m.view.Load())/viewAtOnce)
+}
+
+// viewAtOnce is how many members are read each View.
+const viewAtOnce = 200
 
 // look reads the view. A node that needs none asks the records for each member
 // instead: a thousand nodes do not read a thousand rows each second.
