@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory other-builds hunt test-desktop test-bucket test-cluster test-cluster-faults cluster cluster-down try-cluster test-fence bench-cluster bench-scale test-cluster-e2e test-chart test-mcp test-gateway test-docker test-docker-upgrade test-inside examples release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory other-builds hunt test-desktop test-bucket test-cluster test-cluster-faults cluster cluster-down try-cluster test-fence bench-cluster bench-scale test-pgbouncer test-cluster-e2e test-chart test-mcp test-gateway test-docker test-docker-upgrade test-inside examples release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -79,6 +79,9 @@ bench-cluster: ## creates, requests and resumes of such a cluster beside one mac
 
 bench-scale: ## the records of 1,000 nodes with 200,000 sandboxes, that run nothing, on a real PostgreSQL: SCALE_NODES, SCALE_ROWS, SCALE_SECONDS (60), SCALE_CREATES (200 a second)
 	@scripts/bench-scale
+
+test-pgbouncer: ## the records' suite behind Debian's pgbouncer, which gives a connection to each transaction
+	@CAY_TEST_POSTGRES=must CAY_TEST_PGBOUNCER=1 go test -count=1 -timeout 30m -run '^TestPgBouncer$$' ./internal/store
 
 test-chart: ## the Helm chart, rendered by Helm's engine and held to the types of Kubernetes' API
 	go -C test/chart test -count=1 ./...

@@ -150,14 +150,14 @@ func prepare(ctx context.Context, db *sql.DB, cfg PostgresConfig) error {
 	if err := look(ctx, conn, cfg); err != nil {
 		return err
 	}
-	// lock_timeout bounds the wait for another server that migrates.
-	if _, err := conn.ExecContext(ctx, `SET lock_timeout = '5min'; SELECT pg_advisory_lock(`+fmt.Sprint(openLock)+`)`); err != nil {
+	// The lock is of a transaction, which a pooler gives one connection for. lock_timeout bounds
+	// the wait for another server that migrates.
+	defer func() { _, _ = conn.ExecContext(context.WithoutCancel(ctx), `ROLLBACK`) }()
+	if _, err := conn.ExecContext(ctx, `BEGIN; SET LOCAL lock_timeout = '5min'; SET LOCAL idle_in_transaction_session_timeout = 0;
+SELECT pg_advisory_xact_lock(`+fmt.Sprint(openLock)+`)`); err != nil {
 		return cay.Wrap(cay.Unavailable, err, "another server has been bringing the database up to date for minutes").
 			WithHint("see pg_stat_activity, and try again")
 	}
-	defer func() {
-		_, _ = conn.ExecContext(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+fmt.Sprint(openLock)+`); RESET lock_timeout`)
-	}()
 	return migrate(ctx, goose.DialectPostgres, db, migrationsFor(inPostgres))
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -479,4 +480,22 @@ func TestFront(t *testing.T) {
 			t.Errorf("a node with a sandbox was removed: %v", err)
 		}
 	})
+}
+
+// BenchmarkHomes is the memory of a way that a front knows.
+func BenchmarkHomes(b *testing.B) {
+	for b.Loop() {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		var h homes
+		for range homesMost {
+			id := cay.NewSandboxID()
+			h.put(id, home{cay.Home{Node: "0123456789abcdef", Team: "team", State: cay.Running}, time.Now()})
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/homesMost, "B/way")
+		runtime.KeepAlive(&h)
+	}
 }

@@ -84,7 +84,9 @@ func StartIn(t testing.TB, dir string, settings ...string) *Server {
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
-// credential is who runs PostgreSQL, which refuses root.
+// Credential is who runs PostgreSQL, and programs beside it that refuse root as well.
+func Credential(t testing.TB) *syscall.Credential { return (&Server{t: t}).credential() }
+
 func (s *Server) credential() *syscall.Credential {
 	if os.Getuid() != 0 {
 		return nil
