@@ -338,6 +338,26 @@ func TestProxy(t *testing.T) {
 	}
 }
 
+// A sandbox whose end is recorded gets no request, though its instance answers yet.
+func TestNoRequestAfterTheEnd(t *testing.T) {
+	w := servertest.Start(t)
+	box, err := w.Client().Create(t.Context(), client.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, over, killed := make(chan struct{}), make(chan struct{}), make(chan error)
+	w.Machine.Guest(cay.SandboxID(box.ID)).OnDiary(func() { close(asked); <-over })
+	go func() { killed <- box.Kill(t.Context()) }()
+	<-asked
+	if status, text := intoSandbox(t, w, box.ID, http.MethodGet, "/", http.NoBody); status != http.StatusBadGateway {
+		t.Errorf("%d %s", status, text)
+	}
+	close(over)
+	if err := <-killed; err != nil {
+		t.Error(err)
+	}
+}
+
 // The server answers its operator while it runs: keys, templates, what nothing
 // needs, whole snapshots, a backup.
 func TestOperator(t *testing.T) {

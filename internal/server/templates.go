@@ -142,10 +142,11 @@ func (s *Server) used(ctx context.Context, id cay.SandboxID, command bool) {
 	s.control.Used(ctx, id, command)
 }
 
-// lookup tells the proxy where a sandbox is.
+// lookup tells the proxy where a sandbox is. One whose end is recorded gets no request,
+// though its instance may answer for a moment.
 func (s *Server) lookup(id cay.SandboxID) (proxy.Target, error) {
 	i, ok := s.node.Lookup(id)
-	if !ok {
+	if !ok || !s.control.Lives(id) {
 		return proxy.Target{}, cay.Errorf(cay.NotFound, "sandbox %s not found", id)
 	}
 	return proxy.Target{

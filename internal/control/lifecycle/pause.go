@@ -340,6 +340,13 @@ func (c *Controller) Asleep(id cay.SandboxID) (cay.Sandbox, bool) {
 	return s, sleeps(s)
 }
 
+// Lives reports whether a sandbox is this node's and not over.
+func (c *Controller) Lives(id cay.SandboxID) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.live[id] != nil
+}
+
 // Sleepers lists the sandboxes that Asleep returns.
 func (c *Controller) Sleepers() []cay.Sandbox {
 	c.mu.RLock()

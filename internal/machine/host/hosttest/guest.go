@@ -30,8 +30,9 @@ type Memory struct {
 // and a program of its user's, which is an HTTP server that answers GET with
 // what it was last sent by PUT.
 type Guest struct {
-	mu     sync.Mutex
-	memory Memory
+	mu      sync.Mutex
+	memory  Memory
+	onDiary func()
 
 	servers []io.Closer
 	serving sync.WaitGroup
@@ -119,10 +120,24 @@ func (g *Guest) init(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(guest.InitReply{Protocol: guest.Protocol, Version: guest.EnvdVersion})
 }
 
+// OnDiary has the agent call a function before it tells its diary, which is asked for
+// between the record of a sandbox's end and the end of its instance.
+func (g *Guest) OnDiary(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.onDiary = f
+}
+
 func (g *Guest) diary(w http.ResponseWriter, r *http.Request) {
 	if !g.opens(r) {
 		http.Error(w, "the token is not this agent's", http.StatusUnauthorized)
 		return
+	}
+	g.mu.Lock()
+	first := g.onDiary
+	g.mu.Unlock()
+	if first != nil {
+		first()
 	}
 	_ = json.NewEncoder(w).Encode(guest.Diary{Epoch: "1"})
 }
