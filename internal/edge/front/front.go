@@ -88,7 +88,7 @@ type Front struct {
 
 // New returns a front. Close must follow.
 func New(cfg Config) *Front {
-	return &Front{cfg: cfg, peers: peers{own: cfg.Own}}
+	return &Front{cfg: cfg, peers: peers{own: cfg.Own, silence: silence}}
 }
 
 // Close ends the connections to other nodes that are idle.

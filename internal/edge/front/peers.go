@@ -17,12 +17,19 @@ import (
 	"github.com/cay-run/cay/internal/keys/member"
 )
 
+// silence is for how long a connection that many requests share may say nothing, and then
+// for how long it may owe the answer to a ping. One whose packets go nowhere would hold
+// all requests for the quarter of an hour in which the kernel gives it up, also those that
+// come when the node can be reached again.
+const silence = 4 * time.Second
+
 // peers are the connections to other nodes: of each as it is recorded, and of each
 // version of HTTP, because a request goes on in its client's.
 type peers struct {
-	own *member.Member
-	mu  sync.Mutex
-	all map[peer]*http.Transport
+	own     *member.Member
+	silence time.Duration
+	mu      sync.Mutex
+	all     map[peer]*http.Transport
 }
 
 type peer struct {
@@ -46,6 +53,7 @@ func (p *peers) to(n cay.Node, two bool) *http.Transport {
 		IdleConnTimeout:       90 * time.Second, // shorter than the node's
 		DisableCompression:    true,
 		Protocols:             new(http.Protocols),
+		HTTP2:                 &http.HTTP2Config{SendPingTimeout: p.silence, PingTimeout: p.silence},
 	}
 	dialer := &net.Dialer{Timeout: 2 * time.Second, KeepAliveConfig: conns.Patience}
 	t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
