@@ -26,22 +26,19 @@ func TestFailover(t *testing.T) {
 	both := "," + standby.Dir() // each node's own link leads to the first one
 	c := servertest.StartClusterOn(t, primary, 3, servertest.Steady, func(w *servertest.World) { w.Config.DatabaseURL += both })
 	c.AwaitReady(3)
-	at := &fronts{all: make([]front, 3)}
-	for i, w := range c.Nodes {
-		at.set(i, w)
-	}
+	at := frontsOf(c)
 	for round := range rounds {
 		away := time.Duration(rand.IntN(3000)) * time.Millisecond
 		if round%5 == 4 { // longer than a request waits
 			away = 15 * time.Second
 		}
-		h := newHistories()
+		h := clientsOf(at)
 		stop := make(chan struct{})
 		var running sync.WaitGroup
 		for worker := range 6 {
-			running.Go(func() { h.work(t.Context(), worker, at, stop) })
+			running.Go(func() { h.Work(t.Context(), worker, stop) })
 		}
-		running.Go(func() { h.watch(t, c, stop) })
+		running.Go(func() { watch(t, h, c, stop) })
 		running.Go(func() { answersAlways(t, c, stop) })
 		time.Sleep(time.Second) // load for a while
 		primary.Stop(syscall.SIGKILL)
@@ -51,8 +48,7 @@ func TestFailover(t *testing.T) {
 		time.Sleep(time.Second) // load on the new one
 		close(stop)
 		running.Wait()
-		h.end(t, c, at)
-		h.check(t)
+		judge(t, c, h)
 		rowsAreInstances(t, c)
 		t.Logf("round %d of %d: away for %s, creates were back %s after the new primary", round+1, rounds, away, back.Round(time.Millisecond))
 		primary.Follow(standby)
