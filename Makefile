@@ -74,6 +74,16 @@ try-cluster: ## the quickstart through each node of such a cluster, then the los
 test-fence: ## a node of such a cluster is cut off while its sandboxes send: what asked for it goes on elsewhere, and by its packets never on two nodes
 	@scripts/cluster fence
 
+.PHONY: chaos-cluster drain-cluster upgrade-cluster
+chaos-cluster: ## the nodes of such a cluster fail while clients work, as FAULTS says ("kill=200 lose=5 …"): each client's answers are linearizable, nothing is lost or acts twice
+	@scripts/cluster chaos
+
+drain-cluster: ## a node of such a cluster with DRAIN_SANDBOXES (50), half of them busy, is drained: no call fails, none is lost
+	@scripts/cluster drain
+
+upgrade-cluster: ## the nodes of such a cluster that runs BEFORE, a program of cay of before, are replaced one by one under load
+	@BEFORE=$(BEFORE) scripts/cluster upgrade
+
 bench-cluster: ## creates, requests and resumes of such a cluster beside one machine, by turns, and their bars; BENCH_N (40) creates
 	@scripts/cluster bench
 

@@ -115,7 +115,6 @@ def requests(up, key):
 def resumes(up, api):
     """A Jupyter that was paused: on its node, and on another one, which reads the bucket."""
     figure = Figure("resume of a Jupyter on a cold node", "ms", lambda raw: 1.5 * raw, "1.5 × on its own")
-    names = {n["address"]: n["nodeID"] for n in up.status()}
     for _ in range(max(2, N // 10)):
         box = api.create(TEMPLATE)
         api.durable = True
@@ -123,7 +122,7 @@ def resumes(up, api):
         figure.raw.append(ms(lambda: api.resume(box)))
         at = owner(up, box)
         api.pause(box)
-        node = names[f"{at.address}:{cluster.PEERS}"]
+        node = up.id(at)
         up.nodes[0].cay("node", "drain", node, "--wait", timeout=120)
         figure.ours.append(ms(lambda: api.resume(box)))
         if owner(up, box) is at:

@@ -102,6 +102,7 @@ class Node:
         self.url = f"https://{self.address}:{PORT}"
         self.data = HOME / f"node{number}"
         self.log = HOME / f"node{number}.log"
+        self.program = cluster.program
         self.machine = self.server = self.init = None
 
     @property
@@ -122,6 +123,8 @@ class Node:
         self.machine = child("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
                              "env", "--ignore-signal=CHLD", "sleep", "infinity")
         self.init = until(lambda: only_child(self.machine.pid, "sleep"), 10, f"the namespaces of node {self.number}")
+        # A namespace that has ended keeps its links until the kernel finds the time.
+        subprocess.run(["ip", "link", "delete", self.name], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         run("ip", "link", "add", self.name, "type", "veth", "peer", "name", "eth0", "netns", self.init)
         run("ip", "link", "set", self.name, "master", NAME, "up")
         # /sys shows the interfaces of the namespace that it was mounted in, and has
@@ -145,12 +148,16 @@ class Node:
         return run(*self.command(*command), env=self.env, **options)
 
     def cay(self, *args, **options):
-        return self.inside(CAY, *args, **options)
+        return self.inside(self.program, *args, **options)
 
     def start(self):
         """Starts the server, and returns when it answers."""
-        self.server = child(*self.command(CAY, "server"), log=self.log, env=self.env)
+        self.server = child(*self.command(self.program, "server"), log=self.log, env=self.env)
         until(self.healthy, 120, f"node {self.number}, whose log is {self.log}")
+
+    def pid(self):
+        """The process of the server."""
+        return until(lambda: only_child(self.server.pid, pathlib.Path(self.program).name[:15]), 10, f"the server of node {self.number}")
 
     def healthy(self):
         if self.server.poll() is not None:
@@ -175,21 +182,25 @@ class Node:
 
     def stop(self):
         """Ends the server in good order, then the machine."""
-        if self.server is not None and self.server.poll() is None:
-            if pid := only_child(self.server.pid, "cay"):
-                os.kill(pid, signal.SIGTERM)
         try:
             if self.server is not None:
-                self.server.wait(30)
+                self.end()
         except subprocess.TimeoutExpired:
             pass
         self.lose()
+
+    def end(self):
+        """Ends the server in good order; its sandboxes go on."""
+        if self.server.poll() is None and (pid := only_child(self.server.pid, pathlib.Path(self.program).name[:15])):
+            os.kill(pid, signal.SIGTERM)
+        self.server.wait(30)
 
 
 class Cluster:
     """PostgreSQL, a bucket, and nodes."""
 
-    def __init__(self, size=3, **settings):
+    def __init__(self, size=3, program=CAY, **settings):
+        self.program = program
         self.nodes = [Node(self, n + 1) for n in range(size)]
         self.env = settings
         self.postgres = self.gateway = None
@@ -226,6 +237,7 @@ class Cluster:
             node.boot()
             plant(node)
         first = self.nodes[0]
+        trust(first)
         say("node 1")
         first.cay("cluster", "init")
         first.start()
@@ -233,14 +245,25 @@ class Cluster:
         until(lambda: json.loads(first.cay("--json", "cluster", "status")).get("lead"), 60, "a node leads")
         for node in self.nodes[1:]:
             say(f"node {node.number}")
-            token = json.loads(first.cay("--json", "cluster", "token"))["token"]
-            node.cay("cluster", "join", stdin=None, input=token)
-            node.start()
-        until(lambda: all(n["state"] == "ready" for n in self.status()), 1200, "all nodes are ready")
+            self.join(node)
+        self.ready(1200)
         self.variables = json.loads(first.cay("--json", "env", "--new-key", "cluster"))
 
-    def status(self):
-        return json.loads(self.nodes[0].cay("--json", "cluster", "status"))["nodes"]
+    def join(self, node):
+        """Has a machine become a member, and starts its server."""
+        other = next(n for n in self.nodes if n is not node)
+        token = json.loads(other.cay("--json", "cluster", "token"))["token"]
+        node.cay("cluster", "join", stdin=None, input=token)
+        node.start()
+
+    def ready(self, seconds):
+        until(lambda: all(n["state"] == "ready" for n in self.status()), seconds, "all nodes are ready")
+
+    def id(self, node):
+        return next(n["nodeID"] for n in self.status() if n["address"] == f"{node.address}:{PEERS}")
+
+    def status(self, by=None):
+        return json.loads((by or self.nodes[0]).cay("--json", "cluster", "status"))["nodes"]
 
     def environment(self, node):
         """The variables that point an SDK at a node: its key, its address, and the
@@ -303,11 +326,9 @@ def templates(say):
 
 def plant(node):
     """Gives a node the templates as links: snapshots and images never change. The
-    authorities, which templates trust, come to the others with their token."""
+    authorities, which templates trust, come to those that join with their token."""
     node.data.mkdir(mode=0o755)  # kernels of sandboxes start from it as another user
     run("cp", "-al", *[TEMPLATES / part for part in ("snapshots", "images", "builds")], node.data)
-    if node.number == 1:
-        trust(node)
 
 
 def trust(node):
@@ -373,7 +394,6 @@ def bury(name):
 
 def clear():
     """Removes all that a cluster leaves, but its logs."""
-    # A namespace that has ended keeps its links until the kernel finds the time.
     links = [p.name for p in pathlib.Path("/sys/class/net").glob(f"{NAME}*")]
     for command in *[["ip", "link", "delete", link] for link in links], ["nft", "delete", "table", "ip", NAME]:
         subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -62,7 +62,7 @@ def cut(up):
         there = [(box, resume) for box, resume in boxes if on[box] is lost]
         if not any(resume for _, resume in there):
             raise RuntimeError("none of the sandboxes is on the last node")
-        sever(lost, up)
+        sever(lost, up, "records", "bucket", "nodes")
         begun = time.monotonic()
         for box, resume in there:
             if resume:
@@ -104,11 +104,16 @@ def started(up, judge, resume):
     return box, resume
 
 
-def sever(node, up):
-    """Drops what the node sends to PostgreSQL, the bucket and the other nodes."""
+def sever(node, up, *what):
+    """Drops what goes between a node and PostgreSQL, the bucket, the other nodes, or all."""
     others = ", ".join(n.address for n in up.nodes if n is not node)
-    node.inside("nft", f"add table inet cut; add chain inet cut out {{ type filter hook output priority 0; }}; "
-                       f"add rule inet cut out ip daddr {cluster.NET}.1 tcp dport {{ 5432, 7480 }} drop; add rule inet cut out ip daddr {{ {others} }} drop")
+    far = {"records": f"ip {{way}} {cluster.NET}.1 tcp {{port}} 5432", "bucket": f"ip {{way}} {cluster.NET}.1 tcp {{port}} 7480",
+           "nodes": f"ip {{way}} {{{{ {others} }}}}", "all": "{by} eth0"}
+    rules = ["add table inet cut"]
+    for hook, way, port, by in ("output", "daddr", "dport", "oif"), ("input", "saddr", "sport", "iif"):
+        rules.append(f"add chain inet cut {hook} {{ type filter hook {hook} priority 0; }}")
+        rules += [f"add rule inet cut {hook} {far[part].format(way=way, port=port, by=by)} drop" for part in what]
+    node.inside("nft", "; ".join(rules))
 
 
 def mend(node):

@@ -4,6 +4,9 @@
     make cluster-down    ends one that runs elsewhere, and removes what a killed one left
     make try-cluster     starts one, tries the quickstart through each node, and loses a node
     make test-fence      starts one, and cuts a node off while sandboxes of it send (fence.py)
+    make chaos-cluster   starts one, and has its nodes fail in every way while clients work (chaos.py)
+    make drain-cluster   starts one, and drains a node (moves.py)
+    make upgrade-cluster starts one of an earlier program, and replaces its nodes one by one
     make bench-cluster   starts one and a machine alone, and measures what the cluster costs (bench.py)
 """
 
@@ -17,8 +20,10 @@ import tempfile
 import time
 
 import bench
+import chaos
 import cluster
 import fence
+import moves
 
 SDK = cluster.ROOT / "build" / "sdk" / "python" / "bin" / "python"
 
@@ -166,6 +171,17 @@ def main():
             case ["fence"]:
                 with cluster.Cluster(CAY_NETWORK_OPEN=f"{cluster.NET}.1/32") as up:
                     fence.cut(up)
+            case ["chaos"]:
+                with cluster.Cluster() as up:
+                    sys.exit(0 if chaos.run(up) else 1)
+            case ["drain"]:
+                with cluster.Cluster() as up:
+                    sys.exit(0 if moves.drain(up) else 1)
+            case ["upgrade"]:
+                if not (before := os.environ.get("BEFORE")):
+                    sys.exit("BEFORE names the program of before")
+                with cluster.Cluster(program=pathlib.Path(before).resolve()) as up:
+                    sys.exit(0 if moves.upgrade(up) else 1)
             case ["bench"]:
                 with cluster.Cluster() as up:
                     bench.measure(up)

@@ -12,8 +12,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// Longest is for how many calls of several clients histories are judged in moments. What
-// one may have been grows with its length, and doubles with each call without a clear answer.
+// Longest is for how many calls of several clients histories are judged in moments. The
+// states that one may have had grow with its length, and double with each call without a clear answer.
 const Longest = 24
 
 // Histories are what clients saw, by the sandbox.
