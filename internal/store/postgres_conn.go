@@ -73,10 +73,11 @@ func hasNews(conn net.Conn) bool {
 		return true
 	}
 	news := true
-	err = raw.Read(func(fd uintptr) bool {
+	// Not Read, which waits for other readers: after a write that took its time, pgx leaves
+	// one that reads until something comes.
+	err = raw.Control(func(fd uintptr) {
 		_, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		news = !errors.Is(err, unix.EAGAIN)
-		return true
 	})
 	return news || err != nil
 }

@@ -21,9 +21,9 @@ def judged(up, load):
     """Ends a load; its calls that failed, and its histories that nothing explains."""
     told = load.tell("check")
     report = told["report"]
-    chaos.settle(up)
     why = told["why"] or {}
     print(f"    {report['Sandboxes']} sandboxes, {report['Calls']} calls, {len(told['failed'] or [])} failed, {sum(why.values())} asked again: {why}", flush=True)
+    chaos.settle(up)
     return [*(report["Wrong"] or []), *(told["failed"] or [])]
 
 
