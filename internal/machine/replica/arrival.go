@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +29,8 @@ type arrival struct {
 	at    string // its place in the bucket
 	s     cay.Snapshot
 	tmp   string
-	piece int64 // bytes
+	piece int64         // bytes
+	turns chan struct{} // of the processors, for pieces that are not waited for
 
 	mu      sync.Mutex
 	files   []*arriving
@@ -44,8 +46,9 @@ type arriving struct {
 	from  file
 	f     *os.File
 	state []pieceState
-	next  int // the first piece that may not be under way
-	left  int // pieces that are not there
+	ahead map[int]chan struct{} // pieces under way that nothing waits for; closed when something does
+	next  int                   // the first piece that may not be under way
+	left  int                   // pieces that are not there
 }
 
 type pieceState byte
@@ -78,6 +81,8 @@ func (r *Replica) arrive(ctx context.Context, id cay.SnapshotID) (*arrival, erro
 		return nil, err
 	}
 	a := &arrival{r: r, at: at, s: s, tmp: tmp, piece: from.Piece, changed: make(chan struct{})}
+	// The guest that starts meanwhile, and the pieces that it waits for, have the other half.
+	a.turns = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 	for i, f := range from.Files {
 		if f.Name != s.Files[i].Name || f.Size != s.Files[i].Size || !filepath.IsLocal(f.Name) {
 			err = damaged(at + recordName)
@@ -157,7 +162,7 @@ func begin(from file, piece int64, at, path string) (*arriving, error) {
 	if err != nil {
 		return nil, errors.Join(diskError(err, "write", path), closed(f))
 	}
-	return &arriving{from: from, f: f, state: make([]pieceState, n), left: n}, nil
+	return &arriving{from: from, f: f, state: make([]pieceState, n), ahead: map[int]chan struct{}{}, left: n}, nil
 }
 
 func closed(f *os.File) error {
@@ -170,14 +175,14 @@ func closed(f *os.File) error {
 // run copies all pieces, and gives the snapshot its name.
 func (a *arrival) run(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
-	for range atOnce {
+	for range atOnce(a.piece) {
 		all.Go(func() error {
 			for ctx.Err() == nil {
-				of, i := a.take()
+				of, i, wanted := a.take()
 				if of == nil {
 					return nil
 				}
-				if err := a.bring(ctx, of, i); err != nil {
+				if err := a.bring(ctx, of, i, wanted); err != nil {
 					return err
 				}
 			}
@@ -220,8 +225,8 @@ func (a *arrival) tell() {
 }
 
 // take chooses the next piece: the one that was asked for last, because a guest
-// waits for it, or else the next one in order.
-func (a *arrival) take() (*arriving, int) {
+// waits for it, or else the next one in order, and what is closed when it is waited for.
+func (a *arrival) take() (of *arriving, i int, wanted <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for n := len(a.wanted); n > 0; n = len(a.wanted) {
@@ -229,19 +234,28 @@ func (a *arrival) take() (*arriving, int) {
 		a.wanted = a.wanted[:n-1]
 		if w.of.state[w.piece] == elsewhere {
 			w.of.state[w.piece] = underway
-			return w.of, w.piece
+			return w.of, w.piece, asked
 		}
 	}
 	for ; a.next < len(a.files); a.next++ {
 		for of := a.files[a.next]; of.next < len(of.state); of.next++ {
 			if of.state[of.next] == elsewhere {
 				of.state[of.next] = underway
-				return of, of.next
+				waits := make(chan struct{})
+				of.ahead[of.next] = waits
+				return of, of.next, waits
 			}
 		}
 	}
-	return nil, 0
+	return nil, 0, nil
 }
+
+// asked is closed.
+var asked = func() chan struct{} {
+	out := make(chan struct{})
+	close(out)
+	return out
+}()
 
 // How long a bucket that does not answer is asked again for a piece that a guest
 // may wait for, beyond what the bucket's client does by itself.
@@ -250,16 +264,22 @@ const (
 	pause    = time.Second
 )
 
-// bring copies one piece.
-func (a *arrival) bring(ctx context.Context, of *arriving, i int) error {
-	plain, err := a.r.pieceOf(ctx, a.at, of.from, a.piece, i)
-	for begun := time.Now(); errors.Is(err, blob.ErrUnreachable) && time.Since(begun) < a.r.patience && ctx.Err() == nil; {
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
-		plain, err = a.r.pieceOf(ctx, a.at, of.from, a.piece, i)
+// bring copies one piece. One that nothing waits for takes its turn of the processors.
+func (a *arrival) bring(ctx context.Context, of *arriving, i int, wanted <-chan struct{}) error {
+	sealed, err := a.sealed(ctx, of, i)
+	if err != nil {
+		return err
 	}
+	select {
+	case <-wanted:
+	default:
+		select {
+		case <-wanted:
+		case a.turns <- struct{}{}:
+			defer func() { <-a.turns }()
+		}
+	}
+	plain, err := a.r.openPiece(a.at, of.from, a.piece, i, sealed)
 	if err != nil {
 		return err
 	}
@@ -271,9 +291,24 @@ func (a *arrival) bring(ctx context.Context, of *arriving, i int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	of.state[i] = there
+	delete(of.ahead, i)
 	of.left--
 	a.tell()
 	return nil
+}
+
+// sealed gets what the bucket has of a piece.
+func (a *arrival) sealed(ctx context.Context, of *arriving, i int) ([]byte, error) {
+	name := a.at + of.from.Pieces[i]
+	out, err := a.r.bucket.Get(ctx, name)
+	for begun := time.Now(); errors.Is(err, blob.ErrUnreachable) && time.Since(begun) < a.r.patience && ctx.Err() == nil; {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		out, err = a.r.bucket.Get(ctx, name)
+	}
+	return out, err
 }
 
 // Snapshot implements engine.Arrival.
@@ -320,11 +355,7 @@ func (a *arrival) Await(ctx context.Context, name string, offset, length int64) 
 		missing := slices.ContainsFunc(of.state[first:end], func(s pieceState) bool { return s != there })
 		all, err, changed := of.left == 0, a.err, a.changed
 		if missing && !asked {
-			for i := end - 1; i >= first; i-- {
-				if of.state[i] == elsewhere {
-					a.wanted = append(a.wanted, want{of, i})
-				}
-			}
+			a.hurry(of, first, end)
 		}
 		a.mu.Unlock()
 		switch {
@@ -337,6 +368,19 @@ func (a *arrival) Await(ctx context.Context, name string, offset, length int64) 
 		case <-changed:
 		case <-ctx.Done():
 			return false, ctx.Err()
+		}
+	}
+}
+
+// hurry has pieces come before others. The caller holds a.mu.
+func (a *arrival) hurry(of *arriving, first, end int) {
+	for i := end - 1; i >= first; i-- {
+		if of.state[i] == elsewhere {
+			a.wanted = append(a.wanted, want{of, i})
+		}
+		if waits := of.ahead[i]; waits != nil {
+			close(waits)
+			delete(of.ahead, i)
 		}
 	}
 }

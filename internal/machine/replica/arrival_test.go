@@ -198,11 +198,19 @@ func TestOrderOfArrival(t *testing.T) {
 	_, _ = a.Await(ctx, "pages", 3*testPiece, testPiece+1)
 	var got []string
 	for {
-		of, i := a.take()
+		of, i, wanted := a.take()
 		if of == nil {
 			break
 		}
 		got = append(got, of.from.Name+" "+string(rune('0'+i)))
+		if inTime := len(got) <= 3; isClosed(wanted) != inTime {
+			t.Errorf("%s is waited for: %t, want %t", got[len(got)-1], !inTime, inTime)
+		}
+		// One that is under way is not waited for until it is.
+		_, _ = a.Await(ctx, of.from.Name, int64(i)*testPiece, 1)
+		if !isClosed(wanted) {
+			t.Errorf("%s takes its turn though it is waited for", got[len(got)-1])
+		}
 	}
 	want := []string{"pages 3", "pages 4", "pages 1", "pages 0", "pages 2", "files/tar 0"}
 	if len(got) != len(want) {
@@ -212,6 +220,15 @@ func TestOrderOfArrival(t *testing.T) {
 		if got[i] != want[i] {
 			t.Fatalf("%q, want %q", got, want)
 		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -51,12 +51,12 @@ func (r *Replica) pushPrograms(ctx context.Context, at, dir string) (record, err
 		}
 		return err
 	})
-	out := record{Piece: r.piece}
+	out := record{Piece: r.otherPiece}
 	if err != nil {
 		return out, diskError(err, "read", dir)
 	}
 	for _, name := range names {
-		pushed, err := r.pushFile(ctx, at, filepath.Join(dir, name))
+		pushed, err := r.pushFile(ctx, at, filepath.Join(dir, name), r.otherPiece)
 		if err != nil {
 			return out, err
 		}

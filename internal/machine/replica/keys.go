@@ -46,8 +46,8 @@ func (k keys) cipher(name string) cipher.AEAD {
 
 // The codecs of all pieces: they are safe for many callers at once.
 var (
-	packer, _   = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(atOnce))
-	unpacker, _ = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(blob.MaxObject), zstd.WithDecoderConcurrency(atOnce))
+	packer, _   = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(mostAtOnce))
+	unpacker, _ = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(blob.MaxObject), zstd.WithDecoderConcurrency(mostAtOnce))
 )
 
 // seal compresses and encrypts what is to be an object.

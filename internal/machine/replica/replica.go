@@ -37,9 +37,13 @@ import (
 )
 
 const (
-	format    = 1 // of records; a change of keys, pieces or names raises it
-	pieceSize = 4 << 20
-	atOnce    = 4 // pieces under way
+	format = 1 // of records; a change of keys or names raises it
+	// A guest waits for a whole piece of its snapshot. Of images and engines each is read
+	// whole, and fewer objects cost less.
+	snapshotPiece = 1 << 20
+	otherPiece    = 4 << 20
+	inFlight      = 16 << 20 // bytes of pieces under way
+	mostAtOnce    = 16       // pieces
 	// keepFor is how long what nothing needs stays in the bucket.
 	keepFor = 24 * time.Hour
 
@@ -50,6 +54,9 @@ const (
 	engines    = "engines/"
 )
 
+// atOnce is how many pieces of so many bytes are under way at once.
+func atOnce(piece int64) int { return int(min(max(inFlight/piece, 1), mostAtOnce)) }
+
 // Replica is the bucket of an installation. Its methods may be called at the same
 // time; copies to the bucket and the removal of what is not needed take turns.
 type Replica struct {
@@ -59,8 +66,9 @@ type Replica struct {
 	keys    keys
 	machine string
 	keepFor time.Duration
-	piece   int64 // bytes
 	room    func(bytes int64) error
+
+	piece, otherPiece int64 // bytes
 
 	patience time.Duration // with a bucket that does not answer
 	awaits   time.Duration // another node's copy; 0 for a machine that has all that it made
@@ -88,7 +96,8 @@ type fetch struct {
 // room for. Close must follow.
 func New(bucket *blob.Bucket, dir *snapshot.Dir, engines string, secret []byte, machine string, room func(bytes int64) error) *Replica {
 	r := &Replica{
-		bucket: bucket, dir: dir, engines: engines, keys: keys(secret), machine: machine, keepFor: keepFor, piece: pieceSize, room: room,
+		bucket: bucket, dir: dir, engines: engines, keys: keys(secret), machine: machine, keepFor: keepFor, room: room,
+		piece: snapshotPiece, otherPiece: otherPiece,
 		patience: patience, fetching: map[cay.SnapshotID]*fetch{},
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
@@ -186,7 +195,7 @@ func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 	}
 	out := record{Piece: r.piece, Snapshot: &s}
 	for _, f := range s.Files {
-		pushed, err := r.pushFile(ctx, at, filepath.Join(dir, f.Name))
+		pushed, err := r.pushFile(ctx, at, filepath.Join(dir, f.Name), r.piece)
 		if err == nil && pushed.Size != f.Size {
 			err = cay.Errorf(cay.Internal, "snapshot %s is damaged: %s has %d bytes, its record says %d", id, f.Name, pushed.Size, f.Size).WithCode(cay.CodeDamaged)
 		}
@@ -210,8 +219,8 @@ func (r *Replica) pushImage(ctx context.Context, digest, path string) error {
 	there, err := r.record(ctx, at)
 	if errors.Is(err, blob.ErrMissing) {
 		var pushed file
-		pushed, err = r.pushFile(ctx, at, path)
-		there = record{Piece: r.piece, Files: []file{pushed}}
+		pushed, err = r.pushFile(ctx, at, path, r.otherPiece)
+		there = record{Piece: r.otherPiece, Files: []file{pushed}}
 	}
 	if err != nil {
 		return err
@@ -253,7 +262,7 @@ func (r *Replica) putRecord(ctx context.Context, at string, out record) error {
 }
 
 // pushFile copies a file, a piece at a time.
-func (r *Replica) pushFile(ctx context.Context, at, path string) (out file, err error) {
+func (r *Replica) pushFile(ctx context.Context, at, path string, piece int64) (out file, err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return out, cay.Errorf(cay.NotFound, "%s was removed while it was copied", path)
@@ -263,10 +272,10 @@ func (r *Replica) pushFile(ctx context.Context, at, path string) (out file, err 
 	}
 	defer f.Close()
 	all, sending := errgroup.WithContext(ctx)
-	all.SetLimit(atOnce)
+	all.SetLimit(atOnce(piece))
 	sent := map[string]bool{}
 	for sending.Err() == nil {
-		plain := make([]byte, r.piece)
+		plain := make([]byte, piece)
 		n, err := io.ReadFull(f, plain)
 		plain = plain[:n]
 		if n > 0 {
@@ -426,7 +435,7 @@ func (r *Replica) fetchFile(ctx context.Context, at string, from file, piece int
 		return diskError(err, "write", path)
 	}
 	all, ctx := errgroup.WithContext(ctx)
-	all.SetLimit(atOnce)
+	all.SetLimit(atOnce(piece))
 	for i := range from.Pieces {
 		all.Go(func() error {
 			plain, err := r.pieceOf(ctx, at, from, piece, i)
@@ -447,11 +456,22 @@ func (r *Replica) fetchFile(ctx context.Context, at string, from file, piece int
 	return errors.Join(err, diskError(f.Close(), "write", path))
 }
 
-// pieceOf gets a piece of a file, as its name says that it is.
+// pieceOf gets a piece of a file.
 func (r *Replica) pieceOf(ctx context.Context, at string, from file, piece int64, i int) ([]byte, error) {
+	sealed, err := r.bucket.Get(ctx, at+from.Pieces[i])
+	if err != nil {
+		return nil, err
+	}
+	return r.openPiece(at, from, piece, i, sealed)
+}
+
+// openPiece opens what the bucket has of a piece. What opens under a piece's name was sealed
+// under it, when the name was made of it: it is not made once more, which would cost half as
+// much as the rest.
+func (r *Replica) openPiece(at string, from file, piece int64, i int, sealed []byte) ([]byte, error) {
 	name := from.Pieces[i]
-	plain, err := r.get(ctx, at+name)
-	if err == nil && (int64(len(plain)) != min(piece, from.Size-int64(i)*piece) || r.keys.name(at, plain) != name) {
+	plain, err := r.keys.open(at+name, sealed)
+	if err == nil && int64(len(plain)) != min(piece, from.Size-int64(i)*piece) {
 		err = damaged(at + name)
 	}
 	return plain, err

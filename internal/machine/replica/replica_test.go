@@ -55,7 +55,7 @@ func (w *world) machine(name string) machine {
 	noError(w, err)
 	noError(w, os.Mkdir(filepath.Join(data, "engines"), 0o755))
 	r := New(bucket, dir, filepath.Join(data, "engines"), w.key, name, func(int64) error { return nil })
-	r.piece = testPiece
+	r.piece, r.otherPiece = testPiece, testPiece
 	w.Cleanup(func() { _ = r.Close() })
 	return machine{r, data, dir}
 }
