@@ -465,7 +465,7 @@ func (r *Replica) pieceOf(ctx context.Context, at string, from file, piece int64
 	return r.openPiece(at, from, piece, i, sealed)
 }
 
-// openPiece opens what the bucket has of a piece. What opens under a piece's name was sealed
+// openPiece opens what the bucket has of a piece. Bytes that open under a piece's name were sealed
 // under it, when the name was made of it: it is not made once more, which would cost half as
 // much as the rest.
 func (r *Replica) openPiece(at string, from file, piece int64, i int, sealed []byte) ([]byte, error) {
