@@ -140,7 +140,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 	if cfg.Auth == nil {
 		cfg.Auth = auth.New(cfg.Store)
 	}
-	c.Approvals = approvals.New(approvals.Config{Ledger: c.ledger, Store: cfg.Store, Links: cfg.Links, URL: cfg.URL, Log: cfg.Log})
+	c.Approvals = approvals.New(approvals.Config{Ledger: c.ledger, Store: cfg.Store, Links: cfg.Links, URL: cfg.URL, Member: cfg.Member, Log: cfg.Log})
 	c.Hooks = webhooks.New(webhooks.Config{
 		Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Networks: cfg.Networks, Link: c.Approvals.LinkFor, Log: cfg.Log,
 	})

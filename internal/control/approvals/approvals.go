@@ -42,6 +42,7 @@ type Config struct {
 	Store  store.Store
 	Links  Links
 	URL    string // where clients find this server, for links
+	Member bool   // other nodes record approvals as well, and tell nothing
 	Log    *slog.Logger
 }
 
@@ -51,6 +52,7 @@ type Approvals struct {
 	store  store.Store
 	links  Links
 	url    string
+	rest   time.Duration // between two looks while none waits
 	log    *slog.Logger
 
 	poke chan struct{} // the next end may be another
@@ -69,7 +71,10 @@ type waiters struct {
 func New(cfg Config) *Approvals {
 	a := &Approvals{
 		ledger: cfg.Ledger, store: cfg.Store, links: cfg.Links, url: cfg.URL, log: cfg.Log,
-		poke: make(chan struct{}, 1), waiting: make(map[cay.ApprovalID]*waiters),
+		rest: pruneEvery, poke: make(chan struct{}, 1), waiting: make(map[cay.ApprovalID]*waiters),
+	}
+	if cfg.Member {
+		a.rest = lookAgain
 	}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)

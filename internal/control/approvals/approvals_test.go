@@ -43,7 +43,7 @@ func world(t *testing.T, use func(s *stage)) {
 		if err := records.AddSandbox(ctx, box); err != nil {
 			t.Fatal(err)
 		}
-		x := New(Config{Ledger: ledger.New(ledger.Config{Store: records}), Store: records})
+		x := New(Config{Ledger: ledger.New(ledger.Config{Store: records}), Store: records, Member: true})
 		var work sync.WaitGroup
 		work.Go(func() { x.Work(ctx) })
 		defer func() { stop(); work.Wait(); records.Close() }()
@@ -165,6 +165,27 @@ func TestTogether(t *testing.T) {
 		}
 		if x := s.hold("a", 0); x.State != cay.ApprovalPending {
 			t.Errorf("the yes counts again: %+v", x)
+		}
+	})
+}
+
+// The node that ends approvals for all finds those that another one has recorded.
+func TestApprovalsOfOtherNodes(t *testing.T) {
+	world(t, func(s *stage) {
+		synctest.Wait() // it has looked, and none waits
+		other := New(Config{Ledger: s.ledger, Store: s.records})
+		x, err := other.Hold(s.t.Context(), s.who.Team, s.question("a"), time.Millisecond)
+		if err != nil || x.State != cay.ApprovalPending {
+			t.Fatal(x, err)
+		}
+		s.box.State = cay.Killed
+		if err := s.records.UpdateSandbox(s.t.Context(), s.box); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * lookAgain)
+		synctest.Wait()
+		if x, err := s.records.ApprovalOf(s.t.Context(), x.ID); err != nil || x.State != cay.ApprovalExpired {
+			t.Errorf("its sandbox is over: %+v, %v", x, err)
 		}
 	})
 }

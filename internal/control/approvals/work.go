@@ -63,8 +63,8 @@ func (a *Approvals) lapse(ctx context.Context) (time.Duration, error) {
 		}
 	}
 	next, err := a.store.NextLapse(ctx)
-	if err != nil || next.IsZero() { // a new one pokes
-		return pruneEvery, err
+	if err != nil || next.IsZero() { // a new one of this node pokes
+		return a.rest, err
 	}
 	return min(max(time.Until(next), 0), lookAgain), nil
 }
