@@ -29,6 +29,8 @@ func TestCheck(t *testing.T) {
 		{"a kill without an answer came later", false, true, []call{{"kill", "", lost}, {"write", "a", ok}, {"info", "", gone}}},
 		{"what is over is back", false, false, []call{{"kill", "", ok}, {"info", "", value("running")}}},
 		{"a pause without an answer is undone", false, true, []call{{"pause", "", lost}, {"info", "", value("paused")}, {"read", "", value("")}}},
+		{"a write is refused while a pause is tried", false, true, []call{{"pause", "", lost}, {"write", "a", busy}, {"read", "", value("")}}},
+		{"a write is refused by one that runs", false, false, []call{{"write", "a", busy}, {"read", "", value("")}}},
 		{"a pause without an answer is undone, and forgets", false, false, []call{{"write", "a", ok}, {"pause", "", lost}, {"read", "", value("")}}},
 		{"what runs is lost with its machine", false, true, []call{{"lose", "", lost}, {"read", "", gone}}},
 		{"what is paused is lost with a machine", false, false, []call{{"pause", "", ok}, {"lose", "", lost}, {"connect", "", gone}}},

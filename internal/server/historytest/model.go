@@ -83,7 +83,7 @@ func (l life) settled(c Act, s Said) []any {
 	case !s.Clear:
 		return []any{l}
 	case s.Busy && can && c.What == "write": // a pause takes along the answers to what the guest has done
-		return []any{next}
+		return append(l.onlyIf(l.woken), next)
 	case s.Busy:
 		return l.onlyIf(!can || l.woken || l.state == "moving" || l.state == "paused" && c.What == "pause")
 	case c.What == "read":
