@@ -108,3 +108,6 @@ func (l *lent) Close() error {
 	l.pooler.free <- l.pgConn.Conn
 	return nil
 }
+
+// HasNews is hasNews.
+var HasNews = hasNews

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -69,6 +70,47 @@ func TestPostgresCountsAnew(t *testing.T) {
 		}
 	}
 	hasTeams(t, s, "another name's place")
+}
+
+// TestNewsOfAConnection looks at connections that something else reads, as the driver does
+// after a write that took long, or not.
+func TestNewsOfAConnection(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, read := range []bool{false, true} {
+		in, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan error, 1)
+		if read {
+			go func() {
+				_, err := in.Read(make([]byte, 1))
+				got <- err
+			}()
+			time.Sleep(50 * time.Millisecond) // it waits
+		}
+		if store.HasNews(in) {
+			t.Errorf("read %t: there are news of a connection that is silent", read)
+		}
+		out.Close()
+		if read {
+			<-got
+		}
+		for begun := time.Now(); !store.HasNews(in); time.Sleep(time.Millisecond) {
+			if time.Since(begun) > time.Minute {
+				t.Fatalf("read %t: there are no news of a connection that has ended", read)
+			}
+		}
+		in.Close()
+	}
 }
 
 // TestPostgresOnAFullDisk fills the disk of the database: changes fail with one
