@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,7 +31,7 @@ func fence(t *testing.T, server *pgtest.Server, empty string) {
 		name string
 		test func(t *testing.T, database func() (name, at string), server *pgtest.Server)
 	}{
-		{"Between", fenceBetween}, {"InTheMiddle", fenceInTheMiddle}, {"APausedProcess", fencePaused}, {"AtWork", fenceAtWork}, {"Clock", fenceClock},
+		{"Between", fenceBetween}, {"InTheMiddle", fenceInTheMiddle}, {"APausedProcess", fencePaused}, {"AStoppedProcess", fenceStopped}, {"AtWork", fenceAtWork}, {"Clock", fenceClock},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.test(t, func() (string, string) {
@@ -55,17 +58,22 @@ func addTeam(t testing.TB, s store.Store, name string) error {
 	return s.AddTeam(t.Context(), cay.Team{ID: cay.NewTeamID(), Name: name, CreatedAt: time.Now()})
 }
 
-// hasTeams checks which teams are recorded.
-func hasTeams(t *testing.T, s *store.DB, want ...string) {
+func teamNames(t *testing.T, s *store.DB) (names []string) {
 	t.Helper()
 	list, err := s.Teams(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var names []string
 	for _, team := range list {
 		names = append(names, team.Name)
 	}
+	return names
+}
+
+// hasTeams checks which teams are recorded.
+func hasTeams(t *testing.T, s *store.DB, want ...string) {
+	t.Helper()
+	names := teamNames(t, s)
 	if strings.Join(names, " ") != strings.Join(want, " ") {
 		t.Errorf("the teams are %q, want %q", names, want)
 	}
@@ -133,12 +141,18 @@ func fenceInTheMiddle(t *testing.T, database func() (string, string), _ *pgtest.
 
 const otherServer = "CAY_TEST_OTHER_SERVER"
 
-// fencePaused stops the process of a server in the middle of a transaction, and has
-// it go on when its machine's records are another one's.
-func fencePaused(t *testing.T, database func() (string, string), _ *pgtest.Server) {
-	_, at := database()
-	two := storetest.OpenPostgres(t, at)
-	cmd := exec.Command(os.Args[0], "-test.run=^TestOtherServer$")
+// otherProcess is a server in a process of its own.
+type otherProcess struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	in    io.Writer
+	lines *bufio.Scanner
+}
+
+// startOther starts a test as the process of a server. It ends with the test that asks.
+func startOther(t *testing.T, test, at string) *otherProcess {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^"+test+"$")
 	cmd.Env = append(os.Environ(), otherServer+"="+at)
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -151,33 +165,49 @@ func fencePaused(t *testing.T, database func() (string, string), _ *pgtest.Serve
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-	}()
+	})
 	lines := bufio.NewScanner(out)
-	next := func(prefix string) string {
-		for lines.Scan() {
-			if text, ok := strings.CutPrefix(lines.Text(), prefix); ok {
-				return text
-			}
+	lines.Buffer(nil, 1<<20)
+	return &otherProcess{t, cmd, in, lines}
+}
+
+// next is what follows a prefix in the next line that has it.
+func (p *otherProcess) next(prefix string) string {
+	p.t.Helper()
+	for p.lines.Scan() {
+		if text, ok := strings.CutPrefix(p.lines.Text(), prefix); ok {
+			return text
 		}
-		t.Fatalf("the other server ended: %v", lines.Err())
-		return ""
 	}
-	next("in the middle")
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
+	p.t.Fatalf("the other server ended: %v", p.lines.Err())
+	return ""
+}
+
+func (p *otherProcess) signal(how syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(how); err != nil {
+		p.t.Fatal(err)
 	}
+}
+
+// fencePaused stops the process of a server in the middle of a transaction, and has
+// it go on when its machine's records are another one's.
+func fencePaused(t *testing.T, database func() (string, string), _ *pgtest.Server) {
+	_, at := database()
+	two := storetest.OpenPostgres(t, at)
+	other := startOther(t, "TestOtherServer", at)
+	other.next("in the middle")
+	other.signal(syscall.SIGSTOP)
 	holds(t, two, "two", time.Hour)
 	hasTeams(t, two)
-	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+	other.signal(syscall.SIGCONT)
+	if _, err := io.WriteString(other.in, "\n"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(in, "\n"); err != nil {
-		t.Fatal(err)
-	}
-	if told := next("over: "); !strings.Contains(told, store.ErrTakenOver.Error()) {
+	if told := other.next("over: "); !strings.Contains(told, store.ErrTakenOver.Error()) {
 		t.Errorf("its transaction ended with %q", told)
 	}
 	hasTeams(t, two)
@@ -202,6 +232,99 @@ func TestOtherServer(t *testing.T) {
 		return addTeam(t, tx, "b")
 	})
 	fmt.Println("over:", err)
+}
+
+// fenceStopped stops the process of a server at a random moment of its work, for longer than
+// its lease, and has it go on when its machine's records are another one's: it has written
+// all that it was answered, and changes nothing more. CLUSTER_CUTS says how often.
+func fenceStopped(t *testing.T, database func() (string, string), _ *pgtest.Server) {
+	rounds := 1
+	if n, err := strconv.Atoi(os.Getenv("CLUSTER_CUTS")); err == nil {
+		rounds = n
+	}
+	for range rounds {
+		t.Run("", func(t *testing.T) { // which closes what it opened
+			_, at := database()
+			stopped(t, at)
+		})
+	}
+}
+
+func stopped(t *testing.T, at string) {
+	two := storetest.OpenPostgres(t, at)
+	other := startOther(t, "TestBusyServer", at)
+	other.next("at work")
+	time.Sleep(rand.N(200 * time.Millisecond))
+	other.signal(syscall.SIGSTOP)
+	for begun := time.Now(); ; time.Sleep(10 * time.Millisecond) { // its lease ends
+		epoch, err := two.TakeNode(t.Context(), "it's", "two", time.Hour)
+		if err == nil {
+			two.Guard("it's", epoch)
+			break
+		}
+		if cay.KindOf(err) != cay.Conflict || time.Since(begun) > time.Minute {
+			t.Fatal(err)
+		}
+	}
+	before := teamNames(t, two)
+	other.signal(syscall.SIGCONT)
+	answered := strings.Fields(other.next("answered: "))
+	if refused := other.next("refused: "); refused != fmt.Sprint(busy) {
+		t.Errorf("of %d writers %s were refused", busy, refused)
+	}
+	if after := teamNames(t, two); !slices.Equal(before, after) {
+		t.Errorf("it was followed with %d records, and there are %d", len(before), len(after))
+	}
+	for _, name := range answered {
+		if !slices.Contains(before, name) {
+			t.Errorf("record %s was answered, and is not there", name)
+		}
+	}
+	t.Logf("%d records when it was followed, %d answered", len(before), len(answered))
+}
+
+// busy is how many write in a server that is stopped.
+const busy = 4
+
+// TestBusyServer is the process that fenceStopped stops.
+func TestBusyServer(t *testing.T) {
+	at := os.Getenv(otherServer)
+	if at == "" {
+		return
+	}
+	const lease = 500 * time.Millisecond
+	s := storetest.OpenPostgres(t, at)
+	epoch := holds(t, s, "one", lease)
+	var mu sync.Mutex
+	var answered []string
+	var refused atomic.Int64
+	var all sync.WaitGroup
+	for i := range busy {
+		all.Go(func() {
+			for j := 0; ; j++ {
+				name := fmt.Sprintf("%d-%d", i, j)
+				err := addTeam(t, s, name)
+				if errors.Is(err, store.ErrTakenOver) {
+					refused.Add(1)
+					return
+				}
+				if err == nil {
+					mu.Lock()
+					answered = append(answered, name)
+					mu.Unlock()
+				}
+				if i == 0 {
+					_ = s.RenewNode(t.Context(), "it's", epoch, lease) // refused once another one has the name
+				}
+				if i == 0 && j == 3 {
+					fmt.Println("at work")
+				}
+			}
+		})
+	}
+	all.Wait()
+	fmt.Println("answered:", strings.Join(answered, " "))
+	fmt.Println("refused:", refused.Load())
 }
 
 // fenceAtWork has a server lose its records while many write.
