@@ -116,7 +116,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 	if cfg.Leads == nil {
 		cfg.Leads = func() bool { return true }
 	}
-	c.Meter = usage.New(usage.Config{Leads: cfg.Leads, Volumes: c.Vols, Ledger: c.ledger, Store: cfg.Store, Snapshots: cfg.Node, Node: cfg.NodeID, Log: cfg.Log})
+	c.Meter = usage.New(usage.Config{Member: cfg.Member, Leads: cfg.Leads, Volumes: c.Vols, Ledger: c.ledger, Store: cfg.Store, Snapshots: cfg.Node, Node: cfg.NodeID, Log: cfg.Log})
 	err := c.ledger.ReadLimits(ctx)
 	if err != nil {
 		return nil, err

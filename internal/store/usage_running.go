@@ -36,6 +36,7 @@ func (s *DB) countOpen(ctx context.Context, tx *sql.Tx, running []cay.Sandbox) e
 		if !ok {
 			continue
 		}
+		delete(known, b.ID) // one that is there twice counts once
 		open.count(sum, b, now)
 		id := open.account
 		labels, err := json.Marshal(meteredOf(b.Metadata, strings.Split(open.metered, "\n")))

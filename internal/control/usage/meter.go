@@ -345,7 +345,10 @@ func sumOf(b cay.Budget, rows []store.UsageRow) int64 {
 // first budget is used up if nothing changes.
 func (m *Meter) tick(ctx context.Context, halts *sync.WaitGroup) time.Duration {
 	running := m.metered("")
-	m.warn(ctx, "cannot count what runs", m.store.CountUsage(ctx, running))
+	if !m.member || time.Since(m.counted) >= countEvery {
+		m.counted = time.Now()
+		m.warn(ctx, "cannot count what runs", m.store.CountUsage(ctx, running))
+	}
 	all, err := m.store.Budgets(ctx, "")
 	m.warn(ctx, "cannot read budgets", err)
 	teams := map[cay.TeamID]bool{}
