@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -92,13 +91,7 @@ func TestReplicated(t *testing.T) {
 		t.Errorf("a durable pause of one that is paused: %v", err)
 	}
 	// The bucket is away: the pause counts, and does not answer that it is durable.
-	away := bucket + "-away"
-	if err := os.Rename(bucket, away); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(bucket, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	back := hideBucket(t, bucket)
 	other := make1()
 	within, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -108,12 +101,7 @@ func TestReplicated(t *testing.T) {
 	if info, err := api.Info(ctx, other); err != nil || info.State != "paused" || info.Replicated == nil || *info.Replicated {
 		t.Errorf("paused while the bucket is away: %+v, %v", info, err)
 	}
-	if err := os.Remove(bucket); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(away, bucket); err != nil {
-		t.Fatal(err)
-	}
+	back()
 	awaitReplicated(t, w, other)
 }
 

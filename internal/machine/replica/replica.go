@@ -552,6 +552,16 @@ func (r *Replica) Collect(ctx context.Context, used func(cay.SnapshotID) (bool, 
 	return removed, nil
 }
 
+// changed reports whether an object below a name was written after a time.
+func (r *Replica) changed(ctx context.Context, at string, after time.Time) (bool, error) {
+	for o, err := range r.bucket.List(ctx, at) {
+		if err != nil || o.Changed.After(after) {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
 // sweep removes the objects of owners that keep denies. One is young that has an
 // object of the last day. The record goes first: without it, the rest does not count.
 func (r *Replica) sweep(ctx context.Context, below string, keep func(owner string, young bool) (bool, error)) (removed int, err error) {
@@ -564,6 +574,9 @@ func (r *Replica) sweep(ctx context.Context, below string, keep func(owner strin
 			return nil
 		}
 		if needed, err := keep(owner, young); err != nil || needed {
+			return err
+		}
+		if since, err := r.changed(ctx, below+owner+"/", old); err != nil || since { // a copy of another node counts on it by now
 			return err
 		}
 		if err := r.mine(ctx); err != nil {

@@ -37,8 +37,10 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	return &world{t, t.TempDir(), bytes.Repeat([]byte("k"), 32)}
+	return &world{t, t.TempDir(), newKey()}
 }
+
+func newKey() []byte { return bytes.Repeat([]byte("k"), 32) }
 
 type machine struct {
 	*Replica

@@ -28,12 +28,12 @@ type Cluster struct {
 	Nodes []*World
 	// Links lead each node to the database.
 	Links []*Link
-	// Database is where the records are.
+	// Database is where the records are, Bucket the directory of the copies.
 	Database *pgtest.Server
+	Bucket   string
 
 	t      testing.TB
 	name   string
-	bucket string
 	leases nodes.Times
 	each   []func(*World)
 }
@@ -48,7 +48,7 @@ func StartCluster(t testing.TB, size int, leases nodes.Times, each ...func(*Worl
 // StartClusterOn is StartCluster over a server that runs.
 func StartClusterOn(t testing.TB, server *pgtest.Server, size int, leases nodes.Times, each ...func(*World)) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t, Database: server, name: server.Database(t, ""), bucket: t.TempDir(), leases: leases, each: each}
+	c := &Cluster{t: t, Database: server, name: server.Database(t, ""), Bucket: filepath.Join(t.TempDir(), "bucket"), leases: leases, each: each}
 	first := c.machine()
 	if _, err := operator.InitCluster(t.Context(), first.Config); err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func (c *Cluster) machine() *World {
 	w := New(c.t)
 	w.Leases = c.leases
 	w.Config.DatabaseURL = "postgres://cay@/" + c.name + "?host=" + url.QueryEscape(link.dir)
-	w.Config.Bucket.Bucket = c.bucket
+	w.Config.Bucket.Bucket = c.Bucket
 	w.Config.ClusterAddress = "127.0.0.1:0"
 	for _, set := range c.each {
 		set(w)
