@@ -296,6 +296,10 @@ func (c *Clients) End(ctx context.Context, patience time.Duration) (wrong []stri
 func (c *Clients) end(ctx context.Context, id string, patience time.Duration) error {
 	for _, what := range []string{"info", "connect", "read", "kill"} {
 		said := c.ask(ctx, -1, id, Act{What: what}, patience)
+		if !said.Clear && cay.CodeOf(said.err) == cay.CodeNotReplicated && c.unkept(id) {
+			c.ask(ctx, -1, id, Act{What: "kill"}, patience)
+			break
+		}
 		if !said.Clear {
 			return fmt.Errorf("after the faults sandbox %s gives no answer to %s: %w", id, what, said.err)
 		}

@@ -104,6 +104,23 @@ func (h *Histories) Lose(from int64) {
 	}
 }
 
+// unkept reports whether a sandbox may be paused in what its lost machine alone had: a fault
+// took machines along, and no pause was the last that its clients had a clear answer to.
+func (h *Histories) unkept(id string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	lost, paused := false, false
+	for _, call := range h.of[id].calls {
+		switch c, s := call.Input.(Act), call.Output.(Said); {
+		case c.What == "lose":
+			lost = true
+		case s.Clear && !s.Busy && c.What != "info":
+			paused = c.What == "pause"
+		}
+	}
+	return lost && !paused
+}
+
 // Report is what became of histories.
 type Report struct {
 	Sandboxes, Calls, Unclear int
