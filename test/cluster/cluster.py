@@ -275,7 +275,7 @@ class Cluster:
         programs = [p.parent for p in pathlib.Path("/usr/lib/postgresql").glob("*/bin/postgres")]
         if not programs:
             raise RuntimeError("PostgreSQL is missing: scripts/setup test-host installs it")
-        programs = max(programs, key=lambda path: int(path.parent.name))
+        programs = self.programs = max(programs, key=lambda path: int(path.parent.name))
         DATABASE.mkdir(mode=0o700)
         password = secrets.token_urlsafe(18)
         (DATABASE / "password").write_text(password)
