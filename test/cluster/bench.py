@@ -140,11 +140,11 @@ def commit(up):
     rate of the creates. A commit of SQLite waits for none: with the power its machine's
     sandboxes are gone, too."""
     url = up.env["CAY_DATABASE_URL"]
-    cluster.run(up.programs / "psql", "-qc", "CREATE TABLE commits (n BIGINT)", url)
+    up.nodes[0].inside(up.programs / "psql", "-qc", "CREATE TABLE commits (n BIGINT)", url)
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
         script.write("INSERT INTO commits VALUES (1);\n")
         script.flush()
-        out = cluster.run(up.programs / "pgbench", "--no-vacuum", "--rate=2", f"--transactions={N}", f"--file={script.name}", url)
+        out = up.nodes[0].inside(up.programs / "pgbench", "--no-vacuum", "--rate=2", f"--transactions={N}", f"--file={script.name}", url)
     lag = float(re.search(r"schedule lag: avg ([0-9.]+)", out)[1])
     return float(re.search(r"latency average = ([0-9.]+) ms", out)[1]) - lag
 
