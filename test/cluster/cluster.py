@@ -377,16 +377,16 @@ def bury(name):
     """Waits until the killed processes of machines are gone, of which some are frozen,
     and removes their cgroups."""
     def gone():
-        for group in cgroups(name):
-            for state in group.rglob("freezer.state"):
-                state.write_text("THAWED")
-        for group in cgroups(name):
-            try:
+        try:
+            for group in cgroups(name):
+                for state in group.rglob("freezer.state"):
+                    state.write_text("THAWED")
+            for group in cgroups(name):
                 for inner in sorted(group.rglob("*/"), reverse=True):
                     inner.rmdir()
                 group.rmdir()
-            except OSError:  # a process of it dies
-                return False
+        except OSError:  # a process of it dies, or a cgroup goes meanwhile
+            return False
         return True
 
     until(gone, 60, f"the end of the processes in the cgroups {name}")
