@@ -3,7 +3,6 @@ package server_test
 import (
 	"net/http"
 	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -36,10 +35,7 @@ func hideBucket(t *testing.T, bucket string) (back func()) {
 // The bucket is away for CLUSTER_AWAY seconds: creates, requests, pauses and resumes go on,
 // and say that no copy is there; all copies are within two minutes of its return.
 func TestBucketIsAway(t *testing.T) {
-	seconds, _ := strconv.Atoi(os.Getenv("CLUSTER_AWAY"))
-	if seconds == 0 {
-		t.Skip("a long run: make test-cluster-faults")
-	}
+	seconds := longRun(t, "CLUSTER_AWAY")
 	c := servertest.StartCluster(t, 3, servertest.Steady)
 	c.AwaitReady(3)
 	ctx := t.Context()

@@ -567,15 +567,21 @@ func ofAll(t *testing.T, c *servertest.Cluster) {
 	}
 }
 
-// clusterCuts is how often nodes are cut from the records; without it the test is
-// skipped.
+// clusterCuts is how often nodes are cut from the records.
 func clusterCuts(t *testing.T) int {
 	t.Helper()
-	cuts, _ := strconv.Atoi(os.Getenv("CLUSTER_CUTS"))
-	if cuts == 0 {
-		t.Skip("a long run: make test-cluster")
+	return longRun(t, "CLUSTER_CUTS")
+}
+
+// longRun is how long a test is to run, in the unit of its variable; without it the test is
+// skipped.
+func longRun(t *testing.T, variable string) int {
+	t.Helper()
+	n, _ := strconv.Atoi(os.Getenv(variable))
+	if n == 0 {
+		t.Skip("NOT TESTED HERE: it takes minutes; make test-cluster and make test-cluster-faults set " + variable)
 	}
-	return cuts
+	return n
 }
 
 // Nodes are cut from the records, one after the other, while clients make, pause,

@@ -7,8 +7,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -71,12 +69,9 @@ func cutAt(t *testing.T, w *servertest.World) (api *client.Client, cut *atomic.B
 
 // Creates are sent three times each, to three fronts at about the same time, and their
 // connections break at random: there is one sandbox of each key, whichever answer is read,
-// and none that nothing knows of.
+// and no instance without a record.
 func TestRepeatedCreates(t *testing.T) {
-	creates, _ := strconv.Atoi(os.Getenv("CLUSTER_CREATES"))
-	if creates == 0 {
-		t.Skip("a long run: make test-cluster-faults")
-	}
+	creates := longRun(t, "CLUSTER_CREATES")
 	c := servertest.StartCluster(t, 3, servertest.Steady)
 	c.AwaitReady(3)
 	ctx := t.Context()

@@ -367,7 +367,7 @@ func (c *Controller) end(ctx context.Context, who cay.Caller, e *entry, cause ca
 	return nil
 }
 
-// over ends what was a sandbox whose end is recorded. The caller holds its lock.
+// over ends the instance of a sandbox whose end is recorded. The caller holds its lock.
 func (c *Controller) over(ctx context.Context, e *entry, was, s cay.Sandbox) {
 	c.drop(s.ID)
 	c.log.InfoContext(ctx, "sandbox ended", "sandbox", s.ID, "cause", s.Cause)

@@ -225,7 +225,8 @@ func (a *arrival) tell() {
 }
 
 // take chooses the next piece: the one that was asked for last, because a guest
-// waits for it, or else the next one in order, and what is closed when it is waited for.
+// waits for it, or else the next one in order, and a channel that is closed when a guest
+// waits for it.
 func (a *arrival) take() (of *arriving, i int, wanted <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
