@@ -275,7 +275,7 @@ func awaitNode(t *testing.T, c *servertest.Cluster, id string, is func(client.Cl
 		if err != nil {
 			continue
 		}
-		if i := slices.IndexFunc(seen.Nodes, func(n client.ClusterNode) bool { return n.ID == id }); i >= 0 && is(seen.Nodes[i]) {
+		if i := slices.IndexFunc(seen.Nodes, func(n client.ClusterNode) bool { return n.ID == id }); i >= 0 && is(seen.Nodes[i]) && c.Nodes[0].ReachesLead() {
 			return
 		}
 	}
@@ -288,7 +288,7 @@ func awaitGone(t *testing.T, other *servertest.World, id string) {
 	t.Helper()
 	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		seen, err := other.Admin("").Cluster(t.Context())
-		if i := slices.IndexFunc(seen.Nodes, func(n client.ClusterNode) bool { return n.ID == id }); err == nil && i >= 0 && seen.Nodes[i].State == string(cay.NodeGone) {
+		if i := slices.IndexFunc(seen.Nodes, func(n client.ClusterNode) bool { return n.ID == id }); err == nil && i >= 0 && seen.Nodes[i].State == string(cay.NodeGone) && other.ReachesLead() {
 			return
 		}
 		if time.Since(begun) > 3*time.Minute {

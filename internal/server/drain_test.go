@@ -308,7 +308,7 @@ func TestDrainedLead(t *testing.T) {
 	leads := func(want string) {
 		t.Helper()
 		for begun := time.Now(); time.Since(begun) < time.Minute; time.Sleep(20 * time.Millisecond) {
-			if seen, err := admin.Cluster(ctx); err == nil && seen.Lead == want {
+			if seen, err := admin.Cluster(ctx); err == nil && seen.Lead == want && c.Nodes[0].ReachesLead() {
 				return
 			}
 		}

@@ -139,6 +139,10 @@ func (f *Front) serve(w http.ResponseWriter, r *http.Request, next http.Handler)
 		}
 		return
 	}
+	if isStatus(r) && !inside {
+		t.here(w)
+		return
+	}
 	if err := t.find(r.Context()); err != nil {
 		fail(w, err)
 		return

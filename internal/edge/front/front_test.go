@@ -499,3 +499,29 @@ func BenchmarkHomes(b *testing.B) {
 		runtime.KeepAlive(&h)
 	}
 }
+
+// TestStatusWithoutALead: the node that is asked says which nodes there are. Changes and all
+// else about no sandbox are for the one that leads.
+func TestStatusWithoutALead(t *testing.T) {
+	_, one, two := pair(t)
+	one.answer(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "the lead") })
+	two.answer(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "another") })
+	for request, want := range map[string]string{
+		"GET /cay/v1/admin/cluster": "another", "GET /cay/v1/admin/teams": "the lead", "POST /cay/v1/admin/cluster/tokens": "the lead",
+	} {
+		method, path, _ := strings.Cut(request, " ")
+		r, err := http.NewRequestWithContext(t.Context(), method, two.public.URL+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || string(text) != want {
+			t.Errorf("%s is answered by %q, %v; want %q", request, text, err, want)
+		}
+	}
+}

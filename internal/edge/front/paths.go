@@ -48,3 +48,9 @@ func isCreate(r *http.Request) bool {
 func isTicket(r *http.Request) bool {
 	return r.Method == http.MethodPost && r.URL.Path == "/cay/v1/tickets"
 }
+
+// isStatus reports whether a request asks which nodes the cluster has. Each node reads that
+// in the records: an operator asks for it above all while the node that leads is away.
+func isStatus(r *http.Request) bool {
+	return r.Method == http.MethodGet && r.URL.Path == "/cay/v1/admin/cluster"
+}

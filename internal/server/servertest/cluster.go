@@ -109,7 +109,8 @@ func (c *Cluster) JoinAs(roles string) *World {
 	return w
 }
 
-// AwaitReady waits until a node sees so many that take sandboxes.
+// AwaitReady waits until a node sees so many that take sandboxes, and reaches the one that
+// leads.
 func (c *Cluster) AwaitReady(size int) {
 	c.t.Helper()
 	for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
@@ -120,13 +121,19 @@ func (c *Cluster) AwaitReady(size int) {
 				ready++
 			}
 		}
-		if err == nil && ready >= size && seen.Lead != "" {
+		if err == nil && ready >= size && c.Nodes[0].ReachesLead() {
 			return
 		}
 		if time.Since(begun) > time.Minute {
 			c.t.Fatalf("of %d nodes %d are ready: %+v, %v", size, ready, seen, err)
 		}
 	}
+}
+
+// ReachesLead reports whether a node has a request answered by the one that leads.
+func (w *World) ReachesLead() bool {
+	_, err := w.Admin("").Teams(w.t.Context())
+	return err == nil
 }
 
 // socket is the name of PostgreSQL's socket in its directory.
