@@ -13,6 +13,9 @@ const (
 	// NodeGone is a node that was silent for longer than its lease: what it ran is
 	// over, and a server that comes back begins anew.
 	NodeGone NodeState = "gone"
+	// NodeSilent is no state of a record: a node that begins or is ready is seen so while it
+	// does not renew its lease.
+	NodeSilent NodeState = "silent"
 )
 
 // Node is a machine of a cluster, as its record has it. Times are the database's.
@@ -66,6 +69,14 @@ type NodeUse struct {
 
 // Fresh is how long after a renewal a node gets new sandboxes.
 const NodeFresh = 10 * time.Second
+
+// Seen is the state of a node as others see it.
+func (n Node) Seen() NodeState {
+	if (n.State == NodeReady || n.State == NodeStarting) && n.Silent >= NodeFresh {
+		return NodeSilent
+	}
+	return n.State
+}
 
 // Takes reports whether a node gets new sandboxes.
 func (n Node) Takes() bool {

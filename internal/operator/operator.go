@@ -8,6 +8,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
@@ -74,6 +75,7 @@ type Config struct {
 type Desk struct {
 	cfg        Config
 	collecting sync.Mutex // one garbage collection waits for another
+	uncopied   atomic.Int64
 }
 
 // New returns the desk of a server.

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -65,20 +66,17 @@ func (d *Desk) ReplicateAlways(ctx context.Context) {
 	}
 }
 
-func (d *Desk) replicate(ctx context.Context, r *replication) error {
-	if !r.taken {
-		if err := d.cfg.Replica.Take(ctx); err != nil {
-			return err
-		}
-		r.taken = true
-	}
+// Uncopied is how many snapshots of this machine the bucket has not got yet, as they were
+// seen last.
+func (d *Desk) Uncopied() int { return int(d.uncopied.Load()) }
+
+// lacking are the snapshots that the bucket has not got yet, and forgets those that are no more.
+func (d *Desk) lacking(r *replication, needs func(cay.SnapshotID) bool) (out []cay.SnapshotID, err error) {
 	ids, err := d.cfg.Snapshots.IDs()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	needs, has := d.needs(ctx), func(id cay.SnapshotID) bool { return r.copied[id] }
 	there := map[cay.SnapshotID]bool{}
-	var failed error
 	for _, name := range ids {
 		id := cay.SnapshotID(name)
 		there[id] = true
@@ -86,30 +84,46 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 			continue
 		}
 		_, s, err := d.cfg.Snapshots.Get(id)
-		if err != nil { // cay snapshot verify tells
-			continue
-		}
-		if s.Team == "" && s.Sandbox == "" { // one that Cay brings, which each machine makes
+		switch {
+		case err != nil: // cay snapshot verify tells
+		case s.Team == "" && s.Sandbox == "": // one that Cay brings, which each machine makes
 			r.copied[id] = false
-			continue
+		default:
+			out = append(out, id)
 		}
+	}
+	maps.DeleteFunc(r.copied, func(id cay.SnapshotID, _ bool) bool { return !there[id] })
+	return out, nil
+}
+
+func (d *Desk) replicate(ctx context.Context, r *replication) error {
+	needs, has := d.needs(ctx), func(id cay.SnapshotID) bool { return r.copied[id] }
+	lacking, err := d.lacking(r, needs)
+	if err != nil {
+		return err
+	}
+	d.uncopied.Store(int64(len(lacking)))
+	if !r.taken {
+		if err := d.cfg.Replica.Take(ctx); err != nil {
+			return err
+		}
+		r.taken = true
+	}
+	var failed error
+	for _, id := range lacking {
 		begun := time.Now()
-		err = d.cfg.Replica.Push(ctx, id)
+		err := d.cfg.Replica.Push(ctx, id)
 		switch {
 		case err == nil:
 			r.copied[id], r.made = true, time.Now()
+			d.uncopied.Add(-1)
 			d.cfg.Copied(ctx, has, true)
-			d.cfg.Log.InfoContext(ctx, "a snapshot is in the bucket", "snapshot", s.ID, "sandbox", s.Sandbox, "bytes", s.Size(), "took", time.Since(begun))
+			d.tellCopied(ctx, id, time.Since(begun))
 		case cay.KindOf(err) == cay.NotFound && !needs(id): // removed meanwhile
 		case cay.CodeOf(err) == cay.CodeDamaged: // the others follow
 			failed = err
 		default:
 			return err
-		}
-	}
-	for id := range r.copied {
-		if !there[id] {
-			delete(r.copied, id)
 		}
 	}
 	// A record may be made some time after the copy; asking the records each second is for
@@ -128,4 +142,10 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 		return err
 	}
 	return failed
+}
+
+func (d *Desk) tellCopied(ctx context.Context, id cay.SnapshotID, took time.Duration) {
+	if _, s, err := d.cfg.Snapshots.Get(id); err == nil { // it may be removed by now
+		d.cfg.Log.InfoContext(ctx, "a snapshot is in the bucket", "snapshot", s.ID, "sandbox", s.Sandbox, "bytes", s.Size(), "took", took)
+	}
 }

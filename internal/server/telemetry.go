@@ -48,8 +48,23 @@ func (s *Server) openMetrics(context.Context) error {
 	if s.packages != nil {
 		from.Packages = s.packages.Stats
 	}
+	if s.replica != nil {
+		from.Copies = s.desk.Uncopied
+	}
+	if s.member() {
+		from.Cluster = s.seenCluster
+	}
 	s.telemetry.Ask(from)
 	return nil
+}
+
+// seenCluster is what this node knows of the cluster.
+func (s *Server) seenCluster() telemetry.Cluster {
+	seen, did := s.cluster.members.State(), s.cluster.front.Counts()
+	return telemetry.Cluster{
+		Nodes: seen.Nodes, Draining: seen.Draining, Leads: seen.Leads, Lease: seen.Lease, FreeShare: seen.FreeShare,
+		Answered: map[string]int64{"here": did.Here, "node": did.Node, "several": did.Several, "none": did.None}, Moved: did.Moved, Refused: did.Refused,
+	}
 }
 
 // queuedBuilds counts the builds that wait and run, of all teams.

@@ -88,6 +88,16 @@ var families = []family{
 	{"Store", "cay_store_seconds", histogram, "The time of the records' operations: of a change until it is committed, of a query until its first row.", []string{"operation"}, boundsOfRecords},
 	{"Store", "cay_store_wait_seconds", histogram, "How long changes waited for their turn to write.", nil, boundsOfRecords},
 
+	{"Cluster", "cay_cluster_nodes", gauge, "Nodes of the cluster as this one sees them, by state. One with `CAY_ROLES=node` sees them while it leads.", []string{"state"}, nil},
+	{"Cluster", "cay_cluster_draining_nodes", gauge, "Those of them that are drained.", nil, nil},
+	{"Cluster", "cay_cluster_lead", gauge, "1 on the node that leads.", nil, nil},
+	{"Cluster", "cay_cluster_lease_seconds", gauge, "For how long this node serves without another renewal of its lease.", nil, nil},
+	{"Cluster", "cay_cluster_free_ratio", gauge, "The free part of the memory of all nodes that take new sandboxes, 0 where none does.", nil, nil},
+	{"Cluster", "cay_front_requests_total", counter, "Requests of clients to this node, by what answered them.", []string{"by"}, nil},
+	{"Cluster", "cay_front_moved_total", counter, "Requests that went to a node which did not have the sandbox any more, and from there to the one that has it.", nil, nil},
+	{"Cluster", "cay_front_refused_total", counter, "Creates that a node had no room for, so that another one was asked.", nil, nil},
+	{"Cluster", "cay_copies_waiting", gauge, "Snapshots of this machine whose copy in the bucket is not confirmed.", nil, nil},
+
 	{"Host", "cay_disk_size_bytes", gauge, "Size of the disk of the data directory.", nil, nil},
 	{"Host", "cay_disk_free_bytes", gauge, "Bytes of it that are free.", nil, nil},
 	{"Host", "cay_disk_reserve_bytes", gauge, "With less free, new work is refused.", nil, nil},
@@ -106,6 +116,7 @@ var families = []family{
 // labels says what a label's values are, for the page of documents. Every set
 // is bounded.
 var labels = map[string]string{
+	"by":        "`here`, this node; `node`, another one; `several`, all or those of a batch; `none`, where it reached no node",
 	"class":     "`2xx` and so on, `broken` for an answer that was broken off before it began, `other` for a status that HTTP does not know",
 	"code":      "a code or kind of [errors](../use/errors.md)",
 	"decision":  "`allowed`, `refused`",
@@ -121,7 +132,7 @@ var labels = map[string]string{
 	"result":    "`ok`, `canceled`, or the kind of an [error](../use/errors.md); of a delivery `ok`, `canceled`, `failed`",
 	"route":     "as in the API's description; `none` where there is no such route, `operator` for the operator's socket",
 	"start":     "`warm` (of the pool), `cold`, `none`",
-	"state":     "of sandboxes: `running`, `pausing`, `paused`, `resuming`; of builds: `waiting`, `running`",
+	"state":     "of sandboxes: `running`, `pausing`, `paused`, `resuming`; of builds: `waiting`, `running`; of nodes as in [Several machines](cluster.md#look-after)",
 	"status":    "of HTTP; `broken` for an answer that was broken off before it began",
 	"team":      "the team's id; the " + most + " with the most sandboxes in a state have their own, all others together are `other`; by budget those that have used the most, of all others the fullest is `other`",
 	"template":  "the template's id; the " + most + " with the most sandboxes have their own, all others together are `other`",

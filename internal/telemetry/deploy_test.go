@@ -145,7 +145,7 @@ func TestDashboard(t *testing.T) {
 			}
 		}
 	}
-	if want := []string{"Health", "Creates and latency", "Requests", "Pool", "Builds", "Events", "Egress", "Store", "Host", "Teams"}; !slices.Equal(rows, want) {
+	if want := []string{"Health", "Creates and latency", "Requests", "Pool", "Builds", "Events", "Egress", "Store", "Host", "Teams", "Cluster"}; !slices.Equal(rows, want) {
 		t.Errorf("the rows are %q", rows)
 	}
 	unseen := []string{ // what no picture needs

@@ -18,8 +18,8 @@ import (
 	"github.com/cay-run/cay/internal/machine/pkgcache"
 )
 
-// Sources are the parts that are asked when the page is read. All but Packages
-// are required; it is nil where none are kept.
+// Sources are the parts that are asked when the page is read. Packages is nil where none
+// are kept, Copies without a bucket, and Cluster on a machine alone; all others are required.
 type Sources struct {
 	Sandboxes func() map[cay.TeamID]map[cay.State]int
 	Instances func() int
@@ -34,6 +34,21 @@ type Sources struct {
 	Room      func() (node.Room, error)
 	Loading   func() (node.Loading, error)
 	Packages  func() pkgcache.Stats
+	Copies    func() int // snapshots that the bucket has not got yet
+	Cluster   func() Cluster
+}
+
+// Cluster is what a node knows of its cluster, and what it did as a front since it began.
+type Cluster struct {
+	Nodes     map[cay.NodeState]int // the members that it sees
+	Draining  int                   // those of them that are drained
+	Leads     bool                  // this node
+	Lease     time.Duration         // for which this node serves without a renewal
+	FreeShare float64               // the free part of the memory of all that take new sandboxes
+
+	Answered map[string]int64 // requests of clients, by what answered them
+	Moved    int64            // that went to a node first which did not have the sandbox any more
+	Refused  int64            // creates that a node refused, so that another one was asked
 }
 
 // scrapeWithin bounds the questions of one page.
@@ -79,6 +94,12 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	g.loading(s)
 	if g.from.Packages != nil {
 		s.packages(g.from.Packages())
+	}
+	if g.from.Copies != nil {
+		s.put("cay_copies_waiting", float64(g.from.Copies()))
+	}
+	if g.from.Cluster != nil {
+		s.cluster(g.from.Cluster())
 	}
 	s.put("cay_scrape_failures_total", float64(g.failed.Load()))
 }
@@ -190,6 +211,21 @@ func (s sheet) packages(p pkgcache.Stats) {
 	s.put("cay_package_cache_passed_total", float64(p.Passed))
 	s.put("cay_package_cache_served_bytes_total", float64(p.Served))
 	s.put("cay_package_cache_fetched_bytes_total", float64(p.Fetched))
+}
+
+func (s sheet) cluster(c Cluster) {
+	for state, n := range c.Nodes {
+		s.put("cay_cluster_nodes", float64(n), string(state))
+	}
+	s.put("cay_cluster_draining_nodes", float64(c.Draining))
+	s.put("cay_cluster_lead", truth(c.Leads))
+	s.put("cay_cluster_lease_seconds", c.Lease.Seconds())
+	s.put("cay_cluster_free_ratio", c.FreeShare)
+	for by, n := range c.Answered {
+		s.put("cay_front_requests_total", float64(n), by)
+	}
+	s.put("cay_front_moved_total", float64(c.Moved))
+	s.put("cay_front_refused_total", float64(c.Refused))
 }
 
 // bounded keeps the largest values under their names, and the sum of the others

@@ -84,6 +84,13 @@ func everything() Sources {
 			return node.Loading{Instances: 2, Pending: 15, Reserve: 3, Removed: 1, Kept: 16}, nil
 		},
 		Packages: func() pkgcache.Stats { return pkgcache.Stats{Files: 5, Bytes: 6, Limit: 7, Hits: 8, Served: 9} },
+		Copies:   func() int { return 19 },
+		Cluster: func() Cluster {
+			return Cluster{
+				Nodes: map[cay.NodeState]int{cay.NodeReady: 20, cay.NodeSilent: 1}, Draining: 2, Leads: true, Lease: 21500 * time.Millisecond, FreeShare: .25,
+				Answered: map[string]int64{"here": 22, "node": 23, "several": 24, "none": 25}, Moved: 26, Refused: 27,
+			}
+		},
 	}
 }
 
@@ -241,6 +248,19 @@ func TestCounts(t *testing.T) {
 		{"cay_snapshots_removed_in_use", "", 1},
 		{"cay_snapshots_removed_in_use_bytes", "", 16},
 		{"cay_package_cache_hits_total", "", 8},
+		{"cay_copies_waiting", "", 19},
+		{"cay_cluster_nodes", "state=ready", 20},
+		{"cay_cluster_nodes", "state=silent", 1},
+		{"cay_cluster_draining_nodes", "", 2},
+		{"cay_cluster_lead", "", 1},
+		{"cay_cluster_lease_seconds", "", 21.5},
+		{"cay_cluster_free_ratio", "", .25},
+		{"cay_front_requests_total", "by=here", 22},
+		{"cay_front_requests_total", "by=node", 23},
+		{"cay_front_requests_total", "by=several", 24},
+		{"cay_front_requests_total", "by=none", 25},
+		{"cay_front_moved_total", "", 26},
+		{"cay_front_refused_total", "", 27},
 		{"cay_info", "version=" + cay.Version, 1},
 	} {
 		got, ok := valueOf(page[tt.name], strings.FieldsFunc(tt.labels, func(r rune) bool { return r == ' ' || r == '=' })...)

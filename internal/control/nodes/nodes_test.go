@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -130,6 +131,26 @@ func (g *gone) Nodes(context.Context) ([]cay.Node, error) {
 }
 
 func (g *gone) EventCounters(context.Context) (map[cay.TeamID]int64, error) { return nil, nil }
+
+// TestState: what a metrics page says of a cluster.
+func TestState(t *testing.T) {
+	m := New(Config{})
+	m.view.Store(&map[cay.NodeID]cay.Node{
+		"a": {State: cay.NodeReady, NodeUse: cay.NodeUse{MemoryMB: 1000, MemoryFreeMB: 900}},
+		"b": {State: cay.NodeReady, NodeUse: cay.NodeUse{MemoryMB: 3000, MemoryFreeMB: 100}},
+		"c": {State: cay.NodeReady, Silent: time.Minute, NodeUse: cay.NodeUse{MemoryMB: 1000, MemoryFreeMB: 1000}},
+		"d": {State: cay.NodeReady, Drain: cay.DrainMove, NodeUse: cay.NodeUse{MemoryMB: 1000, MemoryFreeMB: 1000}},
+		"e": {State: cay.NodeGone, Silent: time.Hour},
+		"f": {State: cay.NodeStopped, Silent: time.Hour},
+	})
+	want := map[cay.NodeState]int{cay.NodeReady: 3, cay.NodeSilent: 1, cay.NodeGone: 1, cay.NodeStopped: 1}
+	if s := m.State(); !maps.Equal(s.Nodes, want) || s.Draining != 1 || s.FreeShare != .25 || s.Leads || s.Lease != 0 {
+		t.Errorf("%+v", s)
+	}
+	if s := New(Config{}).State(); s.FreeShare != 0 || len(s.Nodes) != 0 {
+		t.Errorf("without a look: %+v", s)
+	}
+}
 
 // A node that takes no requests of clients looks at the others while it needs them alone, a
 // front less often at many, and the one that leads ends what a node took along until nothing is left to do.

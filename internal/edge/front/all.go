@@ -166,6 +166,7 @@ func (t *trip) eachItsOwn(w http.ResponseWriter) {
 // gather asks nodes at once, each with a body, and returns their answers in the order
 // of the nodes' ids.
 func (t *trip) gather(asked map[cay.NodeID][]byte) ([]*answer, error) {
+	t.front.counts.several.Add(1)
 	ids := make([]cay.NodeID, 0, len(asked))
 	for id := range asked {
 		ids = append(ids, id)

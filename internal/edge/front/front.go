@@ -84,6 +84,8 @@ type Front struct {
 	cfg   Config
 	homes homes
 	peers peers
+
+	counts counts
 }
 
 // New returns a front. Close must follow.
@@ -144,6 +146,7 @@ func (f *Front) serve(w http.ResponseWriter, r *http.Request, next http.Handler)
 		return
 	}
 	if err := t.find(r.Context()); err != nil {
+		f.counts.none.Add(1)
 		fail(w, err)
 		return
 	}

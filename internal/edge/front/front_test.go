@@ -343,7 +343,7 @@ func TestFront(t *testing.T) {
 				got <- string(n.id) + " " + string(body)
 			})
 		}
-		moving := put(t, db, "na")
+		moving, before := put(t, db, "na"), a.front.Counts()
 		a.has.Store(new(cay.SandboxID))
 		b.has.Store(&moving) // it has moved: b has it, and a says so
 		a.front.homes.put(moving, home{cay.Home{Node: "nb", State: cay.Running}, time.Now().Add(time.Hour)})
@@ -364,6 +364,10 @@ func TestFront(t *testing.T) {
 		a.front.cfg.Homes = records
 		if len(got) != 0 {
 			t.Errorf("a request was served again: %s", <-got)
+		}
+		now := a.front.Counts()
+		if here, node, moved := now.Here-before.Here, now.Node-before.Node, now.Moved-before.Moved; here != 1 || node != 2 || moved != 2 {
+			t.Errorf("counted %d here, %d by another node, %d that moved", here, node, moved)
 		}
 	})
 	t.Run("what has begun is not sent twice", func(t *testing.T) {
@@ -464,6 +468,9 @@ func TestFront(t *testing.T) {
 			if resp, text := ask(t, b, "POST", "/sandboxes", strings.NewReader("{}")); text != "na {}" {
 				t.Errorf("with one node full: %d %q", resp.StatusCode, text)
 			}
+		}
+		if a.front.Counts().Refused+b.front.Counts().Refused == 0 {
+			t.Error("no create was counted that a node refused")
 		}
 		a.answer(full)
 		if resp, _ := ask(t, b, "POST", "/sandboxes", strings.NewReader("{}")); resp.StatusCode != http.StatusServiceUnavailable {

@@ -202,6 +202,7 @@ func (t *trip) answered(resp *http.Response) error {
 		t.endUnread(resp.Header)
 		t.sized = resp.ContentLength >= 0
 	}
+	t.front.counts.node.Add(1)
 	return nil
 }
 
@@ -234,6 +235,7 @@ func (t *trip) here(w http.ResponseWriter) {
 		t.placeHere(w)
 		return
 	}
+	f.counts.here.Add(1)
 	t.next.ServeHTTP(w, t.in)
 }
 
@@ -245,6 +247,7 @@ func (t *trip) placeHere(w http.ResponseWriter) {
 		t.serve(w)
 		return
 	}
+	t.front.counts.here.Add(1)
 	clear(w.Header())
 	maps.Copy(w.Header(), out.header)
 	w.WriteHeader(out.status)
@@ -259,6 +262,7 @@ func (t *trip) another() bool {
 	n, ok := t.front.cfg.Members.Place(t.asked.Template, append(t.refused, t.node)...)
 	if ok {
 		t.refused, t.node = append(t.refused, t.node), n.ID
+		t.front.counts.refused.Add(1)
 	}
 	return ok
 }
@@ -358,6 +362,7 @@ func (t *trip) again(resp *http.Response) bool {
 	switch {
 	case moved && !t.moved && !t.begun():
 		t.moved = true
+		t.front.counts.moved.Add(1)
 		if t.kind == toPlace {
 			t.refused = append(t.refused, t.node)
 		}
@@ -382,6 +387,7 @@ func (t *trip) failed(w http.ResponseWriter, r *http.Request, err error) {
 		t.here(w)
 		return
 	}
+	t.front.counts.none.Add(1)
 	t.sized = true // fail says how long its answer is
 	if t.body != nil {
 		if why := t.body.broken(r.Context()); why != nil {

@@ -72,19 +72,9 @@ func (o own) AdminRemoveNode(ctx context.Context, r cayv1.AdminRemoveNodeRequest
 	return cayv1.AdminRemoveNode204Response{}, nil
 }
 
-// silent is the state of a node that has not renewed its lease for a while.
-const silent = "silent"
-
-func stateOf(n cay.Node) string {
-	if (n.State == cay.NodeReady || n.State == cay.NodeStarting) && n.Silent >= cay.NodeFresh {
-		return silent
-	}
-	return string(n.State)
-}
-
 func wireClusterNode(n cay.Node) cayv1.ClusterNode {
 	out := cayv1.ClusterNode{
-		NodeID: string(n.ID), Address: n.Address, State: stateOf(n), Draining: n.Drain != cay.DrainNone, JoinedAt: n.JoinedAt.UTC(), Version: n.Version,
+		NodeID: string(n.ID), Address: n.Address, State: string(n.Seen()), Draining: n.Drain != cay.DrainNone, JoinedAt: n.JoinedAt.UTC(), Version: n.Version,
 		Cpus: n.CPUs, MemoryMB: n.MemoryMB, MemoryFreeMB: n.MemoryFreeMB, Running: n.Running, Starting: n.Starting,
 		Paused: n.Paused, Stuck: pointer(n.Stuck), Front: pointer(n.Front),
 	}
@@ -98,7 +88,7 @@ func wireClusterNode(n cay.Node) cayv1.ClusterNode {
 // know neither its disks nor its processors.
 func wireMemberNode(n cay.Node) e2b.Node {
 	id := string(n.ID)
-	status := stateOf(n)
+	status := string(n.Seen())
 	if status == nodeReady && n.Drain != cay.DrainNone {
 		status = nodeDraining
 	}
