@@ -84,7 +84,7 @@ func recordDown(ctx context.Context, cfg config.Config, m *host.Machine) error {
 		return errors.Join(err, db.Close())
 	}
 	saved := func(id cay.SnapshotID) bool {
-		_, _, err := m.Snapshots.Get(id)
+		_, err := m.Snapshots.Record(id)
 		return err == nil
 	}
 	return errors.Join(lifecycle.RecordDown(ctx, db, lease.clustered(), saved), lease.Leave(ctx), db.Close())

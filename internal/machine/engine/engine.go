@@ -250,6 +250,8 @@ const MaxWorkingSet = 64 << 10
 const (
 	BundleFile = "bundle.json"
 	FilesDir   = "files"
+	// LoadDir has what was learnt of how a snapshot is used: starts are slower without.
+	LoadDir = "load"
 )
 
 // Reads returns the files of a snapshot that a start reads: of its files

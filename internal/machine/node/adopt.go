@@ -110,6 +110,7 @@ func (n *Node) adopt(ctx context.Context, r record, volumes []cay.VolumeID, pool
 	}
 	n.lookAtLoading(ctx, id, inst)
 	inst.holds = true
+	inst.unused = n.cfg.Snapshots.Use(r.Spec.Snapshot)
 	n.mu.Lock()
 	n.instances[id] = inst
 	n.mu.Unlock()

@@ -73,18 +73,28 @@ func (n *Node) open(ctx context.Context, m cay.Moment) (opened, error) {
 	if m.Instance != "" {
 		return n.openInstance(ctx, m.Instance)
 	}
-	dir, s, err := n.ReadableFiles(ctx, m.Snapshot)
-	return opened{dir: dir, root: s.Root, close: func() {}}, err
+	unused := n.cfg.Snapshots.Use(m.Snapshot)
+	dir, s, err := n.readableFiles(ctx, m.Snapshot)
+	if err != nil {
+		unused()
+	}
+	return opened{dir: dir, root: s.Root, close: unused}, err
 }
 
-// ReadableFiles returns a snapshot whose files can be read without its memory:
-// they are added where they lack, and whole. The caller keeps it from
-// being removed meanwhile.
-func (n *Node) ReadableFiles(ctx context.Context, id cay.SnapshotID) (dir string, s cay.Snapshot, err error) {
+// readableFiles returns a snapshot whose files can be read without its memory:
+// they are fetched or added where they lack, and whole. The caller keeps it from
+// being removed or evicted meanwhile.
+func (n *Node) readableFiles(ctx context.Context, id cay.SnapshotID) (dir string, s cay.Snapshot, err error) {
 	if err := n.awaitFiles(ctx, id); err != nil {
 		return "", s, err
 	}
 	dir, s, err = n.cfg.Snapshots.Get(id)
+	if cay.KindOf(err) == cay.NotFound && n.cfg.Fetch != nil {
+		if err := n.cfg.Fetch(ctx, id); err != nil {
+			return "", s, err
+		}
+		dir, s, err = n.cfg.Snapshots.Get(id)
+	}
 	if err == nil && len(layerOf(s)) == 0 {
 		if err = n.takeFiles(ctx, id); err == nil {
 			dir, s, err = n.cfg.Snapshots.Get(id)

@@ -108,6 +108,7 @@ func (n *Node) enlist(inst *instance) error {
 		return cay.Errorf(cay.Conflict, "instance %s exists", inst.spec.Instance)
 	}
 	n.instances[inst.spec.Instance] = inst
+	inst.unused = n.cfg.Snapshots.Use(inst.spec.Snapshot)
 	n.work.Add(1)
 	return nil
 }
@@ -162,7 +163,7 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) (failed error
 	pooled := inst.pooled.Load()
 	if !pooled {
 		if n.cfg.Record != nil { // one that is waited for takes no other's turn
-			if _, err := n.Record(ctx, inst.spec.Snapshot); cay.KindOf(err) == cay.Unavailable {
+			if err := n.reach(ctx, inst.spec.Snapshot); cay.KindOf(err) == cay.Unavailable {
 				return by.failed(ctx, "find its snapshot", err)
 			}
 		}

@@ -54,6 +54,7 @@ type machine struct {
 	reserve    int                     // percent
 	pending    int64                   // bytes that an instance has not loaded
 	holds      map[cay.SnapshotID]int  // of files
+	users      map[cay.SnapshotID]int  // that keep them from being evicted
 	mapped     map[cay.SnapshotID]bool // removed and held
 }
 
@@ -76,6 +77,7 @@ func newMachine(t *testing.T) *machine {
 		at:         map[string]func() error{},
 		saved:      map[cay.SnapshotID]cay.Snapshot{},
 		holds:      map[cay.SnapshotID]int{},
+		users:      map[cay.SnapshotID]int{},
 		mapped:     map[cay.SnapshotID]bool{},
 	}
 }
@@ -179,6 +181,7 @@ func (m *machine) crash() {
 	clear(m.watched)
 	clear(m.at)
 	clear(m.holds)
+	clear(m.users)
 }
 
 // shelf is the same machine's snapshots.
@@ -293,6 +296,27 @@ func (m *shelf) LetGo(id cay.SnapshotID) error {
 	}
 	return nil
 }
+
+// Use counts as what Hold counts does: a snapshot that is in use is not evicted.
+func (m *shelf) Use(id cay.SnapshotID) func() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.users[id]++
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.users[id]--; m.users[id] <= 0 {
+			delete(m.users, id)
+		}
+	}
+}
+
+func (m *shelf) Record(id cay.SnapshotID) (cay.Snapshot, error) {
+	_, s, err := m.Get(id)
+	return s, err
+}
+
+func (m *shelf) Evicted() ([]cay.Snapshot, error) { return nil, nil }
 
 func (m *shelf) Mapped() ([]snapshot.Mapped, error) {
 	m.mu.Lock()

@@ -17,6 +17,7 @@ import (
 // network, which changes under the node's lock.
 type instance struct {
 	spec    cay.InstanceSpec
+	unused  func() // lets the snapshot that it was started from be evicted
 	slot    vnet.Slot
 	holds   bool           // the slot
 	volumes []cay.VolumeID // that are attached for it, as often as each is here
@@ -57,7 +58,7 @@ type instance struct {
 }
 
 func newInstance(spec cay.InstanceSpec) *instance {
-	inst := &instance{spec: spec, jobs: make(chan job), gone: make(chan struct{}), woken: make(chan error, 1)}
+	inst := &instance{spec: spec, unused: func() {}, jobs: make(chan job), gone: make(chan struct{}), woken: make(chan error, 1)}
 	inst.ctx, inst.stop = context.WithCancelCause(context.Background())
 	return inst
 }
@@ -180,6 +181,7 @@ func (n *Node) finishAfter(inst *instance, tried func()) bool {
 	n.mu.Lock()
 	delete(n.instances, inst.spec.Instance)
 	n.mu.Unlock()
+	inst.unused()
 	close(inst.gone)
 	return true
 }

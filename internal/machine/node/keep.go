@@ -29,7 +29,8 @@ func (n *Node) leave(ctx context.Context) (func(), error) {
 // added to its memory snapshot: a caller that needs them waits. kept is called when
 // that is over.
 func (n *Node) promiseFiles(inst *instance, id cay.SnapshotID, kept func()) {
-	inst.keep, inst.kept = id, kept
+	unused := n.cfg.Snapshots.Use(id)
+	inst.keep, inst.kept = id, func() { unused(); kept() }
 	n.mu.Lock()
 	n.keeping[id] = make(chan struct{})
 	n.mu.Unlock()

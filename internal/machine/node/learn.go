@@ -30,8 +30,7 @@ import (
 // the engine reads the rest (ADR 66).
 
 const (
-	loadDir    = "load"
-	workingSet = loadDir + "/working-set"
+	workingSet = engine.LoadDir + "/working-set"
 
 	// learnAfter is how long a sandbox runs before its working set is written.
 	learnAfter = 10 * time.Second

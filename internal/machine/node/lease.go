@@ -277,7 +277,8 @@ func (l *Lease) Return() {
 // ReadFiles visits the files of a snapshot that was taken of a sandbox, as
 // Engine.ReadFiles does. The caller knows that the snapshot stays meanwhile.
 func (n *Node) ReadFiles(ctx context.Context, id cay.SnapshotID, visit func(h *tar.Header, body io.Reader) error) error {
-	dir, _, err := n.ReadableFiles(ctx, id)
+	defer n.cfg.Snapshots.Use(id)()
+	dir, _, err := n.readableFiles(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -109,6 +109,11 @@ type Snapshots interface {
 	// without some of them.
 	Saved(team cay.TeamID, but ...cay.SnapshotID) (int64, error)
 	Get(id cay.SnapshotID) (dir string, s cay.Snapshot, err error)
+	// Use keeps the files of a snapshot from being evicted until done is called.
+	Use(id cay.SnapshotID) (done func())
+	// Record is Get's record, also of a snapshot that is evicted, and Evicted lists those.
+	Record(id cay.SnapshotID) (cay.Snapshot, error)
+	Evicted() ([]cay.Snapshot, error)
 	// Check compares files of a snapshot with their checksums, unless that
 	// was done a short while ago.
 	Check(ctx context.Context, s cay.Snapshot, files []cay.SnapFile) error

@@ -54,6 +54,9 @@ func nothingLeft(t *testing.T, m *machine, n *Node) {
 			t.Errorf("slot %d is %s", index, st)
 		}
 	}
+	if len(m.users) > 0 {
+		t.Errorf("snapshots are used still, and could not be evicted: %v", m.users)
+	}
 	if len(m.holds) > 0 || len(m.mapped) > 0 {
 		t.Errorf("snapshots are held still: %v, removed and held: %v", m.holds, m.mapped)
 	}

@@ -49,11 +49,8 @@ func (n *Node) retire(inst *instance) {
 	n.hide(inst)
 }
 
-// Snapshot returns the record of a snapshot.
-func (n *Node) Snapshot(id cay.SnapshotID) (cay.Snapshot, error) {
-	_, s, err := n.cfg.Snapshots.Get(id)
-	return s, err
-}
+// Snapshot returns the record of a snapshot, also of one that is evicted.
+func (n *Node) Snapshot(id cay.SnapshotID) (cay.Snapshot, error) { return n.cfg.Snapshots.Record(id) }
 
 // Record is Snapshot, of one too that this machine lacks and can get.
 func (n *Node) Record(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error) {
@@ -62,6 +59,15 @@ func (n *Node) Record(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, err
 		return n.cfg.Record(ctx, id)
 	}
 	return s, err
+}
+
+// reach reports whether a snapshot can be had that this machine lacks.
+func (n *Node) reach(ctx context.Context, id cay.SnapshotID) error {
+	_, _, err := n.cfg.Snapshots.Get(id)
+	if cay.KindOf(err) == cay.NotFound {
+		_, err = n.cfg.Record(ctx, id)
+	}
+	return err
 }
 
 // imageExtents says where on the disk a root image is; nil where that is not

@@ -91,7 +91,7 @@ func (n *Node) Checkpoint(ctx context.Context, id cay.InstanceID, record cay.Sna
 func (n *Node) RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error {
 	n.forget(ctx, id)
 	n.forgetLearnt(id)
-	_, s, err := n.cfg.Snapshots.Get(id)
+	s, err := n.cfg.Snapshots.Record(id)
 	switch {
 	case cay.KindOf(err) == cay.NotFound || err == nil && !teams(s):
 		return nil
@@ -106,14 +106,15 @@ func (n *Node) RemoveSnapshot(ctx context.Context, id cay.SnapshotID) error {
 func teams(s cay.Snapshot) bool { return s.Sandbox != "" || s.Team != "" }
 
 // Snapshots lists the snapshots that were taken of sandboxes or made of teams'
-// templates. A damaged one is left out.
+// templates, evicted ones too. A damaged one is left out.
 func (n *Node) Snapshots() []cay.Snapshot {
 	all, err := n.cfg.Snapshots.List()
-	if err != nil {
+	evicted, gone := n.cfg.Snapshots.Evicted()
+	if err := errors.Join(err, gone); err != nil {
 		n.cfg.Log.Warn("some snapshots cannot be read", "err", err)
 	}
 	var out []cay.Snapshot
-	for _, s := range all {
+	for _, s := range slices.Concat(all, evicted) {
 		if teams(s) {
 			out = append(out, s)
 		}

@@ -54,7 +54,7 @@ func (s Service) DiskUse(ctx context.Context, groups [][]cay.SnapshotID) ([]cay.
 	for _, group := range groups {
 		use.open()
 		for _, id := range group {
-			if record, err := s.Node.Snapshot(id); err == nil { // else a build failed, or is replaced
+			if _, record, err := s.cfg.Snapshots.Get(id); err == nil { // else a build failed, or is replaced
 				use.add(record)
 			}
 		}

@@ -168,10 +168,11 @@ type record struct {
 }
 
 // Push copies a snapshot, its root image and its engine to the bucket, unless it is
-// there. When it returns without an error, another machine can Fetch it.
+// there as it is here. When it returns without an error, another machine can Fetch it.
 func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
+	defer r.dir.Keep(id)()
 	if err := r.mine(ctx); err != nil {
 		return err
 	}
@@ -180,7 +181,8 @@ func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 		return err
 	}
 	at := snapshots + string(id) + "/"
-	if has, err := r.has(ctx, at); has || err != nil {
+	before, err := r.pushed(ctx, at)
+	if err != nil || before.has(s) {
 		return err
 	}
 	image, err := r.dir.Image(s.Root)
@@ -195,6 +197,10 @@ func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 	}
 	out := record{Piece: r.piece, Snapshot: &s}
 	for _, f := range s.Files {
+		if there, ok := before.file(f); ok && before.Piece == out.Piece {
+			out.Files = append(out.Files, there)
+			continue
+		}
 		pushed, err := r.pushFile(ctx, at, filepath.Join(dir, f.Name), r.piece)
 		if err == nil && pushed.Size != f.Size {
 			err = cay.Errorf(cay.Internal, "snapshot %s is damaged: %s has %d bytes, its record says %d", id, f.Name, pushed.Size, f.Size).WithCode(cay.CodeDamaged)
@@ -228,12 +234,13 @@ func (r *Replica) pushImage(ctx context.Context, digest, path string) error {
 	return r.putRecord(ctx, at, there)
 }
 
-func (r *Replica) has(ctx context.Context, at string) (bool, error) {
-	_, err := r.record(ctx, at)
-	if errors.Is(err, blob.ErrMissing) || errors.Is(err, blob.ErrDamaged) { // a damaged one is written anew
-		return false, nil
+// recordOrNone is record for what may not be there. A damaged one is written anew.
+func (r *Replica) recordOrNone(ctx context.Context, at string) (record, error) {
+	out, err := r.record(ctx, at)
+	if errors.Is(err, blob.ErrMissing) || errors.Is(err, blob.ErrDamaged) {
+		return record{}, nil
 	}
-	return err == nil, err
+	return out, err
 }
 
 func (r *Replica) record(ctx context.Context, at string) (out record, err error) {
@@ -338,6 +345,7 @@ func (r *Replica) under(id cay.SnapshotID) (*fetch, error) {
 	under := &fetch{begun: make(chan struct{}), done: make(chan struct{})}
 	r.fetching[id] = under
 	r.running.Go(func() {
+		defer r.dir.Use(id)()
 		under.err = r.fetch(r.ctx, id, func(a engine.Arrival) {
 			under.arrival = a
 			close(under.begun)

@@ -5,8 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 
 	"github.com/cay-run/cay"
@@ -16,11 +14,12 @@ import (
 // still reads.
 const mappedPrefix = ".mapped-"
 
-// mappings counts who reads the files of snapshots while they run. The zero
-// value is ready.
+// mappings counts who reads the files of snapshots while they run, and who uses
+// snapshots at all. The zero value is ready.
 type mappings struct {
-	mu sync.Mutex
-	by map[cay.SnapshotID]int
+	mu    sync.Mutex
+	by    map[cay.SnapshotID]int
+	users map[cay.SnapshotID]int // which keep them from being evicted
 }
 
 // Mapped is a removed snapshot whose files are still read.
@@ -58,15 +57,11 @@ func (d *Dir) LetGo(id cay.SnapshotID) error {
 // Mapped lists the removed snapshots whose files instances still read. One
 // without a readable record is left out.
 func (d *Dir) Mapped() ([]Mapped, error) {
-	ids, err := d.mappedIDs()
+	all, err := d.recordsAfter(mappedPrefix)
 	var out []Mapped
-	for _, id := range ids {
-		s, err := readRecord(d.mappedPath(id))
-		if err != nil || s.ID != id {
-			continue
-		}
+	for _, s := range all {
 		d.mapped.mu.Lock()
-		by := d.mapped.by[id]
+		by := d.mapped.by[s.ID]
 		d.mapped.mu.Unlock()
 		out = append(out, Mapped{s, by})
 	}
@@ -77,7 +72,7 @@ func (d *Dir) Mapped() ([]Mapped, error) {
 // a crash between the end of an instance and LetGo leaves them. It is called
 // once every instance that lives has its Hold.
 func (d *Dir) Sweep() error {
-	ids, err := d.mappedIDs()
+	ids, err := d.idsAfter(mappedPrefix)
 	errs := []error{err}
 	for _, id := range ids {
 		d.mapped.mu.Lock()
@@ -96,24 +91,10 @@ func (d *Dir) setAside(id cay.SnapshotID) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // then it was removed before
 		return diskError(err, "remove snapshot %s", id)
 	}
+	d.move(id, aside)
 	return nil
 }
 
 func (d *Dir) mappedPath(id cay.SnapshotID) string {
 	return filepath.Join(d.snapshots, mappedPrefix+string(id))
-}
-
-func (d *Dir) mappedIDs() ([]cay.SnapshotID, error) {
-	entries, err := os.ReadDir(d.snapshots)
-	if err != nil {
-		return nil, diskError(err, "list snapshots")
-	}
-	var out []cay.SnapshotID
-	for _, e := range entries {
-		if id, ok := strings.CutPrefix(e.Name(), mappedPrefix); ok && cay.ValidID(id) {
-			out = append(out, cay.SnapshotID(id))
-		}
-	}
-	slices.Sort(out)
-	return out, nil
 }

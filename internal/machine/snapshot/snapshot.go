@@ -6,6 +6,7 @@
 //	<data>/snapshots/<id>/attached.json   what was added later
 //	<data>/snapshots/<id>/checked.json    large files that were compared with their checksums, since which boot
 //	<data>/snapshots/.mapped-<id>         one that is removed and whose files an instance still reads
+//	<data>/snapshots/.evicted-<id>        the record of one whose files the bucket alone has
 //	<data>/images/<digest>.erofs          root images, named by their SHA-256
 //
 // Everything is immutable once it has its name. Work in progress lies under a
@@ -73,6 +74,9 @@ func Open(dataDir string) (*Dir, error) {
 		if err := removeLeftovers(dir); err != nil {
 			return nil, diskError(err, "remove what a crash left in %s", dir)
 		}
+	}
+	if err := d.finishEvictions(); err != nil {
+		return nil, diskError(err, "remove files of evicted snapshots")
 	}
 	return d, nil
 }
@@ -146,14 +150,25 @@ func (d *Dir) Commit(tmp string, s cay.Snapshot) error {
 			return diskError(err, "sync snapshot %s", s.ID)
 		}
 	}
-	if err := os.Rename(tmp, final); err != nil {
-		return diskError(err, "name snapshot %s", s.ID)
+	if err := d.name(tmp, s); err != nil {
+		return err
 	}
-	d.note(s)
 	d.unlock(tmp)
 	if err := disk.Sync(d.snapshots); err != nil {
 		return diskError(err, "sync %s", d.snapshots)
 	}
+	return nil
+}
+
+// name gives a snapshot its name. One that was evicted is back then.
+func (d *Dir) name(tmp string, s cay.Snapshot) error {
+	d.mapped.mu.Lock()
+	defer d.mapped.mu.Unlock()
+	if err := os.Rename(tmp, d.path(s.ID)); err != nil {
+		return diskError(err, "name snapshot %s", s.ID)
+	}
+	d.note(s)
+	_ = os.RemoveAll(d.evictedPath(s.ID)) // the next Open removes what a failing disk leaves
 	return nil
 }
 
@@ -177,6 +192,9 @@ func (d *Dir) Get(id cay.SnapshotID) (dir string, s cay.Snapshot, err error) {
 		return "", s, cay.Errorf(cay.Conflict, "snapshot %s has format %d; this Cay reads up to %d", id, s.Format, cay.DockerFormat)
 	}
 	if err := checkFiles(dir, s); err != nil {
+		if _, gone := os.Lstat(dir); errors.Is(gone, fs.ErrNotExist) { // while we looked
+			return "", s, cay.Errorf(cay.NotFound, "no snapshot %q", id)
+		}
 		return "", s, err
 	}
 	return dir, s, nil
@@ -233,10 +251,16 @@ func (d *Dir) List() ([]cay.Snapshot, error) {
 // record: also of a removed one whose files instances still read. It takes as
 // long as the disk does.
 func (d *Dir) Verify(ctx context.Context, id cay.SnapshotID) error {
+	defer d.Keep(id)()
 	dir, s, err := d.Get(id)
 	if cay.KindOf(err) == cay.NotFound && cay.ValidID(string(id)) {
 		if mapped, there := readRecord(d.mappedPath(id)); !errors.Is(there, fs.ErrNotExist) {
 			dir, s, err = d.mappedPath(id), mapped, damagedRecord(id, there)
+		}
+	}
+	if cay.KindOf(err) == cay.NotFound {
+		if _, there := d.evictedRecord(id); there == nil {
+			return cay.Errorf(cay.NotFound, "snapshot %s is in the bucket alone: there are no files of it here", id)
 		}
 	}
 	if err != nil {
@@ -261,6 +285,9 @@ func (d *Dir) Remove(id cay.SnapshotID) error {
 	d.checks.forget(d.path(id))
 	d.mapped.mu.Lock()
 	defer d.mapped.mu.Unlock()
+	if err := d.dropEvicted(id); err != nil {
+		return err
+	}
 	if d.mapped.by[id] > 0 {
 		return d.setAside(id)
 	}

@@ -1,0 +1,87 @@
+package replica
+
+import (
+	"context"
+	"strings"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/engine"
+)
+
+// has reports whether a copy has all that a start needs of a snapshot: what was learnt of
+// it may lack.
+func (c record) has(s cay.Snapshot) bool {
+	for _, f := range s.Files {
+		if _, ok := c.file(f); !ok && !strings.HasPrefix(f.Name, engine.LoadDir+"/") {
+			return false
+		}
+	}
+	return c.Snapshot != nil
+}
+
+// file is where a copy has a file of a snapshot.
+func (c record) file(f cay.SnapFile) (file, bool) {
+	if c.Snapshot == nil || len(c.Files) != len(c.Snapshot.Files) {
+		return file{}, false
+	}
+	for i, there := range c.Snapshot.Files {
+		if there == f && c.Files[i].Name == f.Name {
+			return c.Files[i], true
+		}
+	}
+	return file{}, false
+}
+
+// Kept reports whether the bucket has a snapshot as this machine has it, with its root image,
+// and all pieces of both.
+func (r *Replica) Kept(ctx context.Context, id cay.SnapshotID) (bool, error) {
+	if err := r.mine(ctx); err != nil {
+		return false, err
+	}
+	s, err := r.dir.Record(id)
+	if err != nil {
+		return false, err
+	}
+	at := snapshots + string(id) + "/"
+	there, err := r.pushed(ctx, at)
+	if err != nil || !there.has(s) {
+		return false, err
+	}
+	return r.KeptImage(ctx, s.Root)
+}
+
+// pushed is what the bucket has of something: its record, or none where that or a piece lacks.
+func (r *Replica) pushed(ctx context.Context, at string) (record, error) {
+	there, err := r.recordOrNone(ctx, at)
+	if err != nil || len(there.Files) == 0 {
+		return record{}, err
+	}
+	whole, err := r.whole(ctx, at, there)
+	if err != nil || !whole {
+		return record{}, err
+	}
+	return there, nil
+}
+
+// KeptImage reports whether the bucket has a root image with all its pieces.
+func (r *Replica) KeptImage(ctx context.Context, digest string) (bool, error) {
+	there, err := r.pushed(ctx, images+digest+"/")
+	return len(there.Files) == 1, err
+}
+
+// whole reports whether all pieces of a copy are there. Readers check their content.
+func (r *Replica) whole(ctx context.Context, at string, of record) (bool, error) {
+	lacks := map[string]bool{}
+	for _, f := range of.Files {
+		for _, piece := range f.Pieces {
+			lacks[at+piece] = true
+		}
+	}
+	for o, err := range r.bucket.List(ctx, at) {
+		if err != nil {
+			return false, err
+		}
+		delete(lacks, o.Name)
+	}
+	return len(lacks) == 0, nil
+}
