@@ -62,7 +62,7 @@ func (s *Server) openMetrics(context.Context) error {
 func (s *Server) seenCluster() telemetry.Cluster {
 	seen, did := s.cluster.members.State(), s.cluster.front.Counts()
 	return telemetry.Cluster{
-		Nodes: seen.Nodes, Draining: seen.Draining, Leads: seen.Leads, Lease: seen.Lease, FreeShare: seen.FreeShare,
+		Nodes: seen.Nodes, Draining: seen.Draining, Leads: seen.Leads, Lease: seen.Lease, Clock: s.cluster.members.Clock(), FreeShare: seen.FreeShare,
 		Answered: map[string]int64{"here": did.Here, "node": did.Node, "several": did.Several, "none": did.None}, Moved: did.Moved, Refused: did.Refused,
 	}
 }

@@ -27,7 +27,7 @@ type Clusters interface {
 	Node(ctx context.Context, id cay.NodeID) (cay.Node, error)
 	// ReportNode renews the lease of a member's epoch, with what it tells of itself.
 	// It returns how the node is drained, and the one that leads.
-	ReportNode(ctx context.Context, n cay.Node, lease time.Duration) (drain cay.Drain, lead cay.NodeID, err error)
+	ReportNode(ctx context.Context, n cay.Node, lease time.Duration) (NodeTold, error)
 	// StopNode ends the lease of an epoch, and the node's lead.
 	StopNode(ctx context.Context, node cay.NodeID, epoch int64) error
 	// TakeLead has a node lead where none does, or where the one that does was silent
@@ -235,13 +235,20 @@ func scanNode(row scanner) (n cay.Node, err error) {
 	return n, nil
 }
 
-// ReportNode is RenewNode with what a member tells of itself. It returns how
-// the node is drained, and which one leads.
-func (s *DB) ReportNode(ctx context.Context, n cay.Node, lease time.Duration) (drain cay.Drain, lead cay.NodeID, err error) {
+// NodeTold is what the records answer a member that tells of itself.
+type NodeTold struct {
+	Drain cay.Drain
+	Lead  cay.NodeID // empty for none
+	Now   time.Time  // by the database's clock
+}
+
+// ReportNode is RenewNode with what a member tells of itself.
+func (s *DB) ReportNode(ctx context.Context, n cay.Node, lease time.Duration) (told NodeTold, err error) {
 	has, err := json.Marshal(n.NodeUse)
 	if err != nil {
-		return drain, "", cay.Wrap(cay.Internal, err, "cannot record node %s", n.ID)
+		return told, cay.Wrap(cay.Internal, err, "cannot record node %s", n.ID)
 	}
+	var at int64
 	err = s.tx(ctx, func(tx *sql.Tx) error {
 		// A renewal that a crash of the database forgets is sent again.
 		if err := s.hold(ctx, tx, `SELECT set_config('synchronous_commit', $1, true)`, "off"); err != nil {
@@ -249,14 +256,15 @@ func (s *DB) ReportNode(ctx context.Context, n cay.Node, lease time.Duration) (d
 		}
 		text, now := s.nowIn()
 		row := tx.QueryRowContext(ctx, `UPDATE nodes SET seen_at = c.now, lease_until = c.now + $2, state = $3, version = $4, address = $5, has = $6
-FROM (SELECT `+text+` AS now) c WHERE id = $7 AND epoch = $8 RETURNING `+drainColumn("nodes.id")+`, COALESCE((SELECT lead FROM clusters WHERE one = 1), '')`,
+FROM (SELECT `+text+` AS now) c WHERE id = $7 AND epoch = $8 RETURNING `+drainColumn("nodes.id")+`, COALESCE((SELECT lead FROM clusters WHERE one = 1), ''), seen_at`,
 			now, lease.Milliseconds(), n.State, n.Version, n.Address, string(has), n.ID, n.Epoch)
-		if err := row.Scan(&drain, &lead); !errors.Is(err, sql.ErrNoRows) {
+		if err := row.Scan(&told.Drain, &told.Lead, &at); !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
 		return ErrTakenOver
 	})
-	return drain, lead, err
+	told.Now = time.UnixMilli(at)
+	return told, err
 }
 
 // StopNode ends the lease of a member in good order, and its lead.

@@ -278,7 +278,7 @@ func (s *scale) beat(n *fakeNode) error {
 	one.NodeUse = cay.NodeUse{CPUs: 16, MemoryMB: 65536, MemoryFreeMB: 30000 + rand.IntN(1000), Running: len(n.running), Paused: len(n.paused),
 		PromisedCPUs: 2 * len(n.running), PromisedMB: 512 * len(n.running), Engine: strings.Repeat("e", 64), Warm: map[string]int{string(s.kind.ID): 4, "base": 4}}
 	n.mu.Unlock()
-	_, _, err := n.db.ReportNode(s.ctx, one, time.Minute)
+	_, err := n.db.ReportNode(s.ctx, one, time.Minute)
 	return err
 }
 

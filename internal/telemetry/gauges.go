@@ -44,6 +44,7 @@ type Cluster struct {
 	Draining  int                   // those of them that are drained
 	Leads     bool                  // this node
 	Lease     time.Duration         // for which this node serves without a renewal
+	Clock     time.Duration         // by which this machine's is before the database's
 	FreeShare float64               // the free part of the memory of all that take new sandboxes
 
 	Answered map[string]int64 // requests of clients, by what answered them
@@ -220,6 +221,7 @@ func (s sheet) cluster(c Cluster) {
 	s.put("cay_cluster_draining_nodes", float64(c.Draining))
 	s.put("cay_cluster_lead", truth(c.Leads))
 	s.put("cay_cluster_lease_seconds", c.Lease.Seconds())
+	s.put("cay_cluster_clock_seconds", c.Clock.Seconds())
 	s.put("cay_cluster_free_ratio", c.FreeShare)
 	for by, n := range c.Answered {
 		s.put("cay_front_requests_total", float64(n), by)

@@ -78,6 +78,7 @@ type Members struct {
 	steady   atomic.Int64               // since when the database has answered without a gap
 	last     atomic.Int64               // the last renewal that it answered
 	drained  atomic.Bool                // as of the last renewal
+	clock    atomic.Int64               // this machine's before the database's, as of the last renewal
 	leaving  atomic.Bool                // this node gives the lead away
 
 	mu     sync.Mutex
@@ -104,11 +105,16 @@ func sinceBoot() int64 {
 	return t.Nano()
 }
 
-// Open renews the lease once and looks at the other members. ready says that no
-// sandbox of this node has to wait for anything.
+// Open renews the lease once and looks at the other members. Invalid where the clock of this
+// machine is too far from the database's: the ends and waits of sandboxes that come from
+// other nodes would be at other times here.
 func (m *Members) Open(ctx context.Context) error {
 	if err := m.renew(ctx); err != nil {
 		return err
+	}
+	if off := m.Clock(); off.Abs() > clockMost {
+		return cay.Errorf(cay.Invalid, "the clock of this machine is %s", aside(off)).
+			WithHint("set it, and keep it by chrony or systemd-timesyncd: sandboxes that move between nodes would end at other times")
 	}
 	return m.look(ctx)
 }
@@ -193,10 +199,13 @@ func (m *Members) renew(ctx context.Context) error {
 	}
 	within, cancel := context.WithTimeout(ctx, m.cfg.Times.Lease/6)
 	defer cancel()
-	drain, lead, err := m.cfg.Store.ReportNode(within, n, m.cfg.Times.Lease)
+	asked := time.Now()
+	told, err := m.cfg.Store.ReportNode(within, n, m.cfg.Times.Lease)
 	if err != nil {
 		return err
 	}
+	drain, lead := told.Drain, told.Lead
+	m.compareClocks(ctx, asked, told.Now)
 	if begun-m.last.Load() > int64(m.cfg.Times.Lease/4) {
 		m.steady.Store(begun)
 	}
@@ -213,6 +222,30 @@ func (m *Members) renew(ctx context.Context) error {
 	}
 	m.cfg.Drained(drain)
 	return nil
+}
+
+// clockMost is how far the clock of a node may be from the database's.
+const clockMost = 10 * time.Second
+
+// Clock is how far the clock of this machine is before the database's at least; negative
+// where it is behind.
+func (m *Members) Clock() time.Duration { return time.Duration(m.clock.Load()) }
+
+// compareClocks notes how far this machine's clock is from what the database told in answer
+// to what was asked at a time.
+func (m *Members) compareClocks(ctx context.Context, asked, told time.Time) {
+	off := max(0, asked.Round(0).Sub(told)) + min(0, time.Now().Round(0).Sub(told))
+	if was := time.Duration(m.clock.Swap(int64(off))); off.Abs() > clockMost && was.Abs() <= clockMost {
+		m.cfg.Log.ErrorContext(ctx, "the clock of this machine is "+aside(off)+": set it")
+	}
+}
+
+// aside says in words how far a clock is from the database's.
+func aside(off time.Duration) string {
+	if off < 0 {
+		return off.Abs().Round(time.Second).String() + " behind the database's"
+	}
+	return off.Round(time.Second).String() + " ahead of the database's"
 }
 
 // Serves reports whether the lease of this node holds.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,13 +28,13 @@ type records struct {
 	stuck string // as the node told last
 }
 
-func (r *records) ReportNode(_ context.Context, n cay.Node, _ time.Duration) (cay.Drain, cay.NodeID, error) {
+func (r *records) ReportNode(_ context.Context, n cay.Node, _ time.Duration) (store.NodeTold, error) {
 	r.mu.Lock()
 	lead := r.lead
 	r.stuck = n.Stuck
 	r.mu.Unlock()
 	time.Sleep(r.late)
-	return cay.DrainMove, lead, nil
+	return store.NodeTold{Drain: cay.DrainMove, Lead: lead, Now: time.Now()}, nil
 }
 
 func (r *records) LeaveLead(_ context.Context, node cay.NodeID) error {
@@ -110,11 +111,12 @@ type gone struct {
 	drain   atomic.Bool
 }
 
-func (g *gone) ReportNode(context.Context, cay.Node, time.Duration) (cay.Drain, cay.NodeID, error) {
+func (g *gone) ReportNode(context.Context, cay.Node, time.Duration) (store.NodeTold, error) {
+	told := store.NodeTold{Lead: g.lead, Now: time.Now()}
 	if g.drain.Load() {
-		return cay.DrainMove, g.lead, nil
+		told.Drain = cay.DrainMove
 	}
-	return cay.DrainNone, g.lead, nil
+	return told, nil
 }
 
 func (g *gone) TakeLead(context.Context, cay.NodeID, time.Duration) (cay.NodeID, error) {
@@ -131,6 +133,48 @@ func (g *gone) Nodes(context.Context) ([]cay.Node, error) {
 }
 
 func (g *gone) EventCounters(context.Context) (map[cay.TeamID]int64, error) { return nil, nil }
+
+// wrongClock are records whose clock is another one.
+type wrongClock struct {
+	gone
+	off time.Duration
+}
+
+func (w *wrongClock) ReportNode(context.Context, cay.Node, time.Duration) (store.NodeTold, error) {
+	time.Sleep(2 * time.Second) // on the way there and back
+	defer time.Sleep(2 * time.Second)
+	return store.NodeTold{Now: time.Now().Add(w.off).Truncate(time.Millisecond)}, nil
+}
+
+// A server does not begin where its clock is far from the database's, whatever the answer
+// takes; one that runs goes on.
+func TestClocks(t *testing.T) {
+	for _, tt := range []struct {
+		off  time.Duration // of the database's clock
+		want string
+	}{
+		{0, ""},
+		{11 * time.Second, ""}, // 9 s of them are sure
+		{-11 * time.Second, ""},
+		{time.Minute, "58s behind"},
+		{-time.Hour, "59m58s ahead of"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			records := &wrongClock{off: tt.off}
+			m := New(Config{
+				Store: records, Ledger: ledger.New(ledger.Config{Store: records}), Self: cay.Node{ID: "first"}, Use: func() (cay.NodeUse, bool) { return cay.NodeUse{}, true },
+				Drained: func(cay.Drain) {}, Renewed: func(context.Context, time.Duration) {}, Busy: func() bool { return false }, Log: slog.New(slog.DiscardHandler),
+			})
+			err := m.Open(t.Context())
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || cay.KindOf(err) != cay.Invalid || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("off by %v: %v", tt.off, err)
+			}
+			if err := m.renew(t.Context()); err != nil || !m.Serves() {
+				t.Errorf("it does not go on: %v", err)
+			}
+		})
+	}
+}
 
 // TestState: what a metrics page says of a cluster.
 func TestState(t *testing.T) {

@@ -35,7 +35,7 @@ func begin(t *testing.T, s store.Store, n cay.Node) cay.Node {
 	n.Epoch, err = s.TakeNode(t.Context(), n.ID, n.Machine, time.Hour)
 	noError(t, err)
 	n.State = cay.NodeReady
-	_, _, err = s.ReportNode(t.Context(), n, time.Hour)
+	_, err = s.ReportNode(t.Context(), n, time.Hour)
 	noError(t, err)
 	return n
 }
@@ -118,11 +118,14 @@ func testCluster(t *testing.T, s store.Store) {
 
 	b.CPUs, b.Warm = 4, map[string]int{"base": 2}
 	noError(t, s.SetDrain(ctx, "b", cay.DrainMove))
-	drain, lead, err := s.ReportNode(ctx, b, time.Hour)
+	told, err := s.ReportNode(ctx, b, time.Hour)
 	noError(t, err)
-	same(t, "the drain", drain, cay.DrainMove)
-	same(t, "the lead", lead, cay.NodeID(""))
-	lead, err = s.TakeLead(ctx, "a", time.Hour)
+	same(t, "the drain", told.Drain, cay.DrainMove)
+	same(t, "the lead", told.Lead, cay.NodeID(""))
+	if off := time.Since(told.Now).Abs(); off > time.Minute {
+		t.Errorf("the database's clock is %v off", off)
+	}
+	lead, err := s.TakeLead(ctx, "a", time.Hour)
 	noError(t, err)
 	same(t, "the lead", lead, cay.NodeID("a"))
 	lead, err = s.TakeLead(ctx, "b", time.Hour)
@@ -182,7 +185,7 @@ func testCluster(t *testing.T, s store.Store) {
 	lost, err = s.LoseNode(ctx, "b", -time.Second)
 	noError(t, err)
 	same(t, "b, silent", lost, true)
-	if _, _, err := s.ReportNode(ctx, b, time.Hour); !errors.Is(err, store.ErrTakenOver) {
+	if _, err := s.ReportNode(ctx, b, time.Hour); !errors.Is(err, store.ErrTakenOver) {
 		t.Errorf("a node that is gone: %v", err)
 	}
 	wantKind(t, s.RemoveNode(ctx, "b", time.Hour), cay.Conflict) // its sandbox is recorded as running
