@@ -495,29 +495,35 @@ func awaitCopy(t *testing.T, w *servertest.World) {
 	t.Fatal("no snapshot was copied")
 }
 
+// asAdmin asks the API as the operator for the first team.
+func asAdmin(t *testing.T, w *servertest.World, method, path, body string, out any) {
+	t.Helper()
+	api := w.Admin("default")
+	r, err := http.NewRequestWithContext(t.Context(), method, w.URL()+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	resp, err := api.HTTP().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s %s: %d %s %v", method, path, resp.StatusCode, text, err)
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+}
+
 // ofAll checks what is about the sandboxes of several nodes.
 func ofAll(t *testing.T, c *servertest.Cluster) {
 	ctx := t.Context()
 	ask := func(w *servertest.World, method, path, body string, out any) {
 		t.Helper()
-		api := w.Admin("default")
-		r, err := http.NewRequestWithContext(ctx, method, w.URL()+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		resp, err := api.HTTP().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		text, err := io.ReadAll(resp.Body)
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("%s %s: %d %s %v", method, path, resp.StatusCode, text, err)
-		}
-		if err := json.Unmarshal(text, out); err != nil {
-			t.Fatalf("%s: %v", text, err)
-		}
+		asAdmin(t, w, method, path, body, out)
 	}
 	list, err := c.Nodes[0].Client().List(ctx)
 	if err != nil {
@@ -537,6 +543,37 @@ func ofAll(t *testing.T, c *servertest.Cluster) {
 		if sum != len(ids) {
 			t.Errorf("front %d counts %d sandboxes of %d", i, sum, len(ids))
 		}
+	}
+	nodes, uses := map[int]bool{}, [3]int64{}
+	for i, id := range ids {
+		if on := whereOf(c, id); i < 6 && len(on) == 1 {
+			nodes[on[0]] = true
+			hasSaid(t, c, id, fmt.Sprint("a line of ", i))
+		}
+	}
+	for i, w := range c.Nodes {
+		all, newest := search(t, w, "A+LINE"), search(t, w, "a+line&limit=4")
+		if len(all.Lines) != min(len(ids), 6) || !all.Complete || all.Unanswered != nil {
+			t.Errorf("front %d finds %+v of nodes %v", i, all, nodes)
+		}
+		if len(newest.Lines) != 4 || newest.Complete || !slices.Equal(newest.Lines, all.Lines[:4]) {
+			t.Errorf("front %d finds as the newest %+v", i, newest)
+		}
+		if !slices.IsSortedFunc(all.Lines, func(a, b foundLine) int { return b.Timestamp.Compare(a.Timestamp) }) {
+			t.Errorf("front %d finds %+v", i, all)
+		}
+		used, err := w.Client().DiskUse(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := int64(0)
+		for _, n := range used {
+			sum += n.Own + n.Shared
+		}
+		uses[i] = sum
+	}
+	if uses[0] == 0 || uses[0] != uses[1] || uses[0] != uses[2] {
+		t.Errorf("by front, templates take %v", uses)
 	}
 	body, err := json.Marshal(map[string]any{"action": "pause", "sandboxIDs": append([]string{"inone"}, ids[:6]...)})
 	if err != nil {

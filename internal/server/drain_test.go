@@ -59,6 +59,7 @@ func TestDrain(t *testing.T) {
 			}
 		}
 	}
+	hasSaid(t, c, run[0], "before it moves")
 	stop := make(chan struct{})
 	var asking sync.WaitGroup
 	for i, id := range run {
@@ -95,6 +96,16 @@ func TestDrain(t *testing.T) {
 			t.Errorf("it has %s left: %v", left, err)
 		}
 	}
+	hasSaid(t, c, run[0], "after it has moved")
+	for i, w := range c.Nodes {
+		said := slices.DeleteFunc(saidBy(t, w, run[0]), func(line string) bool { return !strings.Contains(line, "it") })
+		if want := []string{"before it moves", "after it has moved"}; !slices.Equal(said, want) {
+			t.Errorf("the log at front %d is %q", i, said)
+		}
+		if f := search(t, w, "it+moves"); len(f.Lines) != 1 || f.Lines[0].SandboxID != run[0] || !f.Complete {
+			t.Errorf("front %d finds %+v", i, f)
+		}
+	}
 	for i, id := range slept {
 		if on := whereOf(c, id); len(on) != 0 {
 			t.Errorf("sandbox %s, which is paused, runs on %v", id, on)
@@ -118,9 +129,13 @@ func TestDrain(t *testing.T) {
 		t.Errorf("the node that is drained has %d guests", n)
 	}
 	c.Nodes[victim].Stop()
+	awaitSearch(t, c.Nodes[0], "it+moves", func(f found) bool {
+		return len(f.Lines) == 1 && !f.Complete && slices.Equal(f.Unanswered, []string{drained})
+	})
 	if err := c.Nodes[0].Admin("").RemoveNode(ctx, drained); err != nil {
 		t.Errorf("the removal of a node that is empty: %v", err)
 	}
+	awaitSearch(t, c.Nodes[2], "it+moves", func(f found) bool { return len(f.Lines) == 1 && f.Complete && f.Unanswered == nil })
 	for _, id := range slices.Concat(run, slept) {
 		isItself(t, c.Nodes[2], id)
 	}

@@ -9354,6 +9354,9 @@ type SearchLogs200JSONResponse struct {
 
 	// Sandboxes The logs that were read.
 	Sandboxes int `json:"sandboxes"`
+
+	// Unanswered In a cluster: the nodes that may have more lines and gave no answer, such as one that is gone. Complete is false then.
+	Unanswered *[]string `json:"unanswered,omitempty"`
 }
 
 func (response SearchLogs200JSONResponse) VisitSearchLogsResponse(w http.ResponseWriter) error {

@@ -16,7 +16,7 @@ type DiskUse struct {
 	cay.DiskUse
 }
 
-// DiskUse says what the templates that a team sees take on the disk. Layers
+// DiskUse says what the templates that a team sees take on this machine's disk. Layers
 // are no part of it: they serve later builds, and share blocks with the images
 // that were made of them.
 func (c *Catalogue) DiskUse(ctx context.Context, who cay.Caller) ([]DiskUse, error) {
@@ -29,7 +29,7 @@ func (c *Catalogue) DiskUse(ctx context.Context, who cay.Caller) ([]DiskUse, err
 	}
 	groups := make([][]cay.SnapshotID, len(all))
 	for i, t := range all {
-		snapshots := map[cay.SnapshotID]bool{t.Snapshot: true}
+		snapshots := map[cay.SnapshotID]bool{t.Snapshot: true, c.ledger.SnapshotHere(t): true}
 		if t.Team == who.Team {
 			builds, err := c.store.Builds(ctx, who.Team, t.ID)
 			if err != nil {

@@ -124,6 +124,14 @@ func Reference(ref string) (space, name, tag string, ok bool) {
 	return parts[1], parts[2], parts[3], true
 }
 
+// SnapshotHere is the snapshot that a template starts from on this machine.
+func (l *Ledger) SnapshotHere(t cay.Template) cay.SnapshotID {
+	if l.local == nil {
+		return t.Snapshot
+	}
+	return l.local(t)
+}
+
 // FindTemplate finds a template by id, name or team/name, each with or without
 // ":tag", in any case. It is the team's own or public.
 func (l *Ledger) FindTemplate(ctx context.Context, team cay.TeamID, ref string) (cay.Template, error) {
@@ -136,8 +144,8 @@ func (l *Ledger) FindTemplate(ctx context.Context, team cay.TeamID, ref string) 
 	if err == nil && tag != "" && tag != cay.DefaultTag {
 		t, err = l.Tagged(ctx, t, tag)
 	}
-	if err == nil && l.local != nil {
-		t.Snapshot = l.local(t)
+	if err == nil {
+		t.Snapshot = l.SnapshotHere(t)
 	}
 	progress, building := "", false
 	if cay.KindOf(err) == cay.NotFound && space == "" {

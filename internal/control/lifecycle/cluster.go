@@ -80,9 +80,10 @@ func (c *Controller) Adopt(ctx context.Context, id cay.SandboxID) error {
 	return nil
 }
 
-// Take makes a paused sandbox this node's that its node hands over, as that node knows
-// it, and has it go on if it is moving. Unavailable means that nothing has changed.
-func (c *Controller) Take(ctx context.Context, id cay.SandboxID, from cay.NodeID, version int64) error {
+// Take makes a paused sandbox with its log this node's that its node hands over, as that
+// node knows it, and has it go on if it is moving. Unavailable means that nothing has
+// changed.
+func (c *Controller) Take(ctx context.Context, id cay.SandboxID, from cay.NodeID, version int64, log []byte) error {
 	if how, _ := c.drained(); how != cay.DrainNone {
 		return cay.Errorf(cay.Unavailable, "this node is drained itself").WithCode(cay.CodeCapacity)
 	}
@@ -92,6 +93,9 @@ func (c *Controller) Take(ctx context.Context, id cay.SandboxID, from cay.NodeID
 	s, err := c.store.TakeSandbox(within, id, from, version, c.nodeID)
 	if err != nil {
 		return err
+	}
+	if err := c.logs.Unpack(id, log); err != nil {
+		c.log.WarnContext(ctx, "a sandbox comes from another node without its log", "sandbox", id, "err", err)
 	}
 	e, err := c.enterPaused(within, s)
 	if err != nil {

@@ -31,9 +31,9 @@ type moveFailed struct {
 	next time.Time
 }
 
-// Hand gives a paused sandbox to another node, and has it go on there if it is moving.
-// It returns when that node has it. After an error that node may have it nonetheless.
-type Hand func(ctx context.Context, s cay.Sandbox) error
+// Hand gives a paused sandbox with its log to another node, and has it go on there if it is
+// moving. It returns when that node has it. After an error that node may have it nonetheless.
+type Hand func(ctx context.Context, s cay.Sandbox, log []byte) error
 
 // MoveAlways gives the sandboxes of this node away while it is drained, and has those go on
 // that are moving, until ctx ends. Without hand there is no other node.
@@ -191,7 +191,11 @@ func (c *Controller) handOver(ctx context.Context, e *entry, hand Hand) (gone bo
 	if how, _ := c.drained(); how == cay.DrainNone || s.State != cay.Paused || s.ReplicatedAt.IsZero() {
 		return false, nil
 	}
-	if err = hand(ctx, s); err != nil {
+	log, err := c.logs.Pack(s.ID)
+	if err != nil {
+		c.log.WarnContext(ctx, "a sandbox goes to another node without its log", "sandbox", s.ID, "err", err)
+	}
+	if err = hand(ctx, s, log); err != nil {
 		// Another node may have it, or be about to: the record decides.
 		if changed := c.save(ctx, e, s); cay.KindOf(changed) != cay.Conflict {
 			return false, errors.Join(err, changed)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -21,11 +22,14 @@ import (
 const (
 	// maxFile bounds a file; a sandbox has two, the older whole.
 	maxFile = 512 << 10
+	// MaxLog bounds a log that goes to another machine, in bytes.
+	MaxLog = 2 * maxFile
 	// maxTotal bounds all files together; Prune keeps to it.
 	maxTotal = 1 << 30
 
 	suffix = ".log"
 	older  = ".old"
+	fresh  = ".new"
 )
 
 // Line is a line of a sandbox's log.
@@ -103,14 +107,90 @@ func (b *Book) Read(id cay.SandboxID) ([]Line, error) {
 		if err != nil {
 			return nil, failed(err)
 		}
-		for line := range bytes.Lines(text) {
-			var l Line
-			if json.Unmarshal(line, &l) == nil && l.Message != "" {
-				out = append(out, l)
-			}
-		}
+		out = append(out, parse(text)...)
 	}
 	return out, nil
+}
+
+func parse(text []byte) (out []Line) {
+	for line := range bytes.Lines(text) {
+		var l Line
+		if json.Unmarshal(line, &l) == nil && l.Message != "" {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// Pack returns what is kept of a sandbox's log, for the book of another machine.
+func (b *Book) Pack(id cay.SandboxID) ([]byte, error) {
+	lines, err := b.Read(id)
+	if err != nil {
+		return nil, err
+	}
+	return pack(lines)
+}
+
+func pack(lines []Line) ([]byte, error) {
+	var out []byte
+	for _, l := range lines {
+		text, err := json.Marshal(l)
+		if err != nil {
+			return nil, cay.Wrap(cay.Internal, err, "cannot keep a line of a log")
+		}
+		out = append(append(out, text...), '\n')
+	}
+	return out, nil
+}
+
+// Unpack adds what another machine has packed of a sandbox's log, but for what is here
+// already: the sandbox may have been here before.
+func (b *Book) Unpack(id cay.SandboxID, packed []byte) error {
+	if b == nil || len(packed) == 0 || !cay.ValidID(string(id)) {
+		return nil
+	}
+	all, err := b.Read(id)
+	if err != nil {
+		return err
+	}
+	here := map[string]bool{}
+	for _, l := range all {
+		here[l.key()] = true
+	}
+	for _, l := range parse(packed) {
+		if !here[l.key()] {
+			all = append(all, l)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Line) int { return a.At.Compare(b.At) })
+	text, err := pack(all)
+	if err != nil {
+		return err
+	}
+	if over := len(text) - MaxLog; over > 0 {
+		text = text[over:] // of the line that is cut, Read passes over the rest
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	path := b.path(id)
+	if err := os.WriteFile(path+older+fresh, text, 0o600); err != nil {
+		return failed(err)
+	}
+	if err := os.Rename(path+older+fresh, path+older); err != nil {
+		return failed(err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return failed(err)
+	}
+	return nil
+}
+
+// key tells lines apart: by their place in their source, if they have one.
+func (l Line) key() string {
+	if l.Epoch == "" {
+		return l.At.String() + " " + l.Message
+	}
+	return l.Epoch + " " + strconv.FormatInt(l.Seq, 10)
 }
 
 // Log is what is kept of one sandbox.

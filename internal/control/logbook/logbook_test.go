@@ -126,3 +126,81 @@ func TestLogsByChange(t *testing.T) {
 		t.Errorf("of none: %v, %v", got, err)
 	}
 }
+
+// A log that comes from another machine is put into what is here, each line once and in
+// the order of time.
+func TestUnpack(t *testing.T) {
+	here, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(s int, text, epoch string) Line {
+		return Line{At: time.Unix(1_700_000_000+int64(s), 0).UTC(), Level: "info", Message: text, Epoch: epoch, Seq: int64(s)}
+	}
+	said := func(b *Book) (out string) {
+		t.Helper()
+		lines, err := b.Read("i1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range lines {
+			out += l.Message
+		}
+		return out
+	}
+	move := func(from, to *Book) {
+		t.Helper()
+		packed, err := from.Pack("i1")
+		if err == nil {
+			err = to.Unpack("i1", packed)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	move(here, there) // of nothing
+	for _, l := range []Line{at(1, "a", "x"), at(2, "b", "x"), at(2, "l", "")} {
+		if err := here.Append("i1", l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	move(here, there)
+	if err := there.Append("i1", at(3, "c", "y")); err != nil {
+		t.Fatal(err)
+	}
+	move(there, here)
+	move(there, here)
+	if err := here.Append("i1", at(4, "d", "y")); err != nil {
+		t.Fatal(err)
+	}
+	if said(there) != "ablc" || said(here) != "ablcd" {
+		t.Errorf("%q there, %q here", said(there), said(here))
+	}
+	if err := here.Unpack("i1", []byte("{\"message\":\"cut o\nno line\n{\"message\":\"late\",\"at\":\"2100-01-01T00:00:00Z\"}\n{\"mess")); err != nil || said(here) != "ablcdlate" {
+		t.Errorf("after what is damaged: %q, %v", said(here), err)
+	}
+	for i := range 30 {
+		var batch []Line
+		for j := range 100 {
+			batch = append(batch, at(10+100*i+j, strings.Repeat("x", 400), "y"))
+		}
+		if err := there.Append("i1", batch...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	move(there, here)
+	packed, err := here.Pack("i1")
+	if err != nil || len(packed) > MaxLog {
+		t.Errorf("%d bytes, %v", len(packed), err)
+	}
+	if lines, err := here.Read("i1"); err != nil || lines[len(lines)-1].Message != "late" || len(lines) < 1000 {
+		t.Errorf("%d lines, %v", len(lines), err)
+	}
+	if err := (*Book)(nil).Unpack("i1", packed); err != nil {
+		t.Error(err)
+	}
+}

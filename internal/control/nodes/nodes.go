@@ -430,7 +430,21 @@ func (m *Members) Admit(id cay.NodeID, fingerprint string) error {
 // Serving lists the nodes whose servers may serve.
 func (m *Members) Serving() (out []cay.NodeID) {
 	for id, n := range *m.view.Load() {
-		if id == m.cfg.Self.ID || (n.State == cay.NodeReady || n.State == cay.NodeStarting) && n.Silent < m.cfg.Times.Lease {
+		if m.serves(n) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+func (m *Members) serves(n cay.Node) bool {
+	return n.ID == m.cfg.Self.ID || (n.State == cay.NodeReady || n.State == cay.NodeStarting) && n.Silent < m.cfg.Times.Lease
+}
+
+// Away lists the nodes that have run sandboxes and whose servers do not serve.
+func (m *Members) Away() (out []cay.NodeID) {
+	for id, n := range *m.view.Load() {
+		if !m.serves(n) && n.State != cay.NodeJoined && !n.Front {
 			out = append(out, id)
 		}
 	}

@@ -2,20 +2,27 @@ package front
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cay-run/cay"
 )
 
-// Some requests are about the sandboxes of several nodes: each of these is asked,
-// and the client gets one answer of all. One node that refuses, or does not answer,
-// is the answer: a part would look like the whole.
+// Some requests are about what several nodes have: each of these is asked, and the
+// client gets one answer of all. One node that refuses, or does not answer, is the
+// answer: a part would look like the whole. But a search of logs names the nodes
+// that do not answer.
+
+// partWithin is how long a node has for its part where others answer without it.
+const partWithin = 20 * time.Second
 
 const (
 	toAll   = "all" // one of several nodes that are asked the same
@@ -25,15 +32,26 @@ const (
 // merge makes one body of those of all nodes.
 type merge func(bodies [][]byte) (any, error)
 
+// whole is how all nodes answer a request together.
+type whole struct {
+	merge
+	// missing has an answer name the nodes that gave none; nil where each must answer.
+	missing func(answer any, of []cay.NodeID)
+}
+
 // ofAll tells how the answers of all nodes become one; nil for a request that one
 // node answers.
-func ofAll(r *http.Request) merge {
+func ofAll(r *http.Request) *whole {
 	switch {
 	case r.Method == http.MethodGet && r.URL.Path == "/admin/sandboxes/running-counts",
 		r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/admin/teams/") && strings.HasSuffix(r.URL.Path, "/sandboxes/kill"):
-		return sums
+		return &whole{merge: sums}
 	case r.Method == http.MethodGet && r.URL.Path == "/sandboxes/metrics":
-		return unions
+		return &whole{merge: unions}
+	case r.Method == http.MethodGet && r.URL.Path == "/cay/v1/disk-use":
+		return &whole{merge: diskUses}
+	case r.Method == http.MethodGet && r.URL.Path == "/cay/v1/logs":
+		return &whole{merge: linesOf(r), missing: missingLines}
 	}
 	return nil
 }
@@ -85,17 +103,47 @@ func (a *answer) WriteHeader(code int)        { a.status = code }
 func (a *answer) Write(p []byte) (int, error) { return a.body.Write(p) }
 
 // everywhere asks all nodes that serve the same.
-func (t *trip) everywhere(w http.ResponseWriter, all merge) {
+func (t *trip) everywhere(w http.ResponseWriter, all *whole) {
+	members := t.front.cfg.Members
 	asked := map[cay.NodeID][]byte{}
-	for _, n := range t.front.cfg.Members.Serving() {
+	for _, n := range members.Serving() {
 		asked[n] = t.whole
 	}
-	answers, err := t.gather(asked)
-	if err != nil {
+	ctx := t.in.Context()
+	if all.missing != nil {
+		within, cancel := context.WithTimeout(ctx, partWithin)
+		defer cancel()
+		t.in = t.in.WithContext(within)
+	}
+	ids, answers, errs := t.gather(asked)
+	merge := all.merge
+	if all.missing != nil && ctx.Err() == nil {
+		missing := members.Away()
+		var told []*answer
+		for i, id := range ids {
+			if errs[i] != nil {
+				missing = append(missing, id)
+				continue
+			}
+			told = append(told, answers[i])
+		}
+		if len(told) > 0 {
+			answers, errs = told, nil
+		}
+		slices.Sort(missing)
+		merge = func(bodies [][]byte) (any, error) {
+			out, err := all.merge(bodies)
+			if err == nil && len(missing) > 0 {
+				all.missing(out, missing)
+			}
+			return out, err
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
 		fail(w, err)
 		return
 	}
-	t.tell(w, answers, all)
+	t.tell(w, answers, merge)
 }
 
 // eachItsOwn has each node act on the sandboxes that are its: a batch is cut by
@@ -130,8 +178,8 @@ func (t *trip) eachItsOwn(w http.ResponseWriter) {
 		fields["sandboxIDs"], _ = json.Marshal(theirs)
 		asked[node], _ = json.Marshal(fields)
 	}
-	answers, err := t.gather(asked)
-	if err != nil {
+	_, answers, errs := t.gather(asked)
+	if err := errors.Join(errs...); err != nil {
 		fail(w, err)
 		return
 	}
@@ -163,22 +211,18 @@ func (t *trip) eachItsOwn(w http.ResponseWriter) {
 	})
 }
 
-// gather asks nodes at once, each with a body, and returns their answers in the order
-// of the nodes' ids.
-func (t *trip) gather(asked map[cay.NodeID][]byte) ([]*answer, error) {
+// gather asks nodes at once, each with a body, and returns their answers, or why they
+// gave none, in the order of the nodes' ids.
+func (t *trip) gather(asked map[cay.NodeID][]byte) (ids []cay.NodeID, answers []*answer, errs []error) {
 	t.front.counts.several.Add(1)
-	ids := make([]cay.NodeID, 0, len(asked))
-	for id := range asked {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	answers, errs := make([]*answer, len(ids)), make([]error, len(ids))
+	ids = slices.Sorted(maps.Keys(asked))
+	answers, errs = make([]*answer, len(ids)), make([]error, len(ids))
 	var wg sync.WaitGroup
 	for i, id := range ids {
 		wg.Go(func() { answers[i], errs[i] = t.ask(id, asked[id]) })
 	}
 	wg.Wait()
-	return answers, errors.Join(errs...)
+	return ids, answers, errs
 }
 
 // ask asks one node.

@@ -67,8 +67,8 @@ type Config struct {
 	// gone.
 	Has   func(ctx context.Context, id cay.SandboxID) bool
 	Adopt func(ctx context.Context, id cay.SandboxID) error
-	// Take makes a paused sandbox this node's that another node hands over.
-	Take func(ctx context.Context, id cay.SandboxID, from cay.NodeID, version int64) error
+	// Take makes a paused sandbox with its log this node's that another node hands over.
+	Take func(ctx context.Context, id cay.SandboxID, from cay.NodeID, version int64, log []byte) error
 	// Shell serves SSH to this node's sandboxes for a caller of a team whom another member
 	// has let in.
 	Shell func(c net.Conn, team cay.TeamID)

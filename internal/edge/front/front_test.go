@@ -434,6 +434,30 @@ func TestFront(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a search of logs names who gives no answer, a sum fails", func(t *testing.T) {
+		a.answer(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/cay/v1/logs" {
+				fmt.Fprint(w, `{"lines":[],"complete":true,"sandboxes":3}`)
+				return
+			}
+			fmt.Fprint(w, `[]`)
+		})
+		b.answer(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+		resp, text := ask(t, a, "GET", "/cay/v1/logs?search=x", nil)
+		if resp.StatusCode != http.StatusOK || strings.TrimSpace(text) != `{"lines":[],"complete":false,"sandboxes":3,"unanswered":["nb"]}` {
+			t.Errorf("%d %s", resp.StatusCode, text)
+		}
+		resp, text = ask(t, a, "GET", "/cay/v1/disk-use", nil)
+		if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, "nb") {
+			t.Errorf("%d %s", resp.StatusCode, text)
+		}
+		b.answer(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "level: must be one of some", http.StatusBadRequest)
+		})
+		if resp, text = ask(t, a, "GET", "/cay/v1/logs?level=x", nil); resp.StatusCode != http.StatusBadRequest || !strings.Contains(text, "level") {
+			t.Errorf("%d %s", resp.StatusCode, text)
+		}
+	})
 	t.Run("creates", func(t *testing.T) {
 		for _, n := range []*node{a, b} {
 			n.answer(func(w http.ResponseWriter, r *http.Request) {

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,11 +23,15 @@ func (f *Front) has(ctx context.Context, id cay.SandboxID) bool {
 // errRefused means that a node takes a sandbox not, and that nothing has changed.
 var errRefused = errors.New("the node refuses the sandbox")
 
-// Hand offers a paused sandbox of this node to others, the best place first, until one
-// has it. After an error one may have it nonetheless, unless its kind is Unavailable.
-func (f *Front) Hand(ctx context.Context, s cay.Sandbox) error {
+// mostLog bounds the log of a sandbox that another node hands over.
+const mostLog = 4 << 20
+
+// Hand offers a paused sandbox of this node with its log to others, the best place first,
+// until one has it. After an error one may have it nonetheless, unless its kind is
+// Unavailable.
+func (f *Front) Hand(ctx context.Context, s cay.Sandbox, log []byte) error {
 	return f.toBestPlace(ctx, s, func(n cay.Node) error {
-		return f.offer(ctx, n, s, fmt.Sprint(toTake, " ", s.ID, " ", s.Version))
+		return f.offer(ctx, n, s, fmt.Sprint(toTake, " ", s.ID, " ", s.Version), log)
 	}, f.cfg.Members.Self())
 }
 
@@ -37,7 +42,7 @@ func (f *Front) Rescue(ctx context.Context, s cay.Sandbox) error {
 		if n.ID == f.cfg.Members.Self() {
 			return f.adopt(ctx, s.ID)
 		}
-		return f.offer(ctx, n, s, fmt.Sprint(toRescue, " ", s.ID))
+		return f.offer(ctx, n, s, fmt.Sprint(toRescue, " ", s.ID), nil)
 	})
 }
 
@@ -102,9 +107,9 @@ func (f *Front) rescue(w http.ResponseWriter, r *http.Request, h hop) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// offer asks one node to take a sandbox.
-func (f *Front) offer(ctx context.Context, n cay.Node, s cay.Sandbox, what string) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+n.Address+"/", http.NoBody)
+// offer asks one node to take a sandbox with its log.
+func (f *Front) offer(ctx context.Context, n cay.Node, s cay.Sandbox, what string, log []byte) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+n.Address+"/", bytes.NewReader(log))
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "cannot offer sandbox %s", s.ID)
 	}
@@ -129,7 +134,10 @@ func (f *Front) offer(ctx context.Context, n cay.Node, s cay.Sandbox, what strin
 
 // take takes a sandbox that a member hands over.
 func (f *Front) take(w http.ResponseWriter, r *http.Request, h hop) {
-	err := f.cfg.Take(r.Context(), h.sandbox, h.from, h.version)
+	log, err := io.ReadAll(io.LimitReader(r.Body, mostLog))
+	if err == nil {
+		err = f.cfg.Take(r.Context(), h.sandbox, h.from, h.version, log)
+	}
 	f.homes.forget(h.sandbox)
 	if err != nil {
 		fail(w, err)

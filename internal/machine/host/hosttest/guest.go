@@ -8,8 +8,10 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/cay-run/cay/internal/guest"
 )
@@ -24,6 +26,8 @@ type Memory struct {
 	Env       map[string]string
 	// Said is what its user's program was told by PUT.
 	Said string
+	// Lines are what its agent tells of in its diary.
+	Lines []guest.DiaryEntry
 }
 
 // Guest stands for all that runs in an instance: the agent, the interpreter
@@ -94,7 +98,7 @@ func (g *Guest) Memory() Memory {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	m := g.memory
-	m.Env = maps.Clone(m.Env)
+	m.Env, m.Lines = maps.Clone(m.Env), slices.Clone(m.Lines)
 	return m
 }
 
@@ -128,6 +132,13 @@ func (g *Guest) OnDiary(f func()) {
 	g.onDiary = f
 }
 
+// Say has the agent tell a line in its diary.
+func (g *Guest) Say(text string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.memory.Lines = append(g.memory.Lines, guest.DiaryEntry{Seq: int64(len(g.memory.Lines)) + 1, At: time.Now(), Level: "info", Logger: "test", Message: text})
+}
+
 func (g *Guest) diary(w http.ResponseWriter, r *http.Request) {
 	if !g.opens(r) {
 		http.Error(w, "the token is not this agent's", http.StatusUnauthorized)
@@ -139,7 +150,9 @@ func (g *Guest) diary(w http.ResponseWriter, r *http.Request) {
 	if first != nil {
 		first()
 	}
-	_ = json.NewEncoder(w).Encode(guest.Diary{Epoch: "1"})
+	after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64)
+	lines := g.Memory().Lines
+	_ = json.NewEncoder(w).Encode(guest.Diary{Epoch: "1", Entries: lines[min(max(int(after), 0), len(lines)):]})
 }
 
 func (g *Guest) envs(w http.ResponseWriter, r *http.Request) {
