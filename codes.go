@@ -19,6 +19,7 @@ const (
 	CodeGuestUnresponsive = "sandbox_guest_agent_unresponsive"
 	CodeSavedUnresponsive = "sandbox_snapshot_guest_agent_unresponsive"
 	CodeDamaged           = "snapshot_damaged"
+	CodeLost              = "snapshot_lost"
 	CodeStorageDown       = "storage_down"
 	CodeRestoreTimeout    = "sandbox_restore_timeout"
 
@@ -218,6 +219,9 @@ func sandboxCodes() []CodeInfo {
 		{Code: CodeDamaged, Kind: Internal,
 			Meaning: "A file of a snapshot is missing or does not have the bytes that were written.",
 			Cure:    "Resume with `memory: false` if its memory is what is damaged; `cay snapshot verify` names the file."},
+		{Code: CodeLost, Kind: Internal, Status: 410,
+			Meaning: "The node of a cluster that made the snapshot is gone, or was removed, or has it no more, and the bucket has no copy of it.",
+			Cure:    "Start from another snapshot. If the node's server comes back with its disk, the snapshot is there again; a pause that is `durable` is not lost so."},
 		{Code: CodeRestoreTimeout, Kind: Unavailable,
 			Meaning: "The memory of a snapshot was not restored in the time that a restore has. The rests of the restore are removed; the snapshot, and a sandbox that is paused, are as they were.",
 			Cure:    "Send the same request again: the machine may be busy. If that fails too, resume with `memory: false` (`on_resume=\"reboot\"` in the SDKs): it boots from its files."},

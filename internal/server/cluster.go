@@ -78,7 +78,12 @@ func (s *Server) openCluster(ctx context.Context) (err error) {
 		Token:   func() (text, digest, bundle string, err error) { return operator.Bundle(s.cfg.Data) },
 		Log:     s.log,
 	})
+	var copies http.Handler
+	if s.replica != nil {
+		copies = s.replica
+	}
 	c.front = front.New(front.Config{
+		Copies:  copies,
 		Members: c.members, Own: s.lease.Member, Homes: s.records,
 		Alone: !s.cfg.Fronts(),
 		Has:   s.control.Has, Adopt: s.control.Adopt, Take: s.control.Take, Names: s.proxy.Names, Log: s.log,

@@ -14,9 +14,10 @@ import (
 	"github.com/cay-run/cay/internal/operator"
 )
 
-// copyAwaited is how long a start waits for a snapshot that another node has just made.
-// One that waits in vain is offered to other nodes, of which one may have it.
-const copyAwaited = 15 * time.Second
+// copyAwaited is how long a start waits for a snapshot that neither the bucket has nor the node
+// that made it gives, as while its server starts anew. One that waits in vain is offered to other
+// nodes.
+const copyAwaited = 5 * time.Second
 
 // openReplica opens the bucket that snapshots are copied to, if there is one. It is
 // asked nothing yet: a start waits for no bucket that is away.
@@ -45,9 +46,28 @@ func (s *Server) openReplica(context.Context) error {
 	})
 	if s.member() {
 		s.replica.Await(copyAwaited)
+		s.replica.Ask(s.makers, s.log)
 	}
 	s.later(s.replica.Close)
 	return nil
+}
+
+// makers finds the nodes that made a snapshot, and how to ask them for it. This one, which lacks it,
+// is as one that is gone.
+func (s *Server) makers(ctx context.Context, id cay.SnapshotID) (out []replica.Maker, err error) {
+	made, err := s.records.SnapshotMakers(ctx, id)
+	for _, node := range made {
+		m := replica.Maker{Node: node}
+		n, err := s.cluster.members.Node(ctx, node)
+		switch {
+		case err != nil && cay.KindOf(err) != cay.NotFound:
+			return nil, err
+		case err == nil && n.State != cay.NodeGone && node != s.lease.Node:
+			m.Ask = s.cluster.front.AskFor(n)
+		}
+		out = append(out, m)
+	}
+	return out, err
 }
 
 // fetch is how the node gets what its data directory lacks; nil without a bucket.

@@ -46,6 +46,8 @@ type engine interface {
 	// guard has transactions that begin from now on fail once another epoch has
 	// begun.
 	guard(g guard)
+	// self is the node of the guard; empty before there is one.
+	self() cay.NodeID
 	// again reports whether a transaction that failed is to run once more, after
 	// so many runs; it waits until then.
 	again(ctx context.Context, err error, runs int) bool

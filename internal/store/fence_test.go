@@ -54,6 +54,52 @@ func holds(t *testing.T, s *store.DB, machine string, lease time.Duration) (epoc
 	return epoch
 }
 
+// TestMakers: a node that records a build or a checkpoint has made its snapshot, and one that
+// records it once more has not.
+func TestMakers(t *testing.T) {
+	server := pgtest.Start(t)
+	ctx := t.Context()
+	s := storetest.OpenPostgres(t, server.URL(server.Database(t, "")))
+	holds(t, s, "one", time.Hour)
+	team := cay.Team{ID: cay.NewTeamID(), Name: "a", CreatedAt: time.Now()}
+	template := cay.Template{ID: cay.NewTemplateID(), Team: team.ID, Names: []string{"x"}}
+	build := cay.Build{ID: cay.NewBuildID(), Template: template.ID, Team: team.ID, State: cay.BuildReady, Snapshot: cay.NewSnapshotID()}
+	box := cay.Sandbox{ID: cay.NewSandboxID(), Team: team.ID, Template: template.ID, State: cay.Running, Node: "it's", StartedAt: time.Now()}
+	point := cay.Checkpoint{ID: cay.NewSnapshotID(), Team: team.ID, Sandbox: box.ID, CreatedAt: time.Now()}
+	for _, record := range []func() error{
+		func() error { return s.AddTeam(ctx, team) },
+		func() error { return s.AddTemplate(ctx, template) },
+		func() error { return s.PutBuild(ctx, build) },
+		func() error { return s.AddSandbox(ctx, box) },
+		func() error { _, err := s.AddCheckpoint(ctx, point); return err },
+	} {
+		if err := record(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	epoch, err := s.TakeNode(ctx, "another", "two", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Guard("another", epoch)
+	build.UpdatedAt = time.Now()
+	if err := s.PutBuild(ctx, build); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []cay.SnapshotID{build.Snapshot, point.ID} {
+		if got, err := s.SnapshotMakers(ctx, id); err != nil || !slices.Equal(got, []cay.NodeID{"it's"}) {
+			t.Errorf("snapshot %s was made on %q, %v", id, got, err)
+		}
+	}
+	build.Snapshot = cay.NewSnapshotID()
+	if err := s.PutBuild(ctx, build); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.SnapshotMakers(ctx, build.Snapshot); err != nil || !slices.Equal(got, []cay.NodeID{"another"}) {
+		t.Errorf("its next snapshot was made on %q, %v", got, err)
+	}
+}
+
 func addTeam(t testing.TB, s store.Store, name string) error {
 	return s.AddTeam(t.Context(), cay.Team{ID: cay.NewTeamID(), Name: name, CreatedAt: time.Now()})
 }

@@ -335,6 +335,13 @@ func (*postgres) reads(db *sql.DB) reader { return patient{db} }
 
 func (p *postgres) guard(g guard) { p.held.Store(&g) }
 
+func (p *postgres) self() cay.NodeID {
+	if g := p.held.Load(); g != nil {
+		return g.node
+	}
+	return ""
+}
+
 func (*postgres) again(ctx context.Context, err error, runs int) bool { return waitFor(ctx, err, runs) }
 
 func (*postgres) committed() {}

@@ -58,6 +58,7 @@ type sandboxTexts struct{ read, insert, update string }
 
 var sandboxSQL = func() (out sandboxTexts) {
 	var names, marks, reads, sets []string
+	mark := map[string]string{} // of what an update sets
 	for i, c := range new(sandboxRow).columns() {
 		names, marks = append(names, c.name), append(marks, fmt.Sprintf("$%d", i+1))
 		if c.name == "network" { // it may lie elsewhere
@@ -66,13 +67,15 @@ var sandboxSQL = func() (out sandboxTexts) {
 			reads = append(reads, c.name)
 		}
 		if c.change {
-			sets = append(sets, fmt.Sprintf("%s = $%d", c.name, len(sets)+1))
+			mark[c.name] = fmt.Sprintf("$%d", len(sets)+1)
+			sets = append(sets, c.name+" = "+mark[c.name])
 		}
 	}
+	made := fmt.Sprintf("made_on = CASE WHEN snapshot = %s THEN made_on ELSE %s END", mark["snapshot"], mark["node"])
 	out.read = strings.Join(reads, ", ")
 	out.insert = "INSERT INTO sandboxes (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(marks, ", ") + ")"
-	out.update = fmt.Sprintf("UPDATE sandboxes SET %s WHERE team = $%d AND id = $%d AND version = $%d",
-		strings.Join(sets, ", "), len(sets)+1, len(sets)+2, len(sets)+3)
+	out.update = fmt.Sprintf("UPDATE sandboxes SET %s, %s WHERE team = $%d AND id = $%d AND version = $%d",
+		strings.Join(sets, ", "), made, len(sets)+1, len(sets)+2, len(sets)+3)
 	return out
 }()
 
@@ -308,6 +311,15 @@ SELECT EXISTS (SELECT 1 FROM sandboxes WHERE snapshot = $1 AND state <> 'killed'
     OR EXISTS (SELECT 1 FROM builds b JOIN template_tags t ON t.build = b.id WHERE b.snapshot = $1)`,
 		id).Scan(&used)
 	return used, dbError(err)
+}
+
+// SnapshotMakers lists the nodes that made a snapshot, as far as that is known.
+func (s *DB) SnapshotMakers(ctx context.Context, id cay.SnapshotID) ([]cay.NodeID, error) {
+	rows, err := s.r.QueryContext(ctx, `
+SELECT made_on FROM sandboxes WHERE snapshot = $1 AND state <> 'killed' AND made_on <> ''
+UNION SELECT made_on FROM checkpoints WHERE id = $1 AND made_on <> ''
+UNION SELECT made_on FROM builds WHERE snapshot = $1 AND made_on <> ''`, id)
+	return collect(rows, err, func(row scanner) (node cay.NodeID, err error) { return node, row.Scan(&node) })
 }
 
 // conditions collects the parts of a WHERE. Placeholders are numbered in the

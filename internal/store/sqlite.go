@@ -114,6 +114,8 @@ func (*sqliteFile) reads(db *sql.DB) reader { return db }
 // guard has nothing to do: the lock of the directory keeps other servers away.
 func (*sqliteFile) guard(guard) {}
 
+func (*sqliteFile) self() cay.NodeID { return "" }
+
 func (*sqliteFile) many() bool { return false }
 
 // again has a transaction run once more on a full disk: it copies the log back,

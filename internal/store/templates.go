@@ -131,16 +131,17 @@ func (s *DB) PutBuild(ctx context.Context, b cay.Build) error {
 	}
 	err := s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `
-INSERT INTO builds (`+buildColumns+`)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
-ON CONFLICT (id) DO UPDATE SET state = excluded.state, snapshot = excluded.snapshot,
+INSERT INTO builds (`+buildColumns+`, made_on)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+ON CONFLICT (id) DO UPDATE SET made_on = CASE WHEN builds.snapshot = excluded.snapshot THEN builds.made_on ELSE excluded.made_on END,
+    state = excluded.state, snapshot = excluded.snapshot,
     recipe_digest = excluded.recipe_digest, cpus = excluded.cpus, memory_mb = excluded.memory_mb,
     disk_mb = excluded.disk_mb, envd_version = excluded.envd_version,
     updated_at = excluded.updated_at, finished_at = excluded.finished_at,
     tags = excluded.tags, setup = excluded.setup, reason = excluded.reason`,
 			b.ID, b.Template, b.Team, b.State, b.Snapshot, b.RecipeDigest,
 			b.Limits.CPUs, b.Limits.MemoryMB, b.Limits.DiskMB, b.EnvdVersion,
-			millis(b.CreatedAt), millis(b.UpdatedAt), millis(b.FinishedAt), tags, setup, reason)
+			millis(b.CreatedAt), millis(b.UpdatedAt), millis(b.FinishedAt), tags, setup, reason, s.engine.self())
 		if err != nil || b.State != cay.BuildReady {
 			return err
 		}

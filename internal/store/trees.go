@@ -29,9 +29,9 @@ func (s *DB) AddCheckpoint(ctx context.Context, c cay.Checkpoint, events ...cay.
 			return err
 		}
 		c.Tree, c.Parent = b.Tree, b.Checkpoint
-		_, err = tx.ExecContext(ctx, `INSERT INTO checkpoints (`+checkpointColumns+`)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
-			c.ID, c.Team, c.Tree, c.Sandbox, c.Parent, c.Kind, c.Label, flag(c.Auto), c.Size, millis(c.CreatedAt), millis(c.ReplicatedAt), s.seal.Seal(source, checkpointPlace(c.ID)))
+		_, err = tx.ExecContext(ctx, `INSERT INTO checkpoints (`+checkpointColumns+`, made_on)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
+			c.ID, c.Team, c.Tree, c.Sandbox, c.Parent, c.Kind, c.Label, flag(c.Auto), c.Size, millis(c.CreatedAt), millis(c.ReplicatedAt), s.seal.Seal(source, checkpointPlace(c.ID)), s.engine.self())
 		if err != nil {
 			return err
 		}

@@ -40,6 +40,7 @@ const (
 	toPlace   = "place"
 	toAdopt   = "adopt"  // a sandbox whose node is gone
 	toTake    = "take"   // a sandbox that its node hands over: its id and its version
+	toCopy    = "copy"   // what the node has of a snapshot
 	toRescue  = "rescue" // a sandbox that is to go on and whose node is gone
 )
 
@@ -72,6 +73,8 @@ type Config struct {
 	// Shell serves SSH to this node's sandboxes for a caller of a team whom another member
 	// has let in.
 	Shell func(c net.Conn, team cay.TeamID)
+	// Copies answers members that ask for what this node has of snapshots; nil where it has none.
+	Copies http.Handler
 	// Alone says that this node takes no requests of clients, but for its health.
 	Alone bool
 	// Names tells the sandbox that a request goes into, by its host, path or headers.

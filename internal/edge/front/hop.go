@@ -44,6 +44,10 @@ func isHop(ctx context.Context) bool { return ctx.Value(hopKey{}) != nil }
 func (f *Front) fromMember(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		kind, sandbox, _ := strings.Cut(r.Header.Get(hopFor), " ")
+		if kind == toCopy {
+			f.giveCopy(w, r)
+			return
+		}
 		sandbox, version, _ := strings.Cut(sandbox, " ")
 		h := hop{kind: kind, sandbox: cay.SandboxID(sandbox), from: member.Peer(r.TLS), shell: cay.TeamID(r.Header.Get(hopShell))}
 		h.version, _ = strconv.ParseInt(version, 10, 64) // one that is none is no sandbox's

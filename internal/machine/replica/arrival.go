@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,8 +21,8 @@ import (
 	"github.com/cay-run/cay/internal/machine/engine"
 )
 
-// arrival is a snapshot on its way from the bucket into a directory that becomes
-// one of this machine's snapshots when all is there. Pieces that are waited for
+// arrival is a snapshot on its way from the node that made it, or the bucket, into a directory
+// that becomes one of this machine's snapshots when all is there. Pieces that are waited for
 // come first, then the others, file by file. It is an engine.Arrival.
 type arrival struct {
 	r     *Replica
@@ -31,6 +31,10 @@ type arrival struct {
 	tmp   string
 	piece int64         // bytes
 	turns chan struct{} // of the processors, for pieces that are not waited for
+	from  found
+
+	asking    sync.Mutex  // one asks for what the bucket has
+	unchecked atomic.Bool // a piece came from the peer while the bucket had no record to compare it with
 
 	mu      sync.Mutex
 	files   []*arriving
@@ -39,11 +43,16 @@ type arrival struct {
 	next    int           // the first file of which pieces may not be under way
 	dir     string        // once it is whole
 	err     error         // why it never will be
+
+	kept      bool      // the bucket has it, and files have the names of their pieces
+	peer      *peer     // nil once it is of no use
+	peerAfter time.Time // it is asked again
 }
 
 // arriving is one file of an arrival.
 type arriving struct {
-	from  file
+	from  file // its name and its size
+	kept  file // as the bucket has it, once that is known
 	f     *os.File
 	state []pieceState
 	ahead map[int]chan struct{} // pieces under way that nothing waits for; closed when something does
@@ -68,10 +77,11 @@ type want struct {
 // arrive begins to copy a snapshot. The caller runs it.
 func (r *Replica) arrive(ctx context.Context, id cay.SnapshotID) (*arrival, error) {
 	at := snapshots + string(id) + "/"
-	from, err := r.recordOf(ctx, id, 0)
+	where, err := r.find(ctx, id, 0)
 	if err != nil {
 		return nil, err
 	}
+	from := where.in
 	s := *from.Snapshot
 	if err := r.room(s.Size()); err != nil {
 		return nil, err
@@ -80,7 +90,7 @@ func (r *Replica) arrive(ctx context.Context, id cay.SnapshotID) (*arrival, erro
 	if err != nil {
 		return nil, err
 	}
-	a := &arrival{r: r, at: at, s: s, tmp: tmp, piece: from.Piece, changed: make(chan struct{})}
+	a := &arrival{r: r, at: at, s: s, tmp: tmp, piece: from.Piece, changed: make(chan struct{}), from: where, kept: where.kept, peer: where.peer}
 	// The guest that starts meanwhile, and the pieces that it waits for, have the other half.
 	a.turns = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 	for i, f := range from.Files {
@@ -89,9 +99,15 @@ func (r *Replica) arrive(ctx context.Context, id cay.SnapshotID) (*arrival, erro
 			break
 		}
 		var one *arriving
-		if one, err = begin(f, a.piece, at, filepath.Join(tmp, f.Name)); err != nil {
+		n := (f.Size + a.piece - 1) / a.piece
+		if a.kept && n != int64(len(f.Pieces)) {
+			err = damaged(at + recordName)
 			break
 		}
+		if one, err = begin(f, int(n), filepath.Join(tmp, f.Name)); err != nil {
+			break
+		}
+		one.kept = f
 		a.files = append(a.files, one)
 	}
 	if err != nil {
@@ -105,40 +121,18 @@ func (r *Replica) arrive(ctx context.Context, id cay.SnapshotID) (*arrival, erro
 	return a, nil
 }
 
-// Record is the record of a snapshot that the bucket has. One that it lacks is waited for where
-// another node may be copying it (Await).
+// Record is the record of a snapshot that this machine lacks. One that is nowhere yet is waited for
+// where another node may have it soon (Await).
 func (r *Replica) Record(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error) {
-	from, err := r.recordOf(ctx, id, r.awaits)
+	where, err := r.find(ctx, id, r.awaits)
 	switch {
 	case err == nil:
-		return *from.Snapshot, nil
+		r.remember(id, where)
+		return *where.in.Snapshot, nil
 	case cay.KindOf(err) == cay.NotFound && r.awaits > 0:
-		return cay.Snapshot{}, cay.Errorf(cay.Unavailable, "snapshot %s is on the node alone that made it: the bucket has no copy of it yet", id).
-			WithCode(cay.CodeNotReplicated).WithHint("try again in some seconds; `cay cluster status` tells whether all nodes are there")
+		return cay.Snapshot{}, errAway(id, err, "no node that made it is known")
 	}
 	return cay.Snapshot{}, explain(err, id)
-}
-
-// recordOf reads what the bucket has of a snapshot, again for a while where it has nothing.
-func (r *Replica) recordOf(ctx context.Context, id cay.SnapshotID, patience time.Duration) (record, error) {
-	at := snapshots + string(id) + "/"
-	for begun := time.Now(); ; {
-		from, err := r.record(ctx, at)
-		missing := errors.Is(err, blob.ErrMissing)
-		switch {
-		case missing && time.Since(begun) >= patience:
-			return from, cay.Errorf(cay.NotFound, "no snapshot %q", id)
-		case err == nil && (from.Snapshot == nil || from.Snapshot.ID != id || len(from.Files) != len(from.Snapshot.Files)):
-			return from, damaged(at + recordName)
-		case !missing:
-			return from, err
-		}
-		select {
-		case <-time.After(min(patience, pause/4)):
-		case <-ctx.Done():
-			return from, cay.Wrap(cay.Unavailable, ctx.Err(), "snapshot %s is not in the bucket yet", id).WithHint("try again")
-		}
-	}
 }
 
 // turn puts what only a boot reads last.
@@ -149,12 +143,8 @@ func (f *arriving) turn() int {
 	return 0
 }
 
-// begin makes a file of the size that it will have.
-func begin(from file, piece int64, at, path string) (*arriving, error) {
-	n := len(from.Pieces)
-	if (from.Size+piece-1)/piece != int64(n) {
-		return nil, damaged(at + recordName)
-	}
+// begin makes a file of the size that it will have, in n pieces.
+func begin(from file, n int, path string) (*arriving, error) {
 	f, err := create(path)
 	if err == nil {
 		err = f.Truncate(from.Size)
@@ -173,8 +163,8 @@ func closed(f *os.File) error {
 }
 
 // run copies all pieces, and gives the snapshot its name.
-func (a *arrival) run(ctx context.Context) error {
-	all, ctx := errgroup.WithContext(ctx)
+func (a *arrival) run(whole context.Context) error {
+	all, ctx := errgroup.WithContext(whole)
 	for range atOnce(a.piece) {
 		all.Go(func() error {
 			for ctx.Err() == nil {
@@ -192,6 +182,9 @@ func (a *arrival) run(ctx context.Context) error {
 	err := all.Wait()
 	for _, f := range a.files {
 		err = errors.Join(err, diskError(f.f.Close(), "write", f.from.Name))
+	}
+	if err == nil && a.unchecked.Load() {
+		err = a.r.dir.CheckBegun(whole, a.tmp, a.s)
 	}
 	if err == nil {
 		err = a.r.dir.Commit(a.tmp, a.s)
@@ -265,26 +258,62 @@ const (
 	pause    = time.Second
 )
 
-// bring copies one piece. One that nothing waits for takes its turn of the processors.
+// bring copies one piece: from the node that made the snapshot, or from the bucket.
 func (a *arrival) bring(ctx context.Context, of *arriving, i int, wanted <-chan struct{}) error {
-	sealed, err := a.sealed(ctx, of, i)
+	for begun := time.Now(); ; {
+		if sent, err := a.fromPeer(ctx, of, i, wanted); sent {
+			return err
+		}
+		sealed, err := a.sealed(ctx, of, i)
+		if err == nil {
+			return a.open(of, i, sealed, wanted)
+		}
+		waits := errors.Is(err, blob.ErrUnreachable) || errors.Is(err, errNotYet)
+		if !waits || time.Since(begun) >= a.r.patience || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// sealed gets what the bucket has of a piece.
+func (a *arrival) sealed(ctx context.Context, of *arriving, i int) ([]byte, error) {
+	if err := a.inBucket(ctx); err != nil {
+		return nil, err
+	}
+	return a.r.bucket.Get(ctx, a.at+a.keptFile(of).Pieces[i])
+}
+
+// open writes what the bucket has of a piece.
+func (a *arrival) open(of *arriving, i int, sealed []byte, wanted <-chan struct{}) error {
+	defer a.turn(wanted)()
+	plain, err := a.r.openPiece(a.at, a.keptFile(of), a.piece, i, sealed)
 	if err != nil {
 		return err
 	}
+	return a.put(of, i, plain)
+}
+
+// turn waits for a turn of the processors, for a piece that nothing waits for.
+func (a *arrival) turn(wanted <-chan struct{}) (end func()) {
 	select {
 	case <-wanted:
 	default:
 		select {
 		case <-wanted:
 		case a.turns <- struct{}{}:
-			defer func() { <-a.turns }()
+			return func() { <-a.turns }
 		}
 	}
-	plain, err := a.r.openPiece(a.at, of.from, a.piece, i, sealed)
-	if err != nil {
-		return err
-	}
-	if len(bytes.TrimLeft(plain, "\x00")) > 0 {
+	return func() {}
+}
+
+// put writes a piece.
+func (a *arrival) put(of *arriving, i int, plain []byte) error {
+	if !zero(plain) {
 		if _, err := of.f.WriteAt(plain, int64(i)*a.piece); err != nil {
 			return diskError(err, "write", of.from.Name)
 		}
@@ -296,20 +325,6 @@ func (a *arrival) bring(ctx context.Context, of *arriving, i int, wanted <-chan 
 	of.left--
 	a.tell()
 	return nil
-}
-
-// sealed gets what the bucket has of a piece.
-func (a *arrival) sealed(ctx context.Context, of *arriving, i int) ([]byte, error) {
-	name := a.at + of.from.Pieces[i]
-	out, err := a.r.bucket.Get(ctx, name)
-	for begun := time.Now(); errors.Is(err, blob.ErrUnreachable) && time.Since(begun) < a.r.patience && ctx.Err() == nil; {
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
-		out, err = a.r.bucket.Get(ctx, name)
-	}
-	return out, err
 }
 
 // Snapshot implements engine.Arrival.

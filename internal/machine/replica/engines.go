@@ -42,15 +42,20 @@ func (r *Replica) pushEngine(ctx context.Context, hash string) error {
 	return r.putRecord(ctx, at, there)
 }
 
-func (r *Replica) pushPrograms(ctx context.Context, at, dir string) (record, error) {
-	var names []string
-	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+// programsOf names the files of a build of the engine.
+func programsOf(dir string) (names []string, err error) {
+	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.Type().IsRegular() {
 			name, _ := filepath.Rel(dir, path)
 			names = append(names, name)
 		}
 		return err
 	})
+	return names, err
+}
+
+func (r *Replica) pushPrograms(ctx context.Context, at, dir string) (record, error) {
+	names, err := programsOf(dir)
 	out := record{Piece: r.otherPiece}
 	if err != nil {
 		return out, diskError(err, "read", dir)
@@ -82,10 +87,15 @@ func (r *Replica) fetchEngine(ctx context.Context, hash string) error {
 	if err != nil {
 		return err
 	}
+	return r.placeEngine(dir, there.Files, func(f file, path string) error { return r.fetchFile(ctx, at, f, there.Piece, path) })
+}
+
+// placeEngine makes the directory of a build of the engine of files that get writes.
+func (r *Replica) placeEngine(dir string, files []file, get func(f file, path string) error) error {
 	size := int64(0)
-	for _, f := range there.Files {
+	for _, f := range files {
 		if f.Size < 0 || f.Size > engineMost-size || !filepath.IsLocal(f.Name) {
-			return damaged(at + recordName)
+			return damaged(engines + filepath.Base(dir) + "/" + recordName)
 		}
 		size += f.Size
 	}
@@ -97,9 +107,9 @@ func (r *Replica) fetchEngine(ctx context.Context, hash string) error {
 		return diskError(err, "make a directory in", r.engines)
 	}
 	defer os.RemoveAll(tmp) // nothing is left there after the rename
-	for _, f := range there.Files {
+	for _, f := range files {
 		path := filepath.Join(tmp, f.Name)
-		if err := r.fetchFile(ctx, at, f, there.Piece, path); err != nil {
+		if err := get(f, path); err != nil {
 			return err
 		}
 		if err := errors.Join(os.Chmod(path, 0o755), disk.Sync(path), disk.Sync(filepath.Dir(path))); err != nil {

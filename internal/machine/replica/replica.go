@@ -21,6 +21,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,12 +74,18 @@ type Replica struct {
 	patience time.Duration // with a bucket that does not answer
 	awaits   time.Duration // another node's copy; 0 for a machine that has all that it made
 
+	makers  Makers        // nil for a machine alone
+	silence time.Duration // of a node that has what is asked for
+	serving serving
+	log     *slog.Logger
+
 	writing sync.Mutex
 
 	ctx      context.Context // of what goes on without its caller
 	stop     context.CancelFunc
 	mu       sync.Mutex
 	fetching map[cay.SnapshotID]*fetch
+	last     map[cay.SnapshotID]found // by Record, for a start that follows
 	running  sync.WaitGroup
 }
 
@@ -98,14 +105,19 @@ func New(bucket *blob.Bucket, dir *snapshot.Dir, engines string, secret []byte, 
 	r := &Replica{
 		bucket: bucket, dir: dir, engines: engines, keys: keys(secret), machine: machine, keepFor: keepFor, room: room,
 		piece: snapshotPiece, otherPiece: otherPiece,
-		patience: patience, fetching: map[cay.SnapshotID]*fetch{},
+		patience: patience, silence: silence, fetching: map[cay.SnapshotID]*fetch{}, last: map[cay.SnapshotID]found{},
+		log: slog.New(slog.DiscardHandler),
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	return r
 }
 
-// Await has Record wait for a snapshot that the bucket lacks: another node of a cluster may
-// be copying it there at this moment.
+// Ask has snapshots that this machine lacks come from the nodes that made them, and from the bucket
+// where those do not give them.
+func (r *Replica) Ask(makers Makers, log *slog.Logger) { r.makers, r.log = makers, log }
+
+// Await has Record wait for a snapshot that is nowhere: the node that made it may be about to
+// answer, or to copy it to the bucket.
 func (r *Replica) Await(copies time.Duration) { r.awaits = copies }
 
 // Close ends what is being fetched.
@@ -157,6 +169,7 @@ type file struct {
 	Name   string   `json:"name,omitempty"` // empty for an image
 	Size   int64    `json:"size"`
 	Pieces []string `json:"pieces"`
+	Sums   []uint32 `json:"sums,omitempty"` // of each piece; copies of older Cays have none
 }
 
 // record is what recordName holds.
@@ -287,7 +300,7 @@ func (r *Replica) pushFile(ctx context.Context, at, path string, piece int64) (o
 		plain = plain[:n]
 		if n > 0 {
 			name := r.keys.name(at, plain)
-			out.Pieces = append(out.Pieces, name)
+			out.Pieces, out.Sums = append(out.Pieces, name), append(out.Sums, sum(plain))
 			out.Size += int64(n)
 			if !sent[name] {
 				sent[name] = true
@@ -390,7 +403,7 @@ func (r *Replica) fetch(ctx context.Context, id cay.SnapshotID, begun func(engin
 	if err != nil {
 		return err
 	}
-	if err := r.fetchBelow(ctx, a.s); err != nil {
+	if err := r.fetchFound(ctx, a.s, a.from); err != nil {
 		a.end("", err)
 		return err
 	}

@@ -68,6 +68,16 @@ func (d *Dir) check(ctx context.Context, s cay.Snapshot, files []cay.SnapFile, o
 	return nil
 }
 
+// CheckBegun compares the files of a snapshot in a directory of Begin's with the checksums in its record.
+func (d *Dir) CheckBegun(ctx context.Context, tmp string, s cay.Snapshot) error {
+	for _, f := range s.Files {
+		if err := checkFile(ctx, filepath.Join(tmp, f.Name), s.ID, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func checkFile(ctx context.Context, path string, id cay.SnapshotID, f cay.SnapFile) error {
 	h, want := hash.Hash(crc32.New(castagnoli)), f.CRC32C
 	if want == "" { // of an older Cay

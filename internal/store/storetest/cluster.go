@@ -40,6 +40,30 @@ func begin(t *testing.T, s store.Store, n cay.Node) cay.Node {
 	return n
 }
 
+// made checks which node has what a sandbox is saved in, after it went from one node to
+// another, and once it is saved there. It leaves the record as it was.
+func made(t *testing.T, s store.Store, b cay.Sandbox, before, after cay.NodeID) {
+	t.Helper()
+	by := func(id cay.SnapshotID, want ...cay.NodeID) {
+		t.Helper()
+		got, err := s.SnapshotMakers(t.Context(), id)
+		noError(t, err)
+		same(t, "the makers of a snapshot", got, want)
+	}
+	first := b.Snapshot
+	by(first, before)
+	for _, state := range []cay.State{cay.Running, cay.Paused} {
+		b.State = state
+		if state == cay.Paused {
+			b.Snapshot = cay.NewSnapshotID()
+		}
+		noError(t, s.UpdateSandbox(t.Context(), b))
+		b.Version++
+		by(b.Snapshot, map[cay.State]cay.NodeID{cay.Running: before, cay.Paused: after}[state])
+	}
+	by(first)
+}
+
 // signed checks which sandboxes links to files may reach on other nodes.
 func signed(t *testing.T, s store.Store, team cay.TeamID) {
 	t.Helper()
@@ -173,6 +197,9 @@ func testCluster(t *testing.T, s store.Store) {
 	ran := sandbox(team.ID, 2)
 	ran.Node = "b"
 	noError(t, s.AddSandbox(ctx, slept))
+	slept.Snapshot = cay.NewSnapshotID()
+	noError(t, s.UpdateSandbox(ctx, slept))
+	slept.Version++
 	noError(t, s.AddSandbox(ctx, ran))
 	of, err := s.SandboxesOf(ctx, "b")
 	noError(t, err)
@@ -197,6 +224,7 @@ func testCluster(t *testing.T, s store.Store) {
 	same(t, "the version", adopted.Version, slept.Version+1)
 	_, err = s.AdoptSandbox(ctx, slept.ID, "a")
 	wantKind(t, err, cay.Conflict)
+	made(t, s, adopted, "b", "a")
 	wantKind(t, s.UpdateSandbox(ctx, slept), cay.Conflict) // as its node knew it
 	ran.State, ran.Cause = cay.Killed, cay.CauseHostLost
 	noError(t, s.UpdateSandbox(ctx, ran))
