@@ -146,6 +146,9 @@ func saveError(err error, text string) error {
 		return cay.Wrap(cay.Internal, err, "%s: %s", text, known.Msg).WithCode(cay.CodeDamaged).
 			WithHint("if its memory is what is damaged, its files can be had: resume it with memory set to false")
 	}
+	if known != nil && known.Code == cay.CodeLost {
+		return cay.Wrap(cay.Internal, err, "%s: %s", text, known.Msg).WithCode(cay.CodeLost).WithHint("%s", known.Hint)
+	}
 	switch cay.KindOf(err) {
 	case cay.NoSpace: // a host has several disks and a guest its own: the error says which
 		return cay.Wrap(cay.NoSpace, err, "%s: %s", text, known.Msg).
