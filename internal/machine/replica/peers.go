@@ -56,8 +56,8 @@ type peer struct {
 	silence time.Duration
 }
 
-// get asks a question. What read gets is of an answer that has a body; read is not called where
-// a part is all zero.
+// get asks a question, and has read take the answer; it is not called for a part that is all
+// zero, which has no body.
 func (p *peer) get(ctx context.Context, path string, read func(body io.Reader, size int64) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -280,8 +280,8 @@ func (r *Replica) keptRecord(ctx context.Context, id cay.SnapshotID) (record, er
 	return in, err
 }
 
-// sameFiles reports whether one record has the files of the other. What was attached to a
-// snapshot after its copy does not count.
+// sameFiles reports whether one record has the files of the other. Files that were attached to a
+// snapshot after its copy do not count.
 func sameFiles(s, as cay.Snapshot) bool {
 	return len(s.Files) <= len(as.Files) && slices.Equal(s.Files, as.Files[:len(s.Files)])
 }
@@ -408,7 +408,7 @@ func (a *arrival) fromPeer(ctx context.Context, of *arriving, i int, wanted <-ch
 	part := partOf(min(a.piece, of.from.Size-off))
 	defer parts.Put(part)
 	err = p.part(ctx, strings.TrimSuffix(a.at, "/"), of.from.Name, off, *part)
-	if err == nil && kept && !a.r.whole(a.at, a.keptFile(of), i, *part) {
+	if err == nil && kept && !a.r.right(a.at, a.keptFile(of), i, *part) {
 		err = errDamaged
 	}
 	if err != nil {
@@ -445,9 +445,9 @@ func (a *arrival) keptFile(of *arriving) file {
 	return of.kept
 }
 
-// whole reports whether a piece has the bytes that the bucket's record says. Copies of older Cays
+// right reports whether a piece has the bytes that the bucket's record says. Copies of older Cays
 // have no sums, and names that are made of the bytes.
-func (r *Replica) whole(at string, from file, i int, plain []byte) bool {
+func (r *Replica) right(at string, from file, i int, plain []byte) bool {
 	if len(from.Sums) == len(from.Pieces) {
 		return from.Sums[i] == sum(plain)
 	}
@@ -456,7 +456,7 @@ func (r *Replica) whole(at string, from file, i int, plain []byte) bool {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sum tells damage of a disk, at a twentieth of the cost of a name. What a node sends is
+// sum tells damage of a disk, at a twentieth of the cost of a name. Bytes that a node sends are
 // authentic by its connection.
 func sum(plain []byte) uint32 { return crc32.Checksum(plain, castagnoli) }
 
