@@ -163,8 +163,28 @@ func closed(f *os.File) error {
 }
 
 // run copies all pieces, and gives the snapshot its name.
-func (a *arrival) run(whole context.Context) error {
-	all, ctx := errgroup.WithContext(whole)
+func (a *arrival) run(ctx context.Context) error {
+	err := a.bringAll(ctx)
+	for _, f := range a.files {
+		err = errors.Join(err, diskError(f.f.Close(), "write", f.from.Name))
+	}
+	if err == nil && a.unchecked.Load() {
+		err = a.r.dir.CheckBegun(ctx, a.tmp, a.s)
+	}
+	if err == nil {
+		err = a.r.dir.Commit(a.tmp, a.s)
+	}
+	dir := ""
+	if err == nil {
+		dir, _, err = a.r.dir.Get(a.s.ID)
+	}
+	a.end(dir, err)
+	return err
+}
+
+// bringAll copies all pieces.
+func (a *arrival) bringAll(ctx context.Context) error {
+	all, ctx := errgroup.WithContext(ctx)
 	for range atOnce(a.piece) {
 		all.Go(func() error {
 			for ctx.Err() == nil {
@@ -179,22 +199,7 @@ func (a *arrival) run(whole context.Context) error {
 			return ctx.Err()
 		})
 	}
-	err := all.Wait()
-	for _, f := range a.files {
-		err = errors.Join(err, diskError(f.f.Close(), "write", f.from.Name))
-	}
-	if err == nil && a.unchecked.Load() {
-		err = a.r.dir.CheckBegun(whole, a.tmp, a.s)
-	}
-	if err == nil {
-		err = a.r.dir.Commit(a.tmp, a.s)
-	}
-	dir := ""
-	if err == nil {
-		dir, _, err = a.r.dir.Get(a.s.ID)
-	}
-	a.end(dir, err)
-	return err
+	return all.Wait()
 }
 
 // end says that the snapshot is whole, or never will be.

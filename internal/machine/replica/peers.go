@@ -241,7 +241,7 @@ func (r *Replica) look(ctx context.Context, id cay.SnapshotID) (found, error) {
 			waits = false
 		}
 		if late == nil && (bucket != nil && bucket.err == nil || node != nil && node.err == nil) {
-			late = time.After(grace)
+			late = time.After(r.grace)
 		}
 	}
 	switch {

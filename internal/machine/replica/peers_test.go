@@ -49,6 +49,8 @@ func (m machine) made(makers ...Maker) {
 	m.Ask(func(context.Context, cay.SnapshotID) ([]Maker, error) { return makers, nil }, slog.New(slog.DiscardHandler))
 }
 
+const stops = "it stops in the middle of a part"
+
 // The ways in which a node fails that has a snapshot.
 var faults = map[string]func(n int64, w http.ResponseWriter, next http.HandlerFunc, q *http.Request){
 	"none": nil,
@@ -58,7 +60,7 @@ var faults = map[string]func(n int64, w http.ResponseWriter, next http.HandlerFu
 		}
 		next(w, q)
 	},
-	"it stops in the middle of a part": func(n int64, w http.ResponseWriter, next http.HandlerFunc, q *http.Request) {
+	stops: func(n int64, w http.ResponseWriter, next http.HandlerFunc, q *http.Request) {
 		if n == 1 {
 			w.Header().Set("Content-Length", fmt.Sprint(testPiece))
 			_, _ = w.Write(make([]byte, 100))
@@ -118,10 +120,12 @@ func TestFromThePeer(t *testing.T) {
 					}
 					noError(t, one.putRecord(t.Context(), at, in))
 				}
-				other.silence = 50 * time.Millisecond
+				other.silence, other.grace = time.Minute, time.Minute
+				if name == stops {
+					other.silence = time.Second
+				}
 				parts := other.asks(t, one, fault)
 				if fault == nil { // all pieces: those of the bucket are gone
-					other.silence = time.Minute
 					w.holdBack(s)
 				}
 				noError(t, other.Fetch(t.Context(), s.ID))
@@ -145,7 +149,10 @@ func TestNotCopiedYet(t *testing.T) {
 				one, other := w.machine("one"), w.machine("other")
 				noError(t, one.Take(t.Context()))
 				s := one.saves(t, 1)
-				other.silence = time.Second
+				other.silence = time.Minute
+				if name == stops {
+					other.silence = time.Second
+				}
 				begun := make(chan struct{})
 				var once sync.Once
 				of := func(n int64, rw http.ResponseWriter, next http.HandlerFunc, q *http.Request) {

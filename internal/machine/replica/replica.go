@@ -76,6 +76,7 @@ type Replica struct {
 
 	makers  Makers        // nil for a machine alone
 	silence time.Duration // of a node that has what is asked for
+	grace   time.Duration // for the second of a snapshot's node and the bucket
 	serving serving
 	log     *slog.Logger
 
@@ -105,7 +106,7 @@ func New(bucket *blob.Bucket, dir *snapshot.Dir, engines string, secret []byte, 
 	r := &Replica{
 		bucket: bucket, dir: dir, engines: engines, keys: keys(secret), machine: machine, keepFor: keepFor, room: room,
 		piece: snapshotPiece, otherPiece: otherPiece,
-		patience: patience, silence: silence, fetching: map[cay.SnapshotID]*fetch{}, last: map[cay.SnapshotID]found{},
+		patience: patience, silence: silence, grace: grace, fetching: map[cay.SnapshotID]*fetch{}, last: map[cay.SnapshotID]found{},
 		log: slog.New(slog.DiscardHandler),
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
