@@ -41,6 +41,9 @@ const (
 	// foundFor is how long an answer is good for a start that follows.
 	foundFor = 10 * time.Second
 	maxList  = 4 << 20 // bytes of a record
+	// lines is how many parts come from a node at once: each has a connection, which costs as
+	// much to make as a part.
+	lines = 4
 )
 
 var (
@@ -54,6 +57,7 @@ type peer struct {
 	node    cay.NodeID
 	ask     func(ctx context.Context, path string) (*http.Response, error)
 	silence time.Duration
+	lines   chan struct{}
 }
 
 // get asks a question, and has read take the answer; it is not called for a part that is all
@@ -117,6 +121,12 @@ func (p *peer) list(ctx context.Context, at string) (out record, err error) {
 
 // part reads a part of a file.
 func (p *peer) part(ctx context.Context, at, name string, from int64, into []byte) error {
+	select {
+	case p.lines <- struct{}{}:
+		defer func() { <-p.lines }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	asked := url.Values{"from": {strconv.FormatInt(from, 10)}, "size": {strconv.Itoa(len(into))}}
 	if name != "" {
 		asked.Set("file", name)
@@ -302,7 +312,7 @@ func (r *Replica) askMakers(ctx context.Context, id cay.SnapshotID) answer {
 		if m.Ask == nil {
 			why = fmt.Sprintf("node %s, which made it, is gone", m.Node)
 		} else {
-			p := &peer{node: m.Node, ask: m.Ask, silence: r.silence}
+			p := &peer{node: m.Node, ask: m.Ask, silence: r.silence, lines: make(chan struct{}, lines)}
 			in, err := p.list(ctx, snapshots+string(id))
 			switch {
 			case err == nil && (in.Snapshot == nil || in.Snapshot.ID != id || !slices.EqualFunc(in.Files, filesOf(*in.Snapshot), sameFile)):
