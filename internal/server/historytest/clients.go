@@ -296,7 +296,8 @@ func (c *Clients) End(ctx context.Context, patience time.Duration) (wrong []stri
 func (c *Clients) end(ctx context.Context, id string, patience time.Duration) error {
 	for _, what := range []string{"info", "connect", "read", "kill"} {
 		said := c.ask(ctx, -1, id, Act{What: what}, patience)
-		if !said.Clear && cay.CodeOf(said.err) == cay.CodeNotReplicated && c.unkept(id) {
+		code := cay.CodeOf(said.err)
+		if !said.Clear && (code == cay.CodeNotReplicated || code == cay.CodeLost) && c.unkept(id) {
 			c.ask(ctx, -1, id, Act{What: "kill"}, patience)
 			break
 		}
