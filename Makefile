@@ -54,7 +54,7 @@ test-cluster: ## nodes of a cluster fail CLUSTER_CUTS (10) times while clients w
 	@CLUSTER_CUTS=$${CLUSTER_CUTS:-10} go test -race -count=1 -timeout 120m -v -run "TestLostNode|TestFence|TestNodesAreCut|TestHistories" ./internal/server
 
 test-cluster-faults: ## what a cluster stands on fails CLUSTER_CUTS (10) times: the machine of PostgreSQL dies under load, a server stands still past its lease, CLUSTER_CREATES (1000) creates are sent three times each over connections that break, the bucket is away for CLUSTER_AWAY (20) seconds, its collector is killed
-	@CLUSTER_CUTS=$${CLUSTER_CUTS:-10} go test -race -count=1 -timeout 60m -v -run "TestFailover" ./internal/server
+	@CLUSTER_CUTS=$${CLUSTER_CUTS:-10} go test -race -count=1 -timeout 60m -v -run "TestFailover|TestProcessors" ./internal/server
 	@CLUSTER_CREATES=$${CLUSTER_CREATES:-1000} go test -count=1 -timeout 60m -v -run "TestRepeatedCreates" ./internal/server
 	@CLUSTER_CUTS=$${CLUSTER_CUTS:-10} go test -race -count=1 -timeout 60m -v -run "TestTwoServers/Fence/AStoppedProcess" ./internal/store
 	@CLUSTER_AWAY=$${CLUSTER_AWAY:-20} go test -count=1 -timeout 60m -v -run "TestBucketIsAway" ./internal/server

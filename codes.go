@@ -14,6 +14,7 @@ const (
 	CodeNodeAway          = "node_unavailable"
 	CodeNetworkElsewhere  = "network_on_another_node"
 	CodeNotReplicated     = "snapshot_not_replicated"
+	CodeProcessor         = "processor_lacks_feature"
 	CodeCreateFailed      = "sandbox_create_failed"
 	CodeCreateRefused     = "sandbox_create_refused"
 	CodeGuestUnresponsive = "sandbox_guest_agent_unresponsive"
@@ -192,6 +193,9 @@ func sandboxCodes() []CodeInfo {
 		{Code: CodeNotReplicated, Kind: Unavailable,
 			Meaning: "A pause that was to be durable: the sandbox is paused, and the copy of what was saved was not in the bucket in time. A start on another node of a cluster: the bucket has no copy of the snapshot yet.",
 			Cure:    "Nothing is lost: the copy follows when the bucket answers and the node that made the snapshot is there. `replicated` of the sandbox and the event `sandbox.replicated` tell; a pause that is sent again answers 409, a start may be sent again."},
+		{Code: CodeProcessor, Kind: Unavailable, Retry: Retry{true, 5 * time.Second},
+			Meaning: "The memory of a snapshot relies on a feature that the processor of the node lacks, and another node of the cluster has.",
+			Cure:    "Send the request again: it is brought to a node that has the feature. Where none has, a sandbox starts from its files, and says so."},
 		{Code: CodeCreateFailed, Kind: Internal, Retry: Retry{true, time.Second},
 			Meaning: "A sandbox could not be started this time. Everything that its start made is removed.",
 			Cure:    "Send the same request again. If that fails too, look for the sandbox in the server's log."},

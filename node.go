@@ -1,6 +1,9 @@
 package cay
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // NodeState is how far a node of a cluster is.
 type NodeState string
@@ -64,6 +67,7 @@ type NodeUse struct {
 	PromisedMB   int
 	Front        bool           `json:",omitempty"` // it runs no sandboxes
 	Engine       string         // the hash of its engine
+	CPUFeatures  []string       `json:",omitempty"` // of its processor, sorted: memory may rely on them
 	Warm         map[string]int `json:",omitempty"` // instances without an owner, by the id and the names of their template
 }
 
@@ -76,6 +80,16 @@ func (n Node) Seen() NodeState {
 		return NodeSilent
 	}
 	return n.State
+}
+
+// Goes reports whether memory that relies on features of a processor goes on there.
+func (n Node) Goes(features []string) bool {
+	for _, f := range features {
+		if _, ok := slices.BinarySearch(n.CPUFeatures, f); !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // Takes reports whether a node gets new sandboxes.

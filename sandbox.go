@@ -236,6 +236,7 @@ type InstanceSpec struct {
 	FilesOnly    bool              `json:"filesOnly,omitempty"` // boot from the snapshot's files, whatever else it holds
 	Warm         bool              `json:"warm,omitempty"`      // an instance made beforehand is welcome; it brings its own ids and tokens
 	Fenced       bool              `json:"fenced,omitempty"`    // it acts only while its machine has its lease
+	Elsewhere    bool              `json:"-"`                   // refuse it where another machine's processor can go on with its memory, and this one's cannot
 	Limits       Limits            `json:"limits"`
 	Env          map[string]string `json:"env,omitempty"`
 	AccessToken  string            `json:"accessToken,omitempty"` // empty when not secure

@@ -52,6 +52,9 @@ type Config struct {
 	Member bool
 	// Leads reports whether this server does what one does for all; nil for one that always does.
 	Leads func() bool
+	// Elsewhere reports whether another node that takes sandboxes has a processor with such
+	// features; nil on a machine alone.
+	Elsewhere func(ctx context.Context, features []string) bool
 	// Copies says that snapshots are copied to a bucket; Durable, that each pause that
 	// was asked for waits for its copy.
 	Copies, Durable bool
@@ -122,7 +125,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		return nil, err
 	}
 	c.Controller, err = lifecycle.Open(ctx, lifecycle.Config{
-		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Member: cfg.Member, Leads: cfg.Leads, Tokens: cfg.Tokens, Logs: cfg.Logs, Audit: cfg.Audit, Log: cfg.Log,
+		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Member: cfg.Member, Leads: cfg.Leads, Elsewhere: cfg.Elsewhere, Tokens: cfg.Tokens, Logs: cfg.Logs, Audit: cfg.Audit, Log: cfg.Log,
 		Budgets: c.Meter, Copies: cfg.Copies, Durable: cfg.Durable,
 	})
 	if err != nil {

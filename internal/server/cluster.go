@@ -35,6 +35,15 @@ type cluster struct {
 	names map[cay.TemplateID][]string
 }
 
+// elsewhere reports whether another node that takes sandboxes has a processor with such
+// features; nil on a machine alone.
+func (s *Server) elsewhere() func(ctx context.Context, features []string) bool {
+	if !s.member() {
+		return nil
+	}
+	return func(ctx context.Context, features []string) bool { return s.cluster.members.Elsewhere(ctx, features) }
+}
+
 // member reports whether this machine is one of a cluster.
 func (s *Server) member() bool { return s.lease.Member != nil }
 
@@ -137,6 +146,9 @@ func (s *Server) endLost(ctx context.Context, node cay.NodeID) error {
 func (s *Server) use() (out cay.NodeUse, ready bool) {
 	out = s.control.Use()
 	out.CPUs, out.Warm, out.Front = runtime.NumCPU(), s.warm(), !s.cfg.RunsSandboxes()
+	if s.cfg.RunsSandboxes() {
+		out.CPUFeatures = s.host.Engine.Fingerprint().CPUFeatures
+	}
 	if room, err := s.node.Room(); err == nil {
 		out.MemoryMB, out.MemoryFreeMB = int(room.Memory>>20), int(room.MemoryFree>>20)
 	}

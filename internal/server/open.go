@@ -155,6 +155,7 @@ func (s *Server) openNode(ctx context.Context) error {
 		Snapshots: s.host.Snapshots,
 		Fetch:     s.fetch(),
 		Record:    s.recordOf(),
+		Elsewhere: s.elsewhere(),
 		Arrive:    s.arrive(),
 		Volumes:   s.host.Volumes,
 		OnGone:    s.proxy.Cut,
@@ -240,7 +241,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		return err
 	}
 	s.control, err = control.Open(ctx, control.Config{
-		Store: s.records, Node: s.node.Service(), NodeID: s.lease.Node, Member: s.member(), Leads: s.leads, Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Audit: s.audit, Log: s.log, Auth: s.auth,
+		Store: s.records, Node: s.node.Service(), NodeID: s.lease.Node, Member: s.member(), Leads: s.leads, Elsewhere: s.elsewhere(), Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Audit: s.audit, Log: s.log, Auth: s.auth,
 		TeamLimits: limits,
 		Volumes:    s.volumes(),
 		Local:      s.localOf(),

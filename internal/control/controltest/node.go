@@ -150,6 +150,9 @@ func (n *Node) Record(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, err
 	return n.Snapshot(ctx, id)
 }
 
+// Fits says of all memory that it does.
+func (*Node) Fits(context.Context, cay.Snapshot) error { return nil }
+
 // Compare asks OnCompare.
 func (n *Node) Compare(_ context.Context, before, after cay.Moment) (cay.Comparison, error) {
 	if n.OnCompare == nil {

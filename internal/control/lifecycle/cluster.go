@@ -63,10 +63,14 @@ func (c *Controller) drained() (how cay.Drain, over <-chan struct{}) {
 }
 
 // Adopt makes a paused sandbox this node's whose own node is gone. Conflict where it
-// is not so, or another node was first.
+// is not so, or another node was first; Unavailable with CodeProcessor where another
+// node's processor can go on with its memory, and this one's cannot.
 func (c *Controller) Adopt(ctx context.Context, id cay.SandboxID) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 	defer cancel()
+	if err := c.fits(ctx, id, c.elsewhere); err != nil {
+		return err
+	}
 	s, err := c.store.AdoptSandbox(ctx, id, c.nodeID)
 	if err != nil {
 		return err
@@ -90,6 +94,9 @@ func (c *Controller) Take(ctx context.Context, id cay.SandboxID, from cay.NodeID
 	ctx = context.WithoutCancel(ctx)
 	within, cancel := context.WithTimeout(ctx, ledger.EndWithin)
 	defer cancel()
+	if err := c.fits(within, id, func(context.Context, []string) bool { return true }); err != nil { // it stays where it is
+		return err
+	}
 	s, err := c.store.TakeSandbox(within, id, from, version, c.nodeID)
 	if err != nil {
 		return err
@@ -106,6 +113,28 @@ func (c *Controller) Take(ctx context.Context, id cay.SandboxID, from cay.NodeID
 		c.moved(ctx, e, c.goOn(ctx, e))
 	}
 	return nil
+}
+
+// fits refuses a paused sandbox whose memory this machine's processor cannot go on with, if
+// another place is better for it.
+func (c *Controller) fits(ctx context.Context, id cay.SandboxID, better func(ctx context.Context, features []string) bool) error {
+	home, err := c.store.SandboxHome(ctx, id)
+	if err != nil {
+		return err
+	}
+	s, err := c.store.Sandbox(ctx, home.Team, id)
+	if err != nil {
+		return err
+	}
+	record, err := c.node.Record(ctx, s.Snapshot)
+	if err != nil { // its start tells
+		return nil
+	}
+	why := c.node.Fits(ctx, record)
+	if why == nil || better == nil || !better(ctx, record.CPUFeatures) {
+		return nil
+	}
+	return cay.Wrap(cay.Unavailable, why, "sandbox %s is better off on another node: %s", id, ledger.Visible(why)).WithCode(cay.CodeProcessor)
 }
 
 // enterPaused makes a paused sandbox known that has become this node's.

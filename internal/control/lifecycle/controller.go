@@ -46,6 +46,8 @@ type Node interface {
 	// that can be got from elsewhere too.
 	Snapshot(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error)
 	Record(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error)
+	// Fits says which feature of a processor this machine lacks for a snapshot's memory.
+	Fits(ctx context.Context, s cay.Snapshot) error
 	// SavedBytes returns how many bytes a team has in snapshots of its sandboxes,
 	// without some of them.
 	SavedBytes(ctx context.Context, team cay.TeamID, but ...cay.SnapshotID) (int64, error)
@@ -99,7 +101,11 @@ type Config struct {
 	// Member says that other nodes have sandboxes in the records as well.
 	Member bool
 	// Leads reports whether this server does what one does for all.
-	Leads  func() bool
+	Leads func() bool
+	// Elsewhere reports whether another node that takes sandboxes has a processor with such
+	// features; nil on a machine alone.
+	Elsewhere func(ctx context.Context, features []string) bool
+
 	Tokens Tokens
 	Logs   *logbook.Book
 	Audit  *audit.Log // nil counts nothing
@@ -129,6 +135,7 @@ type Controller struct {
 	copies, durable bool
 	member          bool // of a cluster
 	leads           func() bool
+	elsewhere       func(ctx context.Context, features []string) bool
 
 	readers chan struct{}  // a token for each diary that is read in the background
 	reading sync.WaitGroup // them
@@ -214,7 +221,7 @@ func Open(ctx context.Context, cfg Config) (*Controller, error) {
 		readers: make(chan struct{}, diaryReaders),
 		wake:    make(chan struct{}, 1), wakeAuto: make(chan struct{}, 1),
 		live: make(map[cay.SandboxID]*entry), teams: make(map[cay.TeamID]map[cay.SandboxID]*entry), starting: make(map[*starting]struct{}),
-		claimed: make(map[onceKey]chan struct{}), uncopied: make(map[cay.SnapshotID]cay.TeamID), member: cfg.Member, leads: cfg.Leads,
+		claimed: make(map[onceKey]chan struct{}), uncopied: make(map[cay.SnapshotID]cay.TeamID), member: cfg.Member, leads: cfg.Leads, elsewhere: cfg.Elsewhere,
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

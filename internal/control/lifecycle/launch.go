@@ -53,10 +53,12 @@ func (c *Controller) launch(ctx context.Context, who cay.Caller, l launch) (_ ca
 	within, cancel := context.WithTimeout(ctx, createWithin)
 	defer cancel()
 	spec := c.instanceSpec(s)
-	spec.Warm = l.warm
+	spec.Warm, spec.Elsewhere = l.warm, cay.MayGoElsewhere(ctx)
 	instance, err := c.node.Create(within, spec)
 	if err != nil {
-		c.recordFailed(ctx, who, s, l, err)
+		if cay.CodeOf(err) != cay.CodeProcessor { // else it is made by another node
+			c.recordFailed(ctx, who, s, l, err)
+		}
 		return cay.Sandbox{}, startError(err)
 	}
 	s.ID, s.Instance, s.Notice = instance.Spec.Sandbox, instance.Spec.Instance, instance.Notice

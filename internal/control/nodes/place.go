@@ -1,6 +1,8 @@
 package nodes
 
 import (
+	"context"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -52,6 +54,33 @@ func (m *Members) Place(template string, refused ...cay.NodeID) (best cay.Node, 
 	})
 	m.placed[best.ID] = append(m.placed[best.ID], sinceBoot())
 	return best, true
+}
+
+// Elsewhere reports whether another node that takes sandboxes has a processor with such
+// features.
+func (m *Members) Elsewhere(ctx context.Context, features []string) bool {
+	fits := func(n cay.Node) bool { return n.ID != m.cfg.Self.ID && n.Takes() && n.Goes(features) }
+	view := slices.Collect(maps.Values(*m.view.Load()))
+	if len(view) == 0 { // this node looks at the others when it must
+		var err error
+		if view, err = m.cfg.Store.Nodes(ctx); err != nil {
+			m.cfg.Log.WarnContext(ctx, "cannot look for a node with another processor", "err", err)
+		}
+	}
+	return slices.ContainsFunc(view, fits)
+}
+
+// Like lists the nodes whose processors have no feature that one node's has not, with that one:
+// memory that does not go on there goes on at none of them.
+func (m *Members) Like(id cay.NodeID) []cay.NodeID {
+	view := *m.view.Load()
+	out := []cay.NodeID{id}
+	for _, n := range view {
+		if n.ID != id && view[id].Goes(n.CPUFeatures) {
+			out = append(out, n.ID)
+		}
+	}
+	return out
 }
 
 // score is smaller for a better place: the part of the memory and of the processors

@@ -49,7 +49,8 @@ func (f *Front) Rescue(ctx context.Context, s cay.Sandbox) error {
 // toBestPlace gives a sandbox to the nodes with the best places, but for some, one after
 // the other until one does not refuse it.
 func (f *Front) toBestPlace(ctx context.Context, s cay.Sandbox, give func(cay.Node) error, not ...cay.NodeID) error {
-	for range placeMost {
+	why := errNoPlace()
+	for offers := 0; offers < placeMost; {
 		n, ok := f.besideOthers(ctx, s, not)
 		if !ok {
 			n, ok = f.cfg.Members.Place(string(s.Template), not...)
@@ -58,14 +59,19 @@ func (f *Front) toBestPlace(ctx context.Context, s cay.Sandbox, give func(cay.No
 			break
 		}
 		err := give(n)
+		if cay.CodeOf(err) == cay.CodeProcessor {
+			why, not = err, append(not, f.cfg.Members.Like(n.ID)...)
+			continue
+		}
 		if !errors.Is(err, errRefused) {
 			f.homes.forget(s.ID)
 			return err
 		}
 		f.cfg.Log.InfoContext(ctx, "a node does not take a sandbox", "node", n.ID, "sandbox", s.ID, "err", err)
 		not = append(not, n.ID)
+		offers++
 	}
-	return errNoPlace()
+	return why
 }
 
 // besideOthers finds the node of the other members of a sandbox's private network.
@@ -127,6 +133,9 @@ func (f *Front) offer(ctx context.Context, n cay.Node, s cay.Sandbox, what strin
 	case http.StatusNoContent:
 		return nil
 	case http.StatusServiceUnavailable, http.StatusMisdirectedRequest: // of an older Cay, which takes none
+		if codeOf(text) == cay.CodeProcessor {
+			return cay.Errorf(cay.Unavailable, "no node of the cluster has a processor for the memory of sandbox %s: it relies on features that others lack", s.ID).WithCode(cay.CodeProcessor)
+		}
 		return fmt.Errorf("%w: %s", errRefused, text)
 	}
 	return cay.Errorf(cay.Internal, "node %s answers %d for sandbox %s: %s", n.ID, resp.StatusCode, s.ID, text)

@@ -84,7 +84,9 @@ func (f *Front) arrived(w http.ResponseWriter, r *http.Request, next http.Handle
 	case toRescue:
 		f.rescue(w, r, h)
 		return
-	case toPlace, toAll:
+	case toPlace:
+		r = r.WithContext(cay.WithElsewhere(r.Context()))
+	case toAll:
 	case toLead:
 		if !f.cfg.Members.Leads() {
 			moved(w)

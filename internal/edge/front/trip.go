@@ -27,7 +27,8 @@ type trip struct {
 	node    cay.NodeID
 	body    *body // nil without one
 	whole   []byte
-	refused []cay.NodeID // of a create
+	refused []cay.NodeID // the nodes that a sandbox is not brought to
+	offers  int          // of a create that nodes have refused for want of room
 	asked   asked        // of a body that is read here
 	moved   bool         // the node was asked for once more
 	sized   bool         // the answer says where it ends
@@ -158,7 +159,7 @@ func (t *trip) fromGone(ctx context.Context, home home, fresh bool) error {
 		t.node = f.cfg.Members.Self()
 		return nil
 	}
-	to, ok := f.cfg.Members.Place("")
+	to, ok := f.cfg.Members.Place("", t.refused...)
 	if !ok {
 		return errNoPlace()
 	}
@@ -216,8 +217,12 @@ func (t *trip) here(w http.ResponseWriter) {
 	if t.kind == toAdopt {
 		err := f.cfg.Adopt(t.in.Context(), t.sandbox)
 		f.homes.forget(t.sandbox)
-		if cay.KindOf(err) == cay.Conflict && !t.moved { // another node was first
-			t.moved = true
+		first := cay.KindOf(err) == cay.Conflict && !t.moved // another node was
+		if first || cay.CodeOf(err) == cay.CodeProcessor {
+			t.moved = t.moved || first
+			if !first {
+				t.notLike(t.node)
+			}
 			if err = t.resolve(t.in.Context(), true); err == nil {
 				t.serve(w)
 				return
@@ -242,10 +247,16 @@ func (t *trip) here(w http.ResponseWriter) {
 // placeHere offers a create to this node, and to others where it refuses.
 func (t *trip) placeHere(w http.ResponseWriter) {
 	out := &answer{status: http.StatusOK, header: w.Header().Clone()}
-	t.next.ServeHTTP(out, t.in)
-	if out.status == http.StatusServiceUnavailable && t.another() {
-		t.serve(w)
-		return
+	t.next.ServeHTTP(out, t.in.WithContext(cay.WithElsewhere(t.in.Context())))
+	if out.status == http.StatusServiceUnavailable {
+		lacks := codeOf(out.body.Bytes()) == cay.CodeProcessor
+		if lacks {
+			t.notLike(t.node)
+		}
+		if lacks && t.resolve(t.in.Context(), true) == nil || !lacks && t.another() {
+			t.serve(w)
+			return
+		}
 	}
 	t.front.counts.here.Add(1)
 	clear(w.Header())
@@ -256,7 +267,7 @@ func (t *trip) placeHere(w http.ResponseWriter) {
 
 // another finds another node for a create that this one has refused.
 func (t *trip) another() bool {
-	if len(t.refused)+1 >= placeMost {
+	if t.offers++; t.offers >= placeMost {
 		return false
 	}
 	n, ok := t.front.cfg.Members.Place(t.asked.Template, append(t.refused, t.node)...)
@@ -265,6 +276,46 @@ func (t *trip) another() bool {
 		t.front.counts.refused.Add(1)
 	}
 	return ok
+}
+
+// notLike has a sandbox not brought to nodes with the processor of one that lacks a feature.
+func (t *trip) notLike(node cay.NodeID) {
+	t.refused = append(t.refused, t.front.cfg.Members.Like(node)...)
+}
+
+// codeOf is the code of an error that the API has answered with.
+func codeOf(body []byte) string {
+	var e struct {
+		Code string `json:"error_code"`
+	}
+	_ = json.Unmarshal(body, &e) // what is none has no code
+	return e.Code
+}
+
+// refusal is the code of an answer that a node has no place for a sandbox, which stays to be
+// read.
+func (t *trip) refusal(resp *http.Response) string {
+	if t.kind != toPlace && t.kind != toAdopt || resp.StatusCode != http.StatusServiceUnavailable {
+		return ""
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, mostRefusal))
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(text), failing{err}, resp.Body), resp.Body}
+	return codeOf(text)
+}
+
+const mostRefusal = 64 << 10 // bytes of an error
+
+// failing is read as an error; without one it is empty.
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) {
+	if f.err != nil {
+		return 0, f.err
+	}
+	return 0, io.EOF
 }
 
 // mark says where the client is, whether it came by TLS, and the ids of its request.
@@ -358,6 +409,7 @@ func (t *trip) try(out *http.Request) (*http.Response, error) {
 // again reports whether an answer says to go to another node.
 func (t *trip) again(resp *http.Response) bool {
 	moved := resp.StatusCode == http.StatusMisdirectedRequest && resp.Header.Get(hopMoved) != ""
+	lacks := t.refusal(resp) == cay.CodeProcessor
 	full := t.kind == toPlace && resp.StatusCode == http.StatusServiceUnavailable
 	switch {
 	case moved && !t.moved && !t.begun():
@@ -366,6 +418,8 @@ func (t *trip) again(resp *http.Response) bool {
 		if t.kind == toPlace {
 			t.refused = append(t.refused, t.node)
 		}
+	case lacks:
+		t.notLike(t.node)
 	case full && t.another():
 	default:
 		return false

@@ -34,6 +34,28 @@ func (n *Node) choose(spec cay.InstanceSpec, s cay.Snapshot) (cold bool, notice 
 	return true, "started from its files, without its memory: " + message(err), nil
 }
 
+// better refuses memory that this machine's processor cannot go on with where another's can:
+// here it would start from its files.
+func (n *Node) better(ctx context.Context, s cay.Snapshot) error {
+	why := n.Fits(ctx, s)
+	if why == nil || n.cfg.Elsewhere == nil || !n.cfg.Elsewhere(ctx, s.CPUFeatures) {
+		return nil
+	}
+	return cay.Wrap(cay.Unavailable, why, "another node can go on with it: %s", message(why)).WithCode(cay.CodeProcessor)
+}
+
+// Fits says which feature that a snapshot's memory relies on this machine's processor lacks:
+// Conflict with CodeProcessor.
+func (n *Node) Fits(_ context.Context, s cay.Snapshot) error {
+	if s.Kind != cay.MemorySnapshot {
+		return nil
+	}
+	if err := n.cfg.Engine.CanRestore(s); cay.CodeOf(err) == cay.CodeProcessor {
+		return err
+	}
+	return nil
+}
+
 // bootSpec is a start from a snapshot's files.
 func (n *Node) bootSpec(inst *instance, from source) engine.BootSpec {
 	id := inst.spec.Instance

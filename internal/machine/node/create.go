@@ -163,7 +163,11 @@ func (n *Node) make(ctx context.Context, inst *instance, by start) (failed error
 	pooled := inst.pooled.Load()
 	if !pooled {
 		if n.cfg.Record != nil { // one that is waited for takes no other's turn
-			if err := n.reach(ctx, inst.spec.Snapshot); cay.KindOf(err) == cay.Unavailable {
+			record, err := n.reach(ctx, inst.spec.Snapshot)
+			if err == nil && inst.spec.Elsewhere && !inst.spec.FilesOnly {
+				err = n.better(ctx, record)
+			}
+			if cay.KindOf(err) == cay.Unavailable {
 				return by.failed(ctx, "find its snapshot", err)
 			}
 		}

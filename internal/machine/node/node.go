@@ -149,6 +149,9 @@ type Config struct {
 	// Fetch copies what is lacking of a snapshot from elsewhere; NotFound means that it
 	// is nowhere. Nil knows no other place.
 	Fetch func(ctx context.Context, id cay.SnapshotID) error
+	// Elsewhere reports whether a machine that takes sandboxes has a processor with such
+	// features; nil knows of no other machine.
+	Elsewhere func(ctx context.Context, features []string) bool
 	// Record is the record of a snapshot that this machine lacks. It waits for one that
 	// another machine has just made. Nil knows no other place.
 	Record func(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error)

@@ -61,13 +61,13 @@ func (n *Node) Record(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, err
 	return s, err
 }
 
-// reach reports whether a snapshot can be had that this machine lacks.
-func (n *Node) reach(ctx context.Context, id cay.SnapshotID) error {
-	_, _, err := n.cfg.Snapshots.Get(id)
+// reach finds the record of a snapshot that a start may use, which may be elsewhere.
+func (n *Node) reach(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error) {
+	_, record, err := n.cfg.Snapshots.Get(id)
 	if cay.KindOf(err) == cay.NotFound {
-		_, err = n.cfg.Record(ctx, id)
+		return n.cfg.Record(ctx, id)
 	}
-	return err
+	return record, err
 }
 
 // imageExtents says where on the disk a root image is; nil where that is not

@@ -135,6 +135,8 @@ func (s *suite) strangers(t *testing.T) {
 		spoil(&bad)
 		if err := s.CanRestore(bad); cay.KindOf(err) != cay.Conflict {
 			t.Errorf("wrong %s: CanRestore says %v", name, err)
+		} else if lacks := cay.CodeOf(err) == cay.CodeProcessor; lacks != (name == "feature") {
+			t.Errorf("wrong %s: CanRestore has the code %q", name, cay.CodeOf(err))
 		}
 		spec := s.restoreSpec(bad, dir, at)
 		if err := s.Restore(t.Context(), spec); cay.KindOf(err) != cay.Conflict {

@@ -101,7 +101,7 @@ func (e *Engine) Fingerprint() engine.Fingerprint {
 
 // CanRestore implements engine.Engine.
 func (e *Engine) CanRestore(s cay.Snapshot) error {
-	refuse := func(format string, args ...any) error {
+	refuse := func(format string, args ...any) *cay.Error {
 		return cay.Errorf(cay.Conflict, "snapshot %s cannot be restored here: "+format, append([]any{s.ID}, args...)...)
 	}
 	switch {
@@ -119,7 +119,7 @@ func (e *Engine) CanRestore(s cay.Snapshot) error {
 	}
 	for _, f := range s.CPUFeatures {
 		if _, ok := slices.BinarySearch(e.features, f); !ok {
-			return refuse("it needs a processor with %s", f)
+			return refuse("it needs a processor with %s", f).WithCode(cay.CodeProcessor)
 		}
 	}
 	return nil

@@ -39,7 +39,7 @@ const (
 
 // Fingerprint says what engine this is.
 func (m *Machine) Fingerprint() engine.Fingerprint {
-	return engine.Fingerprint{Name: engineName, Hash: EngineHash}
+	return engine.Fingerprint{Name: engineName, Hash: EngineHash, CPUFeatures: m.Features}
 }
 
 // Capabilities are those of an engine that costs nothing.
@@ -51,6 +51,9 @@ func (m *Machine) Capabilities() engine.Capabilities {
 func (m *Machine) CanRestore(s cay.Snapshot) error {
 	if s.Kind != cay.MemorySnapshot || s.EngineHash != EngineHash {
 		return cay.Errorf(cay.Conflict, "snapshot %s holds no memory of this engine", s.ID)
+	}
+	if !(cay.Node{NodeUse: cay.NodeUse{CPUFeatures: m.Features}}).Goes(s.CPUFeatures) {
+		return cay.Errorf(cay.Conflict, "snapshot %s needs a processor with %s", s.ID, s.CPUFeatures).WithCode(cay.CodeProcessor)
 	}
 	return nil
 }
@@ -151,7 +154,7 @@ func (m *Machine) save(id cay.InstanceID, dir string, kind cay.SnapshotKind, nam
 	sum := crc32.New(crc32.MakeTable(crc32.Castagnoli))
 	sum.Write(text)
 	return cay.Snapshot{
-		Format: cay.SnapshotFormat, Kind: kind, Engine: engineName, EngineHash: EngineHash,
+		Format: cay.SnapshotFormat, Kind: kind, Engine: engineName, EngineHash: EngineHash, CPUFeatures: m.Features,
 		Root: c.root, Limits: c.limits, CreatedAt: time.Now().UTC(),
 		Files: []cay.SnapFile{{Name: name, Size: int64(len(text)), CRC32C: hex.EncodeToString(sum.Sum(nil))}},
 	}, nil

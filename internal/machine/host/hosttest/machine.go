@@ -41,6 +41,9 @@ type Machine struct {
 	// Ports are what all guests serve besides, by port: a connection, to its end. It
 	// is set before a server opens the machine.
 	Ports map[int]func(net.Conn)
+	// Features are those of the machine's processor, sorted, on which all memory that it
+	// saves relies.
+	Features []string
 
 	t    testing.TB
 	base [3]byte // of its loopback addresses
