@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import ssl
+import statistics
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ sys.path.insert(0, str(cluster.ROOT / "test" / "bench"))
 from figure import Figure, ms  # noqa: E402
 
 N = int(os.environ.get("BENCH_N", "40"))
+RATE = 100_000_000  # bytes a second, of a narrow link
 TEMPLATE = "code-interpreter-v1"  # whose memory is a Jupyter's
 
 
@@ -114,25 +116,101 @@ def requests(up, key):
     return [figure]
 
 
-def resumes(up, api):
-    """A Jupyter that was paused: on its node, and on another one, which reads the bucket."""
+class Ways:
+    """The fronts' ways to sandboxes that move: what a stale one costs."""
+
+    def __init__(self, up, key):
+        self.apis = {node: Api(node, key) for node in up.nodes}
+        self.at_once = self.later = 0
+
+    def learn(self, box):
+        """Has each front know where a sandbox is."""
+        for api in self.apis.values():
+            api.look(box)
+
+    def moved(self, box):
+        """Asks for a sandbox that has moved, at once and after a second: each answer must be right."""
+        before = self.trips()
+        self.learn(box)
+        time.sleep(1)
+        then = self.trips()
+        for _ in range(20):
+            self.learn(box)
+        self.at_once, self.later = self.at_once + then - before, self.later + self.trips() - then
+
+    def trips(self):
+        return sum(int(node.metric("cay_front_moved_total")) for node in self.apis)
+
+
+def moves(up, api, box):
+    """Has a sandbox resume on another node than the one that it is paused on; how long that takes."""
+    at = owner(up, box)
+    api.pause(box)
+    node = up.id(at)
+    up.nodes[0].cay("node", "drain", node, "--wait", timeout=120)
+    took = ms(lambda: api.resume(box))
+    if owner(up, box) is at:
+        raise RuntimeError("it resumed where it was")
+    up.nodes[0].cay("node", "undrain", node)
+    cluster.until(lambda: all(n["state"] == "ready" and not n.get("draining") for n in up.status()), 30, "all nodes take sandboxes")
+    return took
+
+
+def resumes(up, api, ways):
+    """A Jupyter that was paused: on its node, and on another one."""
     figure = Figure("resume of a Jupyter on a cold node", "ms", lambda raw: 1.5 * raw, "1.5 × on its own")
+    api.durable = True
     for _ in range(max(2, N // 10)):
         box = api.create(TEMPLATE)
-        api.durable = True
         api.pause(box)
-        figure.raw.append(ms(lambda: api.resume(box)))
-        at = owner(up, box)
-        api.pause(box)
-        node = up.id(at)
-        up.nodes[0].cay("node", "drain", node, "--wait", timeout=120)
-        figure.ours.append(ms(lambda: api.resume(box)))
-        if owner(up, box) is at:
-            raise RuntimeError("it resumed where it was")
-        up.nodes[0].cay("node", "undrain", node)
-        cluster.until(lambda: all(n["state"] == "ready" and not n.get("draining") for n in up.status()), 30, "all nodes take sandboxes")
+        figure.raw.append(ms(lambda box=box: api.resume(box)))
+        ways.learn(box)
+        figure.ours.append(moves(up, api, box))
+        ways.moved(box)
         api.kill(box)
     return [figure]
+
+
+def narrow(up, api):
+    """The same over links of RATE, and a pause that answers when the bucket has its copy."""
+    sizes = []
+
+    def bar(raw):
+        return raw + 1.2 * 1000 * statistics.median(sizes) / RATE
+    rule = f"on its own + bytes / {RATE / 1e6:.0f} MB/s × 1.2"
+    resume = Figure(f"resume of a Jupyter on a cold node at {RATE / 1e6:.0f} MB/s", "ms", bar, rule)
+    pause = Figure(f"pause of a Jupyter until the bucket has it at {RATE / 1e6:.0f} MB/s", "ms", bar, rule)
+    limit(up, RATE)
+    try:
+        for _ in range(max(2, N // 10)):
+            box = api.create(TEMPLATE)
+            for durable, samples in ((False, pause.raw), (True, pause.ours)):
+                api.durable = durable
+                samples.append(ms(lambda box=box: api.pause(box)))
+                cluster.until(lambda box=box: api.ask("GET", f"/sandboxes/{box}")["replicated"], 60, "the copy in the bucket")
+                resume.raw.append(ms(lambda box=box: api.resume(box)))
+            sizes.append(newest(next((cluster.HOME / "bucket").rglob("snapshots"))))
+            resume.ours.append(moves(up, api, box))
+            api.kill(box)
+    finally:
+        limit(up, None)
+    return [resume, pause]
+
+
+def newest(snapshots):
+    """The bytes that the newest copy takes in the bucket."""
+    last = max(snapshots.iterdir(), key=lambda path: path.stat().st_mtime)
+    return sum(path.stat().st_size for path in last.rglob("*") if path.is_file())
+
+
+def limit(up, rate):
+    """Limits what each node sends and gets, in bytes a second."""
+    for node in up.nodes:
+        for tc, device in ((node.inside, "eth0"), (cluster.run, node.name)):
+            if rate is None:
+                tc("tc", "qdisc", "delete", "dev", device, "root")
+            else:
+                tc("tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{8 * rate}bit", "burst", "1mb", "latency", "50ms")
 
 
 def commit(up):
@@ -159,12 +237,14 @@ def measure(up):
         alone.cay("template", "wait", timeout=1200)
         key = up.variables["E2B_API_KEY"]
         many = Api(up.nodes[-1], key)
-        figures = [*creates(Api(alone, key_of(alone)), many), *requests(up, key), *resumes(up, many)]
+        ways = Ways(up, key)
+        figures = [*creates(Api(alone, key_of(alone)), many), *requests(up, key), *resumes(up, many, ways), *narrow(up, many)]
         waits = commit(up)
     finally:
         alone.stop()
     print(f"\n| figure | ours | raw | bar | met |\n|---|---|---|---|---|")
     for row in (figure.row() for figure in figures):
         print(f"| {row['name']} | {row['ours']} {row['unit']} | {row['raw']} {row['unit']} | {row['rule']}: {row['bar']} | {'yes' if row['met'] else '**no**'} |")
+    print(f"\nStale ways after moves: {ways.at_once} requests went to two nodes at once, {ways.later} after a second (bar 0); none was answered wrongly")
     print(f"\nA commit of one row of that PostgreSQL, by pgbench: {waits:.1f} ms")
     pathlib.Path(cluster.HOME / "bench.json").write_text(json.dumps([f.row() for f in figures], indent=1))

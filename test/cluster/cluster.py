@@ -34,7 +34,7 @@ HOME = ROOT / "build" / "cluster"
 PID = HOME / "pid"
 RUN = pathlib.Path("/run") / NAME  # the path of a socket is short
 DATABASE = pathlib.Path("/var/tmp") / NAME  # which the user of PostgreSQL reaches
-PORT, PEERS, SSH = 7070, 7071, 7072
+PORT, PEERS, SSH, METRICS = 7070, 7071, 7072, 7073
 
 PR_SET_PDEATHSIG = 1
 libc = ctypes.CDLL(None)
@@ -114,6 +114,7 @@ class Node:
             # As the end-to-end tests have it: what templates trust is in their images.
             "CAY_TLS": "local", "CAY_TLS_NAMES": self.address,
             "CAY_SSH_LISTEN": f"{self.address}:{SSH}",
+            "CAY_METRICS_LISTEN": f"{self.address}:{METRICS}",
             "CAY_POOL_MEMORY": "512",  # each node thinks that the memory is its own
         }
 
@@ -168,6 +169,11 @@ class Node:
                 return reply.status in (200, 204)
         except (urllib.error.URLError, OSError):
             return False
+
+    def metric(self, name):
+        """A metric without labels, of the node's page."""
+        with urllib.request.urlopen(f"http://{self.address}:{METRICS}/metrics", timeout=10) as page:
+            return next(float(line.split()[1]) for line in page.read().decode().splitlines() if line.startswith(name + " "))
 
     def tail(self):
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
