@@ -3,6 +3,7 @@ package replica
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -22,7 +23,7 @@ import (
 
 const (
 	collecting = "CAY_TEST_COLLECTOR" // the bucket, the rows and the data of the process
-	keepShort  = 2 * time.Second      // longer than a snapshot takes to the bucket
+	keepShort  = 6 * time.Second      // longer than a snapshot takes to the bucket
 )
 
 // collects has a machine remove what rows deny: files named as the snapshots.
@@ -32,6 +33,18 @@ func collects(ctx context.Context, r *Replica, rows string) error {
 		return err == nil, nil
 	})
 	return err
+}
+
+// hurries has a bucket's times be those of a test.
+func hurries(r *Replica) {
+	r.keepFor, r.condemnedFor, r.settle = keepShort, keepShort*2/3, keepShort/6
+}
+
+// version makes one of five templates' root images, in thirty versions: each has what others of
+// its template have, too, behind what is its own.
+func (m machine) version(t testing.TB, seed uint64) cay.Snapshot {
+	t.Helper()
+	return m.savesOn(t, seed, "t", append(noise(seed, 10<<10), noise(100+seed%5, 100<<10)...))
 }
 
 // TestCollector is the process that TestCollectorIsKilled kills.
@@ -45,7 +58,7 @@ func TestCollector(t *testing.T) {
 	bucket, err := blob.OpenDir(at[0])
 	noError(t, err)
 	r := New(bucket, dir, at[2], newKey(), "one", func(int64) error { return nil })
-	r.keepFor = keepShort
+	hurries(r)
 	fmt.Println("collecting")
 	for {
 		if err := collects(t.Context(), r, at[1]); err != nil {
@@ -54,7 +67,7 @@ func TestCollector(t *testing.T) {
 	}
 }
 
-// Snapshots, with images and engines that some of them share, are copied and removed by
+// Snapshots, with engines that some of them share and images of which some have the same pieces, are copied and removed by
 // several machines, twenty for each time that the process of the collector is killed, which is
 // CLUSTER_CUTS times at least: what has a row is whole, and two rounds later nothing else is left.
 func TestCollectorIsKilled(t *testing.T) {
@@ -75,6 +88,7 @@ func TestCollectorIsKilled(t *testing.T) {
 	}
 	for range 4 {
 		m := w.machine("one") // of a cluster all write
+		hurries(m.Replica)
 		working.Go(func() {
 			var mine []cay.SnapshotID
 			for {
@@ -83,7 +97,7 @@ func TestCollectorIsKilled(t *testing.T) {
 					return
 				default:
 				}
-				s := m.saves(t, rand.Uint64N(30))
+				s := m.version(t, rand.Uint64N(30))
 				noError(t, os.WriteFile(filepath.Join(rows, string(s.ID)), nil, 0o600))
 				if err := m.Push(t.Context(), s.ID); err != nil {
 					t.Errorf("a copy while others are removed: %v", err)
@@ -122,14 +136,18 @@ func TestCollectorIsKilled(t *testing.T) {
 	}
 	close(stop)
 	working.Wait()
-	time.Sleep(keepShort + 100*time.Millisecond)
 	last := w.machine("one")
-	last.keepFor = keepShort
+	hurries(last.Replica)
 	for range 2 {
+		time.Sleep(keepShort + 100*time.Millisecond)
 		noError(t, collects(t.Context(), last.Replica, rows))
 	}
-	want := map[string]bool{}
+	want, sharing := map[string]bool{}, 0
 	for id, s := range living {
+		for _, used := range last.uses(t, s.Root) {
+			want[images+used] = true
+			sharing++
+		}
 		for _, one := range []string{snapshots + string(id), images + s.Root, engines + s.EngineHash} {
 			want[one] = true
 		}
@@ -138,7 +156,12 @@ func TestCollectorIsKilled(t *testing.T) {
 			t.Errorf("snapshot %s, which has a row: %v", id, err)
 		} else if err := other.dir.Verify(t.Context(), id); err != nil {
 			t.Error(err)
+		} else if image, err := os.ReadFile(filepath.Join(other.data, "images", s.Root+".erofs")); err != nil || fmt.Sprintf("%x", sha256.Sum256(image)) != s.Root {
+			t.Errorf("the image of snapshot %s is another one, %v", id, err)
 		}
+	}
+	if sharing == 0 {
+		t.Error("no image uses another one")
 	}
 	for _, below := range []string{snapshots, images, engines} {
 		for _, path := range w.objects(below) {
@@ -148,26 +171,41 @@ func TestCollectorIsKilled(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d snapshots made, %d live, %d kills of the collector", made, len(living), killed)
+	t.Logf("%d snapshots made, %d live, with %d uses of other images; %d kills of the collector", made, len(living), sharing, killed)
 }
 
-// An image that a copy begins to need after it was listed stays.
+// An image that a copy begins to need after it was listed stays, and so does one whose removal
+// has begun: the copy stores it anew.
 func TestCollectorMeetsACopy(t *testing.T) {
 	w := newWorld(t)
 	one, other := w.machine("one"), w.machine("one")
+	one.settle = time.Millisecond
 	noError(t, one.Take(t.Context()))
 	s := one.saves(t, 1)
 	noError(t, one.Push(t.Context(), s.ID))
-	for _, path := range w.objects(images) {
-		noError(t, os.Chtimes(path, time.Time{}, time.Now().Add(-48*time.Hour)))
+	path, err := one.dir.Image(s.Root)
+	noError(t, err)
+	at, day := prefix(s.Root), time.Now().Add(-keepFor)
+	age := func() {
+		for _, path := range w.objects(images) {
+			noError(t, os.Chtimes(path, time.Time{}, time.Now().Add(-48*time.Hour)))
+		}
 	}
-	removed, err := other.sweep(t.Context(), images, func(digest string, young bool) (bool, error) {
-		image, err := one.dir.Image(s.Root)
-		noError(t, err)
-		noError(t, one.pushImage(t.Context(), digest, image))
-		return young, nil
-	})
-	if err != nil || removed != 0 {
-		t.Errorf("%d objects were removed, %v", removed, err)
+	age()
+	noError(t, other.condemn(t.Context(), at, day))
+	age()
+	noError(t, one.pushImage(t.Context(), s.Root, "t", path))
+	if n, err := other.remove(t.Context(), at, day); n != 0 || err != nil {
+		t.Errorf("%d objects were removed, %v", n, err)
 	}
+	age()
+	all := w.objects(images)
+	noError(t, os.Remove(filepath.Join(w.bucket, at, recordName))) // a removal began
+	noError(t, one.pushImage(t.Context(), s.Root, "t", path))
+	if n, err := other.remove(t.Context(), at, day); n != 0 || err != nil || !slices.Equal(w.objects(images), all) {
+		t.Errorf("%d objects were removed, %v", n, err)
+	}
+	last := w.machine("last")
+	noError(t, last.Fetch(t.Context(), s.ID))
+	same(t, one, last, s)
 }

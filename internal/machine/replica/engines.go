@@ -29,17 +29,11 @@ func (r *Replica) pushEngine(ctx context.Context, hash string) error {
 		return nil
 	}
 	at := engines + hash + "/"
-	there, err := r.record(ctx, at)
-	if errors.Is(err, blob.ErrMissing) {
-		there, err = r.pushPrograms(ctx, at, dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
+	err := r.pushShared(ctx, at, func(map[string]bool) (record, error) { return r.pushPrograms(ctx, at, dir) })
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	if err != nil {
-		return err
-	}
-	return r.putRecord(ctx, at, there)
+	return err
 }
 
 // programsOf names the files of a build of the engine.

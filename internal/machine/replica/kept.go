@@ -2,9 +2,13 @@ package replica
 
 import (
 	"context"
+	"errors"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/blob"
 	"github.com/cay-run/cay/internal/machine/engine"
 )
 
@@ -65,7 +69,15 @@ func (r *Replica) pushed(ctx context.Context, at string) (record, error) {
 
 // KeptImage reports whether the bucket has a root image with all its pieces.
 func (r *Replica) KeptImage(ctx context.Context, digest string) (bool, error) {
-	there, err := r.pushed(ctx, images+digest+"/")
+	at := prefix(digest)
+	there, err := r.recordOrNone(ctx, at)
+	if err != nil || there.Condemned {
+		return false, err
+	}
+	if there.Image != nil {
+		return r.wholeImage(ctx, at, *there.Image)
+	}
+	there, err = r.pushed(ctx, at)
 	return len(there.Files) == 1, err
 }
 
@@ -77,11 +89,37 @@ func (r *Replica) whole(ctx context.Context, at string, of record) (bool, error)
 			lacks[at+piece] = true
 		}
 	}
-	for o, err := range r.bucket.List(ctx, at) {
-		if err != nil {
-			return false, err
+	return r.found(ctx, lacks, at)
+}
+
+// wholeImage is whole for an image that is cut by content.
+func (r *Replica) wholeImage(ctx context.Context, at string, i image) (bool, error) {
+	pieces, err := r.pieces(ctx, at, i)
+	if errors.Is(err, blob.ErrMissing) || errors.Is(err, blob.ErrDamaged) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	lacks, homes := map[string]bool{}, map[string]bool{}
+	for _, p := range pieces {
+		if p.ID != "" {
+			home := i.home(at, p)
+			lacks[home+r.keys.name(home, []byte(p.ID))], homes[home] = true, true
 		}
-		delete(lacks, o.Name)
+	}
+	return r.found(ctx, lacks, slices.Collect(maps.Keys(homes))...)
+}
+
+// found reports whether all objects are there that lack, below some names.
+func (r *Replica) found(ctx context.Context, lacks map[string]bool, below ...string) (bool, error) {
+	for _, at := range below {
+		for o, err := range r.bucket.List(ctx, at) {
+			if err != nil {
+				return false, err
+			}
+			delete(lacks, o.Name)
+		}
 	}
 	return len(lacks) == 0, nil
 }

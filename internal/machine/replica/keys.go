@@ -32,6 +32,10 @@ func (k keys) name(at string, plain []byte) string {
 	return hex.EncodeToString(h.Sum(nil)[:24])
 }
 
+// content names what is in a piece of an image, wherever that lies: equal pieces of two images
+// have one. It is in sealed records only; each place has a name of its own made of it.
+func (k keys) content(plain []byte) string { return k.name(images, plain) }
+
 func (k keys) cipher(name string) cipher.AEAD {
 	block, err := aes.NewCipher(k.of("seal", name))
 	if err != nil {

@@ -4,8 +4,9 @@
 //	owner                      whose the bucket is, and which machine writes it
 //	snapshots/<id>/record      a snapshot: its record, and the pieces of its files; written last
 //	snapshots/<id>/<piece>     named by what is in it
-//	images/<digest>/record     a root image, likewise
-//	images/<digest>/<piece>
+//	images/<digest>/record     a root image: the images whose pieces it uses, and the name of its list
+//	images/<digest>/<list>     of its pieces, here and below other images
+//	images/<digest>/<piece>    cut where the content says so
 //	engines/<hash>/record      a build of the engine, likewise
 //	engines/<hash>/<piece>
 //
@@ -15,7 +16,6 @@
 package replica
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -45,14 +45,11 @@ const (
 	otherPiece    = 4 << 20
 	inFlight      = 16 << 20 // bytes of pieces under way
 	mostAtOnce    = 16       // pieces
-	// keepFor is how long what nothing needs stays in the bucket.
-	keepFor = 24 * time.Hour
-
-	ownerName  = "owner"
-	recordName = "record"
-	snapshots  = "snapshots/"
-	images     = "images/"
-	engines    = "engines/"
+	ownerName     = "owner"
+	recordName    = "record"
+	snapshots     = "snapshots/"
+	images        = "images/"
+	engines       = "engines/"
 )
 
 // atOnce is how many pieces of so many bytes are under way at once.
@@ -66,10 +63,12 @@ type Replica struct {
 	engines string // the directory of engines, one below it for each hash
 	keys    keys
 	machine string
-	keepFor time.Duration
 	room    func(bytes int64) error
 
 	piece, otherPiece int64 // bytes
+	cuts              bounds
+
+	keepFor, condemnedFor, settle time.Duration
 
 	patience time.Duration // with a bucket that does not answer
 	awaits   time.Duration // another node's copy; 0 for a machine that has all that it made
@@ -104,8 +103,9 @@ type fetch struct {
 // room for. Close must follow.
 func New(bucket *blob.Bucket, dir *snapshot.Dir, engines string, secret []byte, machine string, room func(bytes int64) error) *Replica {
 	r := &Replica{
-		bucket: bucket, dir: dir, engines: engines, keys: keys(secret), machine: machine, keepFor: keepFor, room: room,
-		piece: snapshotPiece, otherPiece: otherPiece,
+		bucket: bucket, dir: dir, engines: engines, keys: keys(secret), machine: machine, room: room,
+		keepFor: keepFor, condemnedFor: condemnedFor, settle: settle,
+		piece: snapshotPiece, otherPiece: otherPiece, cuts: cuts,
 		patience: patience, silence: silence, grace: grace, fetching: map[cay.SnapshotID]*fetch{}, last: map[cay.SnapshotID]found{},
 		log: slog.New(slog.DiscardHandler),
 	}
@@ -176,9 +176,13 @@ type file struct {
 // record is what recordName holds.
 type record struct {
 	Format   int           `json:"format"`
-	Piece    int64         `json:"piece"`              // bytes of each piece but the last
+	Piece    int64         `json:"piece,omitempty"`    // bytes of each piece but the last
 	Snapshot *cay.Snapshot `json:"snapshot,omitempty"` // nil for an image
-	Files    []file        `json:"files"`
+	Files    []file        `json:"files,omitempty"`
+	Image    *image        `json:"image,omitempty"` // of one that is cut by content; it has no Files and no Piece
+	// Condemned says that no snapshot needed this image or engine when it was looked at: what
+	// it names may go, and a new copy counts on nothing of it.
+	Condemned bool `json:"condemned,omitempty"`
 }
 
 // Push copies a snapshot, its root image and its engine to the bucket, unless it is
@@ -203,7 +207,7 @@ func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 	if err != nil {
 		return err
 	}
-	if err := r.pushImage(ctx, s.Root, image); err != nil {
+	if err := r.pushImage(ctx, s.Root, s.Team, image); err != nil {
 		return err
 	}
 	if err := r.pushEngine(ctx, s.EngineHash); err != nil {
@@ -232,22 +236,6 @@ func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 	return r.putRecord(ctx, at, out)
 }
 
-// pushImage copies a root image, or notes that it is needed still: Collect looks at
-// when that was.
-func (r *Replica) pushImage(ctx context.Context, digest, path string) error {
-	at := images + digest + "/"
-	there, err := r.record(ctx, at)
-	if errors.Is(err, blob.ErrMissing) {
-		var pushed file
-		pushed, err = r.pushFile(ctx, at, path, r.otherPiece)
-		there = record{Piece: r.otherPiece, Files: []file{pushed}}
-	}
-	if err != nil {
-		return err
-	}
-	return r.putRecord(ctx, at, there)
-}
-
 // recordOrNone is record for what may not be there. A damaged one is written anew.
 func (r *Replica) recordOrNone(ctx context.Context, at string) (record, error) {
 	out, err := r.record(ctx, at)
@@ -263,18 +251,30 @@ func (r *Replica) record(ctx context.Context, at string) (out record, err error)
 		return out, err
 	}
 	err = json.Unmarshal(plain, &out)
+	known := format
+	if strings.HasPrefix(at, images) {
+		known = imageFormat
+	}
 	switch {
-	case err == nil && out.Format != format:
-		return out, cay.Errorf(cay.Unsupported, "the copy %s in the bucket has format %d; this Cay reads %d", strings.TrimSuffix(at, "/"), out.Format, format).
+	case err == nil && (out.Format < format || out.Format > known):
+		return out, cay.Errorf(cay.Unsupported, "the copy %s in the bucket has format %d; this Cay reads %d", strings.TrimSuffix(at, "/"), out.Format, known).
 			WithHint("upgrade this server to the version of the one that wrote it")
-	case err != nil || out.Piece <= 0 || out.Piece > blob.MaxObject:
+	case err != nil || !out.sound():
 		return out, damaged(at + recordName)
 	}
 	return out, nil
 }
 
+// sound reports whether a record may be one of its format.
+func (r record) sound() bool {
+	if r.Format == imageFormat {
+		return r.Image != nil && r.Image.sound()
+	}
+	return r.Image == nil && r.Piece > 0 && r.Piece <= blob.MaxObject
+}
+
 func (r *Replica) putRecord(ctx context.Context, at string, out record) error {
-	out.Format = format
+	out.Format = max(out.Format, format)
 	plain, err := json.Marshal(out)
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "encode a record of the bucket")
@@ -420,33 +420,6 @@ func (r *Replica) fetchBelow(ctx context.Context, s cay.Snapshot) error {
 	return r.fetchEngine(ctx, s.EngineHash)
 }
 
-func (r *Replica) fetchImage(ctx context.Context, digest string) error {
-	if _, err := r.dir.Image(digest); cay.KindOf(err) != cay.NotFound {
-		return err
-	}
-	at := images + digest + "/"
-	there, err := r.record(ctx, at)
-	if err != nil {
-		return err
-	}
-	if len(there.Files) != 1 {
-		return damaged(at + recordName)
-	}
-	if err := r.room(there.Files[0].Size); err != nil {
-		return err
-	}
-	tmp, err := r.dir.Begin()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = r.dir.Abort(tmp) }()
-	path := filepath.Join(tmp, "image")
-	if err := r.fetchFile(ctx, at, there.Files[0], there.Piece, path); err != nil {
-		return err
-	}
-	return r.dir.AddNamed(path, digest)
-}
-
 // fetchFile writes a file. Pieces of zeros take no room.
 func (r *Replica) fetchFile(ctx context.Context, at string, from file, piece int64, path string) error {
 	if (from.Size+piece-1)/piece != int64(len(from.Pieces)) {
@@ -464,7 +437,7 @@ func (r *Replica) fetchFile(ctx context.Context, at string, from file, piece int
 			if err != nil {
 				return err
 			}
-			if len(bytes.TrimLeft(plain, "\x00")) == 0 {
+			if zero(plain) {
 				return nil
 			}
 			_, err = f.WriteAt(plain, int64(i)*piece)
@@ -536,97 +509,4 @@ func explain(err error, id cay.SnapshotID) error {
 		return cay.Wrap(cay.Unavailable, err, "snapshot %s is in the bucket, which cannot be read now", id)
 	}
 	return err
-}
-
-// Collect removes what is not needed from the bucket: snapshots that used denies,
-// images and engines that no snapshot there needs, pieces without a record. Objects of
-// the last day stay. It returns how many objects it removed.
-func (r *Replica) Collect(ctx context.Context, used func(cay.SnapshotID) (bool, error)) (removed int, err error) {
-	r.writing.Lock()
-	defer r.writing.Unlock()
-	roots, builds := map[string]bool{}, map[string]bool{}
-	keep := func(owner string, young bool) (bool, error) {
-		if !young {
-			if needed, err := used(cay.SnapshotID(owner)); err != nil || !needed {
-				return false, err
-			}
-		}
-		there, err := r.record(ctx, snapshots+owner+"/")
-		if err == nil && there.Snapshot != nil {
-			roots[there.Snapshot.Root], builds[there.Snapshot.EngineHash] = true, true
-		}
-		if errors.Is(err, blob.ErrMissing) { // it is being copied, or a crash broke that off
-			return true, nil
-		}
-		return true, err
-	}
-	removed, err = r.sweep(ctx, snapshots, keep)
-	if err != nil {
-		return removed, err
-	}
-	for below, needed := range map[string]map[string]bool{images: roots, engines: builds} {
-		more, err := r.sweep(ctx, below, func(owner string, young bool) (bool, error) { return young || needed[owner], nil })
-		removed += more
-		if err != nil {
-			return removed, err
-		}
-	}
-	return removed, nil
-}
-
-// changed reports whether an object below a name was written after a time.
-func (r *Replica) changed(ctx context.Context, at string, after time.Time) (bool, error) {
-	for o, err := range r.bucket.List(ctx, at) {
-		if err != nil || o.Changed.After(after) {
-			return true, err
-		}
-	}
-	return false, nil
-}
-
-// sweep removes the objects of owners that keep denies. One is young that has an
-// object of the last day. The record goes first: without it, the rest does not count.
-func (r *Replica) sweep(ctx context.Context, below string, keep func(owner string, young bool) (bool, error)) (removed int, err error) {
-	old := time.Now().Add(-r.keepFor)
-	var owner string
-	var objects []string
-	young := false
-	flush := func() error {
-		if owner == "" {
-			return nil
-		}
-		if needed, err := keep(owner, young); err != nil || needed {
-			return err
-		}
-		if since, err := r.changed(ctx, below+owner+"/", old); err != nil || since { // a copy of another node counts on it by now
-			return err
-		}
-		if err := r.mine(ctx); err != nil {
-			return err
-		}
-		if err := r.bucket.Remove(ctx, below+owner+"/"+recordName); err != nil {
-			return err
-		}
-		for _, name := range objects {
-			if err := r.bucket.Remove(ctx, name); err != nil {
-				return err
-			}
-			removed++
-		}
-		return nil
-	}
-	for o, err := range r.bucket.List(ctx, below) {
-		if err != nil {
-			return removed, err
-		}
-		of, _, _ := strings.Cut(strings.TrimPrefix(o.Name, below), "/")
-		if of != owner {
-			if err := flush(); err != nil {
-				return removed, err
-			}
-			owner, objects, young = of, nil, false
-		}
-		objects, young = append(objects, o.Name), young || o.Changed.After(old)
-	}
-	return removed, flush()
 }

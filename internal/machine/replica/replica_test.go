@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/blob"
@@ -21,6 +22,9 @@ import (
 
 // testPiece is the size of pieces in tests.
 const testPiece = 16 << 10
+
+// testCuts are the pieces of root images in tests: of 16 KiB in the mean.
+var testCuts = bounds{1, 4, 16}
 
 func noError(t testing.TB, err error) {
 	t.Helper()
@@ -57,7 +61,7 @@ func (w *world) machine(name string) machine {
 	noError(w, err)
 	noError(w, os.Mkdir(filepath.Join(data, "engines"), 0o755))
 	r := New(bucket, dir, filepath.Join(data, "engines"), w.key, name, func(int64) error { return nil })
-	r.piece, r.otherPiece = testPiece, testPiece
+	r.piece, r.otherPiece, r.cuts, r.settle = testPiece, testPiece, testCuts, time.Second
 	w.Cleanup(func() { _ = r.Close() })
 	return machine{r, data, dir}
 }
@@ -66,13 +70,28 @@ func (w *world) machine(name string) machine {
 // zero, one in a directory, and an empty one. Its bytes are of the seed.
 func (m machine) saves(t testing.TB, seed uint64) cay.Snapshot {
 	t.Helper()
+	return m.savesOn(t, seed, "t", noise(seed, testPiece/2))
+}
+
+// noise is of a seed.
+func noise(seed uint64, size int) []byte {
+	out := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), 2}).Read(out)
+	return out
+}
+
+// savesOn makes a team's snapshot on a root image.
+func (m machine) savesOn(t testing.TB, seed uint64, team cay.TeamID, content []byte) cay.Snapshot {
+	t.Helper()
 	source := rand.NewChaCha8([32]byte{byte(seed)})
-	image := filepath.Join(m.data, fmt.Sprint("image", seed))
-	content := make([]byte, testPiece/2)
-	_, _ = source.Read(content)
+	image := filepath.Join(m.data, "image")
 	noError(t, os.WriteFile(image, content, 0o600))
 	root, err := m.dir.AddImage(image)
 	noError(t, err)
+	sandbox := cay.NewSandboxID()
+	if team == "" { // a template that Cay brings
+		sandbox = ""
+	}
 	tmp, err := m.dir.Begin()
 	noError(t, err)
 	pages := make([]byte, 4*testPiece+100)
@@ -80,8 +99,8 @@ func (m machine) saves(t testing.TB, seed uint64) cay.Snapshot {
 	copy(pages[2*testPiece:], pages[:testPiece]) // the piece between is zero
 	_, _ = source.Read(pages[3*testPiece:])
 	s := cay.Snapshot{
-		Format: 1, ID: cay.NewSnapshotID(), Kind: cay.MemorySnapshot, Team: "t", Sandbox: cay.NewSandboxID(), Root: root,
-		EngineHash: m.builds(t, seed),
+		Format: 1, ID: cay.NewSnapshotID(), Kind: cay.MemorySnapshot, Team: team, Sandbox: sandbox, Root: root,
+		EngineHash: m.builds(t, seed), CreatedAt: time.Now(),
 	}
 	noError(t, os.Mkdir(filepath.Join(tmp, "files"), 0o700))
 	for name, content := range map[string][]byte{"pages": pages, "files/tar": []byte("small"), "empty": nil} {
@@ -297,15 +316,16 @@ func TestCollect(t *testing.T) {
 	if n, err := one.Collect(t.Context(), used); n != 0 || err != nil || len(w.objects("")) != all {
 		t.Errorf("of what is young %d objects were removed, %v", n, err)
 	}
-	one.keepFor = -1
+	one.keepFor, one.condemnedFor = -1, -1
 	unknown := errors.New("unknown")
 	if n, err := one.Collect(t.Context(), func(cay.SnapshotID) (bool, error) { return false, unknown }); n != 0 || !errors.Is(err, unknown) {
 		t.Errorf("without knowing what is needed %d objects were removed, %v", n, err)
 	}
-	n, err := one.Collect(t.Context(), used)
-	if err != nil || n != 6+2+7 || // the snapshot, its image and its engine
-		len(w.objects("")) != all-n {
-		t.Errorf("%d objects were removed, %v", n, err)
+	for i, want := range []int{6, 4 + 7, 0} { // the snapshot; then its image and its engine, which were condemned
+		n, err := one.Collect(t.Context(), used)
+		if all -= n; err != nil || n != want || len(w.objects("")) != all {
+			t.Errorf("round %d: %d objects were removed, %v", i, n, err)
+		}
 	}
 	other := w.machine("other")
 	noError(t, other.Fetch(t.Context(), kept.ID))
