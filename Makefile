@@ -51,7 +51,7 @@ chaos: ## kill the server CHAOS_KILLS (200) times, and its engines, while client
 	@scripts/long life/chaos.py
 
 test-cluster: ## nodes of a cluster fail CLUSTER_CUTS (10) times while clients work: what they saw of each sandbox is linearizable, nothing is lost or acts twice
-	@CLUSTER_CUTS=$${CLUSTER_CUTS:-10} go test -race -count=1 -timeout 120m -v -run "TestLostNode|TestFence|TestNodesAreCut|TestHistories" ./internal/server
+	@CLUSTER_CUTS=$${CLUSTER_CUTS:-10} go test -race -count=1 -timeout 120m -v -run "TestLostNode|TestLostSnapshot|TestFence|TestNodesAreCut|TestHistories" ./internal/server
 
 test-cluster-faults: ## what a cluster stands on fails CLUSTER_CUTS (10) times: the machine of PostgreSQL dies under load, a server stands still past its lease, CLUSTER_CREATES (1000) creates are sent three times each over connections that break, the bucket is away for CLUSTER_AWAY (20) seconds, its collector is killed
 	@CLUSTER_CUTS=$${CLUSTER_CUTS:-10} go test -race -count=1 -timeout 60m -v -run "TestFailover|TestProcessors" ./internal/server
