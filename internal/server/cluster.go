@@ -306,7 +306,7 @@ func (s *Server) servePeers(failed chan<- error) (stop func()) {
 	}
 	face := s.clusterServer()
 	go func() {
-		if err := face.ServeTLS(s.cluster.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		if err := face.ServeTLS(front.Listen(s.cluster.listener), "", ""); !errors.Is(err, http.ErrServerClosed) {
 			failed <- err
 		}
 	}()

@@ -16,7 +16,7 @@ func (f *Front) AskFor(n cay.Node) func(ctx context.Context, path string) (*http
 		}
 		r.Header.Set(hopFor, toCopy)
 		// Many large answers at once: each has a connection, which is kept.
-		return f.peers.to(n, false).RoundTrip(r)
+		return f.copies.to(n, false).RoundTrip(r)
 	}
 }
 
@@ -27,5 +27,6 @@ func (f *Front) giveCopy(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
+	defer inBatches(r)()
 	f.cfg.Copies.ServeHTTP(w, r)
 }

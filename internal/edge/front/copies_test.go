@@ -1,10 +1,13 @@
 package front
 
 import (
+	"bytes"
 	"crypto/tls"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -69,4 +72,47 @@ func TestCopies(t *testing.T) {
 	if _, _, err := get(a, at); err == nil {
 		t.Error("a node with another certificate is believed")
 	}
+}
+
+// Large answers come whole, byte by byte, over connections that small ones use, too; one that breaks
+// off is seen to.
+func TestLargeCopies(t *testing.T) {
+	_, a, b := pair(t)
+	large := make([]byte, 3<<20+123)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(large)
+	b.front.cfg.Copies = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, _ := strconv.Atoi(r.URL.Query().Get("n"))
+		w.Header().Set("Content-Length", strconv.Itoa(n))
+		if r.URL.Query().Has("broken") {
+			_, _ = w.Write(large[:n/2])
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = w.Write(large[:n])
+	})
+	at, err := a.members.Node(t.Context(), b.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := func(path string) ([]byte, error) {
+		resp, err := a.front.AskFor(at)(t.Context(), path)
+		if err != nil {
+			return nil, err
+		}
+		defer resp.Body.Close()
+		return io.ReadAll(resp.Body)
+	}
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for _, n := range []int{len(large), 1, batch, 0, batch + i, 1 << 20, 16 << 10, 5000} {
+				if got, err := get("/?n=" + strconv.Itoa(n)); err != nil || !bytes.Equal(got, large[:n]) {
+					t.Errorf("of %d bytes come %d, %v", n, len(got), err)
+				}
+			}
+			if got, err := get("/?broken&n=100000"); err == nil {
+				t.Errorf("%d bytes of an answer that breaks off are taken for all", len(got))
+			}
+		})
+	}
+	all.Wait()
 }

@@ -84,20 +84,25 @@ type Config struct {
 
 // Front is the way to the nodes of a cluster.
 type Front struct {
-	cfg   Config
-	homes homes
-	peers peers
+	cfg    Config
+	homes  homes
+	peers  peers
+	copies peers // of large answers
 
 	counts counts
 }
 
 // New returns a front. Close must follow.
 func New(cfg Config) *Front {
-	return &Front{cfg: cfg, peers: peers{own: cfg.Own, silence: silence}}
+	return &Front{cfg: cfg, peers: peers{own: cfg.Own, silence: silence}, copies: peers{own: cfg.Own, silence: silence, ahead: readAhead}}
 }
 
 // Close ends the connections to other nodes that are idle.
-func (f *Front) Close() error { f.peers.close(); return nil }
+func (f *Front) Close() error {
+	f.peers.close()
+	f.copies.close()
+	return nil
+}
 
 // Wrap serves what this node is to serve by next, and brings all else to its node.
 func (f *Front) Wrap(next http.Handler) http.Handler {

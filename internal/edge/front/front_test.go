@@ -103,7 +103,7 @@ func pair(t *testing.T) (*store.DB, *node, *node) {
 		n.public = httptest.NewServer(face)
 		t.Cleanup(n.public.Close)
 		peers := n.front.Server(face)
-		go func() { _ = peers.ServeTLS(l, "", "") }()
+		go func() { _ = peers.ServeTLS(Listen(l), "", "") }()
 		t.Cleanup(func() { peers.Close() })
 		t.Cleanup(func() { _ = n.front.Close() })
 		return n

@@ -22,6 +22,7 @@ func (f *Front) Server(handler http.Handler) *http.Server {
 	}
 	s.Protocols.SetHTTP1(true)
 	s.Protocols.SetHTTP2(true)
+	s.ConnContext = withConn
 	s.TLSConfig = f.cfg.Own.ServerConfig(f.cfg.Members.Admit)
 	s.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
 	return s

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -28,6 +29,7 @@ const silence = 4 * time.Second
 type peers struct {
 	own     *member.Member
 	silence time.Duration
+	ahead   int // bytes that are read at once
 	mu      sync.Mutex
 	all     map[peer]*http.Transport
 }
@@ -60,6 +62,9 @@ func (p *peers) to(n cay.Node, two bool) *http.Transport {
 		conn, err := dialer.DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, &unreachable{err}
+		}
+		if p.ahead > 0 {
+			conn = ahead{conn, bufio.NewReaderSize(conn, p.ahead)}
 		}
 		return conn, nil
 	}
