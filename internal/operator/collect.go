@@ -88,6 +88,26 @@ func (d *Desk) Collect(ctx context.Context, dry bool) (out []cay.Garbage, err er
 	return out, err
 }
 
+// Idle runs f while no template is built and nothing is collected, or not at all: it reports
+// whether it did. f is told which root images builds may begin with.
+func (d *Desk) Idle(ctx context.Context, f func(wanted map[string]bool) error) (bool, error) {
+	if !d.collecting.TryLock() {
+		return false, nil
+	}
+	defer d.collecting.Unlock()
+	idle, err := d.cfg.Builds.Idle(func() error {
+		roots, err := d.cfg.Builds.Roots()
+		if err != nil {
+			return err
+		}
+		return d.cfg.Templates.Idle(ctx, func() error { return f(roots) })
+	})
+	if cay.KindOf(err) == cay.Unavailable { // a template that Cay brings is being built
+		return false, nil
+	}
+	return idle, err
+}
+
 // needs tells whether a snapshot is in use.
 func (d *Desk) needs(ctx context.Context) func(cay.SnapshotID) bool {
 	running := map[cay.SnapshotID]bool{}

@@ -76,6 +76,7 @@ type Desk struct {
 	cfg        Config
 	collecting sync.Mutex // one garbage collection waits for another
 	uncopied   atomic.Int64
+	copied     copies
 }
 
 // New returns the desk of a server.

@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"maps"
+	"sync"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -29,13 +30,51 @@ type Replica interface {
 
 // replication is how far the copies are.
 type replication struct {
-	taken  bool
-	swept  time.Time
-	copied map[cay.SnapshotID]bool // false for those that are not to be
-	made   time.Time               // the last copy
-	asked  time.Time               // when it was last looked which records lack one
-	told   string                  // the error that the log has
+	taken bool
+	swept time.Time
+	made  time.Time // the last copy
+	asked time.Time // when it was last looked which records lack one
+	told  string    // the error that the log has
 }
+
+// copies are the snapshots that the bucket has, as far as this server has seen. The zero value
+// is ready.
+type copies struct {
+	mu sync.Mutex
+	of map[cay.SnapshotID]bool // false for those that are not to be there
+}
+
+func (c *copies) has(id cay.SnapshotID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.of[id]
+}
+
+func (c *copies) known(id cay.SnapshotID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, known := c.of[id]
+	return known
+}
+
+func (c *copies) put(id cay.SnapshotID, has bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == nil {
+		c.of = map[cay.SnapshotID]bool{}
+	}
+	c.of[id] = has
+}
+
+// keep forgets all others.
+func (c *copies) keep(there map[cay.SnapshotID]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.of, func(id cay.SnapshotID, _ bool) bool { return !there[id] })
+}
+
+// HasCopy reports whether the bucket has a snapshot, as far as this server has seen.
+func (d *Desk) HasCopy(id cay.SnapshotID) bool { return d.copied.has(id) }
 
 // ReplicateAlways copies snapshots of teams' to the bucket until ctx ends. It asks
 // a bucket that is away again: snapshots that are saved meanwhile follow.
@@ -43,7 +82,7 @@ func (d *Desk) ReplicateAlways(ctx context.Context) {
 	if d.cfg.Replica == nil {
 		return
 	}
-	r := replication{copied: map[cay.SnapshotID]bool{}, swept: time.Now(), made: time.Now()}
+	r := replication{swept: time.Now(), made: time.Now()}
 	tick := time.NewTicker(replicateEvery)
 	defer tick.Stop()
 	for {
@@ -71,7 +110,7 @@ func (d *Desk) ReplicateAlways(ctx context.Context) {
 func (d *Desk) Uncopied() int { return int(d.uncopied.Load()) }
 
 // lacking are the snapshots that the bucket has not got yet, and forgets those that are no more.
-func (d *Desk) lacking(r *replication, needs func(cay.SnapshotID) bool) (out []cay.SnapshotID, err error) {
+func (d *Desk) lacking(needs func(cay.SnapshotID) bool) (out []cay.SnapshotID, err error) {
 	ids, err := d.cfg.Snapshots.IDs()
 	if err != nil {
 		return nil, err
@@ -80,25 +119,33 @@ func (d *Desk) lacking(r *replication, needs func(cay.SnapshotID) bool) (out []c
 	for _, name := range ids {
 		id := cay.SnapshotID(name)
 		there[id] = true
-		if _, done := r.copied[id]; done || !needs(id) {
+		if d.copied.known(id) || !needs(id) {
 			continue
 		}
 		_, s, err := d.cfg.Snapshots.Get(id)
 		switch {
 		case err != nil: // cay snapshot verify tells
 		case s.Team == "" && s.Sandbox == "": // one that Cay brings, which each machine makes
-			r.copied[id] = false
+			d.copied.put(id, false)
 		default:
 			out = append(out, id)
 		}
 	}
-	maps.DeleteFunc(r.copied, func(id cay.SnapshotID, _ bool) bool { return !there[id] })
+	evicted, err := d.cfg.Snapshots.EvictedIDs()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range evicted { // the bucket alone has it
+		there[id] = true
+		d.copied.put(id, true)
+	}
+	d.copied.keep(there)
 	return out, nil
 }
 
 func (d *Desk) replicate(ctx context.Context, r *replication) error {
-	needs, has := d.needs(ctx), func(id cay.SnapshotID) bool { return r.copied[id] }
-	lacking, err := d.lacking(r, needs)
+	needs, has := d.needs(ctx), d.copied.has
+	lacking, err := d.lacking(needs)
 	if err != nil {
 		return err
 	}
@@ -115,7 +162,8 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 		err := d.cfg.Replica.Push(ctx, id)
 		switch {
 		case err == nil:
-			r.copied[id], r.made = true, time.Now()
+			d.copied.put(id, true)
+			r.made = time.Now()
 			d.uncopied.Add(-1)
 			d.cfg.Copied(ctx, has, true)
 			d.tellCopied(ctx, id, time.Since(begun))

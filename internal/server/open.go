@@ -95,7 +95,9 @@ func (s *Server) openRecords(ctx context.Context) (err error) {
 
 // openMachine opens the machine.
 func (s *Server) openMachine(ctx context.Context) (err error) {
-	if s.host, err = s.machine.Open(ctx, operator.Host(s.cfg), s.log); err != nil {
+	at := operator.Host(s.cfg)
+	at.Disk = s.reserve()
+	if s.host, err = s.machine.Open(ctx, at, s.log); err != nil {
 		return err
 	}
 	s.later(func() error { s.host.Snapshots.Settle(); return nil })
@@ -146,7 +148,7 @@ func (s *Server) openNode(ctx context.Context) error {
 	}
 	s.node, err = node.Open(ctx, node.Config{
 		Dir:       operator.Host(s.cfg).Instances(),
-		Disk:      operator.Reserve(s.cfg),
+		Disk:      s.reserve(),
 		Reserved:  operator.Host(s.cfg).Reserved(),
 		Engine:    s.host.Engine,
 		Net:       s.host.Net,
@@ -213,7 +215,7 @@ func (s *Server) openTemplates(context.Context) (err error) {
 		Networks: outside.Networks{Opened: s.cfg.NetworkOpen, Closed: append(slices.Clone(s.cfg.NetworkClosed), s.cfg.Network)},
 	})
 	s.builds, err = build.New(build.Config{
-		Data: s.cfg.Data, Node: s.node, Snapshots: s.host.Snapshots, Images: s.images, AgentPath: s.host.Binaries.AgentPath,
+		Data: s.cfg.Data, Node: s.node, Snapshots: s.host.Snapshots, Fetch: s.fetch(), Images: s.images, AgentPath: s.host.Binaries.AgentPath,
 		Times: build.Times{Step: s.cfg.BuildStepTimeout, Ready: s.cfg.BuildReadyTimeout}, Log: s.log,
 	})
 	return err
@@ -268,8 +270,9 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		Host: operator.Host(s.cfg), Team: s.team, Store: s.records, Control: s.control, Node: s.node,
 		Snapshots: s.host.Snapshots, Templates: s.templates, Builds: s.builds, Packages: s.packages,
 		AdminToken: s.adminToken, Replica: s.copies(), Leads: s.leads, Copied: s.control.Copied,
-		Disk: operator.Reserve(s.cfg), Publish: s.publish, Backlog: s.backlog, Audit: s.audit, Log: s.log,
+		Disk: s.reserve(), Publish: s.publish, Backlog: s.backlog, Audit: s.audit, Log: s.log,
 	})
+	s.openCache()
 	return nil
 }
 

@@ -9,6 +9,8 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/blob"
 	"github.com/cay-run/cay/internal/keys/seal"
+	"github.com/cay-run/cay/internal/machine/cache"
+	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/engine"
 	"github.com/cay-run/cay/internal/machine/replica"
 	"github.com/cay-run/cay/internal/operator"
@@ -42,7 +44,7 @@ func (s *Server) openReplica(context.Context) error {
 		machine = "cluster " + s.lease.Member.Cluster
 	}
 	s.replica = replica.New(bucket, s.host.Snapshots, s.host.Binaries.EngineDir, secret, machine, func(bytes int64) error {
-		return operator.Reserve(s.cfg).Room("a snapshot of the bucket", bytes)
+		return s.reserve().Room("a snapshot of the bucket", bytes)
 	})
 	if s.member() {
 		s.replica.Await(copyAwaited)
@@ -68,6 +70,39 @@ func (s *Server) makers(ctx context.Context, id cay.SnapshotID) (out []replica.M
 		out = append(out, m)
 	}
 	return out, err
+}
+
+// openCache has what the bucket has too give way to the rest, where there is a bucket.
+func (s *Server) openCache() {
+	if s.replica == nil {
+		return
+	}
+	s.cache.Store(cache.New(cache.Config{
+		Dir: s.host.Snapshots, Copies: s.replica, Disk: operator.Reserve(s.cfg),
+		Limit: func(disk int64) int64 {
+			bytes, _ := s.cfg.CacheBytes(disk) // a configuration that is wrong is refused when it is read
+			return bytes
+		},
+		Copied: s.desk.HasCopy, Pinned: s.control.Ledger().Holds, Idle: s.desk.Idle, Log: s.log,
+	}))
+}
+
+// reserve is the disk of the data directory. The cache gives way to work that it has no room for.
+func (s *Server) reserve() disk.Reserve {
+	out := operator.Reserve(s.cfg)
+	out.GiveWay = func(enough func() bool) {
+		if c := s.cache.Load(); c != nil {
+			c.GiveWay(enough)
+		}
+	}
+	return out
+}
+
+// keepCache keeps the cache within its bounds until ctx ends.
+func (s *Server) keepCache(ctx context.Context) {
+	if c := s.cache.Load(); c != nil {
+		c.Run(ctx)
+	}
 }
 
 // fetch is how the node gets what its data directory lacks; nil without a bucket.

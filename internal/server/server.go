@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -28,6 +29,7 @@ import (
 	"github.com/cay-run/cay/internal/edge/sshd"
 	"github.com/cay-run/cay/internal/keys/identity"
 	"github.com/cay-run/cay/internal/keys/seal"
+	"github.com/cay-run/cay/internal/machine/cache"
 	"github.com/cay-run/cay/internal/machine/egress"
 	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/machine/loopfs"
@@ -94,8 +96,9 @@ type Server struct {
 
 	telemetry *telemetry.Telemetry
 	host      *host.Machine
-	replica   *replica.Replica // nil without a bucket
-	diverted  sync.WaitGroup   // that serve what the packet filter diverts
+	replica   *replica.Replica            // nil without a bucket
+	cache     atomic.Pointer[cache.Cache] // likewise
+	diverted  sync.WaitGroup              // that serve what the packet filter diverts
 	records   *store.DB
 	lease     operator.Lease
 	cluster   *cluster
@@ -205,6 +208,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.running.Go(func() { s.audit.Run(work) })
 	s.running.Go(func() { s.desk.CollectAlways(work) })
 	s.running.Go(func() { s.desk.ReplicateAlways(work) })
+	s.running.Go(func() { s.keepCache(work) })
 	s.running.Go(func() { s.desk.WatchDisk(work) })
 	s.running.Go(func() { s.desk.Serve(work, operators) })
 	for _, l := range faces {

@@ -50,12 +50,18 @@ func (s *Server) openMetrics(context.Context) error {
 	}
 	if s.replica != nil {
 		from.Copies = s.desk.Uncopied
+		from.Cache = s.seenCache
 	}
 	if s.member() {
 		from.Cluster = s.seenCluster
 	}
 	s.telemetry.Ask(from)
 	return nil
+}
+
+// seenCache is what is here of what the bucket has.
+func (s *Server) seenCache() telemetry.Cache {
+	return telemetry.Cache{Stats: s.cache.Load().Stats(), Misses: s.replica.Fetched()}
 }
 
 // seenCluster is what this node knows of the cluster.

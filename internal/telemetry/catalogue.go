@@ -98,6 +98,11 @@ var families = []family{
 	{"Cluster", "cay_front_moved_total", counter, "Requests that went to a node which did not have the sandbox any more, and from there to the one that has it.", nil, nil},
 	{"Cluster", "cay_front_refused_total", counter, "Creates that a node had no room for, so that another one was asked.", nil, nil},
 	{"Cluster", "cay_copies_waiting", gauge, "Snapshots of this machine whose copy in the bucket is not confirmed.", nil, nil},
+	{"Cluster", "cay_cache_bytes", gauge, "Snapshots of teams' and their root images on this machine, where there is a bucket.", nil, nil},
+	{"Cluster", "cay_cache_limit_bytes", gauge, "The bytes beyond which they are evicted.", nil, nil},
+	{"Cluster", "cay_cache_evicted", gauge, "Snapshots that were here and that the bucket alone has now.", nil, nil},
+	{"Cluster", "cay_cache_evictions_total", counter, "Evictions, of snapshots and of root images.", []string{"of"}, nil},
+	{"Cluster", "cay_cache_misses_total", counter, "Snapshots that were needed here and were copied from the bucket.", nil, nil},
 
 	{"Host", "cay_disk_size_bytes", gauge, "Size of the disk of the data directory.", nil, nil},
 	{"Host", "cay_disk_free_bytes", gauge, "Bytes of it that are free.", nil, nil},
@@ -117,6 +122,7 @@ var families = []family{
 // labels says what a label's values are, for the page of documents. Every set
 // is bounded.
 var labels = map[string]string{
+	"of":        "`snapshot` or `image`",
 	"by":        "`here`, this node; `node`, another one; `several`, all or those of a batch; `none`, where it reached no node",
 	"class":     "`2xx` and so on, `broken` for an answer that was broken off before it began, `other` for a status that HTTP does not know",
 	"code":      "a code or kind of [errors](../use/errors.md)",

@@ -13,13 +13,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/cache"
 	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/node"
 	"github.com/cay-run/cay/internal/machine/pkgcache"
 )
 
 // Sources are the parts that are asked when the page is read. Packages is nil where none
-// are kept, Copies without a bucket, and Cluster on a machine alone; all others are required.
+// are kept, Copies and Cache without a bucket, and Cluster on a machine alone; all others are required.
 type Sources struct {
 	Sandboxes func() map[cay.TeamID]map[cay.State]int
 	Instances func() int
@@ -35,6 +36,7 @@ type Sources struct {
 	Loading   func() (node.Loading, error)
 	Packages  func() pkgcache.Stats
 	Copies    func() int // snapshots that the bucket has not got yet
+	Cache     func() Cache
 	Cluster   func() Cluster
 }
 
@@ -98,6 +100,9 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	}
 	if g.from.Copies != nil {
 		s.put("cay_copies_waiting", float64(g.from.Copies()))
+	}
+	if g.from.Cache != nil {
+		s.cache(g.from.Cache())
 	}
 	if g.from.Cluster != nil {
 		s.cluster(g.from.Cluster())
@@ -188,6 +193,21 @@ func (g *gauges) loading(s sheet) {
 	s.put("cay_memory_pending_reserve_bytes", float64(l.Reserve))
 	s.put("cay_snapshots_removed_in_use", float64(l.Removed))
 	s.put("cay_snapshots_removed_in_use_bytes", float64(l.Kept))
+}
+
+// Cache is what of a bucket's snapshots is on this machine as well.
+type Cache struct {
+	cache.Stats
+	Misses int64 // snapshots that were copied back
+}
+
+func (s sheet) cache(c Cache) {
+	s.put("cay_cache_bytes", float64(c.Bytes))
+	s.put("cay_cache_limit_bytes", float64(c.Limit))
+	s.put("cay_cache_evicted", float64(c.Evicted))
+	s.put("cay_cache_evictions_total", float64(c.Snapshots), "snapshot")
+	s.put("cay_cache_evictions_total", float64(c.Images), "image")
+	s.put("cay_cache_misses_total", float64(c.Misses))
 }
 
 // sheet writes metrics.

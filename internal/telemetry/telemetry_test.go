@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/cache"
 	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/node"
 	"github.com/cay-run/cay/internal/machine/pkgcache"
@@ -85,6 +86,9 @@ func everything() Sources {
 		},
 		Packages: func() pkgcache.Stats { return pkgcache.Stats{Files: 5, Bytes: 6, Limit: 7, Hits: 8, Served: 9} },
 		Copies:   func() int { return 19 },
+		Cache: func() Cache {
+			return Cache{Stats: cache.Stats{Bytes: 28, Limit: 29, Evicted: 30, Snapshots: 31, Images: 32}, Misses: 33}
+		},
 		Cluster: func() Cluster {
 			return Cluster{
 				Nodes: map[cay.NodeState]int{cay.NodeReady: 20, cay.NodeSilent: 1}, Draining: 2, Leads: true, Lease: 21500 * time.Millisecond, Clock: -1500 * time.Millisecond, FreeShare: .25,
@@ -249,6 +253,12 @@ func TestCounts(t *testing.T) {
 		{"cay_snapshots_removed_in_use_bytes", "", 16},
 		{"cay_package_cache_hits_total", "", 8},
 		{"cay_copies_waiting", "", 19},
+		{"cay_cache_bytes", "", 28},
+		{"cay_cache_limit_bytes", "", 29},
+		{"cay_cache_evicted", "", 30},
+		{"cay_cache_evictions_total", "of=snapshot", 31},
+		{"cay_cache_evictions_total", "of=image", 32},
+		{"cay_cache_misses_total", "", 33},
 		{"cay_cluster_nodes", "state=ready", 20},
 		{"cay_cluster_nodes", "state=silent", 1},
 		{"cay_cluster_draining_nodes", "", 2},

@@ -12,6 +12,9 @@ import (
 type Reserve struct {
 	Dir   string // of the disk
 	Bytes int64  // 0 chooses by the disk's size
+	// GiveWay is asked to make room before work is refused, until enough says that there is
+	// as much as it needs; nil where nothing can give way.
+	GiveWay func(enough func() bool)
 }
 
 // The reserve that is chosen: a fiftieth of the disk within these bounds, and
@@ -53,21 +56,31 @@ func (r Reserve) Level() (Level, error) {
 }
 
 // Room fails for new work that writes so many bytes, where they are not free
-// beside the reserve. A disk that cannot be looked at is left to the work
-// itself.
+// beside the reserve, and nothing gives way. A disk that cannot be looked at is left
+// to the work itself.
 func (r Reserve) Room(what string, bytes int64) error {
-	l, err := r.Level()
-	if err != nil || !l.Low() && l.Free-bytes >= l.Reserve {
-		return nil
-	}
-	return r.refuse(l, what, bytes)
+	return r.room(what, bytes, func(l Level) bool { return !l.Low() && l.Free-bytes >= l.Reserve })
 }
 
 // RoomToSave is Room for work that saves something there is already, which may
 // use three quarters of the reserve.
 func (r Reserve) RoomToSave(what string, bytes int64) error {
+	return r.room(what, bytes, func(l Level) bool { return l.Free-bytes >= l.Reserve/4 })
+}
+
+func (r Reserve) room(what string, bytes int64, enough func(Level) bool) error {
+	has := func() bool {
+		l, err := r.Level()
+		return err != nil || enough(l)
+	}
+	if has() {
+		return nil
+	}
+	if r.GiveWay != nil {
+		r.GiveWay(has)
+	}
 	l, err := r.Level()
-	if err != nil || l.Free-bytes >= l.Reserve/4 {
+	if err != nil || enough(l) {
 		return nil
 	}
 	return r.refuse(l, what, bytes)

@@ -67,6 +67,23 @@ func (r *Replica) pushed(ctx context.Context, at string) (record, error) {
 	return there, nil
 }
 
+// evicted reports whether this machine has no more than the record of a snapshot.
+func (r *Replica) evicted(id cay.SnapshotID) bool {
+	_, err := r.dir.Record(id)
+	return err == nil
+}
+
+// gone is the error of a snapshot that was evicted on a machine alone, and that the bucket lacks:
+// it is another one now, a directory that is not mounted, or has lost it.
+func (r *Replica) gone(ctx context.Context, id cay.SnapshotID) error {
+	if _, err := r.owner(ctx); err != nil {
+		return cay.Errorf(cay.Unavailable, "snapshot %s is in the bucket, which cannot be read now: %v", id, err).
+			WithHint("see that the bucket is the one that it was, and its directory mounted")
+	}
+	return cay.Errorf(cay.Internal, "snapshot %s is lost: the bucket has no copy of it any more, and its files are not on this machine", id).
+		WithCode(cay.CodeLost).WithHint("restore the bucket's objects below snapshots/%s", id)
+}
+
 // KeptImage reports whether the bucket has a root image with all its pieces.
 func (r *Replica) KeptImage(ctx context.Context, digest string) (bool, error) {
 	at := prefix(digest)

@@ -89,3 +89,31 @@ func TestGrownSnapshotIsCopied(t *testing.T) {
 	}
 	noError(t, one.dir.Verify(t.Context(), s.ID))
 }
+
+// TestLostCopy: a snapshot that was evicted is missed where it is gone from the bucket, and asked
+// for again where the bucket itself is away.
+func TestLostCopy(t *testing.T) {
+	w := newWorld(t)
+	one := w.machine("one")
+	noError(t, one.Take(t.Context()))
+	s := one.saves(t, 1)
+	noError(t, one.Push(t.Context(), s.ID))
+	if done, err := one.dir.Evict(s.ID); !done || err != nil {
+		t.Fatalf("evicted: %v, %v", done, err)
+	}
+	noError(t, os.RemoveAll(filepath.Join(w.bucket, "snapshots")))
+	for _, err := range []error{one.Fetch(t.Context(), s.ID), func() error { _, err := one.Record(t.Context(), s.ID); return err }()} {
+		if cay.CodeOf(err) != cay.CodeLost {
+			t.Errorf("gone from the bucket: %v", err)
+		}
+	}
+	noError(t, os.Remove(filepath.Join(w.bucket, ownerName))) // as where another directory is mounted
+	for _, err := range []error{one.Fetch(t.Context(), s.ID), func() error { _, err := one.Record(t.Context(), s.ID); return err }()} {
+		if cay.KindOf(err) != cay.Unavailable {
+			t.Errorf("the bucket is away: %v", err)
+		}
+	}
+	if err := one.Fetch(t.Context(), cay.NewSnapshotID()); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("one that never was: %v", err)
+	}
+}

@@ -265,6 +265,8 @@ func (r *Replica) look(ctx context.Context, id cay.SnapshotID) (found, error) {
 		return found{in: node.in, peer: node.from}, nil
 	case !errors.Is(bucket.err, blob.ErrMissing):
 		return found{}, bucket.err
+	case r.makers == nil && r.evicted(id):
+		return found{}, r.gone(ctx, id)
 	case cay.CodeOf(node.err) != cay.CodeLost:
 		return found{}, node.err
 	}

@@ -26,6 +26,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -86,6 +87,7 @@ type Replica struct {
 	mu       sync.Mutex
 	fetching map[cay.SnapshotID]*fetch
 	last     map[cay.SnapshotID]found // by Record, for a start that follows
+	fetched  atomic.Int64
 	running  sync.WaitGroup
 }
 
@@ -409,8 +411,12 @@ func (r *Replica) fetch(ctx context.Context, id cay.SnapshotID, begun func(engin
 		return err
 	}
 	begun(a)
+	r.fetched.Add(1)
 	return a.run(ctx)
 }
+
+// Fetched is how many snapshots were copied back, or are being.
+func (r *Replica) Fetched() int64 { return r.fetched.Load() }
 
 // fetchBelow copies what any start from a snapshot needs whole.
 func (r *Replica) fetchBelow(ctx context.Context, s cay.Snapshot) error {

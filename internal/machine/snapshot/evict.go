@@ -71,7 +71,8 @@ type Cached struct {
 type CachedSnapshot struct {
 	ID    cay.SnapshotID
 	Bytes int64
-	Used  time.Time
+	At    time.Time // of its last use
+	Used  bool      // now: it cannot be evicted
 }
 
 // CachedImage is a root image.
@@ -98,6 +99,7 @@ func (d *Dir) Cached() (out Cached, err error) {
 	if err != nil {
 		return out, err
 	}
+	used := d.used()
 	needed, brought := map[string]bool{}, map[string]bool{}
 	err = d.each(func(id cay.SnapshotID, one share) {
 		switch {
@@ -107,17 +109,30 @@ func (d *Dir) Cached() (out Cached, err error) {
 		case one.brought():
 			brought[one.root] = true
 		case one.place == here:
-			out.Snapshots = append(out.Snapshots, CachedSnapshot{id, one.bytes, one.used})
+			out.Snapshots = append(out.Snapshots, CachedSnapshot{id, one.bytes, one.used, used[id]})
 		}
 		needed[one.root] = true
 	})
-	slices.SortFunc(out.Snapshots, func(a, b CachedSnapshot) int { return a.Used.Compare(b.Used) })
+	slices.SortFunc(out.Snapshots, func(a, b CachedSnapshot) int { return a.At.Compare(b.At) })
 	for _, digest := range images {
 		if !brought[digest] {
 			out.Images = append(out.Images, CachedImage{digest, disk.Use(d.imagePath(digest)), needed[digest]})
 		}
 	}
 	return out, err
+}
+
+// used are the snapshots that are in use.
+func (d *Dir) used() map[cay.SnapshotID]bool {
+	d.mapped.mu.Lock()
+	defer d.mapped.mu.Unlock()
+	out := map[cay.SnapshotID]bool{}
+	for _, by := range []map[cay.SnapshotID]int{d.mapped.users, d.mapped.by} {
+		for id := range by {
+			out[id] = true
+		}
+	}
+	return out
 }
 
 // each visits all snapshots that are known.
@@ -183,10 +198,10 @@ func (d *Dir) dropEvicted(id cay.SnapshotID) error {
 	return d.drop(d.evictedPath(id), id)
 }
 
-// EvictImage removes a root image that the bucket has as well, and reports whether it did:
-// one stays that a snapshot stands on which is here or is used. The caller knows that no
-// template is being built.
-func (d *Dir) EvictImage(digest string) (bool, error) {
+// RemoveSpareImage removes a root image that no snapshot stands on which is here or is used, and
+// reports whether it did. The caller knows that no template is being built, and that the bucket
+// has the image, or nothing needs it.
+func (d *Dir) RemoveSpareImage(digest string) (bool, error) {
 	d.mapped.mu.Lock()
 	defer d.mapped.mu.Unlock()
 	d.saved.mu.Lock()
@@ -229,6 +244,9 @@ func (d *Dir) evictedRecord(id cay.SnapshotID) (cay.Snapshot, error) {
 // Evicted lists the snapshots whose files the bucket alone has. One without a readable
 // record is left out: its next start reads that of the bucket.
 func (d *Dir) Evicted() ([]cay.Snapshot, error) { return d.recordsAfter(evictedPrefix) }
+
+// EvictedIDs names them, and reads no records.
+func (d *Dir) EvictedIDs() ([]cay.SnapshotID, error) { return d.idsAfter(evictedPrefix) }
 
 // recordsAfter reads the records in the directories whose names begin with a prefix. One that
 // cannot be read is left out.

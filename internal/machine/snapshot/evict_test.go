@@ -212,9 +212,9 @@ func TestCached(t *testing.T) {
 	order(open(t, data), ids[1], ids[2], ids[0])
 }
 
-// TestEvictImage: a root image stays while a snapshot stands on it that is here, or that is
+// TestRemoveSpareImage: a root image stays while a snapshot stands on it that is here, or that is
 // used and may be on its way here.
-func TestEvictImage(t *testing.T) {
+func TestRemoveSpareImage(t *testing.T) {
 	d := open(t, t.TempDir())
 	s := teams(t, d, "memory")
 	if err := os.WriteFile(d.imagePath(s.Root), []byte("image"), 0o400); err != nil {
@@ -222,7 +222,7 @@ func TestEvictImage(t *testing.T) {
 	}
 	is := func(want bool) {
 		t.Helper()
-		if done, err := d.EvictImage(s.Root); done != want || err != nil {
+		if done, err := d.RemoveSpareImage(s.Root); done != want || err != nil {
 			t.Fatalf("evicted: %v, %v, want %v", done, err, want)
 		}
 	}

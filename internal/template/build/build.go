@@ -57,6 +57,8 @@ type Config struct {
 	Data      string // the data directory
 	Node      Node
 	Snapshots *snapshot.Dir
+	// Fetch copies what is lacking of a snapshot from elsewhere; nil knows no other place.
+	Fetch     func(ctx context.Context, id cay.SnapshotID) error
 	Images    *oci.Teams // images of registries; nil for none
 	AgentPath string     // the agent to put into their roots
 	Times     Times
@@ -121,8 +123,24 @@ func (b *Builder) removeLeftovers() error {
 
 // Has reports whether a snapshot that Build returned is still there.
 func (b *Builder) Has(id cay.SnapshotID) bool {
-	_, _, err := b.cfg.Snapshots.Get(id)
+	_, err := b.cfg.Snapshots.Record(id)
 	return err == nil
+}
+
+// have finds a snapshot and the path of its root image, which are fetched where they lack.
+func (b *Builder) have(ctx context.Context, id cay.SnapshotID) (s cay.Snapshot, image string, err error) {
+	find := func() {
+		if _, s, err = b.cfg.Snapshots.Get(id); err == nil {
+			image, err = b.cfg.Snapshots.Image(s.Root)
+		}
+	}
+	find()
+	if cay.KindOf(err) == cay.NotFound && b.cfg.Fetch != nil {
+		if err = b.cfg.Fetch(ctx, id); err == nil {
+			find()
+		}
+	}
+	return s, image, err
 }
 
 // Idle runs f while no build runs, or not at all: it reports whether it did.
@@ -281,7 +299,11 @@ func (r *run) findBase(ctx context.Context) (cay.Setup, error) {
 		r.log(cay.BuildLog{Level: cay.LogWarn, Step: baseStep, Message: fmt.Sprintf(
 			"Cay's own base (Debian 12 with Python and Node) stands in for %s", r.spec.Image)})
 	}
-	_, s, err := r.cfg.Snapshots.Get(r.spec.From)
+	defer r.cfg.Snapshots.Use(r.spec.From)()
+	s, _, err := r.have(ctx, r.spec.From)
+	if cay.KindOf(err) == cay.Unavailable {
+		return cay.Setup{}, err
+	}
 	if err != nil {
 		return cay.Setup{}, cay.Wrap(cay.NotFound, err, "the template to build from is not there").
 			WithHint("wait until it is built")

@@ -37,7 +37,7 @@ func (r *run) finish(ctx context.Context) (cay.BuildResult, error) {
 		r.cfg.Node.EngineHash(), cay.SnapshotFormat)
 	out := cay.BuildResult{Setup: setup, Digest: key}
 	var done finished
-	if !r.spec.Force && r.layers.Find(key, &done) && r.serves(done.Snapshot) {
+	if !r.spec.Force && r.layers.Find(key, &done) && r.serves(ctx, done.Snapshot) {
 		r.say(finalizeStep, "CACHED [finalize] snapshot")
 		out.Snapshot = done.Snapshot
 		return out, nil
@@ -77,13 +77,9 @@ func (r *run) setup() cay.Setup {
 }
 
 // serves reports whether sandboxes can start from a snapshot here.
-func (r *run) serves(id cay.SnapshotID) bool {
-	_, s, err := r.cfg.Snapshots.Get(id)
-	if err != nil || r.cfg.Node.CanRestore(s) != nil {
-		return false
-	}
-	_, err = r.cfg.Snapshots.Image(s.Root)
-	return err == nil
+func (r *run) serves(ctx context.Context, id cay.SnapshotID) bool {
+	s, _, err := r.have(ctx, id)
+	return err == nil && r.cfg.Node.CanRestore(s) == nil
 }
 
 // rootImage is a root image with all layers in it.

@@ -21,11 +21,8 @@ const importMost = 32 << 30
 // Export returns a template as one file. The caller keeps its snapshot until
 // the file is closed.
 func (b *Builder) Export(ctx context.Context, name string, limits cay.Limits, setup cay.Setup, id cay.SnapshotID) (io.ReadCloser, error) {
-	_, s, err := b.cfg.Snapshots.Get(id)
-	if err != nil {
-		return nil, err
-	}
-	path, err := b.cfg.Snapshots.Image(s.Root)
+	defer b.cfg.Snapshots.Use(id)()
+	_, path, err := b.have(ctx, id)
 	if err != nil {
 		return nil, err
 	}

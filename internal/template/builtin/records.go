@@ -152,6 +152,18 @@ func (b *Builder) Collect(ctx context.Context, needs Needs, dry bool) ([]cay.Gar
 	return append(out, trees...), err
 }
 
+// Idle runs f while no build is under way. Unavailable while one is.
+func (b *Builder) Idle(ctx context.Context, f func() error) error {
+	patience, cancel := context.WithTimeout(ctx, lockWithin)
+	unlock, err := b.lock(patience, func(string, int) {})
+	cancel()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return f()
+}
+
 // collectRecords removes the records of builds that would not be made now, with
 // their snapshots, and says which snapshots are gone.
 func (b *Builder) collectRecords(current map[string]bool, needs Needs, dry bool) (out []cay.Garbage, gone map[cay.SnapshotID]bool, err error) {
@@ -238,12 +250,14 @@ func (b *Builder) collectImages(needs Needs, gone map[cay.SnapshotID]bool, dry b
 		if err != nil {
 			continue // just removed
 		}
-		out = append(out, cay.Garbage{Kind: "root image", Name: digest, Bytes: disk.Use(path)})
-		if dry {
-			continue
+		bytes, goes := disk.Use(path), dry
+		if !dry {
+			if goes, err = b.cfg.Snapshots.RemoveSpareImage(digest); err != nil {
+				return out, err
+			}
 		}
-		if err := b.cfg.Snapshots.RemoveImage(digest); err != nil {
-			return out, err
+		if goes {
+			out = append(out, cay.Garbage{Kind: "root image", Name: digest, Bytes: bytes})
 		}
 	}
 	return out, nil
