@@ -86,6 +86,8 @@ type Config struct {
 	URL   string          // where clients find this server, for those links
 	// MayStart returns why a command of a trigger may not start in a sandbox.
 	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start) error
+	// Nodes lead the runs of triggers to the sandboxes of other nodes; nil for a machine alone.
+	Nodes triggers.Nodes
 	// Backlog has the templates of Reserved that are still being built; nil for none.
 	Backlog ledger.Backlog
 }
@@ -148,7 +150,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Networks: cfg.Networks, Link: c.Approvals.LinkFor, Log: cfg.Log,
 	})
 	c.Triggers = triggers.New(triggers.Config{
-		Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Sandboxes: c.Controller, Dial: cfg.Dial, MayStart: cfg.MayStart, Log: cfg.Log,
+		Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Sandboxes: c.Controller, Dial: cfg.Dial, MayStart: cfg.MayStart, Nodes: cfg.Nodes, Log: cfg.Log,
 	})
 	c.Providers = providers.New(providers.Config{
 		Ledger: c.ledger, Store: cfg.Store, Budgets: c.Meter, Secret: c.SecretValue, Networks: cfg.ModelNetworks, Audit: cfg.Audit,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/nodes"
+	"github.com/cay-run/cay/internal/control/triggers"
 	"github.com/cay-run/cay/internal/control/volumes"
 	"github.com/cay-run/cay/internal/edge/front"
 	"github.com/cay-run/cay/internal/edge/rest"
@@ -96,10 +97,28 @@ func (s *Server) openCluster(ctx context.Context) (err error) {
 		Members: c.members, Own: s.lease.Member, Homes: s.records,
 		Alone: !s.cfg.Fronts(),
 		Has:   s.control.Has, Adopt: s.control.Adopt, Take: s.control.Take, Names: s.proxy.Names, Log: s.log,
+		Asked: s.control.Triggers.Serve, Dial: s.proxy.Dial,
 		Shell: func(c net.Conn, team cay.TeamID) { s.ssh.ServeRelayed(c, team) },
 	})
 	s.later(c.front.Close)
 	return c.members.Open(ctx)
+}
+
+// nodes are the ways of the runs of triggers to other nodes; nil for a machine alone.
+func (s *Server) nodes() triggers.Nodes {
+	if !s.member() {
+		return nil
+	}
+	return s.cluster
+}
+
+// Ask and Dial are the front's, which is made after what they serve.
+func (c *cluster) Ask(ctx context.Context, id cay.SandboxID, template string, call []byte) ([]byte, error) {
+	return c.front.Ask(ctx, id, template, call)
+}
+
+func (c *cluster) Dial(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error) {
+	return c.front.Dial(ctx, id, port)
 }
 
 // between is a handler that brings requests to their nodes, where there are others.

@@ -254,6 +254,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		ModelNetworks: s.modelNetworks(),
 		Dial:          s.proxy.Dial,
 		MayStart:      s.mayStartNow,
+		Nodes:         s.nodes(),
 		Links:         s.tokensOf,
 		URL:           s.cfg.URL(),
 		Builder:       s.builds, Images: s.images, Reserved: builtin.Names(), Extras: builtin.Extras(), Backlog: s.backlog,

@@ -98,16 +98,12 @@ func (a *attempt) make(ctx context.Context) (err error) {
 	return a.command(ctx, g, secrets.Env)
 }
 
-// mayStart returns why the command may not start. A server that stops decides
-// nothing: the next one asks.
+// mayStart returns why the command may not start.
 func (a *attempt) mayStart(ctx context.Context, env map[string]string) error {
 	do := a.trigger.Action
 	// The variables of the run are of no matter: a decision is about the trigger's command.
-	err := a.t.mayStart(ctx, a.run.Sandbox, cay.Start{Command: shellOf(do.Command), User: do.User, Dir: do.Dir, Env: env})
-	switch code := cay.CodeOf(err); {
-	case code == cay.CodeCommandWaits && !a.t.ledger.Streaming():
-		return cay.Wrap(cay.Unavailable, err, "the server stopped while the command waited for a decision")
-	case code == cay.CodeCommandWaits || code == cay.CodeCommandDenied:
+	err := a.t.sandboxes.MayStart(ctx, a.run.Sandbox, cay.Start{Command: shellOf(do.Command), User: do.User, Dir: do.Dir, Env: env})
+	if code := cay.CodeOf(err); code == cay.CodeCommandWaits || code == cay.CodeCommandDenied {
 		return &exitError{-1, err.Error()}
 	}
 	return err
@@ -124,10 +120,7 @@ func (a *attempt) sandbox(ctx context.Context) (box cay.Sandbox, woke bool, err 
 	who, do := runner(a.trigger), a.trigger.Action
 	switch {
 	case a.resumed:
-		box, err = a.t.sandboxes.Get(ctx, who, a.run.Sandbox)
-		if err != nil || box.State != cay.Running {
-			err = a.gone(ctx)
-		}
+		box, _, err = a.still(ctx)
 		return box, do.Sandbox != "" && do.After == cay.PauseAfterRun, err
 	case do.Sandbox != "":
 		return a.t.sandboxes.Connect(ctx, who, do.Sandbox, do.Timeout+margin, true)
@@ -218,8 +211,15 @@ func (a *attempt) follow(ctx context.Context, g *guestClient, c command.Command,
 		case connect.CodeOf(err) == connect.CodeNotFound || tries == lostMost:
 			return a.gone(ctx)
 		}
-		if box, err := a.t.sandboxes.Get(ctx, runner(a.trigger), a.run.Sandbox); err != nil || box.State != cay.Running {
-			return a.gone(ctx)
+		_, waited, lost := a.still(ctx)
+		if lost != nil {
+			if ctx.Err() != nil {
+				continue
+			}
+			return lost
+		}
+		if waited || cay.CodeOf(err) == cay.CodeNodeAway { // the node may come back, until it is gone
+			tries = 0
 		}
 		if tries > 0 && !sleep(ctx, lostWait) {
 			continue
@@ -251,6 +251,26 @@ func (a *attempt) exit(e *command.Exit, deadline time.Time) error {
 		return &exitError{-1, "the command ended by a " + cay.Fit(e.Status, 100)}
 	}
 	return &exitError{code: e.Code}
+}
+
+// still finds the sandbox of a command that was begun. One that is on its way to another
+// node, or not to be looked up, is waited for, which waited tells, until the command's
+// time is over.
+func (a *attempt) still(ctx context.Context) (box cay.Sandbox, waited bool, err error) {
+	deadline := a.run.BegunAt.Add(a.trigger.Action.Timeout)
+	for {
+		box, err = a.t.sandboxes.Get(ctx, runner(a.trigger), a.run.Sandbox)
+		later := err == nil && box.Moving || cay.KindOf(err) == cay.Unavailable
+		switch {
+		case err == nil && box.State == cay.Running:
+			return box, waited, nil
+		case !later || !time.Now().Before(deadline):
+			return box, waited, a.gone(ctx)
+		}
+		if waited = true; !sleep(ctx, lostWait) {
+			return box, waited, ctx.Err()
+		}
+	}
 }
 
 // gone says what is known of a command that is not found any more.

@@ -32,7 +32,7 @@ func (t *Triggers) guestOf(box cay.Sandbox) *guestClient {
 	access, _ := t.sandboxes.TokensOf(box)
 	web := &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return t.dial(ctx, box.ID, guest.AgentPort)
+			return t.sandboxes.Dial(ctx, box.ID, guest.AgentPort)
 		},
 		MaxResponseHeaderBytes: 64 << 10, DisableCompression: true,
 	}}

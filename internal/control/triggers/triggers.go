@@ -71,7 +71,16 @@ type Config struct {
 	// MayStart returns why a command may not start in a sandbox. It may wait, as long
 	// as the sandbox has its present instance.
 	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start) error
-	Log      *slog.Logger
+	// Nodes lead to the sandboxes of other nodes; nil for a machine alone.
+	Nodes Nodes
+	Log   *slog.Logger
+}
+
+// reach is how runs come to their sandboxes.
+type reach interface {
+	Sandboxes
+	Dial(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
+	MayStart(ctx context.Context, id cay.SandboxID, s cay.Start) error
 }
 
 // Triggers are the use cases of triggers, and what runs them.
@@ -79,10 +88,9 @@ type Triggers struct {
 	ledger    *ledger.Ledger
 	store     store.Store
 	sealer    Sealer
-	sandboxes Sandboxes
+	here      here
+	sandboxes reach
 	log       *slog.Logger
-	dial      Dial
-	mayStart  func(ctx context.Context, id cay.SandboxID, s cay.Start) error
 
 	poke chan struct{} // something may be due
 
@@ -95,9 +103,13 @@ type Triggers struct {
 // New returns triggers that start nothing before Run.
 func New(cfg Config) *Triggers {
 	t := &Triggers{
-		ledger: cfg.Ledger, store: cfg.Store, sealer: cfg.Sealer, sandboxes: cfg.Sandboxes, dial: cfg.Dial, mayStart: cfg.MayStart, log: cfg.Log,
+		ledger: cfg.Ledger, store: cfg.Store, sealer: cfg.Sealer, here: here{cfg.Sandboxes, cfg.Dial, cfg.MayStart, cfg.Ledger}, log: cfg.Log,
 		poke:    make(chan struct{}, 1),
 		running: make(map[cay.RunID]context.CancelCauseFunc), teams: make(map[cay.TeamID]int), in: make(map[cay.SandboxID]*visits),
+	}
+	t.sandboxes = t.here
+	if cfg.Nodes != nil {
+		t.sandboxes = everywhere{t.here, cfg.Nodes, cfg.Store}
 	}
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
@@ -289,7 +301,7 @@ func (t *Triggers) mayWrite(ctx context.Context, who cay.Caller) error {
 	if err := who.May(cay.WriteSandboxes | cay.ExecSandboxes); err != nil {
 		return err
 	}
-	if t.sealer == nil || t.dial == nil {
+	if !t.works() {
 		return cay.Errorf(cay.Unsupported, "this server has no triggers")
 	}
 	bounded := who.Bounds != nil
@@ -325,6 +337,9 @@ func (t *Triggers) check(ctx context.Context, who cay.Caller, x cay.Trigger, c C
 	}
 	return nil
 }
+
+// works reports whether this server has triggers.
+func (t *Triggers) works() bool { return t.sealer != nil && t.here.dial != nil }
 
 // seal puts what a change has of secrets into those of a trigger.
 func (c Change) seal(s *sealed, now time.Time) error {

@@ -42,7 +42,7 @@ func (t *Triggers) look() {
 // Work starts what is due, until ctx ends. Commands go on then; the next server
 // follows them.
 func (t *Triggers) Work(ctx context.Context) {
-	if t.sealer == nil || t.dial == nil {
+	if !t.works() {
 		return
 	}
 	var runs sync.WaitGroup

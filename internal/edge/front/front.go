@@ -30,6 +30,8 @@ const (
 	hopName   = hopPrefix + "Name"  // the name of the client's TLS connection, behind a colon; none without TLS
 	hopTrail  = hopPrefix + "Trail" // the ids of the request and its trace
 	hopShell  = hopPrefix + "Shell" // the team whose SSH connection it is to become
+	hopPort   = hopPrefix + "Port"  // the port of the sandbox that its connection is to lead to
+	hopAsk    = hopPrefix + "Ask"   // the member asks for itself, and not for a client
 	hopMoved  = hopPrefix + "Moved"
 )
 
@@ -70,6 +72,10 @@ type Config struct {
 	Adopt func(ctx context.Context, id cay.SandboxID) error
 	// Take makes a paused sandbox with its log this node's that another node hands over.
 	Take func(ctx context.Context, id cay.SandboxID, from cay.NodeID, version int64, log []byte) error
+	// Asked does what another node, or this one, asks for (Ask).
+	Asked func(ctx context.Context, what []byte) ([]byte, error)
+	// Dial connects to a port of a sandbox of this node.
+	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
 	// Shell serves SSH to this node's sandboxes for a caller of a team whom another member
 	// has let in.
 	Shell func(c net.Conn, team cay.TeamID)

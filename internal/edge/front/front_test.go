@@ -37,6 +37,7 @@ type node struct {
 	serve   atomic.Pointer[http.HandlerFunc]
 	has     atomic.Pointer[cay.SandboxID]
 	ready   atomic.Bool
+	asked   atomic.Pointer[func(what []byte) ([]byte, error)]
 }
 
 func (n *node) answer(f http.HandlerFunc) { n.serve.Store(&f) }
@@ -94,6 +95,15 @@ func pair(t *testing.T) (*store.DB, *node, *node) {
 			Members: n.members, Own: own, Homes: db, Log: log,
 			Has:   func(_ context.Context, id cay.SandboxID) bool { return *n.has.Load() == id },
 			Adopt: func(context.Context, cay.SandboxID) error { return cay.Errorf(cay.Conflict, "not tried here") },
+			Asked: func(_ context.Context, what []byte) ([]byte, error) { return (*n.asked.Load())(what) },
+			Dial: func(_ context.Context, id cay.SandboxID, port int) (net.Conn, error) {
+				if port != 7 {
+					return nil, cay.Errorf(cay.Conflict, "sandbox %s has no port %d", id, port).WithCode(cay.CodeBounds)
+				}
+				ours, theirs := net.Pipe()
+				go fmt.Fprintf(theirs, "%s of %s\n", id, n.id)
+				return ours, nil
+			},
 			Names: func(r *http.Request) (cay.SandboxID, bool) {
 				id := r.Header.Get("E2b-Sandbox-Id")
 				return cay.SandboxID(id), id != ""

@@ -37,6 +37,8 @@ type hop struct {
 	version int64      // of toTake
 	from    cay.NodeID // the member
 	shell   cay.TeamID // of a connection that is to become SSH
+	port    int        // of a connection that is to become one to it
+	asks    bool       // the member asks for itself
 }
 
 func isHop(ctx context.Context) bool { return ctx.Value(hopKey{}) != nil }
@@ -51,6 +53,8 @@ func (f *Front) fromMember(next http.Handler) http.Handler {
 		}
 		sandbox, version, _ := strings.Cut(sandbox, " ")
 		h := hop{kind: kind, sandbox: cay.SandboxID(sandbox), from: member.Peer(r.TLS), shell: cay.TeamID(r.Header.Get(hopShell))}
+		h.port, _ = strconv.Atoi(r.Header.Get(hopPort))
+		h.asks = r.Header.Get(hopAsk) != ""
 		h.version, _ = strconv.ParseInt(version, 10, 64) // one that is none is no sandbox's
 		name, secure := strings.CutPrefix(r.Header.Get(hopName), ":")
 		request, trace, _ := strings.Cut(r.Header.Get(hopTrail), " ")
@@ -116,8 +120,12 @@ func (f *Front) arrived(w http.ResponseWriter, r *http.Request, next http.Handle
 		moved(w)
 		return
 	}
-	if h.shell != "" {
-		f.shell(w, h)
+	switch {
+	case h.shell != "" || h.port != 0:
+		f.joined(w, r, h)
+		return
+	case h.asks:
+		f.answerAsked(w, r)
 		return
 	}
 	defer func() {

@@ -18,8 +18,8 @@ var elsewhere = map[string]string{
 	"listSnapshots":       "the records tell",
 	"listApprovals":       "the records tell",
 	"createApproval":      "the records tell",
-	"createTrigger":       "the node that leads has the sandboxes of triggers: docs/operate/cluster.md",
-	"updateTrigger":       "the node that leads has the sandboxes of triggers: docs/operate/cluster.md",
+	"createTrigger":       "the records tell",
+	"updateTrigger":       "the records tell",
 }
 
 // schema is the part of a schema that the test below reads.

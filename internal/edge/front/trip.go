@@ -186,7 +186,7 @@ func (t *trip) serve(w http.ResponseWriter) {
 		Transport:     t,
 		FlushInterval: -1,
 
-		ModifyResponse: t.answered,
+		ModifyResponse: t.answeredBy,
 		ErrorHandler:   t.failed,
 		ErrorLog:       slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelDebug),
 	}
@@ -198,7 +198,7 @@ func (t *trip) serve(w http.ResponseWriter) {
 	t.linger(w)
 }
 
-func (t *trip) answered(resp *http.Response) error {
+func (t *trip) answeredBy(resp *http.Response) error {
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		t.endUnread(resp.Header)
 		t.sized = resp.ContentLength >= 0
@@ -214,24 +214,13 @@ func (t *trip) here(w http.ResponseWriter) {
 		fail(w, errNoLease())
 		return
 	}
-	if t.kind == toAdopt {
-		err := f.cfg.Adopt(t.in.Context(), t.sandbox)
-		f.homes.forget(t.sandbox)
-		first := cay.KindOf(err) == cay.Conflict && !t.moved // another node was
-		if first || cay.CodeOf(err) == cay.CodeProcessor {
-			t.moved = t.moved || first
-			if !first {
-				t.notLike(t.node)
-			}
-			if err = t.resolve(t.in.Context(), true); err == nil {
-				t.serve(w)
-				return
-			}
-		}
-		if err != nil {
-			fail(w, err)
-			return
-		}
+	switch elsewhere, err := t.adopt(); {
+	case err != nil:
+		fail(w, err)
+		return
+	case elsewhere:
+		t.serve(w)
+		return
 	}
 	if t.whole != nil {
 		t.in.Body = io.NopCloser(bytes.NewReader(t.whole))
@@ -244,25 +233,49 @@ func (t *trip) here(w http.ResponseWriter) {
 	t.next.ServeHTTP(w, t.in)
 }
 
+// adopt makes the sandbox this node's whose own is gone. It reports whether the request is
+// for another node: one that was first, or whose processor its memory needs.
+func (t *trip) adopt() (elsewhere bool, err error) {
+	if t.kind != toAdopt {
+		return false, nil
+	}
+	f := t.front
+	err = f.cfg.Adopt(t.in.Context(), t.sandbox)
+	f.homes.forget(t.sandbox)
+	first := cay.KindOf(err) == cay.Conflict && !t.moved // another node was
+	if !first && cay.CodeOf(err) != cay.CodeProcessor {
+		return false, err
+	}
+	t.moved = t.moved || first
+	if !first {
+		t.notLike(t.node)
+	}
+	err = t.resolve(t.in.Context(), true)
+	return err == nil, err
+}
+
 // placeHere offers a create to this node, and to others where it refuses.
 func (t *trip) placeHere(w http.ResponseWriter) {
 	out := &answer{status: http.StatusOK, header: w.Header().Clone()}
 	t.next.ServeHTTP(out, t.in.WithContext(cay.WithElsewhere(t.in.Context())))
-	if out.status == http.StatusServiceUnavailable {
-		lacks := codeOf(out.body.Bytes()) == cay.CodeProcessor
-		if lacks {
-			t.notLike(t.node)
-		}
-		if lacks && t.resolve(t.in.Context(), true) == nil || !lacks && t.another() {
-			t.serve(w)
-			return
-		}
+	if out.status == http.StatusServiceUnavailable && t.instead(codeOf(out.body.Bytes())) {
+		t.serve(w)
+		return
 	}
 	t.front.counts.here.Add(1)
 	clear(w.Header())
 	maps.Copy(w.Header(), out.header)
 	w.WriteHeader(out.status)
 	_, _ = w.Write(out.body.Bytes())
+}
+
+// instead finds another node for a create that this one has refused with a code.
+func (t *trip) instead(code string) bool {
+	if code != cay.CodeProcessor {
+		return t.another()
+	}
+	t.notLike(t.node)
+	return t.resolve(t.in.Context(), true) == nil
 }
 
 // another finds another node for a create that this one has refused.

@@ -7,11 +7,11 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/rest/cayv1"
+	"github.com/cay-run/cay/internal/conns"
 	"github.com/cay-run/cay/internal/guest"
 )
 
@@ -113,9 +113,9 @@ func (o own) ConnectPort(ctx context.Context, r cayv1.ConnectPortRequestObject) 
 		return nil, err
 	}
 	if at := socketOf(ctx); at.r != nil {
-		return portSocket{at: at, serve: o.whileKeyed(callerOf(ctx), func(c net.Conn) { joinConns(c, far) }), drop: func() { far.Close() }}, nil
+		return portSocket{at: at, serve: o.whileKeyed(callerOf(ctx), func(c net.Conn) { conns.Join(c, far) }), drop: func() { far.Close() }}, nil
 	}
-	return portJoin{upgraded{to: "tcp", asked: "tcp", serve: o.whileKeyed(callerOf(ctx), func(c net.Conn) { joinConns(c, far) }), drop: func() { far.Close() }}}, nil
+	return portJoin{upgraded{to: "tcp", asked: "tcp", serve: o.whileKeyed(callerOf(ctx), func(c net.Conn) { conns.Join(c, far) }), drop: func() { far.Close() }}}, nil
 }
 
 // whileKeyed has a connection end when the key that opened it is removed.
@@ -161,40 +161,6 @@ func (b upgraded) visit(w http.ResponseWriter) error {
 		_ = fail(err)
 		return nil
 	}
-	b.serve(&readOn{Conn: conn, r: buffered})
+	b.serve(&conns.ReadOn{Conn: conn, R: buffered})
 	return nil
-}
-
-// readOn is a connection some of which was read already.
-type readOn struct {
-	net.Conn
-	r io.Reader
-}
-
-func (c *readOn) Read(p []byte) (int, error) { return c.r.Read(p) }
-
-// CloseWrite ends what is sent.
-func (c *readOn) CloseWrite() error { return closeWrite(c.Conn) }
-
-func closeWrite(c net.Conn) error {
-	if half, ok := c.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return c.Close()
-}
-
-// joinConns copies both ways until both ends ended. A break ends both.
-func joinConns(a, b net.Conn) {
-	var both sync.WaitGroup
-	one := func(to, from net.Conn) {
-		if _, err := io.Copy(to, from); err != nil || closeWrite(to) != nil {
-			a.Close()
-			b.Close()
-		}
-	}
-	both.Go(func() { one(a, b) })
-	both.Go(func() { one(b, a) })
-	both.Wait()
-	a.Close()
-	b.Close()
 }

@@ -3,11 +3,12 @@ package sshd
 import (
 	"errors"
 	"io"
-	"net"
 	"sync"
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/cay-run/cay/internal/conns"
 )
 
 // relay serves a visit whose sandbox is another machine's: channels and what is asked in
@@ -15,7 +16,7 @@ import (
 func (v *visit) relay(far io.ReadWriteCloser, user string, channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
 	defer far.Close()
 	late := time.AfterFunc(greetWithin, func() { far.Close() })
-	conn, back, asked, err := ssh.NewClientConn(stream{far}, "", &ssh.ClientConfig{
+	conn, back, asked, err := ssh.NewClientConn(conns.Stream{ReadWriteCloser: far}, "", &ssh.ClientConfig{
 		User: user, HostKeyCallback: ssh.FixedHostKey(v.server.signer.PublicKey()),
 	})
 	late.Stop()
@@ -93,12 +94,3 @@ func passRequests(to ssh.Channel, asked <-chan *ssh.Request) {
 		}
 	}
 }
-
-// stream is a connection over a stream whose addresses are of no interest.
-type stream struct{ io.ReadWriteCloser }
-
-func (stream) LocalAddr() net.Addr              { return &net.TCPAddr{} }
-func (stream) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
-func (stream) SetDeadline(time.Time) error      { return nil }
-func (stream) SetReadDeadline(time.Time) error  { return nil }
-func (stream) SetWriteDeadline(time.Time) error { return nil }
