@@ -379,3 +379,26 @@ func TestZero(t *testing.T) {
 		}
 	}
 }
+
+// TestTwoCopy: a node that has got a snapshot before its copy was there copies it at the same time as
+// the one that made it, and a third has it whole.
+func TestTwoCopy(t *testing.T) {
+	w := newWorld(t)
+	one, other, third := w.machine("all"), w.machine("all"), w.machine("all")
+	noError(t, one.Take(t.Context()))
+	s := one.saves(t, 1)
+	other.asks(t, one, nil)
+	noError(t, other.Fetch(t.Context(), s.ID))
+	same(t, one, other, s)
+	var both sync.WaitGroup
+	for _, m := range []machine{one, other} {
+		both.Go(func() {
+			if err := m.Push(t.Context(), s.ID); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	both.Wait()
+	noError(t, third.Fetch(t.Context(), s.ID))
+	same(t, one, third, s)
+}
