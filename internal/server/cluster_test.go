@@ -495,8 +495,8 @@ func awaitCopy(t *testing.T, w *servertest.World) {
 	t.Fatal("no snapshot was copied")
 }
 
-// asAdmin asks the API as the operator for the first team.
-func asAdmin(t *testing.T, w *servertest.World, method, path, body string, out any) {
+// adminAsks asks the API as the operator for the first team.
+func adminAsks(t *testing.T, w *servertest.World, method, path, body string) (status int, text []byte) {
 	t.Helper()
 	api := w.Admin("default")
 	r, err := http.NewRequestWithContext(t.Context(), method, w.URL()+path, strings.NewReader(body))
@@ -509,9 +509,19 @@ func asAdmin(t *testing.T, w *servertest.World, method, path, body string, out a
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s %s: %d %s %v", method, path, resp.StatusCode, text, err)
+	text, err = io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, text
+}
+
+// asAdmin asks so, and reads the answer.
+func asAdmin(t *testing.T, w *servertest.World, method, path, body string, out any) {
+	t.Helper()
+	status, text := adminAsks(t, w, method, path, body)
+	if status != http.StatusOK {
+		t.Fatalf("%s %s: %d %s", method, path, status, text)
 	}
 	if err := json.Unmarshal(text, out); err != nil {
 		t.Fatalf("%s: %v", text, err)
@@ -571,6 +581,18 @@ func ofAll(t *testing.T, c *servertest.Cluster) {
 			sum += n.Own + n.Shared
 		}
 		uses[i] = sum
+	}
+	for i, w := range c.Nodes {
+		for _, of := range c.Nodes {
+			var storage struct{ DataDirectory string }
+			ask(w, "GET", "/cay/v1/admin/storage?nodeID="+nodeOf(t, of), "", &storage)
+			if storage.DataDirectory != of.Config.Data {
+				t.Errorf("front %d tells of the machine of %s instead of %s", i, storage.DataDirectory, of.Config.Data)
+			}
+		}
+		if status, text := adminAsks(t, w, "GET", "/cay/v1/admin/storage?nodeID=none", ""); status != http.StatusNotFound {
+			t.Errorf("front %d of the machine of no node: %d %s", i, status, text)
+		}
 	}
 	if uses[0] == 0 || uses[0] != uses[1] || uses[0] != uses[2] {
 		t.Errorf("by front, templates take %v", uses)

@@ -121,6 +121,9 @@ func TestUpkeep(t *testing.T) {
 	}](t, w, "GET", "/cay/v1/admin/storage"); got.DataDirectory != w.Config.Data || got.Own {
 		t.Errorf("%+v", got)
 	}
+	if status, text := adminAsks(t, w, "GET", "/cay/v1/admin/storage?nodeID=none", ""); status != http.StatusNotFound {
+		t.Errorf("of another node: %d %s", status, text)
+	}
 	w.Stop()
 	var actions []string
 	for _, r := range auditRows(t, w) {

@@ -1716,10 +1716,40 @@ type ListAllAuditParams struct {
 	Limit *int32 `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
+// AdminGetChecksParams defines parameters for AdminGetChecks.
+type AdminGetChecksParams struct {
+	// NodeID Of a cluster: the node whose machine it is about; the one that leads unless given.
+	NodeID *string `form:"nodeID,omitempty" json:"nodeID,omitempty"`
+}
+
 // AdminCreateJoinTokenJSONBody defines parameters for AdminCreateJoinToken.
 type AdminCreateJoinTokenJSONBody struct {
 	// ExpiresIn Seconds until it expires, from 60 to 604800; a day unless it is said.
 	ExpiresIn *int64 `json:"expiresIn,omitempty"`
+}
+
+// AdminCollectGarbageParams defines parameters for AdminCollectGarbage.
+type AdminCollectGarbageParams struct {
+	// NodeID Of a cluster: the node whose machine it is about; the one that leads unless given.
+	NodeID *string `form:"nodeID,omitempty" json:"nodeID,omitempty"`
+}
+
+// AdminListGarbageParams defines parameters for AdminListGarbage.
+type AdminListGarbageParams struct {
+	// NodeID Of a cluster: the node whose machine it is about; the one that leads unless given.
+	NodeID *string `form:"nodeID,omitempty" json:"nodeID,omitempty"`
+}
+
+// AdminClearPackageCacheParams defines parameters for AdminClearPackageCache.
+type AdminClearPackageCacheParams struct {
+	// NodeID Of a cluster: the node whose machine it is about; the one that leads unless given.
+	NodeID *string `form:"nodeID,omitempty" json:"nodeID,omitempty"`
+}
+
+// AdminGetPackageCacheParams defines parameters for AdminGetPackageCache.
+type AdminGetPackageCacheParams struct {
+	// NodeID Of a cluster: the node whose machine it is about; the one that leads unless given.
+	NodeID *string `form:"nodeID,omitempty" json:"nodeID,omitempty"`
 }
 
 // AdminUpdatePersonJSONBody defines parameters for AdminUpdatePerson.
@@ -1730,6 +1760,24 @@ type AdminUpdatePersonJSONBody struct {
 // AdminCreateAccessTokenJSONBody defines parameters for AdminCreateAccessToken.
 type AdminCreateAccessTokenJSONBody struct {
 	Name string `json:"name"`
+}
+
+// AdminListSnapshotsParams defines parameters for AdminListSnapshots.
+type AdminListSnapshotsParams struct {
+	// NodeID Of a cluster: the node whose machine it is about; the one that leads unless given.
+	NodeID *string `form:"nodeID,omitempty" json:"nodeID,omitempty"`
+}
+
+// AdminVerifySnapshotParams defines parameters for AdminVerifySnapshot.
+type AdminVerifySnapshotParams struct {
+	// NodeID Of a cluster: the node whose machine it is about; the one that leads unless given.
+	NodeID *string `form:"nodeID,omitempty" json:"nodeID,omitempty"`
+}
+
+// AdminGetStorageParams defines parameters for AdminGetStorage.
+type AdminGetStorageParams struct {
+	// NodeID Of a cluster: the node whose machine it is about; the one that leads unless given.
+	NodeID *string `form:"nodeID,omitempty" json:"nodeID,omitempty"`
 }
 
 // AdminCreateTeamJSONBody defines parameters for AdminCreateTeam.
@@ -2262,7 +2310,7 @@ type ServerInterface interface {
 	AdminVerifyAudit(w http.ResponseWriter, r *http.Request)
 
 	// (GET /cay/v1/admin/checks)
-	AdminGetChecks(w http.ResponseWriter, r *http.Request)
+	AdminGetChecks(w http.ResponseWriter, r *http.Request, params AdminGetChecksParams)
 
 	// (GET /cay/v1/admin/cluster)
 	AdminGetCluster(w http.ResponseWriter, r *http.Request)
@@ -2271,19 +2319,19 @@ type ServerInterface interface {
 	AdminCreateJoinToken(w http.ResponseWriter, r *http.Request)
 
 	// (DELETE /cay/v1/admin/garbage)
-	AdminCollectGarbage(w http.ResponseWriter, r *http.Request)
+	AdminCollectGarbage(w http.ResponseWriter, r *http.Request, params AdminCollectGarbageParams)
 
 	// (GET /cay/v1/admin/garbage)
-	AdminListGarbage(w http.ResponseWriter, r *http.Request)
+	AdminListGarbage(w http.ResponseWriter, r *http.Request, params AdminListGarbageParams)
 
 	// (DELETE /cay/v1/admin/nodes/{nodeID})
 	AdminRemoveNode(w http.ResponseWriter, r *http.Request, nodeID string)
 
 	// (DELETE /cay/v1/admin/package-cache)
-	AdminClearPackageCache(w http.ResponseWriter, r *http.Request)
+	AdminClearPackageCache(w http.ResponseWriter, r *http.Request, params AdminClearPackageCacheParams)
 
 	// (GET /cay/v1/admin/package-cache)
-	AdminGetPackageCache(w http.ResponseWriter, r *http.Request)
+	AdminGetPackageCache(w http.ResponseWriter, r *http.Request, params AdminGetPackageCacheParams)
 
 	// (GET /cay/v1/admin/people)
 	AdminListPeople(w http.ResponseWriter, r *http.Request)
@@ -2307,13 +2355,13 @@ type ServerInterface interface {
 	SetPrices(w http.ResponseWriter, r *http.Request)
 
 	// (GET /cay/v1/admin/snapshots)
-	AdminListSnapshots(w http.ResponseWriter, r *http.Request)
+	AdminListSnapshots(w http.ResponseWriter, r *http.Request, params AdminListSnapshotsParams)
 
 	// (GET /cay/v1/admin/snapshots/{snapshotID}/verification)
-	AdminVerifySnapshot(w http.ResponseWriter, r *http.Request, snapshotID string)
+	AdminVerifySnapshot(w http.ResponseWriter, r *http.Request, snapshotID string, params AdminVerifySnapshotParams)
 
 	// (GET /cay/v1/admin/storage)
-	AdminGetStorage(w http.ResponseWriter, r *http.Request)
+	AdminGetStorage(w http.ResponseWriter, r *http.Request, params AdminGetStorageParams)
 
 	// (GET /cay/v1/admin/teams)
 	AdminListTeams(w http.ResponseWriter, r *http.Request)
@@ -2684,7 +2732,7 @@ func (_ Unimplemented) AdminVerifyAudit(w http.ResponseWriter, r *http.Request) 
 }
 
 // (GET /cay/v1/admin/checks)
-func (_ Unimplemented) AdminGetChecks(w http.ResponseWriter, r *http.Request) {
+func (_ Unimplemented) AdminGetChecks(w http.ResponseWriter, r *http.Request, params AdminGetChecksParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2699,12 +2747,12 @@ func (_ Unimplemented) AdminCreateJoinToken(w http.ResponseWriter, r *http.Reque
 }
 
 // (DELETE /cay/v1/admin/garbage)
-func (_ Unimplemented) AdminCollectGarbage(w http.ResponseWriter, r *http.Request) {
+func (_ Unimplemented) AdminCollectGarbage(w http.ResponseWriter, r *http.Request, params AdminCollectGarbageParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
 // (GET /cay/v1/admin/garbage)
-func (_ Unimplemented) AdminListGarbage(w http.ResponseWriter, r *http.Request) {
+func (_ Unimplemented) AdminListGarbage(w http.ResponseWriter, r *http.Request, params AdminListGarbageParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2714,12 +2762,12 @@ func (_ Unimplemented) AdminRemoveNode(w http.ResponseWriter, r *http.Request, n
 }
 
 // (DELETE /cay/v1/admin/package-cache)
-func (_ Unimplemented) AdminClearPackageCache(w http.ResponseWriter, r *http.Request) {
+func (_ Unimplemented) AdminClearPackageCache(w http.ResponseWriter, r *http.Request, params AdminClearPackageCacheParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
 // (GET /cay/v1/admin/package-cache)
-func (_ Unimplemented) AdminGetPackageCache(w http.ResponseWriter, r *http.Request) {
+func (_ Unimplemented) AdminGetPackageCache(w http.ResponseWriter, r *http.Request, params AdminGetPackageCacheParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2759,17 +2807,17 @@ func (_ Unimplemented) SetPrices(w http.ResponseWriter, r *http.Request) {
 }
 
 // (GET /cay/v1/admin/snapshots)
-func (_ Unimplemented) AdminListSnapshots(w http.ResponseWriter, r *http.Request) {
+func (_ Unimplemented) AdminListSnapshots(w http.ResponseWriter, r *http.Request, params AdminListSnapshotsParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
 // (GET /cay/v1/admin/snapshots/{snapshotID}/verification)
-func (_ Unimplemented) AdminVerifySnapshot(w http.ResponseWriter, r *http.Request, snapshotID string) {
+func (_ Unimplemented) AdminVerifySnapshot(w http.ResponseWriter, r *http.Request, snapshotID string, params AdminVerifySnapshotParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
 // (GET /cay/v1/admin/storage)
-func (_ Unimplemented) AdminGetStorage(w http.ResponseWriter, r *http.Request) {
+func (_ Unimplemented) AdminGetStorage(w http.ResponseWriter, r *http.Request, params AdminGetStorageParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -3517,8 +3565,27 @@ func (siw *ServerInterfaceWrapper) AdminVerifyAudit(w http.ResponseWriter, r *ht
 // AdminGetChecks operation middleware
 func (siw *ServerInterfaceWrapper) AdminGetChecks(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminGetChecksParams
+
+	// ------------- Optional query parameter "nodeID" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "nodeID", r.URL.Query(), &params.NodeID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "nodeID"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "nodeID", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.AdminGetChecks(w, r)
+		siw.Handler.AdminGetChecks(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3559,8 +3626,27 @@ func (siw *ServerInterfaceWrapper) AdminCreateJoinToken(w http.ResponseWriter, r
 // AdminCollectGarbage operation middleware
 func (siw *ServerInterfaceWrapper) AdminCollectGarbage(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminCollectGarbageParams
+
+	// ------------- Optional query parameter "nodeID" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "nodeID", r.URL.Query(), &params.NodeID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "nodeID"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "nodeID", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.AdminCollectGarbage(w, r)
+		siw.Handler.AdminCollectGarbage(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3573,8 +3659,27 @@ func (siw *ServerInterfaceWrapper) AdminCollectGarbage(w http.ResponseWriter, r 
 // AdminListGarbage operation middleware
 func (siw *ServerInterfaceWrapper) AdminListGarbage(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminListGarbageParams
+
+	// ------------- Optional query parameter "nodeID" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "nodeID", r.URL.Query(), &params.NodeID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "nodeID"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "nodeID", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.AdminListGarbage(w, r)
+		siw.Handler.AdminListGarbage(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3613,8 +3718,27 @@ func (siw *ServerInterfaceWrapper) AdminRemoveNode(w http.ResponseWriter, r *htt
 // AdminClearPackageCache operation middleware
 func (siw *ServerInterfaceWrapper) AdminClearPackageCache(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminClearPackageCacheParams
+
+	// ------------- Optional query parameter "nodeID" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "nodeID", r.URL.Query(), &params.NodeID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "nodeID"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "nodeID", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.AdminClearPackageCache(w, r)
+		siw.Handler.AdminClearPackageCache(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3627,8 +3751,27 @@ func (siw *ServerInterfaceWrapper) AdminClearPackageCache(w http.ResponseWriter,
 // AdminGetPackageCache operation middleware
 func (siw *ServerInterfaceWrapper) AdminGetPackageCache(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminGetPackageCacheParams
+
+	// ------------- Optional query parameter "nodeID" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "nodeID", r.URL.Query(), &params.NodeID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "nodeID"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "nodeID", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.AdminGetPackageCache(w, r)
+		siw.Handler.AdminGetPackageCache(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3808,8 +3951,27 @@ func (siw *ServerInterfaceWrapper) SetPrices(w http.ResponseWriter, r *http.Requ
 // AdminListSnapshots operation middleware
 func (siw *ServerInterfaceWrapper) AdminListSnapshots(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminListSnapshotsParams
+
+	// ------------- Optional query parameter "nodeID" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "nodeID", r.URL.Query(), &params.NodeID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "nodeID"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "nodeID", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.AdminListSnapshots(w, r)
+		siw.Handler.AdminListSnapshots(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3834,8 +3996,24 @@ func (siw *ServerInterfaceWrapper) AdminVerifySnapshot(w http.ResponseWriter, r 
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminVerifySnapshotParams
+
+	// ------------- Optional query parameter "nodeID" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "nodeID", r.URL.Query(), &params.NodeID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "nodeID"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "nodeID", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.AdminVerifySnapshot(w, r, snapshotID)
+		siw.Handler.AdminVerifySnapshot(w, r, snapshotID, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3848,8 +4026,27 @@ func (siw *ServerInterfaceWrapper) AdminVerifySnapshot(w http.ResponseWriter, r 
 // AdminGetStorage operation middleware
 func (siw *ServerInterfaceWrapper) AdminGetStorage(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminGetStorageParams
+
+	// ------------- Optional query parameter "nodeID" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "nodeID", r.URL.Query(), &params.NodeID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "nodeID"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "nodeID", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.AdminGetStorage(w, r)
+		siw.Handler.AdminGetStorage(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -7869,6 +8066,7 @@ func (response AdminVerifyAudit200JSONResponse) VisitAdminVerifyAuditResponse(w 
 }
 
 type AdminGetChecksRequestObject struct {
+	Params AdminGetChecksParams
 }
 
 type AdminGetChecksResponseObject interface {
@@ -7936,6 +8134,7 @@ func (response AdminCreateJoinToken201JSONResponse) VisitAdminCreateJoinTokenRes
 }
 
 type AdminCollectGarbageRequestObject struct {
+	Params AdminCollectGarbageParams
 }
 
 type AdminCollectGarbageResponseObject interface {
@@ -7957,6 +8156,7 @@ func (response AdminCollectGarbage200JSONResponse) VisitAdminCollectGarbageRespo
 }
 
 type AdminListGarbageRequestObject struct {
+	Params AdminListGarbageParams
 }
 
 type AdminListGarbageResponseObject interface {
@@ -7994,6 +8194,7 @@ func (response AdminRemoveNode204Response) VisitAdminRemoveNodeResponse(w http.R
 }
 
 type AdminClearPackageCacheRequestObject struct {
+	Params AdminClearPackageCacheParams
 }
 
 type AdminClearPackageCacheResponseObject interface {
@@ -8015,6 +8216,7 @@ func (response AdminClearPackageCache200JSONResponse) VisitAdminClearPackageCach
 }
 
 type AdminGetPackageCacheRequestObject struct {
+	Params AdminGetPackageCacheParams
 }
 
 type AdminGetPackageCacheResponseObject interface {
@@ -8180,6 +8382,7 @@ func (response SetPrices200JSONResponse) VisitSetPricesResponse(w http.ResponseW
 }
 
 type AdminListSnapshotsRequestObject struct {
+	Params AdminListSnapshotsParams
 }
 
 type AdminListSnapshotsResponseObject interface {
@@ -8202,6 +8405,7 @@ func (response AdminListSnapshots200JSONResponse) VisitAdminListSnapshotsRespons
 
 type AdminVerifySnapshotRequestObject struct {
 	SnapshotID string `json:"snapshotID"`
+	Params     AdminVerifySnapshotParams
 }
 
 type AdminVerifySnapshotResponseObject interface {
@@ -8223,6 +8427,7 @@ func (response AdminVerifySnapshot200JSONResponse) VisitAdminVerifySnapshotRespo
 }
 
 type AdminGetStorageRequestObject struct {
+	Params AdminGetStorageParams
 }
 
 type AdminGetStorageResponseObject interface {
@@ -11484,8 +11689,10 @@ func (sh *strictHandler) AdminVerifyAudit(w http.ResponseWriter, r *http.Request
 }
 
 // AdminGetChecks operation middleware
-func (sh *strictHandler) AdminGetChecks(w http.ResponseWriter, r *http.Request) {
+func (sh *strictHandler) AdminGetChecks(w http.ResponseWriter, r *http.Request, params AdminGetChecksParams) {
 	var request AdminGetChecksRequestObject
+
+	request.Params = params
 
 	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
 		return sh.ssi.AdminGetChecks(ctx, request.(AdminGetChecksRequestObject))
@@ -11563,8 +11770,10 @@ func (sh *strictHandler) AdminCreateJoinToken(w http.ResponseWriter, r *http.Req
 }
 
 // AdminCollectGarbage operation middleware
-func (sh *strictHandler) AdminCollectGarbage(w http.ResponseWriter, r *http.Request) {
+func (sh *strictHandler) AdminCollectGarbage(w http.ResponseWriter, r *http.Request, params AdminCollectGarbageParams) {
 	var request AdminCollectGarbageRequestObject
+
+	request.Params = params
 
 	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
 		return sh.ssi.AdminCollectGarbage(ctx, request.(AdminCollectGarbageRequestObject))
@@ -11587,8 +11796,10 @@ func (sh *strictHandler) AdminCollectGarbage(w http.ResponseWriter, r *http.Requ
 }
 
 // AdminListGarbage operation middleware
-func (sh *strictHandler) AdminListGarbage(w http.ResponseWriter, r *http.Request) {
+func (sh *strictHandler) AdminListGarbage(w http.ResponseWriter, r *http.Request, params AdminListGarbageParams) {
 	var request AdminListGarbageRequestObject
+
+	request.Params = params
 
 	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
 		return sh.ssi.AdminListGarbage(ctx, request.(AdminListGarbageRequestObject))
@@ -11637,8 +11848,10 @@ func (sh *strictHandler) AdminRemoveNode(w http.ResponseWriter, r *http.Request,
 }
 
 // AdminClearPackageCache operation middleware
-func (sh *strictHandler) AdminClearPackageCache(w http.ResponseWriter, r *http.Request) {
+func (sh *strictHandler) AdminClearPackageCache(w http.ResponseWriter, r *http.Request, params AdminClearPackageCacheParams) {
 	var request AdminClearPackageCacheRequestObject
+
+	request.Params = params
 
 	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
 		return sh.ssi.AdminClearPackageCache(ctx, request.(AdminClearPackageCacheRequestObject))
@@ -11661,8 +11874,10 @@ func (sh *strictHandler) AdminClearPackageCache(w http.ResponseWriter, r *http.R
 }
 
 // AdminGetPackageCache operation middleware
-func (sh *strictHandler) AdminGetPackageCache(w http.ResponseWriter, r *http.Request) {
+func (sh *strictHandler) AdminGetPackageCache(w http.ResponseWriter, r *http.Request, params AdminGetPackageCacheParams) {
 	var request AdminGetPackageCacheRequestObject
+
+	request.Params = params
 
 	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
 		return sh.ssi.AdminGetPackageCache(ctx, request.(AdminGetPackageCacheRequestObject))
@@ -11885,8 +12100,10 @@ func (sh *strictHandler) SetPrices(w http.ResponseWriter, r *http.Request) {
 }
 
 // AdminListSnapshots operation middleware
-func (sh *strictHandler) AdminListSnapshots(w http.ResponseWriter, r *http.Request) {
+func (sh *strictHandler) AdminListSnapshots(w http.ResponseWriter, r *http.Request, params AdminListSnapshotsParams) {
 	var request AdminListSnapshotsRequestObject
+
+	request.Params = params
 
 	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
 		return sh.ssi.AdminListSnapshots(ctx, request.(AdminListSnapshotsRequestObject))
@@ -11909,10 +12126,11 @@ func (sh *strictHandler) AdminListSnapshots(w http.ResponseWriter, r *http.Reque
 }
 
 // AdminVerifySnapshot operation middleware
-func (sh *strictHandler) AdminVerifySnapshot(w http.ResponseWriter, r *http.Request, snapshotID string) {
+func (sh *strictHandler) AdminVerifySnapshot(w http.ResponseWriter, r *http.Request, snapshotID string, params AdminVerifySnapshotParams) {
 	var request AdminVerifySnapshotRequestObject
 
 	request.SnapshotID = snapshotID
+	request.Params = params
 
 	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
 		return sh.ssi.AdminVerifySnapshot(ctx, request.(AdminVerifySnapshotRequestObject))
@@ -11935,8 +12153,10 @@ func (sh *strictHandler) AdminVerifySnapshot(w http.ResponseWriter, r *http.Requ
 }
 
 // AdminGetStorage operation middleware
-func (sh *strictHandler) AdminGetStorage(w http.ResponseWriter, r *http.Request) {
+func (sh *strictHandler) AdminGetStorage(w http.ResponseWriter, r *http.Request, params AdminGetStorageParams) {
 	var request AdminGetStorageRequestObject
+
+	request.Params = params
 
 	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
 		return sh.ssi.AdminGetStorage(ctx, request.(AdminGetStorageRequestObject))

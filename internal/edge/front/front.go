@@ -40,6 +40,7 @@ const (
 	toSandbox = "sandbox"
 	toLead    = "lead"
 	toPlace   = "place"
+	toNode    = "node"   // one that its operator names
 	toAdopt   = "adopt"  // a sandbox whose node is gone
 	toTake    = "take"   // a sandbox that its node hands over: its id and its version
 	toCopy    = "copy"   // what the node has of a snapshot

@@ -91,7 +91,7 @@ func (f *Front) arrived(w http.ResponseWriter, r *http.Request, next http.Handle
 		return
 	case toPlace:
 		r = r.WithContext(cay.WithElsewhere(r.Context()))
-	case toAll:
+	case toAll, toNode:
 	case toLead:
 		if !f.cfg.Members.Leads() {
 			moved(w)

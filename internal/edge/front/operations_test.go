@@ -1,6 +1,7 @@
 package front
 
 import (
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -49,7 +50,7 @@ func isSandbox(name string) bool {
 // Every operation of both contracts that names a sandbox or a checkpoint is brought to its
 // owner, or is one of those that say how they come to theirs.
 func TestEveryOperationFindsItsNode(t *testing.T) {
-	found, named := 0, map[string]bool{}
+	found, machines, named := 0, 0, map[string]bool{}
 	for _, file := range []string{"e2b.yaml", "cay.yaml"} {
 		text, err := os.ReadFile("../../../api/openapi/" + file)
 		if err != nil {
@@ -63,6 +64,18 @@ func TestEveryOperationFindsItsNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		for path, methods := range spec.Paths {
+			var shared []struct{ Name, In string }
+			if of, ok := methods["parameters"]; ok {
+				if err := of.Decode(&shared); err != nil {
+					t.Fatalf("%s: %v", path, err)
+				}
+			}
+			if slices.ContainsFunc(shared, func(p struct{ Name, In string }) bool { return p.Name == "nodeID" && p.In == "query" }) {
+				if nodeIn(httptest.NewRequest("GET", path+"?nodeID=none", nil)) != "none" {
+					t.Errorf("%s is about the machine of a node, which is not found", path)
+				}
+				machines++
+			}
 			for method, node := range methods {
 				if method == "parameters" {
 					continue
@@ -108,6 +121,9 @@ func TestEveryOperationFindsItsNode(t *testing.T) {
 		if !named[id] {
 			t.Errorf("%s names no sandbox beside its path", id)
 		}
+	}
+	if machines < len(machineRoutes) {
+		t.Errorf("only %d routes about a machine were found", machines)
 	}
 	if found < 35 {
 		t.Errorf("only %d operations about a sandbox were found", found)

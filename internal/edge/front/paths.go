@@ -2,6 +2,7 @@ package front
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/cay-run/cay"
@@ -53,4 +54,17 @@ func isTicket(r *http.Request) bool {
 // in the records: an operator asks for it above all while the node that leads is away.
 func isStatus(r *http.Request) bool {
 	return r.Method == http.MethodGet && r.URL.Path == "/cay/v1/admin/cluster"
+}
+
+// machineRoutes are the routes of the API that are about the machine of one node.
+var machineRoutes = []string{"checks", "garbage", "package-cache", "storage", "snapshots"}
+
+// nodeIn is the node whose machine a request is about, if it names one.
+func nodeIn(r *http.Request) cay.NodeID {
+	rest, ok := strings.CutPrefix(r.URL.Path, "/cay/v1/admin/")
+	of, _, _ := strings.Cut(rest, "/")
+	if !ok || !slices.Contains(machineRoutes, of) {
+		return ""
+	}
+	return cay.NodeID(r.URL.Query().Get("nodeID"))
 }

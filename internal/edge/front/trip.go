@@ -61,6 +61,12 @@ func (t *trip) find(ctx context.Context) error {
 	switch {
 	case ok:
 		t.kind, t.sandbox = toSandbox, id
+	case nodeIn(t.in) != "":
+		n, err := f.cfg.Members.Node(ctx, nodeIn(t.in))
+		if err != nil {
+			return err
+		}
+		t.kind, t.node = toNode, n.ID
 	case isCreate(t.in):
 		t.kind = toPlace
 		if err := t.keepBody(); err != nil {
@@ -118,6 +124,7 @@ func (t *trip) resolve(ctx context.Context, fresh bool) error {
 			return errNoPlace()
 		}
 		t.node = n.ID
+	case toNode: // it is that one or none
 	case toLead:
 		if t.node = f.cfg.Members.Lead(); t.node == "" {
 			return errAway("", "no node leads the cluster now")

@@ -11,8 +11,8 @@ import (
 type Check struct{ Name, Status, Detail, Hint string }
 
 // AdminGetChecks looks the server's machine over.
-func (o own) AdminGetChecks(ctx context.Context, _ cayv1.AdminGetChecksRequestObject) (cayv1.AdminGetChecksResponseObject, error) {
-	if err := callerOf(ctx).May(cay.Admin); err != nil {
+func (o own) AdminGetChecks(ctx context.Context, r cayv1.AdminGetChecksRequestObject) (cayv1.AdminGetChecksResponseObject, error) {
+	if err := o.isNode(ctx, r.Params.NodeID); err != nil {
 		return nil, err
 	}
 	out := cayv1.AdminGetChecks200JSONResponse{}

@@ -42,9 +42,18 @@ type Storage struct {
 	Bytes, Free       int64
 }
 
-// keep is the upkeep of the machine, for its operator.
-func (o own) keep(ctx context.Context) (Upkeep, error) {
-	if err := callerOf(ctx).May(cay.Admin); err != nil {
+// isNode refuses operators who ask for the machine of another node.
+func (o own) isNode(ctx context.Context, id *string) error {
+	load, err := o.sandboxes.Load(ctx, callerOf(ctx))
+	if err == nil && id != nil && string(load.Node) != *id {
+		err = errNoNode(*id)
+	}
+	return err
+}
+
+// keep is the upkeep of the machine of a node, for its operator.
+func (o own) keep(ctx context.Context, node *string) (Upkeep, error) {
+	if err := o.isNode(ctx, node); err != nil {
 		return nil, err
 	}
 	if o.upkeep == nil {
@@ -54,19 +63,19 @@ func (o own) keep(ctx context.Context) (Upkeep, error) {
 }
 
 // AdminListGarbage says what nothing needs any more.
-func (o own) AdminListGarbage(ctx context.Context, _ cayv1.AdminListGarbageRequestObject) (cayv1.AdminListGarbageResponseObject, error) {
-	found, err := o.collect(ctx, true)
+func (o own) AdminListGarbage(ctx context.Context, r cayv1.AdminListGarbageRequestObject) (cayv1.AdminListGarbageResponseObject, error) {
+	found, err := o.collect(ctx, r.Params.NodeID, true)
 	return cayv1.AdminListGarbage200JSONResponse(found), err
 }
 
 // AdminCollectGarbage removes it.
-func (o own) AdminCollectGarbage(ctx context.Context, _ cayv1.AdminCollectGarbageRequestObject) (cayv1.AdminCollectGarbageResponseObject, error) {
-	found, err := o.collect(ctx, false)
+func (o own) AdminCollectGarbage(ctx context.Context, r cayv1.AdminCollectGarbageRequestObject) (cayv1.AdminCollectGarbageResponseObject, error) {
+	found, err := o.collect(ctx, r.Params.NodeID, false)
 	return cayv1.AdminCollectGarbage200JSONResponse(found), err
 }
 
-func (o own) collect(ctx context.Context, dry bool) ([]cayv1.Garbage, error) {
-	keep, err := o.keep(ctx)
+func (o own) collect(ctx context.Context, node *string, dry bool) ([]cayv1.Garbage, error) {
+	keep, err := o.keep(ctx, node)
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +88,8 @@ func (o own) collect(ctx context.Context, dry bool) ([]cayv1.Garbage, error) {
 }
 
 // AdminGetPackageCache tells of the cache of packages.
-func (o own) AdminGetPackageCache(ctx context.Context, _ cayv1.AdminGetPackageCacheRequestObject) (cayv1.AdminGetPackageCacheResponseObject, error) {
-	keep, err := o.keep(ctx)
+func (o own) AdminGetPackageCache(ctx context.Context, r cayv1.AdminGetPackageCacheRequestObject) (cayv1.AdminGetPackageCacheResponseObject, error) {
+	keep, err := o.keep(ctx, r.Params.NodeID)
 	if err != nil {
 		return nil, err
 	}
@@ -92,8 +101,8 @@ func (o own) AdminGetPackageCache(ctx context.Context, _ cayv1.AdminGetPackageCa
 }
 
 // AdminClearPackageCache empties the cache of packages.
-func (o own) AdminClearPackageCache(ctx context.Context, _ cayv1.AdminClearPackageCacheRequestObject) (cayv1.AdminClearPackageCacheResponseObject, error) {
-	keep, err := o.keep(ctx)
+func (o own) AdminClearPackageCache(ctx context.Context, r cayv1.AdminClearPackageCacheRequestObject) (cayv1.AdminClearPackageCacheResponseObject, error) {
+	keep, err := o.keep(ctx, r.Params.NodeID)
 	if err != nil {
 		return nil, err
 	}
@@ -102,8 +111,8 @@ func (o own) AdminClearPackageCache(ctx context.Context, _ cayv1.AdminClearPacka
 }
 
 // AdminGetStorage tells of the file system of the data directory.
-func (o own) AdminGetStorage(ctx context.Context, _ cayv1.AdminGetStorageRequestObject) (cayv1.AdminGetStorageResponseObject, error) {
-	keep, err := o.keep(ctx)
+func (o own) AdminGetStorage(ctx context.Context, r cayv1.AdminGetStorageRequestObject) (cayv1.AdminGetStorageResponseObject, error) {
+	keep, err := o.keep(ctx, r.Params.NodeID)
 	if err != nil {
 		return nil, err
 	}
@@ -116,8 +125,8 @@ func (o own) AdminGetStorage(ctx context.Context, _ cayv1.AdminGetStorageRequest
 }
 
 // AdminListSnapshots lists the snapshots on the disk, of all teams.
-func (o own) AdminListSnapshots(ctx context.Context, _ cayv1.AdminListSnapshotsRequestObject) (cayv1.AdminListSnapshotsResponseObject, error) {
-	keep, err := o.keep(ctx)
+func (o own) AdminListSnapshots(ctx context.Context, r cayv1.AdminListSnapshotsRequestObject) (cayv1.AdminListSnapshotsResponseObject, error) {
+	keep, err := o.keep(ctx, r.Params.NodeID)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +150,7 @@ func wireMachineSnapshot(s cay.Snapshot) cayv1.MachineSnapshot {
 
 // AdminVerifySnapshot reads a snapshot and says whether it is whole.
 func (o own) AdminVerifySnapshot(ctx context.Context, r cayv1.AdminVerifySnapshotRequestObject) (cayv1.AdminVerifySnapshotResponseObject, error) {
-	keep, err := o.keep(ctx)
+	keep, err := o.keep(ctx, r.Params.NodeID)
 	if err != nil {
 		return nil, err
 	}
