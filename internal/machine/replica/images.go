@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/blob"
@@ -441,7 +442,10 @@ func (r *Replica) fetchPieces(ctx context.Context, at string, from image, path s
 			continue
 		}
 		err = lane.do(size, func(ctx context.Context) error {
-			plain := here.read(r.keys, p.ID, size)
+			plain, there := here.read(r.keys, p.ID, size)
+			if plain != nil && there.share(f, to, size) {
+				return nil
+			}
 			if plain == nil {
 				home := from.home(at, p)
 				name := home + r.keys.name(home, []byte(p.ID))
@@ -531,16 +535,29 @@ func (a around) close() {
 	}
 }
 
-// read returns a piece, or nil where this machine has none. An image of the same digest may
-// have its files at other places here, so what is read is compared.
-func (a around) read(k keys, id string, size int64) []byte {
-	at, known := a.at[id]
+// read returns a piece and where it is, or nil where this machine has none. An image of the
+// same digest may have its files at other places here, so the piece is compared with its id.
+func (a around) read(k keys, id string, size int64) ([]byte, spot) {
+	there, known := a.at[id]
 	if !known {
-		return nil
+		return nil, there
 	}
 	plain := make([]byte, size)
-	if _, err := at.file.ReadAt(plain, at.offset); err != nil || k.content(plain) != id {
-		return nil
+	if _, err := there.file.ReadAt(plain, there.offset); err != nil || k.content(plain) != id {
+		return nil, there
 	}
-	return plain
+	return plain, there
+}
+
+// share has a file take a piece inside the kernel, and its room too where the file system can. It
+// reports whether all of it is there; images do not change.
+func (s spot) share(f *os.File, to, size int64) bool {
+	from, end := s.offset, to+size
+	for to < end {
+		n, err := unix.CopyFileRange(int(s.file.Fd()), &from, int(f.Fd()), &to, int(end-to), 0)
+		if err != nil && !errors.Is(err, unix.EINTR) || err == nil && n == 0 {
+			return false
+		}
+	}
+	return true
 }
