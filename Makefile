@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory other-builds hunt test-desktop test-bucket test-cluster test-cluster-faults cluster cluster-down try-cluster test-fence bench-cluster bench-scale test-pgbouncer test-cluster-e2e test-chart test-mcp test-gateway test-docker test-docker-upgrade test-inside examples release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory other-builds hunt test-desktop test-bucket test-cache test-cluster test-cluster-faults cluster cluster-down try-cluster test-fence bench-cluster bench-scale test-pgbouncer test-cluster-e2e test-chart test-mcp test-gateway test-docker test-docker-upgrade test-inside examples release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -142,6 +142,9 @@ test-mcp: ## /mcp and cay mcp with the official SDKs, inspector and conformance 
 
 test-gateway: ## the template mcp-gateway, which it builds, with E2B's SDKs: 15 servers of npm and PyPI run in it; minutes, 5 GB of disk
 	@scripts/long gateway/run.py
+
+test-cache: ## sandboxes, checkpoints and templates that are in a bucket alone, on a server that evicts whatever it can; minutes
+	@rm -rf build/test-cache && mkdir -p build/test-cache && CAY_BUCKET=$(CURDIR)/build/test-cache/bucket CAY_CACHE=0MiB CAY_E2E_RUN=test_cache scripts/test e2e && rm -rf build/test-cache
 
 test-docker: ## the templates docker and devcontainer, which it builds: run, build, compose, ports, limits, after pause, resume, fork, rollback, restarts, hostile guests, the egress suite from inside; minutes, 8 GB of disk
 	@scripts/long docker/run.py

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/blob"
@@ -51,7 +52,25 @@ func (r *Replica) Kept(ctx context.Context, id cay.SnapshotID) (bool, error) {
 	if err != nil || !there.has(s) {
 		return false, err
 	}
-	return r.KeptImage(ctx, s.Root)
+	return r.keptLately(ctx, s.Root)
+}
+
+// keptLately is KeptImage, asked once in a minute: many snapshots stand on one image.
+func (r *Replica) keptLately(ctx context.Context, digest string) (bool, error) {
+	r.mu.Lock()
+	lately := time.Since(r.rootsKept[digest]) < time.Minute
+	r.mu.Unlock()
+	if lately {
+		return true, nil
+	}
+	kept, err := r.KeptImage(ctx, digest)
+	if kept && err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		maps.DeleteFunc(r.rootsKept, func(_ string, at time.Time) bool { return time.Since(at) >= time.Minute })
+		r.rootsKept[digest] = time.Now()
+	}
+	return kept, err
 }
 
 // pushed is what the bucket has of something: its record, or none where that or a piece lacks.
@@ -76,9 +95,11 @@ func (r *Replica) evicted(id cay.SnapshotID) bool {
 // gone is the error of a snapshot that was evicted on a machine alone, and that the bucket lacks:
 // it is another one now, a directory that is not mounted, or has lost it.
 func (r *Replica) gone(ctx context.Context, id cay.SnapshotID) error {
-	if _, err := r.owner(ctx); err != nil {
-		return cay.Errorf(cay.Unavailable, "snapshot %s is in the bucket, which cannot be read now: %v", id, err).
+	if _, err := r.owner(ctx); errors.Is(err, blob.ErrMissing) {
+		return cay.Errorf(cay.Unavailable, "snapshot %s is in the bucket, which cannot be read now: it lacks the name of its owner", id).
 			WithHint("see that the bucket is the one that it was, and its directory mounted")
+	} else if err != nil {
+		return err
 	}
 	return cay.Errorf(cay.Internal, "snapshot %s is lost: the bucket has no copy of it any more, and its files are not on this machine", id).
 		WithCode(cay.CodeLost).WithHint("restore the bucket's objects below snapshots/%s", id)

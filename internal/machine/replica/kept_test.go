@@ -52,6 +52,8 @@ func TestKept(t *testing.T) {
 	one.grows(t, s.ID, "load/working-set", "pages") // which starts can do without
 	one.kept(t, s, true)
 	noError(t, os.Remove(w.objects("images")[0]))
+	one.kept(t, s, true) // it was asked of the image a moment ago
+	clear(one.rootsKept)
 	one.kept(t, s, false)
 
 	other := w.machine("two")

@@ -88,7 +88,9 @@ type Replica struct {
 	fetching map[cay.SnapshotID]*fetch
 	last     map[cay.SnapshotID]found // by Record, for a start that follows
 	fetched  atomic.Int64
-	running  sync.WaitGroup
+	// rootsKept is when the bucket was seen to have root images.
+	rootsKept map[string]time.Time
+	running   sync.WaitGroup
 }
 
 // fetch is a snapshot that is being copied from the bucket.
@@ -108,7 +110,7 @@ func New(bucket *blob.Bucket, dir *snapshot.Dir, engines string, secret []byte, 
 		bucket: bucket, dir: dir, engines: engines, keys: keys(secret), machine: machine, room: room,
 		keepFor: keepFor, condemnedFor: condemnedFor, settle: settle,
 		piece: snapshotPiece, otherPiece: otherPiece, cuts: cuts,
-		patience: patience, silence: silence, grace: grace, fetching: map[cay.SnapshotID]*fetch{}, last: map[cay.SnapshotID]found{},
+		patience: patience, silence: silence, grace: grace, fetching: map[cay.SnapshotID]*fetch{}, rootsKept: map[string]time.Time{}, last: map[cay.SnapshotID]found{},
 		log: slog.New(slog.DiscardHandler),
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
