@@ -62,6 +62,9 @@ type Homes interface {
 	// TakeSandbox gives a paused sandbox of a node, as that node knows it, to another
 	// one, and returns its record. Conflict where it is not so any more.
 	TakeSandbox(ctx context.Context, id cay.SandboxID, from cay.NodeID, version int64, to cay.NodeID) (cay.Sandbox, error)
+	// SnapshotMakers lists the nodes of a cluster that made a snapshot: the one on
+	// which a sandbox was saved in it, or that recorded it as a checkpoint or a build.
+	SnapshotMakers(ctx context.Context, id cay.SnapshotID) ([]cay.NodeID, error)
 }
 
 // MakeCluster makes the records those of a cluster, whose first member takes over

@@ -424,9 +424,6 @@ type Sandboxes interface {
 	// a snapshot or is saved in it, a template starts from it, or it is a
 	// checkpoint.
 	SnapshotUsed(ctx context.Context, id cay.SnapshotID) (bool, error)
-	// SnapshotMakers lists the nodes of a cluster that made a snapshot: the one on
-	// which a sandbox was saved in it, or that recorded it as a checkpoint or a build.
-	SnapshotMakers(ctx context.Context, id cay.SnapshotID) ([]cay.NodeID, error)
 	// PruneSandboxes forgets sandboxes that were killed before a time and
 	// returns how many.
 	PruneSandboxes(ctx context.Context, before time.Time) (int, error)
