@@ -76,6 +76,7 @@ func hasMemory(t *testing.T, w *servertest.World, id, want string) {
 // A sandbox whose snapshot was evicted is as any paused one: after a restart, for five callers
 // at once, while the bucket is away, and when it is deleted.
 func TestEvictedSandbox(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	ctx := t.Context()
 	w := startEvicting(t)
 	box, err := w.Client().Create(ctx, client.CreateOptions{Timeout: time.Hour})
@@ -158,6 +159,7 @@ func TestEvictedSandbox(t *testing.T) {
 
 // Checkpoints and named snapshots that were evicted serve rollbacks, forks and creates.
 func TestEvictedCheckpoints(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	ctx := t.Context()
 	w := startEvicting(t)
 	api := w.Client()
@@ -233,6 +235,7 @@ func TestEvictedCheckpoints(t *testing.T) {
 
 // An evicted snapshot counts as it did before for the limit of its team.
 func TestEvictedCounts(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	ctx := t.Context()
 	w := startEvicting(t, func(w *servertest.World) { w.Config.TeamSnapshots = "1MiB" })
 	api := w.Client()

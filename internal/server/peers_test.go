@@ -12,6 +12,7 @@ import (
 // A snapshot starts on every node at once, from the disk of the node that made it, while the bucket
 // is away.
 func TestStartsBeforeTheCopy(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	ctx := t.Context()
 	c := servertest.StartCluster(t, 2, servertest.Steady)
 	c.AwaitReady(2)

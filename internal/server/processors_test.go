@@ -13,6 +13,7 @@ import (
 // Memory goes on where a processor has what it relies on: named snapshots start, drained
 // sandboxes go, and those of a lost node resume on such a node alone, while there is one.
 func TestProcessors(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	ctx := t.Context()
 	processors := [][]string{{"avx", "sse"}, {"sse"}, {"avx", "sse"}}
 	n := 0

@@ -86,6 +86,7 @@ func (h heldRun) ends(t *testing.T, w *servertest.World, run string) {
 // Runs reach the sandboxes of all nodes, and go on through what may become of a node, of
 // the one that leads and of a sandbox.
 func TestRunsOfAllNodes(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	ctx := t.Context()
 	home := t.TempDir()
 	agent := servertest.RealAgent(t, home)
