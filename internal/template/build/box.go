@@ -83,6 +83,7 @@ type command struct {
 	env       map[string]string
 	args      []string
 	line      func(stream, line string) // gets output; may be nil
+	started   func()                    // is called when it runs; may be nil
 }
 
 // exit is how a command ended that did not succeed.
@@ -99,6 +100,7 @@ func (x *box) run(ctx context.Context, c command) error {
 			out.write(stdout)
 			errs.write(stderr)
 		},
+		Started: c.started,
 	})
 }
 

@@ -261,17 +261,25 @@ func (r *run) launch(ctx context.Context, x *box, setup cay.Setup) error {
 			stop()
 			<-start.done
 		}()
+		begun := make(chan struct{})
+		c := templateCommand(setup, setup.StartCmd, func(stream, line string) {
+			r.say(finalizeStep, "[start] [%s]: %s", stream, line)
+		})
+		c.started = func() { close(begun) }
 		go func() {
 			defer close(start.done)
-			err := x.run(follow, templateCommand(setup, setup.StartCmd, func(stream, line string) {
-				r.say(finalizeStep, "[start] [%s]: %s", stream, line)
-			}))
+			err := x.run(follow, c)
 			if follow.Err() == nil {
 				if start.err = err; err != nil {
 					cancel()
 				}
 			}
 		}()
+		select { // a template that is ready at once must have it, too
+		case <-begun:
+		case <-start.done:
+		case <-x.lease.Died():
+		}
 	}
 	r.say(finalizeStep, "[finalize] Waiting for template to be ready: %.2000s", ready)
 	err := r.await(ctx, x, setup, ready)
