@@ -58,6 +58,8 @@ type Config struct {
 	// Copies says that snapshots are copied to a bucket; Durable, that each pause that
 	// was asked for waits for its copy.
 	Copies, Durable bool
+	// Hurry has the next copy begin at once; nil leaves it to its time.
+	Hurry func()
 	// Local finds this machine's snapshot of a template; nil takes the recorded one.
 	Local  func(cay.Template) cay.SnapshotID
 	Tokens lifecycle.Tokens
@@ -128,7 +130,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 	}
 	c.Controller, err = lifecycle.Open(ctx, lifecycle.Config{
 		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Member: cfg.Member, Leads: cfg.Leads, Elsewhere: cfg.Elsewhere, Tokens: cfg.Tokens, Logs: cfg.Logs, Audit: cfg.Audit, Log: cfg.Log,
-		Budgets: c.Meter, Copies: cfg.Copies, Durable: cfg.Durable,
+		Budgets: c.Meter, Copies: cfg.Copies, Durable: cfg.Durable, Hurry: cfg.Hurry,
 	})
 	if err != nil {
 		return nil, err

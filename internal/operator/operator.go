@@ -76,6 +76,7 @@ type Desk struct {
 	cfg        Config
 	collecting sync.Mutex // one garbage collection waits for another
 	uncopied   atomic.Int64
+	hurry      chan struct{} // a token where a copy is waited for
 	copied     copies
 }
 
@@ -84,7 +85,7 @@ func New(cfg Config) *Desk {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	return &Desk{cfg: cfg}
+	return &Desk{cfg: cfg, hurry: make(chan struct{}, 1)}
 }
 
 // newKey makes a key of the first team.

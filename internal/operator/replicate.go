@@ -101,7 +101,16 @@ func (d *Desk) ReplicateAlways(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case <-d.hurry:
 		}
+	}
+}
+
+// Hurry has a snapshot that was just saved be copied at once: a client waits for that.
+func (d *Desk) Hurry() {
+	select {
+	case d.hurry <- struct{}{}:
+	default:
 	}
 }
 

@@ -247,7 +247,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		TeamLimits: limits,
 		Volumes:    s.volumes(),
 		Local:      s.localOf(),
-		Copies:     s.replica != nil, Durable: s.cfg.PauseDurable,
+		Copies:     s.replica != nil, Durable: s.cfg.PauseDurable, Hurry: func() { s.desk.Hurry() },
 		Networks: outside.Networks{
 			Opened: s.cfg.NetworkOpen, Trusted: s.cfg.WebhookOpen, Closed: append(slices.Clone(s.cfg.NetworkClosed), s.cfg.Network),
 		},

@@ -113,6 +113,8 @@ type Config struct {
 	// Copies says that snapshots are copied to a bucket; Durable, that each pause that
 	// was asked for waits for its copy.
 	Copies, Durable bool
+	// Hurry has the next copy begin at once; nil leaves it to its time.
+	Hurry func()
 	// Budgets are asked before anything runs; nil has none.
 	Budgets Budgets
 }
@@ -133,6 +135,7 @@ type Controller struct {
 	budgets Budgets
 
 	copies, durable bool
+	hurry           func()
 	member          bool // of a cluster
 	leads           func() bool
 	elsewhere       func(ctx context.Context, features []string) bool
@@ -217,7 +220,7 @@ func (e *entry) sandbox() cay.Sandbox { return *e.current.Load() }
 func Open(ctx context.Context, cfg Config) (*Controller, error) {
 	c := &Controller{
 		ledger: cfg.Ledger, store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, logs: cfg.Logs, audit: cfg.Audit, log: cfg.Log,
-		copies: cfg.Copies, durable: cfg.Durable,
+		copies: cfg.Copies, durable: cfg.Durable, hurry: cfg.Hurry,
 		readers: make(chan struct{}, diaryReaders),
 		wake:    make(chan struct{}, 1), wakeAuto: make(chan struct{}, 1),
 		live: make(map[cay.SandboxID]*entry), teams: make(map[cay.TeamID]map[cay.SandboxID]*entry), starting: make(map[*starting]struct{}),

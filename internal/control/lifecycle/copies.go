@@ -123,6 +123,9 @@ func (c *Controller) awaitCopy(ctx context.Context, e *entry, enough <-chan stru
 	saved := e.sandbox()
 	ctx, cancel := context.WithTimeout(ctx, copyWithin)
 	defer cancel()
+	if c.hurry != nil {
+		c.hurry()
+	}
 	for {
 		changed := c.ledger.NewEvents(saved.Team)
 		switch s := e.sandbox(); {
