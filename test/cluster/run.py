@@ -47,7 +47,9 @@ Look at it, on node 1:
 
 {' '.join(first.command("env", *own, cluster.CAY))} cluster status
 
-Lose a node, with all that runs there; what is paused resumes on another one after 75 s:
+Lose a node, with all that runs there. What is paused resumes on another one after 75 s, once
+the bucket has it (`replicated` of a sandbox): the first pause of a template takes its image
+along, for up to half a minute.
 """)
         for node in up.nodes:
             print(f"kill -9 {node.machine.pid}   # node {node.number}, {node.url}, log {node.log.relative_to(cluster.ROOT)}")
