@@ -83,13 +83,17 @@ func (n Node) Seen() NodeState {
 }
 
 // Goes reports whether memory that relies on features of a processor goes on there.
-func (n Node) Goes(features []string) bool {
-	for _, f := range features {
-		if _, ok := slices.BinarySearch(n.CPUFeatures, f); !ok {
-			return false
+func (n Node) Goes(features []string) bool { return LacksFeature(n.CPUFeatures, features) == "" }
+
+// LacksFeature is the first of the features needed that a processor with others, sorted, lacks;
+// empty where it has all.
+func LacksFeature(has, needed []string) string {
+	for _, f := range needed {
+		if _, ok := slices.BinarySearch(has, f); !ok {
+			return f
 		}
 	}
-	return true
+	return ""
 }
 
 // Takes reports whether a node gets new sandboxes.

@@ -117,10 +117,8 @@ func (e *Engine) CanRestore(s cay.Snapshot) error {
 	if why := e.withdrawn(s.EngineHash); why != "" {
 		return refuse("engine build %s is withdrawn: %s", s.EngineHash, why)
 	}
-	for _, f := range s.CPUFeatures {
-		if _, ok := slices.BinarySearch(e.features, f); !ok {
-			return refuse("it needs a processor with %s", f).WithCode(cay.CodeProcessor)
-		}
+	if f := cay.LacksFeature(e.features, s.CPUFeatures); f != "" {
+		return refuse("it needs a processor with %s", f).WithCode(cay.CodeProcessor)
 	}
 	return nil
 }

@@ -52,8 +52,8 @@ func (m *Machine) CanRestore(s cay.Snapshot) error {
 	if s.Kind != cay.MemorySnapshot || s.EngineHash != EngineHash {
 		return cay.Errorf(cay.Conflict, "snapshot %s holds no memory of this engine", s.ID)
 	}
-	if !(cay.Node{NodeUse: cay.NodeUse{CPUFeatures: m.Features}}).Goes(s.CPUFeatures) {
-		return cay.Errorf(cay.Conflict, "snapshot %s needs a processor with %s", s.ID, s.CPUFeatures).WithCode(cay.CodeProcessor)
+	if f := cay.LacksFeature(m.Features, s.CPUFeatures); f != "" {
+		return cay.Errorf(cay.Conflict, "snapshot %s needs a processor with %s", s.ID, f).WithCode(cay.CodeProcessor)
 	}
 	return nil
 }
