@@ -78,6 +78,10 @@ type Desk struct {
 	uncopied   atomic.Int64
 	hurry      chan struct{} // a token where a copy is waited for
 	copied     copies
+	offered    offers
+
+	taking sync.Mutex
+	taken  bool // the bucket is this server's to write
 }
 
 // New returns the desk of a server.

@@ -24,13 +24,15 @@ type Replica interface {
 	Take(ctx context.Context) error
 	// Push copies a snapshot there, unless it is there.
 	Push(ctx context.Context, id cay.SnapshotID) error
+	// Prepare copies there what snapshots that are made from one need beside their own files,
+	// for a day.
+	Prepare(ctx context.Context, id cay.SnapshotID) error
 	// Collect removes the copies that used denies.
 	Collect(ctx context.Context, used func(cay.SnapshotID) (bool, error)) (int, error)
 }
 
 // replication is how far the copies are.
 type replication struct {
-	taken bool
 	swept time.Time
 	made  time.Time // the last copy
 	asked time.Time // when it was last looked which records lack one
@@ -159,11 +161,8 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 		return err
 	}
 	d.uncopied.Store(int64(len(lacking)))
-	if !r.taken {
-		if err := d.cfg.Replica.Take(ctx); err != nil {
-			return err
-		}
-		r.taken = true
+	if err := d.takeBucket(ctx); err != nil {
+		return err
 	}
 	var failed error
 	for _, id := range lacking {
@@ -199,6 +198,19 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 		return err
 	}
 	return failed
+}
+
+// takeBucket makes the bucket this server's to write, once: one that another has taken since stays
+// that one's.
+func (d *Desk) takeBucket(ctx context.Context) error {
+	d.taking.Lock()
+	defer d.taking.Unlock()
+	if d.taken {
+		return nil
+	}
+	err := d.cfg.Replica.Take(ctx)
+	d.taken = err == nil
+	return err
 }
 
 func (d *Desk) tellCopied(ctx context.Context, id cay.SnapshotID, took time.Duration) {

@@ -19,6 +19,7 @@ func TestSnapshotsInABucket(t *testing.T) {
 	bucket := filepath.Join(t.TempDir(), "bucket")
 	w.Config.Bucket.Bucket = bucket
 	w.Start()
+	inTheBucket(t, bucket, "images") // before any sandbox needs it
 	box, err := w.Client().Create(ctx, client.CreateOptions{Template: "base"})
 	if err != nil {
 		t.Fatal(err)
@@ -28,13 +29,7 @@ func TestSnapshotsInABucket(t *testing.T) {
 	}
 	w.Stop()
 	w.Start() // which begins with copies
-	var copies []string
-	for deadline := time.Now().Add(time.Minute); len(copies) == 0; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the snapshot is not in the bucket")
-		}
-		copies, _ = filepath.Glob(filepath.Join(bucket, "snapshots", "*", "record"))
-	}
+	copies := inTheBucket(t, bucket, "snapshots")
 	w.Stop()
 	at := filepath.Join(w.Config.Data, "snapshots", filepath.Base(filepath.Dir(copies[0])))
 	if err := os.RemoveAll(at); err != nil {
@@ -62,4 +57,16 @@ func TestSnapshotsInABucket(t *testing.T) {
 	if _, err := os.Stat(at); err != nil {
 		t.Error(err)
 	}
+}
+
+// inTheBucket waits for records of a kind, and returns their files.
+func inTheBucket(t *testing.T, bucket, kind string) (records []string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); len(records) == 0; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("no %s are in the bucket", kind)
+		}
+		records, _ = filepath.Glob(filepath.Join(bucket, kind, "*", "record"))
+	}
+	return records
 }

@@ -208,6 +208,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.running.Go(func() { s.audit.Run(work) })
 	s.running.Go(func() { s.desk.CollectAlways(work) })
 	s.running.Go(func() { s.desk.ReplicateAlways(work) })
+	s.running.Go(func() { s.desk.PrepareAlways(work) })
 	s.running.Go(func() { s.keepCache(work) })
 	s.running.Go(func() { s.desk.WatchDisk(work) })
 	s.running.Go(func() { s.desk.Serve(work, operators) })

@@ -107,6 +107,7 @@ func (s *Server) buildMissing(ctx context.Context) error {
 // publish offers a built template to every team.
 func (s *Server) publish(ctx context.Context, built builtin.Result) error {
 	s.keepOwn(built)
+	s.desk.Offer(built.Name, built.Snapshot.ID)
 	s.cluster.publishing.Lock() // a server that begins to lead offers all, beside a build that ends
 	defer s.cluster.publishing.Unlock()
 	if !s.leads() {

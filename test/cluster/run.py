@@ -47,9 +47,8 @@ Look at it, on node 1:
 
 {' '.join(first.command("env", *own, cluster.CAY))} cluster status
 
-Lose a node, with all that runs there. What is paused resumes on another one after 75 s, once
-the bucket has it (`replicated` of a sandbox): the first pause of a template takes its image
-along, for up to half a minute.
+Lose a node, with all that runs there. What is paused, and was for some seconds, so that the
+bucket has it (`replicated` of a sandbox), resumes on another one after 75 s.
 """)
         for node in up.nodes:
             print(f"kill -9 {node.machine.pid}   # node {node.number}, {node.url}, log {node.log.relative_to(cluster.ROOT)}")

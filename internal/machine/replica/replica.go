@@ -57,7 +57,8 @@ const (
 func atOnce(piece int64) int { return int(min(max(inFlight/piece, 1), mostAtOnce)) }
 
 // Replica is the bucket of an installation. Its methods may be called at the same
-// time; copies to the bucket and the removal of what is not needed take turns.
+// time; copies to the bucket and the removal of what is not needed take turns, and so do
+// copies of one image or engine.
 type Replica struct {
 	bucket  *blob.Bucket
 	dir     *snapshot.Dir
@@ -80,7 +81,7 @@ type Replica struct {
 	serving serving
 	log     *slog.Logger
 
-	writing sync.Mutex
+	writing sync.RWMutex // for copies to the bucket, and whole for the removal of what is not needed
 
 	ctx      context.Context // of what goes on without its caller
 	stop     context.CancelFunc
@@ -88,6 +89,7 @@ type Replica struct {
 	fetching map[cay.SnapshotID]*fetch
 	last     map[cay.SnapshotID]found // by Record, for a start that follows
 	fetched  atomic.Int64
+	sharing  map[string]chan struct{} // names of images and engines that are being copied, until it is closed
 	// rootsKept is when the bucket was seen to have root images.
 	rootsKept map[string]time.Time
 	running   sync.WaitGroup
@@ -110,7 +112,7 @@ func New(bucket *blob.Bucket, dir *snapshot.Dir, engines string, secret []byte, 
 		bucket: bucket, dir: dir, engines: engines, keys: keys(secret), machine: machine, room: room,
 		keepFor: keepFor, condemnedFor: condemnedFor, settle: settle,
 		piece: snapshotPiece, otherPiece: otherPiece, cuts: cuts,
-		patience: patience, silence: silence, grace: grace, fetching: map[cay.SnapshotID]*fetch{}, rootsKept: map[string]time.Time{}, last: map[cay.SnapshotID]found{},
+		patience: patience, silence: silence, grace: grace, fetching: map[cay.SnapshotID]*fetch{}, rootsKept: map[string]time.Time{}, last: map[cay.SnapshotID]found{}, sharing: map[string]chan struct{}{},
 		log: slog.New(slog.DiscardHandler),
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
@@ -192,8 +194,8 @@ type record struct {
 // Push copies a snapshot, its root image and its engine to the bucket, unless it is
 // there as it is here. When it returns without an error, another machine can Fetch it.
 func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
-	r.writing.Lock()
-	defer r.writing.Unlock()
+	r.writing.RLock()
+	defer r.writing.RUnlock()
 	defer r.dir.Keep(id)()
 	if err := r.mine(ctx); err != nil {
 		return err
@@ -207,14 +209,7 @@ func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 	if err != nil || before.has(s) {
 		return err
 	}
-	image, err := r.dir.Image(s.Root)
-	if err != nil {
-		return err
-	}
-	if err := r.pushImage(ctx, s.Root, s.Team, image); err != nil {
-		return err
-	}
-	if err := r.pushEngine(ctx, s.EngineHash); err != nil {
+	if err := r.prepare(ctx, s); err != nil {
 		return err
 	}
 	out := record{Piece: r.piece, Snapshot: &s}
@@ -238,6 +233,33 @@ func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 		return err
 	}
 	return r.putRecord(ctx, at, out)
+}
+
+// Prepare copies to the bucket what snapshots that are made from one need beside their own
+// files, its root image and its engine, or notes that they are needed still. They stay for a day.
+func (r *Replica) Prepare(ctx context.Context, id cay.SnapshotID) error {
+	r.writing.RLock()
+	defer r.writing.RUnlock()
+	defer r.dir.Keep(id)()
+	if err := r.mine(ctx); err != nil {
+		return err
+	}
+	_, s, err := r.dir.Get(id)
+	if err != nil {
+		return err
+	}
+	return r.prepare(ctx, s)
+}
+
+func (r *Replica) prepare(ctx context.Context, s cay.Snapshot) error {
+	image, err := r.dir.Image(s.Root)
+	if err == nil {
+		err = r.pushImage(ctx, s.Root, s.Team, image)
+	}
+	if err == nil {
+		err = r.pushEngine(ctx, s.EngineHash)
+	}
+	return err
 }
 
 // recordOrNone is record for what may not be there. A damaged one is written anew.

@@ -33,6 +33,11 @@ const (
 // pushShared has an image or an engine in the bucket: it notes that one that is there is
 // needed still, or has it stored. Store is told which objects are there and will stay.
 func (r *Replica) pushShared(ctx context.Context, at string, store func(has map[string]bool) (record, error)) error {
+	done, err := r.alone(ctx, at)
+	if err != nil {
+		return err
+	}
+	defer done()
 	there, err := r.record(ctx, at)
 	switch {
 	case err == nil && !there.Condemned:
@@ -40,16 +45,42 @@ func (r *Replica) pushShared(ctx context.Context, at string, store func(has map[
 	case err != nil && !errors.Is(err, blob.ErrMissing) && !errors.Is(err, blob.ErrDamaged):
 		return err
 	}
-	has, done, err := r.claim(ctx, at)
+	has, unclaim, err := r.claim(ctx, at)
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer unclaim()
 	made, err := store(has)
 	if err != nil {
 		return err
 	}
 	return r.putRecord(ctx, at, made)
+}
+
+// alone waits until no other copy of a name is under way here: a second one finds it there, and
+// need not make it once more.
+func (r *Replica) alone(ctx context.Context, at string) (done func(), err error) {
+	for {
+		r.mu.Lock()
+		other, busy := r.sharing[at]
+		if !busy {
+			mine := make(chan struct{})
+			r.sharing[at] = mine
+			r.mu.Unlock()
+			return func() {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				delete(r.sharing, at)
+				close(mine)
+			}, nil
+		}
+		r.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // claim has a removal that may have begun come to an end, and says which objects are there
