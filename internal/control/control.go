@@ -152,7 +152,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Networks: cfg.Networks, Link: c.Approvals.LinkFor, Log: cfg.Log,
 	})
 	c.Triggers = triggers.New(triggers.Config{
-		Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Sandboxes: c.Controller, Dial: cfg.Dial, MayStart: cfg.MayStart, Nodes: cfg.Nodes, Log: cfg.Log,
+		Ledger: c.ledger, Store: cfg.Store, Sealer: cfg.Sealer, Sandboxes: c.Controller, Dial: cfg.Dial, MayStart: cfg.MayStart, Nodes: cfg.Nodes, Leads: cfg.Leads, Log: cfg.Log,
 	})
 	c.Providers = providers.New(providers.Config{
 		Ledger: c.ledger, Store: cfg.Store, Budgets: c.Meter, Secret: c.SecretValue, Networks: cfg.ModelNetworks, Audit: cfg.Audit,

@@ -174,6 +174,9 @@ func (a *attempt) command(ctx context.Context, g *guestClient, env map[string]st
 		a.run.BegunAt = time.Time{}
 		return err
 	}
+	if !a.t.stillLeads(ctx) {
+		return context.Cause(ctx)
+	}
 	within, cancel := context.WithTimeout(ctx, do.Timeout) // the agent ends it then, without this server too
 	defer cancel()
 	err = command.Run(within, g.agent, c)
@@ -295,6 +298,9 @@ func (a *attempt) leave(run context.Context, id cay.SandboxID) {
 	last, woke := a.t.exit(id)
 	if cause := context.Cause(run); cause != nil && !errors.Is(cause, errCancelled) {
 		return // the server stops, and the command goes on
+	}
+	if !a.t.stillLeads(run) {
+		return // the one that leads does
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()

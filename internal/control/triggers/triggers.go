@@ -73,6 +73,8 @@ type Config struct {
 	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start) error
 	// Nodes lead to the sandboxes of other nodes; nil for a machine alone.
 	Nodes Nodes
+	// Leads reports whether this server, and none beside it, carries runs out; nil for always.
+	Leads func() bool
 	Log   *slog.Logger
 }
 
@@ -90,6 +92,7 @@ type Triggers struct {
 	sealer    Sealer
 	here      here
 	sandboxes reach
+	leads     func() bool
 	log       *slog.Logger
 
 	poke chan struct{} // something may be due
@@ -103,13 +106,16 @@ type Triggers struct {
 // New returns triggers that start nothing before Run.
 func New(cfg Config) *Triggers {
 	t := &Triggers{
-		ledger: cfg.Ledger, store: cfg.Store, sealer: cfg.Sealer, here: here{cfg.Sandboxes, cfg.Dial, cfg.MayStart, cfg.Ledger}, log: cfg.Log,
+		ledger: cfg.Ledger, store: cfg.Store, sealer: cfg.Sealer, here: here{cfg.Sandboxes, cfg.Dial, cfg.MayStart, cfg.Ledger}, leads: cfg.Leads, log: cfg.Log,
 		poke:    make(chan struct{}, 1),
 		running: make(map[cay.RunID]context.CancelCauseFunc), teams: make(map[cay.TeamID]int), in: make(map[cay.SandboxID]*visits),
 	}
 	t.sandboxes = t.here
 	if cfg.Nodes != nil {
 		t.sandboxes = everywhere{t.here, cfg.Nodes, cfg.Store}
+	}
+	if t.leads == nil {
+		t.leads = func() bool { return true }
 	}
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/cay-run/cay/api/proto/process"
 	"github.com/cay-run/cay/api/proto/process/processconnect"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
 	"github.com/cay-run/cay/internal/store/storetest"
 )
 
@@ -119,6 +121,11 @@ func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 // world has triggers that work, over records that are real.
 func world(t *testing.T, use func(t *testing.T, x *Triggers, b *boxes, who cay.Caller)) {
+	worldOf(t, func(*Config) {}, use)
+}
+
+// worldOf is world with other settings.
+func worldOf(t *testing.T, set func(*Config), use func(t *testing.T, x *Triggers, b *boxes, who cay.Caller)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		records := storetest.OpenSealed(t, filepath.Join(t.TempDir(), "cay.db"), openSeal{})
@@ -138,7 +145,7 @@ func world(t *testing.T, use func(t *testing.T, x *Triggers, b *boxes, who cay.C
 		web := &http.Server{Handler: mux}
 		var work sync.WaitGroup
 		work.Go(func() { _ = web.Serve(lines) })
-		x := New(Config{
+		cfg := Config{
 			Ledger: ledger.New(ledger.Config{Store: records}), Store: records, Sealer: openSeal{}, Sandboxes: b,
 			Dial: func(context.Context, cay.SandboxID, int) (net.Conn, error) {
 				ours, theirs := net.Pipe()
@@ -150,7 +157,9 @@ func world(t *testing.T, use func(t *testing.T, x *Triggers, b *boxes, who cay.C
 				defer b.mu.Unlock()
 				return b.hold
 			},
-		})
+		}
+		set(&cfg)
+		x := New(cfg)
 		work.Go(func() { x.Work(ctx) })
 		use(t, x, b, cay.ForTeam(team.ID))
 		stop()
@@ -273,6 +282,66 @@ func TestCommandsThatAreAskedAbout(t *testing.T) {
 			if err != nil || run.State != cay.RunFailed || !strings.Contains(run.Error, b.hold.Error()) || len(b.starts) > 0 {
 				t.Errorf("%s: %+v, %v; %d commands began", code, run, err, len(b.starts))
 			}
+		})
+	}
+}
+
+// standing records that a command begins, and stands still then.
+type standing struct {
+	store.Store
+	begins func()
+}
+
+func (s standing) PutRun(ctx context.Context, run cay.Run, from cay.RunState, attempt int) error {
+	err := s.Store.PutRun(ctx, run, from, attempt)
+	if err == nil && run.State == cay.RunRunning && !run.BegunAt.IsZero() {
+		s.begins()
+	}
+	return err
+}
+
+// A server that leads stands still after it has recorded that a command begins, until
+// another one leads and has followed the attempt: it begins nothing any more. Where it goes
+// on to lead, the command begins once.
+func TestALeaderStandsStill(t *testing.T) {
+	for _, lost := range []bool{true, false} {
+		var leads atomic.Bool
+		leads.Store(true)
+		var second Config
+		var other sync.WaitGroup
+		ctx, stop := context.WithCancel(t.Context())
+		begins := sync.OnceFunc(func() {
+			leads.Store(false)
+			if lost {
+				other.Go(func() { New(second).Work(ctx) })
+			}
+			time.Sleep(90 * time.Second)
+		})
+		worldOf(t, func(cfg *Config) {
+			second = *cfg
+			cfg.Store, cfg.Leads = standing{cfg.Store, begins}, leads.Load
+		}, func(t *testing.T, x *Triggers, b *boxes, who cay.Caller) {
+			if _, _, err := x.Create(t.Context(), who, cay.HookTrigger, Change{Name: of("a"), Template: of("base"), Command: of("true"), Proof: of(cay.BearerProof), Retries: of(1)}); err != nil {
+				t.Fatal(err)
+			}
+			run, err := x.Start(t.Context(), who, "a", Body{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Second) // it knows then that it leads, or its context ends
+			leads.Store(!lost)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			run, err = x.Run(t.Context(), who, run.ID)
+			want := 1
+			if lost {
+				want = 2
+			}
+			if err != nil || run.State != cay.RunSucceeded || run.Attempt != want || len(b.starts) != 1 {
+				t.Errorf("with the lead lost %v: %+v, %v; commands began at %v", lost, run, err, b.starts)
+			}
+			stop()
+			other.Wait()
 		})
 	}
 }

@@ -77,6 +77,18 @@ func (t *Triggers) Work(ctx context.Context) {
 	}
 }
 
+// stillLeads waits until this server leads for certain, and reports whether it does before
+// ctx ends. One that stood still after it had recorded something asks before it acts on
+// that: another one may have followed the records meanwhile.
+func (t *Triggers) stillLeads(ctx context.Context) bool {
+	for !t.leads() {
+		if !sleep(ctx, lostWait) {
+			return false
+		}
+	}
+	return true
+}
+
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
