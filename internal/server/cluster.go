@@ -96,7 +96,7 @@ func (s *Server) openCluster(ctx context.Context) (err error) {
 		Copies:  copies,
 		Members: c.members, Own: s.lease.Member, Homes: s.records,
 		Alone: !s.cfg.Fronts(),
-		Has:   s.control.Has, Adopt: s.control.Adopt, Take: s.control.Take, Names: s.proxy.Names, Log: s.log,
+		Has:   s.control.Has, Adopt: s.control.Adopt, Take: s.control.Take, Names: s.console.Names(s.proxy.Names, s.proxy.AgentOf), Console: s.console, Log: s.log,
 		Asked: s.control.Triggers.Serve, Dial: s.proxy.Dial,
 		Shell: func(c net.Conn, team cay.TeamID) { s.ssh.ServeRelayed(c, team) },
 	})

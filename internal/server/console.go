@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"strings"
@@ -8,12 +9,14 @@ import (
 	"github.com/cay-run/cay/internal/edge/console"
 )
 
-// openConsole makes the console, whose calls the API answers.
-func (s *Server) openConsole(api http.Handler) *console.Console {
-	return console.New(console.Config{
-		Page: console.Page(), API: api, Agents: s.proxy.Agents(), Domain: s.cfg.ClientDomain(),
+// openConsole makes the console, whose calls the API answers, which is made after it.
+func (s *Server) openConsole(context.Context) error {
+	s.console = console.New(console.Config{
+		Page: console.Page(), API: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.api.ServeHTTP(w, r) }),
+		Agents: s.proxy.Agents(), Domain: s.cfg.ClientDomain(),
 		Here: s.isConsole, Ways: s.consoleWays, Ports: s.portsFrom,
 	})
+	return nil
 }
 
 // isConsole reports whether an address is where the console alone listens.

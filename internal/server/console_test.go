@@ -16,7 +16,13 @@ import (
 // at sends a request to a host of the server.
 func at(t *testing.T, w *servertest.World, method, host, path, body string, headers ...string) (int, http.Header, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, w.URL()+path, strings.NewReader(body))
+	return atURL(t, w.URL(), method, host, path, body, headers...)
+}
+
+// atURL does so where a server listens.
+func atURL(t *testing.T, url, method, host, path, body string, headers ...string) (int, http.Header, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

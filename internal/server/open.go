@@ -53,7 +53,7 @@ import (
 //   - The faces come last: nothing of theirs listens before Run.
 func (s *Server) open(ctx context.Context) error {
 	steps := []func(context.Context) error{
-		s.begin, s.openTelemetry, s.openRecords, s.openMachine, s.openReplica, s.openProxy, s.openNode, s.openTemplates, s.openControl, s.openCluster, s.openFaces, s.openMetrics, s.publishBuilt,
+		s.begin, s.openTelemetry, s.openRecords, s.openMachine, s.openReplica, s.openProxy, s.openNode, s.openTemplates, s.openControl, s.openConsole, s.openCluster, s.openFaces, s.openMetrics, s.publishBuilt,
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -307,9 +307,8 @@ func (s *Server) openFaces(context.Context) error {
 		URL: s.cfg.URL(), Domain: s.cfg.ClientDomain(), Template: builtin.CodeInterpreter, Version: cay.Version,
 		Serve: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.cluster.inside.ServeHTTP(w, r) }),
 	})
-	counted := s.requests.count(face)
-	page := s.openConsole(counted)
-	s.cluster.inside = trail.Follow(trail.REST, s.between(page.Wrap(s.proxy.Wrap(tools.Wrap(page.Elsewhere(counted))))))
+	s.api = s.requests.count(face)
+	s.cluster.inside = trail.Follow(trail.REST, s.between(s.console.Wrap(s.proxy.Wrap(tools.Wrap(s.console.Elsewhere(s.api))))))
 	s.http = &http.Server{
 		Handler:           s.cluster.inside,
 		ReadHeaderTimeout: time.Minute,

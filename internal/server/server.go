@@ -24,6 +24,7 @@ import (
 	"github.com/cay-run/cay/internal/control/logins"
 	"github.com/cay-run/cay/internal/control/nodes"
 	"github.com/cay-run/cay/internal/edge/certs"
+	"github.com/cay-run/cay/internal/edge/console"
 	"github.com/cay-run/cay/internal/edge/models"
 	"github.com/cay-run/cay/internal/edge/proxy"
 	"github.com/cay-run/cay/internal/edge/sshd"
@@ -117,7 +118,9 @@ type Server struct {
 	packages  *pkgcache.Cache // nil for none
 	models    *models.Gateway
 	proxy     *proxy.Proxy
-	arrivals  *arrivals // connections of guests to sandboxes' public names
+	console   *console.Console
+	api       http.Handler // without the ways of nodes and consoles to it
+	arrivals  *arrivals    // connections of guests to sandboxes' public names
 	ssh       *sshd.Server
 	local     *certs.Local // nil where the server's certificates are not its own authority's
 	tls       *tls.Config  // nil without certificates; http.Server changes one that it is given

@@ -8,6 +8,7 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"html/template"
 	"io/fs"
@@ -16,6 +17,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/cay-run/cay"
 )
 
 //go:embed all:dist
@@ -66,8 +69,8 @@ func New(cfg Config) *Console {
 		c.names = append(c.names, "console."+hostname(cfg.Domain))
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/api/", inert(http.StripPrefix("/api", cfg.API)))
-	mux.Handle("/agent/", inert(http.StripPrefix("/agent", guarded(cfg.Agents))))
+	mux.Handle(calls, inert(http.StripPrefix(strings.TrimSuffix(calls, "/"), cfg.API)))
+	mux.Handle(agents, inert(http.StripPrefix(strings.TrimSuffix(agents, "/"), guarded(cfg.Agents))))
 	mux.HandleFunc("/settings.json", c.settings)
 	mux.HandleFunc("/", c.page)
 	c.mux = http.NewCrossOriginProtection().Handler(mux)
@@ -78,7 +81,7 @@ func New(cfg Config) *Console {
 // and leaves all other requests to next.
 func (c *Console) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !c.own(r) && !slices.Contains(c.names, hostname(r.Host)) {
+		if !c.is(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -87,11 +90,65 @@ func (c *Console) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// own reports whether a request came in where the console alone listens.
-func (c *Console) own(r *http.Request) bool {
+// is reports whether a request is one to the console.
+func (c *Console) is(r *http.Request) bool {
+	return c.Alone(r) || slices.Contains(c.names, hostname(r.Host))
+}
+
+type enteredKey struct{}
+
+// Entered has a request that another server brings look as if it had come in where the
+// console alone listens.
+func (c *Console) Entered(ctx context.Context) context.Context {
+	return context.WithValue(ctx, enteredKey{}, true)
+}
+
+// Alone reports whether a request came in where the console alone listens, here or at
+// another server.
+func (c *Console) Alone(r *http.Request) bool {
+	if entered, _ := r.Context().Value(enteredKey{}).(bool); entered {
+		return true
+	}
 	at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return ok && c.cfg.Here != nil && c.cfg.Here(at)
 }
+
+// Names wraps what tells the sandbox that a request goes into: at the console's origin only
+// the header of a call to an agent does.
+func (c *Console) Names(elsewhere, agent func(*http.Request) (cay.SandboxID, bool)) func(*http.Request) (cay.SandboxID, bool) {
+	return func(r *http.Request) (cay.SandboxID, bool) {
+		switch {
+		case !c.is(r):
+			return elsewhere(r)
+		case strings.HasPrefix(r.URL.Path, agents):
+			return agent(r)
+		}
+		return "", false
+	}
+}
+
+// Call returns the request of the API that a call of the page is, and a writer that guards its
+// answer. A request at another origin stays as it is; one for a page is none of the API.
+func (c *Console) Call(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, *http.Request) {
+	if !c.is(r) {
+		return w, r
+	}
+	call := *r
+	url := *r.URL
+	call.URL = &url
+	rest, api := strings.CutPrefix(r.URL.Path, calls)
+	if api || strings.HasPrefix(r.URL.Path, agents) {
+		w = &plain{ResponseWriter: w}
+	}
+	url.Path = "/" + rest
+	if !api {
+		url.Path = "/"
+	}
+	return w, &call
+}
+
+// The roots of the page's calls of the API, and to agents.
+const calls, agents = "/api/", "/agent/"
 
 // hostname takes the port off a host.
 func hostname(host string) string {
@@ -188,7 +245,7 @@ func (c *Console) settings(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
-	writeJSON(w, map[string]string{"ports": c.cfg.Ports(r, c.own(r))})
+	writeJSON(w, map[string]string{"ports": c.cfg.Ports(r, c.Alone(r))})
 }
 
 // Elsewhere returns a handler that answers browsers which ask a server's other

@@ -32,6 +32,7 @@ const (
 	hopShell  = hopPrefix + "Shell" // the team whose SSH connection it is to become
 	hopPort   = hopPrefix + "Port"  // the port of the sandbox that its connection is to lead to
 	hopAsk    = hopPrefix + "Ask"   // the member asks for itself, and not for a client
+	hopAlone  = hopPrefix + "Alone" // the client came in where the console alone listens
 	hopMoved  = hopPrefix + "Moved"
 )
 
@@ -86,8 +87,31 @@ type Config struct {
 	Alone bool
 	// Names tells the sandbox that a request goes into, by its host, path or headers.
 	Names func(*http.Request) (cay.SandboxID, bool)
-	Log   *slog.Logger
+	// Console is the console's origin; nil for none.
+	Console Console
+	Log     *slog.Logger
 }
+
+// Console is the console's origin, whose pages are the node's that leads, and whose calls are
+// for the nodes that those of the API are for.
+type Console interface {
+	// Call returns the request of the API that one is, which is the same at other origins,
+	// and what guards its answer.
+	Call(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, *http.Request)
+	// Alone reports whether a request came in where the console alone listens; Entered has
+	// one that another member brings look so.
+	Alone(r *http.Request) bool
+	Entered(ctx context.Context) context.Context
+}
+
+// noConsole is a server without one.
+type noConsole struct{}
+
+func (noConsole) Call(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, *http.Request) {
+	return w, r
+}
+func (noConsole) Alone(*http.Request) bool                    { return false }
+func (noConsole) Entered(ctx context.Context) context.Context { return ctx }
 
 // Front is the way to the nodes of a cluster.
 type Front struct {
@@ -101,6 +125,9 @@ type Front struct {
 
 // New returns a front. Close must follow.
 func New(cfg Config) *Front {
+	if cfg.Console == nil {
+		cfg.Console = noConsole{}
+	}
 	return &Front{cfg: cfg, peers: peers{own: cfg.Own, silence: silence}, copies: peers{own: cfg.Own, silence: silence, ahead: readAhead}}
 }
 
@@ -142,8 +169,9 @@ func (f *Front) serve(w http.ResponseWriter, r *http.Request, next http.Handler)
 		fail(w, cay.Errorf(cay.Unavailable, "this node takes no requests of clients").WithHint("ask a front of the cluster"))
 		return
 	}
-	t := &trip{front: f, in: r, next: next, kind: toLead, sandbox: id}
-	all, batch := ofAll(r), r.Method == http.MethodPost && r.URL.Path == actions
+	w, call := f.cfg.Console.Call(w, r)
+	t := &trip{front: f, in: r, call: call, next: next, kind: toLead, sandbox: id}
+	all, batch := ofAll(call), call.Method == http.MethodPost && call.URL.Path == actions
 	if (all != nil || batch) && !inside {
 		if err := t.keepBody(); err != nil {
 			fail(w, err)
@@ -156,7 +184,7 @@ func (f *Front) serve(w http.ResponseWriter, r *http.Request, next http.Handler)
 		}
 		return
 	}
-	if isStatus(r) && !inside {
+	if isStatus(call) && !inside {
 		t.here(w)
 		return
 	}

@@ -58,13 +58,16 @@ func (f *Front) fromMember(next http.Handler) http.Handler {
 		h.version, _ = strconv.ParseInt(version, 10, 64) // one that is none is no sandbox's
 		name, secure := strings.CutPrefix(r.Header.Get(hopName), ":")
 		request, trace, _ := strings.Cut(r.Header.Get(hopTrail), " ")
-		from := r.Header.Get(hopFrom)
+		from, alone := r.Header.Get(hopFrom), r.Header.Get(hopAlone) != ""
 		for header := range r.Header {
 			if strings.HasPrefix(header, hopPrefix) {
 				delete(r.Header, header)
 			}
 		}
 		ctx := trail.Carry(r.Context(), request, trace)
+		if alone {
+			ctx = f.cfg.Console.Entered(ctx)
+		}
 		r = r.WithContext(context.WithValue(ctx, hopKey{}, h))
 		r.RemoteAddr, r.TLS = from, nil
 		if secure {

@@ -21,6 +21,7 @@ import (
 type trip struct {
 	front   *Front
 	in      *http.Request
+	call    *http.Request // of the API that in is; nil for one of a member
 	next    http.Handler
 	kind    string
 	sandbox cay.SandboxID // of toSandbox and toAdopt
@@ -47,10 +48,10 @@ func (t *trip) find(ctx context.Context) error {
 	f := t.front
 	id, ok := t.sandbox, t.sandbox != ""
 	if !ok {
-		id, ok = inPath(t.in.URL.Path)
+		id, ok = inPath(t.call.URL.Path)
 	}
 	if !ok {
-		if checkpoint, is := checkpointIn(t.in.URL.Path); is {
+		if checkpoint, is := checkpointIn(t.call.URL.Path); is {
 			found, err := f.cfg.Homes.CheckpointHome(ctx, checkpoint)
 			if err != nil && cay.KindOf(err) != cay.NotFound {
 				return err
@@ -61,19 +62,19 @@ func (t *trip) find(ctx context.Context) error {
 	switch {
 	case ok:
 		t.kind, t.sandbox = toSandbox, id
-	case nodeIn(t.in) != "":
-		n, err := f.cfg.Members.Node(ctx, nodeIn(t.in))
+	case nodeIn(t.call) != "":
+		n, err := f.cfg.Members.Node(ctx, nodeIn(t.call))
 		if err != nil {
 			return err
 		}
 		t.kind, t.node = toNode, n.ID
-	case isCreate(t.in):
+	case isCreate(t.call):
 		t.kind = toPlace
 		if err := t.keepBody(); err != nil {
 			return err
 		}
 		t.isFor(t.asked.Near)
-	case isTicket(t.in):
+	case isTicket(t.call):
 		if err := t.keepBody(); err != nil {
 			return err
 		}
@@ -343,6 +344,9 @@ func (t *trip) mark(h http.Header) {
 	h.Set(hopFrom, t.in.RemoteAddr)
 	if of := trail.Of(t.in.Context()); of != nil {
 		h.Set(hopTrail, of.Request+" "+of.Trace)
+	}
+	if t.front.cfg.Console.Alone(t.in) {
+		h.Set(hopAlone, "1")
 	}
 	if t.in.TLS != nil {
 		h.Set(hopName, ":"+t.in.TLS.ServerName)

@@ -45,6 +45,12 @@ func (p *Proxy) Agents() http.Handler {
 	})
 }
 
+// AgentOf tells the sandbox that a request to Agents names.
+func (p *Proxy) AgentOf(r *http.Request) (cay.SandboxID, bool) {
+	rt, v := parseHeaders(r.Header)
+	return rt.id, v == ours
+}
+
 // Names tells the sandbox that a request goes into, by its host, path, headers or
 // page; a signature names one of this machine alone.
 func (p *Proxy) Names(r *http.Request) (cay.SandboxID, bool) {
