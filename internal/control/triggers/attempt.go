@@ -22,6 +22,8 @@ const (
 	ownPrefix = "CAY_"
 	// margin is how much longer a sandbox lives than its command may take.
 	margin = time.Minute
+	// againMost is how many sandboxes of an attempt may be lost before its command begins.
+	againMost = 10
 	// callWithin bounds a call of the agent's that answers at once.
 	callWithin = 30 * time.Second
 	// lostMost is how often a command is looked for again when the connection to it
@@ -129,11 +131,27 @@ func (a *attempt) sandbox(ctx context.Context) (box cay.Sandbox, woke bool, err 
 	for name, value := range do.Metadata {
 		metadata[name] = value
 	}
-	box, err = a.t.sandboxes.Create(ctx, who, cay.CreateSpec{
-		Template: do.Template, Timeout: do.Timeout + margin, OnTimeout: cay.KillOnTimeout, Secure: true, Metadata: metadata,
-		IdempotencyKey: fmt.Sprintf("run %s %d", a.run.ID, a.number), // a server that dies now makes no second one
-	})
-	return box, false, err
+	spec := cay.CreateSpec{Template: do.Template, Timeout: do.Timeout + margin, OnTimeout: cay.KillOnTimeout, Secure: true, Metadata: metadata}
+	key := fmt.Sprintf("run %s %d", a.run.ID, a.number) // a server that dies now makes no second one
+	for again := 1; ; again++ {
+		spec.IdempotencyKey = key
+		box, err = a.t.sandboxes.Create(ctx, who, spec)
+		if cay.CodeOf(err) != cay.CodeKeyEnded || again > againMost || !a.isLost(ctx, key) {
+			return box, false, err
+		}
+		key = fmt.Sprintf("run %s %d again %d", a.run.ID, a.number, again)
+	}
+}
+
+// isLost reports whether the sandbox of a create was lost with its machine: nothing began
+// in it, so that the attempt may have another.
+func (a *attempt) isLost(ctx context.Context, key string) bool {
+	_, id, err := a.t.store.CreatedWith(ctx, a.run.Team, key, a.run.QueuedAt.Add(-margin))
+	if err != nil {
+		return false
+	}
+	box, err := a.t.store.Sandbox(ctx, a.run.Team, id)
+	return err == nil && box.Cause == cay.CauseHostLost
 }
 
 // command runs the command of an attempt, or follows the one that an earlier

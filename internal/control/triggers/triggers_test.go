@@ -39,6 +39,7 @@ type boxes struct {
 	starts  []time.Time   // when commands began
 	paused  map[cay.SandboxID]bool
 	keys    map[string]cay.SandboxID // idempotency
+	ended   error                    // what a create of a key that made one fails with
 }
 
 func (b *boxes) Create(_ context.Context, _ cay.Caller, spec cay.CreateSpec) (cay.Sandbox, error) {
@@ -52,6 +53,8 @@ func (b *boxes) Create(_ context.Context, _ cay.Caller, spec cay.CreateSpec) (ca
 	if id == "" {
 		id = cay.NewSandboxID()
 		b.keys[spec.IdempotencyKey] = id
+	} else if b.ended != nil {
+		return cay.Sandbox{}, b.ended
 	}
 	return cay.Sandbox{ID: id, State: cay.Running}, nil
 }
@@ -282,6 +285,62 @@ func TestCommandsThatAreAskedAbout(t *testing.T) {
 			if err != nil || run.State != cay.RunFailed || !strings.Contains(run.Error, b.hold.Error()) || len(b.starts) > 0 {
 				t.Errorf("%s: %+v, %v; %d commands began", code, run, err, len(b.starts))
 			}
+		})
+	}
+}
+
+// A sandbox that is lost with its machine before the command begins costs no run: the
+// attempt gets another one. One that a client ended does.
+func TestLostBeforeItBegins(t *testing.T) {
+	for _, try := range []struct {
+		name  string
+		ended error
+		cause cay.Cause
+		want  cay.RunState
+		boxes int
+	}{
+		{"lost", cay.Errorf(cay.Conflict, "it has ended").WithCode(cay.CodeKeyEnded), cay.CauseHostLost, cay.RunSucceeded, 2},
+		{"killed", cay.Errorf(cay.Conflict, "it has ended").WithCode(cay.CodeKeyEnded), cay.CauseAsked, cay.RunFailed, 1},
+		{"unknown until it is gone", cay.Errorf(cay.Conflict, "its end could not be recorded").WithCode(cay.CodeKeyUnknown), "", cay.RunSucceeded, 1},
+	} {
+		t.Run(try.name, func(t *testing.T) {
+			var records store.Store
+			worldOf(t, func(cfg *Config) { records = cfg.Store }, func(t *testing.T, x *Triggers, b *boxes, who cay.Caller) {
+				b.hold = cay.Errorf(cay.Unavailable, "its node does not answer")
+				if _, _, err := x.Create(t.Context(), who, cay.HookTrigger, Change{Name: of("a"), Template: of("base"), Command: of("true"), Proof: of(cay.BearerProof)}); err != nil {
+					t.Fatal(err)
+				}
+				run, err := x.Start(t.Context(), who, "a", Body{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				b.mu.Lock()
+				for key, id := range b.keys {
+					made := cay.Sandbox{ID: id, Team: who.Team, State: cay.Running, StartedAt: ledger.Now(), Once: cay.Once{Key: key}}
+					if err := records.AddSandbox(t.Context(), made); err != nil {
+						t.Error(err)
+					}
+					made.State, made.Cause, made.EndedAt = cay.Killed, try.cause, ledger.Now()
+					if err := records.UpdateSandbox(t.Context(), made); err != nil {
+						t.Error(err)
+					}
+				}
+				b.hold, b.ended = nil, try.ended
+				b.mu.Unlock()
+				if try.cause == "" { // its node is gone, and the create is made anew
+					time.Sleep(time.Minute)
+					b.mu.Lock()
+					b.ended = nil
+					b.mu.Unlock()
+				}
+				time.Sleep(time.Hour / 2)
+				synctest.Wait()
+				run, err = x.Run(t.Context(), who, run.ID)
+				if err != nil || run.State != try.want || run.Attempt != 1 || len(b.keys) != try.boxes {
+					t.Errorf("%+v, %v, in %d sandboxes", run, err, len(b.keys))
+				}
+			})
 		})
 	}
 }

@@ -243,7 +243,7 @@ func mayComeLater(err error) bool {
 	case cay.Exhausted, cay.Unavailable, cay.NoSpace:
 		return true
 	}
-	return cay.RetryOf(err).May
+	return cay.RetryOf(err).May || cay.CodeOf(err) == cay.CodeKeyUnknown // until its node is back, or gone
 }
 
 // wait is how long after its first try a start is tried again: as long as it has
