@@ -13,7 +13,7 @@ import (
 const (
 	prepareLook  = 5 * time.Second
 	prepareAgain = time.Hour        // less than what nothing needs stays in the bucket
-	prepareAfter = time.Minute      // that nodes which do not lead leave to the one that does
+	prepareAfter = 5 * time.Minute  // that nodes which do not lead leave to the one that does
 	prepareRetry = 30 * time.Second // after an error
 )
 

@@ -28,7 +28,7 @@ func (b *bucketOf) Prepare(_ context.Context, id cay.SnapshotID) error {
 	return b.fails[id]
 }
 
-// The node that leads prepares the bucket at once, others a minute later, each again in an hour.
+// The node that leads prepares the bucket at once, others minutes later, each again in an hour.
 func TestPrepareAlways(t *testing.T) {
 	none := cay.Errorf(cay.NotFound, "no such snapshot")
 	for name, tt := range map[string]struct {
@@ -39,7 +39,7 @@ func TestPrepareAlways(t *testing.T) {
 	}{
 		"alone":   {nil, nil, 119 * time.Minute, []string{"a 0s", "b 0s", "c 1m0s", "a 1h0m0s", "b 1h0m0s", "c 1h1m0s"}},
 		"leads":   {func() bool { return true }, nil, 119 * time.Second, []string{"a 0s", "b 0s", "c 1m0s"}},
-		"follows": {func() bool { return false }, nil, 119 * time.Second, []string{"a 1m0s", "b 1m0s", "c 1m0s"}},
+		"follows": {func() bool { return false }, nil, 6 * time.Minute, []string{"a 5m0s", "b 5m0s", "c 5m0s"}},
 		"an error": {nil, map[cay.SnapshotID]error{"a": errors.New("away")}, 70 * time.Second,
 			[]string{"a 0s", "b 0s", "a 30s", "a 1m0s", "c 1m0s"}},
 		"removed": {nil, map[cay.SnapshotID]error{"a": none}, 119 * time.Second, []string{"a 0s", "b 0s", "c 1m0s"}},

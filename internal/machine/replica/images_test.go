@@ -65,7 +65,7 @@ func TestImagesShare(t *testing.T) {
 			noError(t, os.Remove(path))
 		}
 	}
-	clear(one.rootsKept) // a minute later
+	clear(one.Replica.kept.at) // a minute later
 	one.kept(t, after, false)
 	noError(t, other.Fetch(t.Context(), after.ID))
 	same(t, one, other, after)
@@ -187,6 +187,7 @@ func TestCollectImagesThatAreUsed(t *testing.T) {
 			noError(t, err)
 		}
 		one.keepFor, one.condemnedFor = keepFor, condemnedFor
+		clear(one.needed.at) // a day has passed
 	}
 	left := func(want ...cay.Snapshot) {
 		t.Helper()

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/blob"
@@ -57,18 +56,12 @@ func (r *Replica) Kept(ctx context.Context, id cay.SnapshotID) (bool, error) {
 
 // keptLately is KeptImage, asked once in a minute: many snapshots stand on one image.
 func (r *Replica) keptLately(ctx context.Context, digest string) (bool, error) {
-	r.mu.Lock()
-	lately := time.Since(r.rootsKept[digest]) < time.Minute
-	r.mu.Unlock()
-	if lately {
+	if r.kept.has(digest) {
 		return true, nil
 	}
 	kept, err := r.KeptImage(ctx, digest)
 	if kept && err == nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		maps.DeleteFunc(r.rootsKept, func(_ string, at time.Time) bool { return time.Since(at) >= time.Minute })
-		r.rootsKept[digest] = time.Now()
+		r.kept.note(digest)
 	}
 	return kept, err
 }

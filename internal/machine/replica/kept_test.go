@@ -53,7 +53,7 @@ func TestKept(t *testing.T) {
 	one.kept(t, s, true)
 	noError(t, os.Remove(w.objects("images")[0]))
 	one.kept(t, s, true) // it was asked of the image a moment ago
-	clear(one.rootsKept)
+	clear(one.Replica.kept.at)
 	one.kept(t, s, false)
 
 	other := w.machine("two")

@@ -282,12 +282,21 @@ func (r *Replica) look(ctx context.Context, id cay.SnapshotID) (found, error) {
 	return found{in: in, kept: true}, err
 }
 
-// keptRecord is the record that the bucket has of a snapshot.
+// keptRecord is the record that the bucket has of a snapshot. In a cluster it may be about to get
+// the root image: until then a copy is of use to nodes that have that.
 func (r *Replica) keptRecord(ctx context.Context, id cay.SnapshotID) (record, error) {
 	at := snapshots + string(id) + "/"
 	in, err := r.record(ctx, at)
 	if err == nil && (in.Snapshot == nil || in.Snapshot.ID != id || len(in.Files) != len(in.Snapshot.Files)) {
 		err = damaged(at + recordName)
+	}
+	if err == nil && r.makers != nil {
+		if _, here := r.dir.Image(in.Snapshot.Root); here != nil {
+			_, err = r.record(ctx, prefix(in.Snapshot.Root))
+		}
+		if errors.Is(err, blob.ErrMissing) {
+			err = errAway(id, errNotYet, "its root image is neither there nor on this machine")
+		}
 	}
 	return in, err
 }
@@ -341,7 +350,7 @@ func sameFile(a, b file) bool { return a.Name == b.Name && a.Size == b.Size }
 
 // errAway says that a snapshot is where it cannot be read now.
 func errAway(id cay.SnapshotID, cause error, why string) error {
-	return cay.Wrap(cay.Unavailable, cause, "the bucket has no copy of snapshot %s yet, and %s", id, why).
+	return cay.Wrap(cay.Unavailable, cause, "the bucket has no whole copy of snapshot %s yet, and %s", id, why).
 		WithCode(cay.CodeNotReplicated).WithHint("try again in some seconds; `cay cluster status` tells whether all nodes are there")
 }
 

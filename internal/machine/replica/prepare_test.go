@@ -62,6 +62,7 @@ func TestPrepare(t *testing.T) {
 			noError(t, err)
 			noError(t, os.Chtimes(filepath.Join(w.bucket, o.Name), old, old))
 		}
+		clear(one.needed.at)
 	}
 	collect := func() (kept bool) {
 		for range 2 {
@@ -101,4 +102,59 @@ func TestCopiesOfOneImageTakeTurns(t *testing.T) {
 	}
 	done()
 	noError(t, one.Prepare(t.Context(), template.ID))
+}
+
+// A node that has the root image starts from a copy before that is in the bucket, and one that lacks
+// it is told to try again.
+func TestFilesComeFirst(t *testing.T) {
+	w := newWorld(t)
+	one, has, lacks := w.machine("one"), w.machine("has"), w.machine("lacks")
+	noError(t, one.Take(t.Context()))
+	s := one.saves(t, 1)
+	image, err := one.dir.Image(s.Root)
+	noError(t, err)
+	content, err := os.ReadFile(image)
+	noError(t, err)
+	noError(t, os.WriteFile(filepath.Join(has.data, "image"), content, 0o600))
+	_, err = has.dir.AddImage(filepath.Join(has.data, "image"))
+	noError(t, err)
+	for _, m := range []machine{has, lacks} {
+		m.made(Maker{Node: "one"}) // gone
+		m.Await(time.Millisecond)
+	}
+
+	done, err := one.alone(t.Context(), prefix(s.Root))
+	noError(t, err)
+	pushed := make(chan error, 1)
+	go func() { pushed <- one.Push(t.Context(), s.ID) }()
+	for { // until the copy waits for the image
+		if _, err := one.record(t.Context(), snapshots+string(s.ID)+"/"); err == nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	noError(t, has.Fetch(t.Context(), s.ID))
+	same(t, one, has, s)
+	if _, err := lacks.Record(t.Context(), s.ID); cay.CodeOf(err) != cay.CodeNotReplicated {
+		t.Errorf("a node without the image is told %v", err)
+	}
+	if err := lacks.Fetch(t.Context(), s.ID); err == nil {
+		t.Error("a node without the image has it")
+	}
+	lacks.left(t)
+	select {
+	case err := <-pushed:
+		t.Errorf("the copy is said to be whole: %v", err)
+	default:
+	}
+	done()
+	noError(t, <-pushed)
+	noError(t, lacks.Fetch(t.Context(), s.ID))
+	same(t, one, lacks, s)
+
+	// A copy that a crash broke off before the image is completed.
+	noError(t, os.RemoveAll(filepath.Join(w.bucket, images)))
+	clear(one.needed.at)
+	noError(t, one.Push(t.Context(), s.ID))
+	w.arrives(t, one, s)
 }

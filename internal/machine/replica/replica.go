@@ -2,7 +2,7 @@
 // restore them to a bucket, and back to a data directory that lacks them.
 //
 //	owner                      whose the bucket is, and which machine writes it
-//	snapshots/<id>/record      a snapshot: its record, and the pieces of its files; written last
+//	snapshots/<id>/record      a snapshot: its record, and the pieces of its files; written after them
 //	snapshots/<id>/<piece>     named by what is in it
 //	images/<digest>/record     a root image: the images whose pieces it uses, and the name of its list
 //	images/<digest>/<list>     of its pieces, here and below other images
@@ -22,6 +22,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,9 +91,33 @@ type Replica struct {
 	last     map[cay.SnapshotID]found // by Record, for a start that follows
 	fetched  atomic.Int64
 	sharing  map[string]chan struct{} // names of images and engines that are being copied, until it is closed
-	// rootsKept is when the bucket was seen to have root images.
-	rootsKept map[string]time.Time
-	running   sync.WaitGroup
+	running  sync.WaitGroup
+
+	kept   lately // root images that the bucket was seen to have
+	needed lately // root images and engines that were noted to be needed
+}
+
+// lately is what was seen or done within a minute, by any name, and need not be again: many snapshots
+// stand on one image. The zero value is ready.
+type lately struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+func (l *lately) has(name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Since(l.at[name]) < time.Minute
+}
+
+func (l *lately) note(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.at, func(_ string, at time.Time) bool { return time.Since(at) >= time.Minute })
+	if l.at == nil {
+		l.at = map[string]time.Time{}
+	}
+	l.at[name] = time.Now()
 }
 
 // fetch is a snapshot that is being copied from the bucket.
@@ -112,7 +137,7 @@ func New(bucket *blob.Bucket, dir *snapshot.Dir, engines string, secret []byte, 
 		bucket: bucket, dir: dir, engines: engines, keys: keys(secret), machine: machine, room: room,
 		keepFor: keepFor, condemnedFor: condemnedFor, settle: settle,
 		piece: snapshotPiece, otherPiece: otherPiece, cuts: cuts,
-		patience: patience, silence: silence, grace: grace, fetching: map[cay.SnapshotID]*fetch{}, rootsKept: map[string]time.Time{}, last: map[cay.SnapshotID]found{}, sharing: map[string]chan struct{}{},
+		patience: patience, silence: silence, grace: grace, fetching: map[cay.SnapshotID]*fetch{}, last: map[cay.SnapshotID]found{}, sharing: map[string]chan struct{}{},
 		log: slog.New(slog.DiscardHandler),
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
@@ -192,7 +217,8 @@ type record struct {
 }
 
 // Push copies a snapshot, its root image and its engine to the bucket, unless it is
-// there as it is here. When it returns without an error, another machine can Fetch it.
+// there as it is here. When it returns without an error, another machine can Fetch it; one
+// that has the image can as soon as the files are there, which come first.
 func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 	r.writing.RLock()
 	defer r.writing.RUnlock()
@@ -206,12 +232,17 @@ func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 	}
 	at := snapshots + string(id) + "/"
 	before, err := r.pushed(ctx, at)
-	if err != nil || before.has(s) {
+	if err == nil && !before.has(s) {
+		err = r.pushFiles(ctx, at, dir, s, before)
+	}
+	if err != nil {
 		return err
 	}
-	if err := r.prepare(ctx, s); err != nil {
-		return err
-	}
+	return r.prepare(ctx, s)
+}
+
+// pushFiles copies the files of a snapshot that a copy of before lacks, its engine, and then its record.
+func (r *Replica) pushFiles(ctx context.Context, at, dir string, s cay.Snapshot, before record) error {
 	out := record{Piece: r.piece, Snapshot: &s}
 	for _, f := range s.Files {
 		if there, ok := before.file(f); ok && before.Piece == out.Piece {
@@ -220,7 +251,7 @@ func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 		}
 		pushed, err := r.pushFile(ctx, at, filepath.Join(dir, f.Name), r.piece)
 		if err == nil && pushed.Size != f.Size {
-			err = cay.Errorf(cay.Internal, "snapshot %s is damaged: %s has %d bytes, its record says %d", id, f.Name, pushed.Size, f.Size).WithCode(cay.CodeDamaged)
+			err = cay.Errorf(cay.Internal, "snapshot %s is damaged: %s has %d bytes, its record says %d", s.ID, f.Name, pushed.Size, f.Size).WithCode(cay.CodeDamaged)
 		}
 		if err != nil {
 			return err
@@ -229,7 +260,11 @@ func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 		out.Files = append(out.Files, pushed)
 	}
 	// The files may have been damaged on the disk: such a copy helps no machine.
-	if err := r.dir.Verify(ctx, id); err != nil {
+	if err := r.dir.Verify(ctx, s.ID); err != nil {
+		return err
+	}
+	// A machine that finds no engine there starts from the files alone.
+	if err := r.needEngine(ctx, s); err != nil {
 		return err
 	}
 	return r.putRecord(ctx, at, out)
@@ -251,13 +286,34 @@ func (r *Replica) Prepare(ctx context.Context, id cay.SnapshotID) error {
 	return r.prepare(ctx, s)
 }
 
+// prepare is Prepare for a snapshot whose record is read.
 func (r *Replica) prepare(ctx context.Context, s cay.Snapshot) error {
-	image, err := r.dir.Image(s.Root)
+	return errors.Join(r.needImage(ctx, s), r.needEngine(ctx, s))
+}
+
+func (r *Replica) needImage(ctx context.Context, s cay.Snapshot) error {
+	at := prefix(s.Root)
+	if r.needed.has(at) {
+		return nil
+	}
+	path, err := r.dir.Image(s.Root)
 	if err == nil {
-		err = r.pushImage(ctx, s.Root, s.Team, image)
+		err = r.pushImage(ctx, s.Root, s.Team, path)
 	}
 	if err == nil {
-		err = r.pushEngine(ctx, s.EngineHash)
+		r.needed.note(at)
+	}
+	return err
+}
+
+func (r *Replica) needEngine(ctx context.Context, s cay.Snapshot) error {
+	at := engines + s.EngineHash
+	if r.needed.has(at) {
+		return nil
+	}
+	err := r.pushEngine(ctx, s.EngineHash)
+	if err == nil {
+		r.needed.note(at)
 	}
 	return err
 }
