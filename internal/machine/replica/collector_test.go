@@ -194,14 +194,14 @@ func TestCollectorMeetsACopy(t *testing.T) {
 	age()
 	noError(t, other.condemn(t.Context(), at, day))
 	age()
-	noError(t, one.pushImage(t.Context(), s.Root, "t", path))
+	noError(t, one.pushImage(t.Context(), s.Root, "t", path, mostAtOnce))
 	if n, err := other.remove(t.Context(), at, day); n != 0 || err != nil {
 		t.Errorf("%d objects were removed, %v", n, err)
 	}
 	age()
 	all := w.objects(images)
 	noError(t, os.Remove(filepath.Join(w.bucket, at, recordName))) // a removal began
-	noError(t, one.pushImage(t.Context(), s.Root, "t", path))
+	noError(t, one.pushImage(t.Context(), s.Root, "t", path, mostAtOnce))
 	if n, err := other.remove(t.Context(), at, day); n != 0 || err != nil || !slices.Equal(w.objects(images), all) {
 		t.Errorf("%d objects were removed, %v", n, err)
 	}

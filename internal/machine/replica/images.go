@@ -106,15 +106,16 @@ func (i image) parse(text []byte) (out []piece, ok bool) {
 	return out, err == nil && i.valid(out)
 }
 
-// pushImage copies a root image for a team's snapshot, or notes that it is needed still.
-func (r *Replica) pushImage(ctx context.Context, digest string, team cay.TeamID, path string) error {
+// pushImage copies a root image for a team's snapshot, so many pieces at once, or notes that it is
+// needed still.
+func (r *Replica) pushImage(ctx context.Context, digest string, team cay.TeamID, path string, atOnce int) error {
 	at := prefix(digest)
 	return r.pushShared(ctx, at, func(has map[string]bool) (record, error) {
 		homes, err := r.homes(ctx, digest, team)
 		if err != nil {
 			return record{}, err
 		}
-		p := imagePush{r: r, at: at, path: path, has: has, homes: homes}
+		p := imagePush{r: r, at: at, path: path, atOnce: atOnce, has: has, homes: homes}
 		made, err := p.run(ctx)
 		return record{Format: imageFormat, Image: &made}, err
 	})
@@ -192,11 +193,12 @@ func (r *Replica) relatives(digest string, team cay.TeamID) (out []string) {
 
 // imagePush is a root image on its way to the bucket.
 type imagePush struct {
-	r     *Replica
-	at    string
-	path  string
-	has   map[string]bool   // objects that are there
-	homes map[string]string // of pieces that other images have
+	r      *Replica
+	at     string
+	path   string
+	atOnce int
+	has    map[string]bool   // objects that are there
+	homes  map[string]string // of pieces that other images have
 
 	mu   sync.Mutex
 	sent map[string]bool // ids
@@ -244,7 +246,7 @@ func (p *imagePush) run(ctx context.Context) (out image, err error) {
 
 // send cuts the image, and sends the pieces that no other image has.
 func (p *imagePush) send(ctx context.Context, f *os.File) (out []*placed, err error) {
-	lane, offset := newLane(ctx), int64(0)
+	lane, offset := newLane(ctx, p.atOnce), int64(0)
 	err = p.r.keys.cutter(p.r.cuts).cut(bufio.NewReaderSize(reading{f}, 1<<20), func(plain []byte) error {
 		one := &placed{offset: offset, size: int64(len(plain))}
 		one.Blocks = (one.size + blockSize - 1) / blockSize
@@ -306,7 +308,7 @@ func (p *imagePush) uses(ctx context.Context, all []*placed) (out []string, err 
 
 // sendOthers sends the pieces of images that are not used after all.
 func (p *imagePush) sendOthers(ctx context.Context, f *os.File, all []*placed, uses []string) error {
-	lane := newLane(ctx)
+	lane := newLane(ctx, p.atOnce)
 	var err error
 	for _, one := range all {
 		if one.home == "" || slices.Contains(uses, one.home) {
@@ -348,10 +350,10 @@ type lane struct {
 	bytes *semaphore.Weighted
 }
 
-func newLane(ctx context.Context) lane {
+func newLane(ctx context.Context, atOnce int) lane {
 	out := lane{bytes: semaphore.NewWeighted(inFlight)}
 	out.all, out.ctx = errgroup.WithContext(ctx)
-	out.all.SetLimit(mostAtOnce)
+	out.all.SetLimit(atOnce)
 	return out
 }
 
@@ -434,7 +436,7 @@ func (r *Replica) fetchPieces(ctx context.Context, at string, from image, path s
 	if err := f.Truncate(from.Size); err != nil {
 		return diskError(err, "write", path)
 	}
-	lane, offset := newLane(ctx), int64(0)
+	lane, offset := newLane(ctx, mostAtOnce), int64(0)
 	for _, p := range pieces {
 		to, size := offset, min(p.Blocks*blockSize, from.Size-offset)
 		offset += size

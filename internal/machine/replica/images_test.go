@@ -274,7 +274,7 @@ func TestImagePushGoesOn(t *testing.T) {
 	}
 	path, err := one.dir.Image(s.Root)
 	noError(t, err)
-	noError(t, one.pushImage(t.Context(), s.Root, "t", path))
+	noError(t, one.pushImage(t.Context(), s.Root, "t", path, mostAtOnce))
 	sent := 0
 	for _, path := range w.objects(images) {
 		if info, err := os.Stat(path); err == nil && info.ModTime().After(long.Add(time.Minute)) {
@@ -351,7 +351,7 @@ func TestRealImages(t *testing.T) {
 			all, more := w.size()
 			t.Logf("  %s: %v, of a processor %v, %d objects, %d MB", what, took.Round(10*time.Millisecond), used.Round(10*time.Millisecond), all-objects, (more-bytes)>>20)
 		}
-		took("copied", func() error { return one.pushImage(t.Context(), s.Root, "t", image) })
+		took("copied", func() error { return one.pushImage(t.Context(), s.Root, "t", image, mostAtOnce) })
 		took("fetched by a machine that has those before", func() error { return other.fetchImage(t.Context(), s.Root) })
 		took("by one that has none", func() error { return last.fetchImage(t.Context(), s.Root) })
 		noError(t, last.dir.RemoveImage(s.Root))

@@ -25,6 +25,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -238,7 +239,7 @@ func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 	if err != nil {
 		return err
 	}
-	return r.prepare(ctx, s)
+	return errors.Join(r.needImage(ctx, s, mostAtOnce), r.needEngine(ctx, s))
 }
 
 // pushFiles copies the files of a snapshot that a copy of before lacks, its engine, and then its record.
@@ -283,22 +284,18 @@ func (r *Replica) Prepare(ctx context.Context, id cay.SnapshotID) error {
 	if err != nil {
 		return err
 	}
-	return r.prepare(ctx, s)
+	// Nothing waits for it: the work of the machine has the other half of the processors.
+	return errors.Join(r.needImage(ctx, s, max(1, runtime.GOMAXPROCS(0)/2)), r.needEngine(ctx, s))
 }
 
-// prepare is Prepare for a snapshot whose record is read.
-func (r *Replica) prepare(ctx context.Context, s cay.Snapshot) error {
-	return errors.Join(r.needImage(ctx, s), r.needEngine(ctx, s))
-}
-
-func (r *Replica) needImage(ctx context.Context, s cay.Snapshot) error {
+func (r *Replica) needImage(ctx context.Context, s cay.Snapshot, atOnce int) error {
 	at := prefix(s.Root)
 	if r.needed.has(at) {
 		return nil
 	}
 	path, err := r.dir.Image(s.Root)
 	if err == nil {
-		err = r.pushImage(ctx, s.Root, s.Team, path)
+		err = r.pushImage(ctx, s.Root, s.Team, path, atOnce)
 	}
 	if err == nil {
 		r.needed.note(at)
