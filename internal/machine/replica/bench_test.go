@@ -3,72 +3,197 @@ package replica
 import (
 	"context"
 	"fmt"
-	"hash/crc32"
 	"log/slog"
-	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/klauspost/compress/s2"
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/time/rate"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/blob"
 	"github.com/cay-run/cay/internal/machine/snapshot"
 )
 
-// BenchmarkPeer tells what a snapshot of 96 MiB costs that comes from another node: the processor of
-// both, over TLS and the loopback.
-func BenchmarkPeer(b *testing.B) {
-	node := func() *Replica {
-		data := b.TempDir()
-		dir, err := snapshot.Open(data)
+// memory is what snapshots of benchmarks hold: the file that BENCH_PAGES names, such as the pages.img
+// of a snapshot, or noise.
+func memory(b *testing.B) []byte {
+	b.Helper()
+	if path := os.Getenv("BENCH_PAGES"); path != "" {
+		pages, err := os.ReadFile(path)
 		noError(b, err)
-		bucket, err := blob.OpenDir(filepath.Join(data, "bucket"))
-		noError(b, err)
-		r := New(bucket, dir, "", newKey(), "one", func(int64) error { return nil })
-		b.Cleanup(func() { _ = r.Close() })
-		return r
+		return pages
 	}
-	one := node()
-	tmp, err := one.dir.Begin()
+	return noise(1, 96<<20)
+}
+
+// used is the processor that this process has used.
+func used() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkPack tells what packing costs, and what it saves.
+func BenchmarkPack(b *testing.B) {
+	pages := memory(b)
+	zstdOf := func(level zstd.EncoderLevel) func(room, part []byte) []byte {
+		e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(level), zstd.WithEncoderConcurrency(1))
+		noError(b, err)
+		return func(room, part []byte) []byte { return e.EncodeAll(part, room[:0]) }
+	}
+	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
 	noError(b, err)
-	pages := make([]byte, 96<<20)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(pages)
-	noError(b, os.WriteFile(filepath.Join(tmp, "pages"), pages, 0o600))
-	sum := fmt.Sprintf("%08x", crc32.Checksum(pages, crc32.MakeTable(crc32.Castagnoli)))
-	s := cay.Snapshot{Format: 1, ID: cay.NewSnapshotID(), Kind: cay.MemorySnapshot, Team: "t", Files: []cay.SnapFile{{Name: "pages", Size: int64(len(pages)), CRC32C: sum}}}
-	noError(b, one.dir.Commit(tmp, s))
-	server := httptest.NewUnstartedServer(one)
-	server.EnableHTTP2 = false
-	server.StartTLS()
-	defer server.Close()
-	transport := server.Client().Transport.(*http.Transport)
-	transport.MaxIdleConnsPerHost = 256
-	ask := func(ctx context.Context, path string) (*http.Response, error) {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+path, http.NoBody)
-		if err != nil {
-			return nil, err
-		}
-		return transport.RoundTrip(r)
+	unzstd := func(into, packed []byte) error {
+		_, err := decoder.DecodeAll(packed, into[:0])
+		return err
 	}
-	used := func() time.Duration {
-		var u syscall.Rusage
-		_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	for _, codec := range []struct {
+		name   string
+		pack   func(room, part []byte) []byte
+		unpack func(into, packed []byte) error
+	}{
+		{"s2", s2.Encode, unpack},
+		{"s2 better", s2.EncodeBetter, unpack},
+		{"zstd fastest", zstdOf(zstd.SpeedFastest), unzstd},
+	} {
+		b.Run(codec.name, func(b *testing.B) {
+			room, into := make([]byte, packRoom(make([]byte, snapshotPiece))), make([]byte, snapshotPiece)
+			var packing, unpacking time.Duration
+			var size, skipped int
+			b.SetBytes(int64(len(pages)))
+			for b.Loop() {
+				size, skipped = 0, 0
+				for part := range slices.Chunk(pages, snapshotPiece) {
+					if zero(part) {
+						skipped += len(part)
+						continue
+					}
+					begun := time.Now()
+					packed := codec.pack(room, part)
+					between := time.Now()
+					noError(b, codec.unpack(into[:len(part)], packed))
+					packing, unpacking = packing+between.Sub(begun), unpacking+time.Since(between)
+					size += len(packed)
+				}
+			}
+			b.ReportMetric(packing.Seconds()*1000/float64(b.N), "pack-ms/op")
+			b.ReportMetric(unpacking.Seconds()*1000/float64(b.N), "unpack-ms/op")
+			b.ReportMetric(float64(size)/1e6, "MB")
+			b.ReportMetric(float64(len(pages)-skipped)/1e6, "raw-MB")
+		})
 	}
-	b.SetBytes(int64(len(pages)))
-	other := node()
-	other.Ask(func(context.Context, cay.SnapshotID) ([]Maker, error) { return []Maker{{Node: "one", Ask: ask}}, nil }, slog.New(slog.DiscardHandler))
-	b.ResetTimer()
+}
+
+// BenchmarkPush tells what the copy of a snapshot to a bucket costs.
+func BenchmarkPush(b *testing.B) {
+	one, s := saved(b)
+	noError(b, one.Take(b.Context()))
+	b.SetBytes(s.Size())
 	before := used()
 	for b.Loop() {
-		a, err := other.arrive(b.Context(), s.ID)
-		noError(b, err)
-		noError(b, a.bringAll(b.Context()))
-		a.end("", context.Canceled)
+		noError(b, one.Push(b.Context(), s.ID))
+		noError(b, one.bucket.Remove(b.Context(), snapshots+string(s.ID)+"/"+recordName))
 	}
 	b.ReportMetric(float64((used()-before).Milliseconds())/float64(b.N), "cpu-ms/op")
+}
+
+func node(b *testing.B) *Replica {
+	data := b.TempDir()
+	dir, err := snapshot.Open(data)
+	noError(b, err)
+	bucket, err := blob.OpenDir(filepath.Join(data, "bucket"))
+	noError(b, err)
+	r := New(bucket, dir, "", newKey(), "one", func(int64) error { return nil })
+	b.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
+// saved is a node with a snapshot of memory.
+func saved(b *testing.B) (*Replica, cay.Snapshot) {
+	one, pages := node(b), memory(b)
+	image := filepath.Join(b.TempDir(), "image")
+	noError(b, os.WriteFile(image, noise(2, 1<<10), 0o600))
+	root, err := one.dir.AddImage(image)
+	noError(b, err)
+	tmp, err := one.dir.Begin()
+	noError(b, err)
+	noError(b, os.WriteFile(filepath.Join(tmp, "pages"), pages, 0o600))
+	s := cay.Snapshot{Format: 1, ID: cay.NewSnapshotID(), Kind: cay.MemorySnapshot, Team: "t", Root: root,
+		Files: []cay.SnapFile{{Name: "pages", Size: int64(len(pages)), CRC32C: fmt.Sprintf("%08x", sum(pages))}}}
+	noError(b, one.dir.Commit(tmp, s))
+	return one, s
+}
+
+// BenchmarkPeer tells what a snapshot costs that comes from another node: the processor of both, over
+// TLS and the loopback, and over a link of 100 MB/s.
+func BenchmarkPeer(b *testing.B) {
+	for name, link := range map[string]*rate.Limiter{"loopback": nil, "100 MB a second": rate.NewLimiter(100e6, 1<<20)} {
+		b.Run(name, func(b *testing.B) {
+			one, s := saved(b)
+			server := httptest.NewUnstartedServer(one)
+			server.EnableHTTP2 = false
+			if link != nil {
+				server.Listener = narrow{server.Listener, link}
+			}
+			server.StartTLS()
+			defer server.Close()
+			transport := server.Client().Transport.(*http.Transport)
+			transport.MaxIdleConnsPerHost = 256
+			ask := func(ctx context.Context, path string) (*http.Response, error) {
+				r, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+path, http.NoBody)
+				if err != nil {
+					return nil, err
+				}
+				return transport.RoundTrip(r)
+			}
+			b.SetBytes(s.Size())
+			other := node(b)
+			other.Ask(func(context.Context, cay.SnapshotID) ([]Maker, error) { return []Maker{{Node: "one", Ask: ask}}, nil }, slog.New(slog.DiscardHandler))
+			b.ResetTimer()
+			before := used()
+			for b.Loop() {
+				a, err := other.arrive(b.Context(), s.ID)
+				noError(b, err)
+				noError(b, a.bringAll(b.Context()))
+				a.end("", context.Canceled)
+			}
+			b.ReportMetric(float64((used()-before).Milliseconds())/float64(b.N), "cpu-ms/op")
+		})
+	}
+}
+
+// narrow is a listener whose connections share a link.
+type narrow struct {
+	net.Listener
+	link *rate.Limiter
+}
+
+func (n narrow) Accept() (net.Conn, error) {
+	c, err := n.Listener.Accept()
+	return narrowed{c, n.link}, err
+}
+
+type narrowed struct {
+	net.Conn
+	link *rate.Limiter
+}
+
+func (n narrowed) Write(b []byte) (sent int, err error) {
+	for part := range slices.Chunk(b, 64<<10) {
+		_ = n.link.WaitN(context.Background(), len(part)) // no wait of so many bytes is refused
+		more, err := n.Conn.Write(part)
+		if sent += more; err != nil {
+			return sent, err
+		}
+	}
+	return sent, nil
 }

@@ -58,11 +58,12 @@ type peer struct {
 	ask     func(ctx context.Context, path string) (*http.Response, error)
 	silence time.Duration
 	lines   chan struct{}
+	pace    pace
 }
 
-// get asks a question, and has read take the answer; it is not called for a part that is all
-// zero, which has no body.
-func (p *peer) get(ctx context.Context, path string, read func(body io.Reader, size int64) error) error {
+// get asks a question, and has read take the answer, of a size and an encoding; it is not called
+// for a part that is all zero, which has no body.
+func (p *peer) get(ctx context.Context, path string, read func(body io.Reader, size int64, as string) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stalled := time.AfterFunc(p.silence, func() { cancel(errStalled) })
@@ -74,7 +75,7 @@ func (p *peer) get(ctx context.Context, path string, read func(body io.Reader, s
 	defer resp.Body.Close()
 	switch resp.StatusCode {
 	case http.StatusOK:
-		err = read(heard{resp.Body, stalled, p.silence}, resp.ContentLength)
+		err = read(heard{resp.Body, stalled, p.silence}, resp.ContentLength, resp.Header.Get("Content-Encoding"))
 		if err != nil {
 			err = errors.Join(err, context.Cause(ctx))
 		}
@@ -105,7 +106,7 @@ func (h heard) Read(b []byte) (int, error) {
 
 // list asks what there is below a path.
 func (p *peer) list(ctx context.Context, at string) (out record, err error) {
-	err = p.get(ctx, "/"+at, func(body io.Reader, _ int64) error {
+	err = p.get(ctx, "/"+at, func(body io.Reader, _ int64, _ string) error {
 		return json.NewDecoder(io.LimitReader(body, maxList)).Decode(&out)
 	})
 	if err == nil && (out.Piece <= 0 || out.Piece > servedMost || len(out.Files) == 0) {
@@ -128,20 +129,23 @@ func (p *peer) part(ctx context.Context, at, name string, from int64, into []byt
 		return ctx.Err()
 	}
 	asked := url.Values{"from": {strconv.FormatInt(from, 10)}, "size": {strconv.Itoa(len(into))}}
+	packs, begun := p.pace.packs(), time.Now()
+	if packs {
+		asked.Set(asParam, packing)
+	}
 	if name != "" {
 		asked.Set("file", name)
 	}
 	sent := false
-	err := p.get(ctx, "/"+at+"?"+asked.Encode(), func(body io.Reader, size int64) error {
+	err := p.get(ctx, "/"+at+"?"+asked.Encode(), func(body io.Reader, size int64, as string) error {
 		sent = true
-		if size != int64(len(into)) {
-			return fmt.Errorf("the node sends %d bytes of %d", size, len(into))
-		}
-		_, err := io.ReadFull(body, into)
-		return err
+		return readPart(into, body, size, as)
 	})
-	if err == nil && !sent {
+	switch {
+	case err == nil && !sent:
 		clear(into)
+	case err == nil && len(into) >= paced:
+		p.pace.took(packs, len(into), time.Since(begun))
 	}
 	return err
 }

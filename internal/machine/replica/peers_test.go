@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/s2"
+
 	"github.com/cay-run/cay"
 )
 
@@ -78,6 +80,20 @@ var faults = map[string]func(n int64, w http.ResponseWriter, next http.HandlerFu
 	},
 	"it says all are zero": func(_ int64, w http.ResponseWriter, _ http.HandlerFunc, _ *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
+	},
+	"it is of before": func(_ int64, w http.ResponseWriter, next http.HandlerFunc, q *http.Request) {
+		asked := q.URL.Query()
+		asked.Del(asParam)
+		q.URL.RawQuery = asked.Encode()
+		next(w, q)
+	},
+	"it packs more than it should": func(_ int64, w http.ResponseWriter, _ http.HandlerFunc, _ *http.Request) {
+		w.Header().Set("Content-Encoding", packing)
+		_, _ = w.Write(s2.Encode(nil, make([]byte, 16<<20)))
+	},
+	"it packs by an unknown codec": func(_ int64, w http.ResponseWriter, next http.HandlerFunc, q *http.Request) {
+		w.Header().Set("Content-Encoding", "br")
+		next(w, q)
 	},
 	"it has it no more": func(n int64, w http.ResponseWriter, next http.HandlerFunc, q *http.Request) {
 		if n >= 1 {

@@ -22,6 +22,7 @@ import (
 //
 //	GET /snapshots/<id>                             its record, without names of pieces
 //	GET /snapshots/<id>?file=<name>&from=<n>&size=<n>   that part of a file; 204 where it is all zero
+//	…&as=s2                                         likewise; packed, which Content-Encoding tells, where that makes it smaller
 //	GET /images/<digest>, /engines/<hash>           likewise
 //
 // 404 means that it is not here, or not any more.
@@ -118,11 +119,11 @@ func (r *Replica) answer(w http.ResponseWriter, q *http.Request) error {
 			return err
 		}
 	}
-	return send(w, filepath.Join(in.dir, f.Name), from, size)
+	return send(w, filepath.Join(in.dir, f.Name), from, size, asked.Get(asParam) == packing)
 }
 
-// send answers with a part of a file.
-func send(w http.ResponseWriter, path string, from, size int64) error {
+// send answers with a part of a file, packed where that is asked for and of use.
+func send(w http.ResponseWriter, path string, from, size int64, packs bool) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -137,9 +138,18 @@ func send(w http.ResponseWriter, path string, from, size int64) error {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
+	body := *part
+	if packs {
+		room := partOf(packRoom(body))
+		defer parts.Put(room)
+		if packed := pack(*room, body); packed != nil {
+			body = packed
+			w.Header().Set("Content-Encoding", packing)
+		}
+	}
 	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
-	_, _ = w.Write(*part) // the other node sees that it lacks some
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body) // the other node sees that it lacks some
 	return nil
 }
 
