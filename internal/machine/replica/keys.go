@@ -56,7 +56,9 @@ var (
 
 // seal compresses and encrypts what is to be an object.
 func (k keys) seal(name string, plain []byte) []byte {
-	return k.cipher(name).Seal(nil, nil, packer.EncodeAll(plain, nil), []byte(name))
+	room := partOf(int64(len(plain)))
+	defer parts.Put(room)
+	return k.cipher(name).Seal(nil, nil, packer.EncodeAll(plain, (*room)[:0]), []byte(name))
 }
 
 // open returns what seal was given for the same name, or says that it is damaged.

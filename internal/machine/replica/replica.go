@@ -19,13 +19,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -217,104 +214,6 @@ type record struct {
 	Condemned bool `json:"condemned,omitempty"`
 }
 
-// Push copies a snapshot, its root image and its engine to the bucket, unless it is
-// there as it is here. When it returns without an error, another machine can Fetch it; one
-// that has the image can as soon as the files are there, which come first.
-func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
-	r.writing.RLock()
-	defer r.writing.RUnlock()
-	defer r.dir.Keep(id)()
-	if err := r.mine(ctx); err != nil {
-		return err
-	}
-	dir, s, err := r.dir.Get(id)
-	if err != nil {
-		return err
-	}
-	at := snapshots + string(id) + "/"
-	before, err := r.pushed(ctx, at)
-	if err == nil && !before.has(s) {
-		err = r.pushFiles(ctx, at, dir, s, before)
-	}
-	if err != nil {
-		return err
-	}
-	return errors.Join(r.needImage(ctx, s, mostAtOnce), r.needEngine(ctx, s))
-}
-
-// pushFiles copies the files of a snapshot that a copy of before lacks, its engine, and then its record.
-func (r *Replica) pushFiles(ctx context.Context, at, dir string, s cay.Snapshot, before record) error {
-	out := record{Piece: r.piece, Snapshot: &s}
-	for _, f := range s.Files {
-		if there, ok := before.file(f); ok && before.Piece == out.Piece {
-			out.Files = append(out.Files, there)
-			continue
-		}
-		pushed, err := r.pushFile(ctx, at, filepath.Join(dir, f.Name), r.piece)
-		if err == nil && pushed.Size != f.Size {
-			err = cay.Errorf(cay.Internal, "snapshot %s is damaged: %s has %d bytes, its record says %d", s.ID, f.Name, pushed.Size, f.Size).WithCode(cay.CodeDamaged)
-		}
-		if err != nil {
-			return err
-		}
-		pushed.Name = f.Name
-		out.Files = append(out.Files, pushed)
-	}
-	// The files may have been damaged on the disk: such a copy helps no machine.
-	if err := r.dir.Verify(ctx, s.ID); err != nil {
-		return err
-	}
-	// A machine that finds no engine there starts from the files alone.
-	if err := r.needEngine(ctx, s); err != nil {
-		return err
-	}
-	return r.putRecord(ctx, at, out)
-}
-
-// Prepare copies to the bucket what snapshots that are made from one need beside their own
-// files, its root image and its engine, or notes that they are needed still. They stay for a day.
-func (r *Replica) Prepare(ctx context.Context, id cay.SnapshotID) error {
-	r.writing.RLock()
-	defer r.writing.RUnlock()
-	defer r.dir.Keep(id)()
-	if err := r.mine(ctx); err != nil {
-		return err
-	}
-	_, s, err := r.dir.Get(id)
-	if err != nil {
-		return err
-	}
-	// Nothing waits for it: the work of the machine has the other half of the processors.
-	return errors.Join(r.needImage(ctx, s, max(1, runtime.GOMAXPROCS(0)/2)), r.needEngine(ctx, s))
-}
-
-func (r *Replica) needImage(ctx context.Context, s cay.Snapshot, atOnce int) error {
-	at := prefix(s.Root)
-	if r.needed.has(at) {
-		return nil
-	}
-	path, err := r.dir.Image(s.Root)
-	if err == nil {
-		err = r.pushImage(ctx, s.Root, s.Team, path, atOnce)
-	}
-	if err == nil {
-		r.needed.note(at)
-	}
-	return err
-}
-
-func (r *Replica) needEngine(ctx context.Context, s cay.Snapshot) error {
-	at := engines + s.EngineHash
-	if r.needed.has(at) {
-		return nil
-	}
-	err := r.pushEngine(ctx, s.EngineHash)
-	if err == nil {
-		r.needed.note(at)
-	}
-	return err
-}
-
 // recordOrNone is record for what may not be there. A damaged one is written anew.
 func (r *Replica) recordOrNone(ctx context.Context, at string) (record, error) {
 	out, err := r.record(ctx, at)
@@ -359,45 +258,6 @@ func (r *Replica) putRecord(ctx context.Context, at string, out record) error {
 		return cay.Wrap(cay.Internal, err, "encode a record of the bucket")
 	}
 	return r.bucket.Put(ctx, at+recordName, r.keys.seal(at+recordName, plain))
-}
-
-// pushFile copies a file, a piece at a time.
-func (r *Replica) pushFile(ctx context.Context, at, path string, piece int64) (out file, err error) {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return out, cay.Errorf(cay.NotFound, "%s was removed while it was copied", path)
-	}
-	if err != nil {
-		return out, diskError(err, "read", path)
-	}
-	defer f.Close()
-	all, sending := errgroup.WithContext(ctx)
-	all.SetLimit(atOnce(piece))
-	sent := map[string]bool{}
-	for sending.Err() == nil {
-		plain := make([]byte, piece)
-		n, err := io.ReadFull(f, plain)
-		plain = plain[:n]
-		if n > 0 {
-			name := r.keys.name(at, plain)
-			out.Pieces, out.Sums = append(out.Pieces, name), append(out.Sums, sum(plain))
-			out.Size += int64(n)
-			if !sent[name] {
-				sent[name] = true
-				all.Go(func() error { return r.bucket.Put(sending, at+name, r.keys.seal(at+name, plain)) })
-			}
-		}
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			break
-		}
-		if err != nil {
-			return out, errors.Join(diskError(err, "read", path), all.Wait())
-		}
-	}
-	if err := all.Wait(); err != nil {
-		return out, err
-	}
-	return out, ctx.Err()
 }
 
 // Fetch copies what the data directory lacks of a snapshot, its root image and its

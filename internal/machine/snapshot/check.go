@@ -79,15 +79,33 @@ func (d *Dir) CheckBegun(ctx context.Context, tmp string, s cay.Snapshot) error 
 }
 
 func checkFile(ctx context.Context, path string, id cay.SnapshotID, f cay.SnapFile) error {
-	h, want := hash.Hash(crc32.New(castagnoli)), f.CRC32C
-	if want == "" { // of an older Cay
-		h, want = newSum(), f.SHA256
-	}
-	if err := hashInto(ctx, h, path); err != nil {
+	c := NewComparison(id, f)
+	if err := hashInto(ctx, c, path); err != nil {
 		return diskError(err, "read %s of snapshot %s", f.Name, id)
 	}
-	if hex.EncodeToString(h.Sum(nil)) != want {
-		return errDamaged(id, f.Name)
+	return c.Err()
+}
+
+// Comparison compares what is written to it with the checksum that a record has of a file.
+type Comparison struct {
+	hash.Hash
+	id   cay.SnapshotID
+	name string
+	want string
+}
+
+// NewComparison returns a comparison with a file of a snapshot.
+func NewComparison(id cay.SnapshotID, f cay.SnapFile) Comparison {
+	if f.CRC32C == "" { // of an older Cay
+		return Comparison{newSum(), id, f.Name, f.SHA256}
+	}
+	return Comparison{crc32.New(castagnoli), id, f.Name, f.CRC32C}
+}
+
+// Err says whether what was written is damaged.
+func (c Comparison) Err() error {
+	if hex.EncodeToString(c.Sum(nil)) != c.want {
+		return errDamaged(c.id, c.name)
 	}
 	return nil
 }

@@ -1,0 +1,209 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/snapshot"
+)
+
+// Push copies a snapshot, its root image and its engine to the bucket, unless it is
+// there as it is here. When it returns without an error, another machine can Fetch it; one
+// that has the image can as soon as the files are there, which come first.
+func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
+	r.writing.RLock()
+	defer r.writing.RUnlock()
+	defer r.dir.Keep(id)()
+	at := snapshots + string(id) + "/"
+	before, err := r.before(ctx, at)
+	if err != nil {
+		return err
+	}
+	dir, s, err := r.dir.Get(id)
+	if err == nil && !before.has(s) {
+		err = r.pushFiles(ctx, at, dir, s, before)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.needImage(ctx, s, mostAtOnce), r.needEngine(ctx, s))
+}
+
+// pushFiles copies the files of a snapshot that a copy of before lacks and its engine, and then its
+// record. A machine that found no engine there would start from the files alone.
+func (r *Replica) pushFiles(ctx context.Context, at, dir string, s cay.Snapshot, before record) error {
+	out := record{Piece: r.piece, Snapshot: &s}
+	all, sending := errgroup.WithContext(ctx)
+	all.Go(func() error { return r.needEngine(sending, s) })
+	all.Go(func() (err error) {
+		out.Files, err = r.sendFiles(sending, at, dir, s, before)
+		return err
+	})
+	if err := all.Wait(); err != nil {
+		return err
+	}
+	return r.putRecord(ctx, at, out)
+}
+
+// Prepare copies to the bucket what snapshots that are made from one need beside their own
+// files, its root image and its engine, or notes that they are needed still. They stay for a day.
+func (r *Replica) Prepare(ctx context.Context, id cay.SnapshotID) error {
+	r.writing.RLock()
+	defer r.writing.RUnlock()
+	defer r.dir.Keep(id)()
+	if err := r.mine(ctx); err != nil {
+		return err
+	}
+	_, s, err := r.dir.Get(id)
+	if err != nil {
+		return err
+	}
+	// Nothing waits for it: the work of the machine has the other half of the processors.
+	return errors.Join(r.needImage(ctx, s, max(1, runtime.GOMAXPROCS(0)/2)), r.needEngine(ctx, s))
+}
+
+func (r *Replica) needImage(ctx context.Context, s cay.Snapshot, atOnce int) error {
+	at := prefix(s.Root)
+	if r.needed.has(at) {
+		return nil
+	}
+	path, err := r.dir.Image(s.Root)
+	if err == nil {
+		err = r.pushImage(ctx, s.Root, s.Team, path, atOnce)
+	}
+	if err == nil {
+		r.needed.note(at)
+	}
+	return err
+}
+
+func (r *Replica) needEngine(ctx context.Context, s cay.Snapshot) error {
+	at := engines + s.EngineHash
+	if r.needed.has(at) {
+		return nil
+	}
+	err := r.pushEngine(ctx, s.EngineHash)
+	if err == nil {
+		r.needed.note(at)
+	}
+	return err
+}
+
+// before is what the bucket, which is this machine's to write, has at a place.
+func (r *Replica) before(ctx context.Context, at string) (there record, err error) {
+	all, asking := errgroup.WithContext(ctx)
+	all.Go(func() error { return r.mine(asking) })
+	all.Go(func() (err error) {
+		there, err = r.pushed(asking, at)
+		return err
+	})
+	err = all.Wait()
+	return there, err
+}
+
+// sendFiles copies the files of a snapshot that are not there, and compares them with their
+// checksums: they may have been damaged on the disk, and such a copy helps no machine.
+func (r *Replica) sendFiles(ctx context.Context, at, dir string, s cay.Snapshot, before record) (out []file, err error) {
+	p := r.newPush(ctx, at, r.piece)
+	out = make([]file, len(s.Files))
+	for i, f := range s.Files {
+		if there, ok := before.file(f); ok && before.Piece == r.piece {
+			out[i] = there
+			continue
+		}
+		whole := snapshot.NewComparison(s.ID, f)
+		out[i], err = p.file(filepath.Join(dir, f.Name), whole)
+		if err == nil && out[i].Size != f.Size {
+			err = cay.Errorf(cay.Internal, "snapshot %s is damaged: %s has %d bytes, its record says %d", s.ID, f.Name, out[i].Size, f.Size).WithCode(cay.CodeDamaged)
+		}
+		if err == nil {
+			err = whole.Err()
+		}
+		if err != nil {
+			break
+		}
+		out[i].Name = f.Name
+	}
+	return out, p.lane.wait(err)
+}
+
+// pushFile copies a file.
+func (r *Replica) pushFile(ctx context.Context, at, path string, piece int64) (file, error) {
+	p := r.newPush(ctx, at, piece)
+	out, err := p.file(path, io.Discard)
+	return out, p.lane.wait(err)
+}
+
+// push copies files to one place of the bucket, many pieces at once.
+type push struct {
+	r     *Replica
+	at    string
+	piece int64
+	lane  lane
+
+	mu   sync.Mutex
+	sent map[string]bool // names
+}
+
+func (r *Replica) newPush(ctx context.Context, at string, piece int64) *push {
+	return &push{r: r, at: at, piece: piece, lane: newLane(ctx, mostAtOnce), sent: map[string]bool{}}
+}
+
+// file copies a file, and writes it to also. Its pieces have their names, and are there, once the
+// lane was waited for without an error.
+func (p *push) file(path string, also io.Writer) (out file, err error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return out, cay.Errorf(cay.NotFound, "%s was removed while it was copied", path)
+	}
+	if err != nil {
+		return out, diskError(err, "read", path)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return out, diskError(err, "read", path)
+	}
+	out.Size = info.Size()
+	n := (out.Size + p.piece - 1) / p.piece
+	out.Pieces, out.Sums = make([]string, n), make([]uint32, n)
+	for i := range n {
+		plain := partOf(min(p.piece, out.Size-i*p.piece))
+		if _, err := io.ReadFull(f, *plain); err != nil {
+			return out, diskError(err, "read", path)
+		}
+		_, _ = also.Write(*plain) // a hash, or nothing
+		err := p.lane.do(int64(len(*plain)), func(ctx context.Context) (err error) {
+			defer parts.Put(plain)
+			out.Sums[i] = sum(*plain)
+			out.Pieces[i], err = p.send(ctx, *plain)
+			return err
+		})
+		if err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// send has a piece in the bucket, and returns its name.
+func (p *push) send(ctx context.Context, plain []byte) (name string, err error) {
+	name = p.r.keys.name(p.at, plain)
+	p.mu.Lock()
+	there := p.sent[name]
+	p.sent[name] = true
+	p.mu.Unlock()
+	if there {
+		return name, nil
+	}
+	return name, p.r.bucket.Put(ctx, p.at+name, p.r.keys.seal(p.at+name, plain))
+}
