@@ -78,6 +78,9 @@ func (l *Ledger) Wake(team cay.TeamID) { l.streams.wake(team) }
 // and lists then.
 func (l *Ledger) NewEvents(team cay.TeamID) <-chan struct{} { return l.streams.next(team) }
 
+// Awaited reports whether something may wait for events.
+func (l *Ledger) Awaited() bool { return l.streams.awaited() }
+
 // EndStreams ends all waiting for events, for good: Streaming is false from
 // now on.
 func (l *Ledger) EndStreams() { l.streams.close() }
@@ -125,6 +128,12 @@ func (h *hub) next(team cay.TeamID) <-chan struct{} {
 		h.waiting[team] = ch
 	}
 	return ch
+}
+
+func (h *hub) awaited() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.waiting) > 0
 }
 
 func (h *hub) wake(team cay.TeamID) {

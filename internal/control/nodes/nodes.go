@@ -362,7 +362,7 @@ func (m *Members) keepView(ctx context.Context) {
 			}
 			wait = m.looksIn()
 		}
-		if !m.Leads() {
+		if !m.Leads() && !m.cfg.Ledger.Awaited() { // streams of one sandbox are on its node
 			continue
 		}
 		if _, err := follower.Look(ctx); err != nil && ctx.Err() == nil {
