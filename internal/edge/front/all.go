@@ -24,10 +24,7 @@ import (
 // partWithin is how long a node has for its part where others answer without it.
 const partWithin = 20 * time.Second
 
-const (
-	toAll   = "all" // one of several nodes that are asked the same
-	actions = "/cay/v1/sandbox-actions"
-)
+const toAll = "all" // one of several nodes that are asked the same
 
 // merge makes one body of those of all nodes.
 type merge func(bodies [][]byte) (any, error)
@@ -146,71 +143,6 @@ func (t *trip) everywhere(w http.ResponseWriter, all *whole) {
 	t.tell(w, answers, merge)
 }
 
-// eachItsOwn has each node act on the sandboxes that are its: a batch is cut by
-// owners and put together again.
-func (t *trip) eachItsOwn(w http.ResponseWriter) {
-	var fields map[string]json.RawMessage
-	var ids []string
-	if json.Unmarshal(t.whole, &fields) != nil || json.Unmarshal(fields["sandboxIDs"], &ids) != nil || len(ids) == 0 {
-		t.kind = toLead // which says what is wrong
-		if err := t.resolve(t.in.Context(), false); err != nil {
-			fail(w, err)
-			return
-		}
-		t.serve(w)
-		return
-	}
-	of := map[cay.NodeID][]string{}
-	for _, id := range ids {
-		node := t.front.cfg.Members.Self() // of one that is nowhere: it says so
-		short, _, _ := strings.Cut(id, "-")
-		switch home, err := t.front.home(t.in.Context(), cay.SandboxID(short), true); {
-		case err == nil:
-			node = home.Node
-		case cay.KindOf(err) != cay.NotFound:
-			fail(w, err)
-			return
-		}
-		of[node] = append(of[node], id)
-	}
-	asked := map[cay.NodeID][]byte{}
-	for node, theirs := range of {
-		fields["sandboxIDs"], _ = json.Marshal(theirs)
-		asked[node], _ = json.Marshal(fields)
-	}
-	_, answers, errs := t.gather(asked)
-	if err := errors.Join(errs...); err != nil {
-		fail(w, err)
-		return
-	}
-	t.tell(w, answers, func(bodies [][]byte) (any, error) {
-		outcomes := map[string]map[string]json.RawMessage{}
-		for _, body := range bodies {
-			var one struct {
-				Outcomes []map[string]json.RawMessage `json:"outcomes"`
-			}
-			if err := json.Unmarshal(body, &one); err != nil {
-				return nil, err
-			}
-			for _, o := range one.Outcomes {
-				var id string
-				if err := json.Unmarshal(o["sandboxID"], &id); err != nil {
-					return nil, err
-				}
-				outcomes[id] = o
-			}
-		}
-		out := []map[string]json.RawMessage{}
-		for _, id := range ids {
-			short, _, _ := strings.Cut(id, "-")
-			if o := outcomes[short]; o != nil {
-				out = append(out, o)
-			}
-		}
-		return map[string]any{"outcomes": out}, nil
-	})
-}
-
 // gather asks nodes at once, each with a body, and returns their answers, or why they
 // gave none, in the order of the nodes' ids.
 func (t *trip) gather(asked map[cay.NodeID][]byte) (ids []cay.NodeID, answers []*answer, errs []error) {
@@ -225,12 +157,25 @@ func (t *trip) gather(asked map[cay.NodeID][]byte) (ids []cay.NodeID, answers []
 	return ids, answers, errs
 }
 
+// with is the request with another body.
+func (t *trip) with(body []byte) *http.Request {
+	r := t.in.Clone(t.in.Context())
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return r
+}
+
+// outwards makes a copy of the request one that goes to a node.
+func (t *trip) outwards(r *http.Request) {
+	r.RequestURI, r.URL.Scheme = "", "https"
+	r.Header.Del("Connection")
+	t.mark(r.Header)
+}
+
 // ask asks one node.
 func (t *trip) ask(id cay.NodeID, body []byte) (*answer, error) {
 	f := t.front
 	out := &answer{status: http.StatusOK, header: http.Header{}}
-	r := t.in.Clone(t.in.Context())
-	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	r := t.with(body)
 	if id == f.cfg.Members.Self() {
 		if !f.cfg.Members.Serves() {
 			return nil, errNoLease()
@@ -242,24 +187,29 @@ func (t *trip) ask(id cay.NodeID, body []byte) (*answer, error) {
 	if err != nil {
 		return nil, errAway(id, "it is no member")
 	}
-	r.RequestURI, r.URL.Scheme, r.URL.Host = "", "https", n.Address
-	r.Header.Del("Connection")
+	t.outwards(r)
+	r.URL.Host = n.Address
 	r.Header.Set(hopFor, toAll)
-	t.mark(r.Header)
 	resp, err := f.peers.to(n, false).RoundTrip(r.WithContext(mutedTrace{r.Context()}))
 	if err != nil {
 		f.cfg.Log.WarnContext(r.Context(), "a node does not answer", "node", id, "err", err)
 		return nil, errAway(id, "the connection to it broke")
 	}
-	defer resp.Body.Close()
 	if resp.Header.Get(hopMoved) != "" {
+		_ = resp.Body.Close()
 		return nil, errAway(id, "it has lost its lease")
 	}
-	out.status, out.header = resp.StatusCode, resp.Header
-	if _, err := io.Copy(&out.body, io.LimitReader(resp.Body, mostAnswer)); err != nil {
-		return nil, errAway(id, "the connection to it broke")
+	return out, out.read(resp, id)
+}
+
+// read reads what a node says.
+func (a *answer) read(resp *http.Response, id cay.NodeID) error {
+	defer resp.Body.Close()
+	a.status, a.header = resp.StatusCode, resp.Header
+	if _, err := io.Copy(&a.body, io.LimitReader(resp.Body, mostAnswer)); err != nil {
+		return errAway(id, "the connection to it broke")
 	}
-	return out, nil
+	return nil
 }
 
 const mostAnswer = 64 << 20 // of one node

@@ -217,7 +217,18 @@ func errNoPlace() error {
 
 // fail answers with an error, in the form that the API has.
 func fail(w http.ResponseWriter, err error) {
-	status, text, code := cay.StatusOf(err), "internal error", ""
+	status, body := cay.StatusOf(err), wireError(err)
+	h := w.Header()
+	h.Set("Content-Type", "application/json; charset=utf-8")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	rates.TellRetry(h, rates.RetryOf(err))
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}
+
+// wireError is an error in that form.
+func wireError(err error) json.RawMessage {
+	text, code := "internal error", ""
 	var ours *cay.Error
 	if errors.As(err, &ours) {
 		text, code = ours.Msg, ours.Code
@@ -226,13 +237,8 @@ func fail(w http.ResponseWriter, err error) {
 		Code      int    `json:"code"`
 		Message   string `json:"message"`
 		ErrorCode string `json:"error_code,omitempty"`
-	}{status, text, code})
-	h := w.Header()
-	h.Set("Content-Type", "application/json; charset=utf-8")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	rates.TellRetry(h, rates.RetryOf(err))
-	w.WriteHeader(status)
-	_, _ = w.Write(body)
+	}{cay.StatusOf(err), text, code})
+	return body
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

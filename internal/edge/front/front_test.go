@@ -146,8 +146,19 @@ func pair(t *testing.T) (*store.DB, *node, *node) {
 // put records a sandbox of a node.
 func put(t *testing.T, db *store.DB, at cay.NodeID) cay.SandboxID {
 	t.Helper()
+	return putIn(t, db, at, cay.Running)
+}
+
+// putPaused does so of one that is paused.
+func putPaused(t *testing.T, db *store.DB, at cay.NodeID) cay.SandboxID {
+	t.Helper()
+	return putIn(t, db, at, cay.Paused)
+}
+
+func putIn(t *testing.T, db *store.DB, at cay.NodeID, state cay.State) cay.SandboxID {
+	t.Helper()
 	team := cay.Team{ID: cay.NewTeamID(), Name: string(cay.NewTeamID())[:8], CreatedAt: time.Now()}
-	box := cay.Sandbox{ID: cay.NewSandboxID(), Team: team.ID, Template: "t", State: cay.Running, Node: at, StartedAt: time.Now()}
+	box := cay.Sandbox{ID: cay.NewSandboxID(), Team: team.ID, Template: "t", State: state, Node: at, StartedAt: time.Now()}
 	if err := db.AddTeam(t.Context(), team); err != nil {
 		t.Fatal(err)
 	}
