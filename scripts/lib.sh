@@ -8,6 +8,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # lie there, with files of guests that end in .go and others that go away meanwhile.
 [ -e build/go.mod ] || { mkdir -p build && echo 'module build' >build/go.mod; }
 
+# Python keeps what it compiles, in build/ and beside no source, also where the
+# environment says that it keeps nothing: most of a start is that otherwise.
+unset PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX=$PWD/build/pycache
+
 # One line a step, with the time it took, so that a long step is seen to move.
 step() {
   local title=$1 start=$SECONDS
@@ -72,8 +77,11 @@ lean() { export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -gcflags=all=-dwarf=false -l
 # collects its garbage beyond 1 GiB only: a fourteenth less of processor.
 compile() { GOGC=off GOMEMLIMIT=1GiB "$@"; }
 
-# How the tests are built: with the race detector, except for SQLite's machine
-# code in Go. The detector there would take most of their time and find nothing:
-# the code touches no memory of ours, and its locks, which Go's packages around it
-# take, are still watched.
-race=(-race '-gcflags=modernc.org/sqlite/lib=-race=false -d=checkptr=0')
+# How the tests are built: without debuggers' tables, as in lean, and with the race
+# detector, except for SQLite's machine code in Go and the C library below it. The
+# detector there would take most of their time and find nothing: the code touches no
+# memory of ours, and its locks, which Go's packages around it take, are still watched.
+race=(-race -gcflags=all=-dwarf=false)
+for unwatched in modernc.org/sqlite/lib modernc.org/libc; do
+  race+=("-gcflags=$unwatched=-race=false -d=checkptr=0 -dwarf=false")
+done

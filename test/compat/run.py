@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -195,8 +196,9 @@ def main():
     server.env.update(CAY_DOMAIN="", CAY_TLS="", CAY_PATHS="")
     if server.healthy():
         sys.exit(f"something already answers on {server.url}: end it first")
-    server.start()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
     try:
+        server.start()
         failed = run(names, server, len(names) if asked == ["oldest"] else 1)
     finally:
         server.cay("down", check=False)

@@ -90,7 +90,8 @@ func rootOfSockets(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	build := exec.Command("go", "test", "-c", "-trimpath", "-o", filepath.Join(tree, "egress.test"), ".")
+	// With the flags of scripts/build, whose packages are compiled.
+	build := exec.Command("go", "test", "-c", "-trimpath", "-gcflags=all=-dwarf=false", "-o", filepath.Join(tree, "egress.test"), ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	for _, cmd := range []*exec.Cmd{build, exec.Command("mkfs.erofs", "--quiet", "-E", "noinline_data", image, tree)} {
 		if out, err := cmd.CombinedOutput(); err != nil {

@@ -57,7 +57,8 @@ func rootImage(t *testing.T) string {
 		"reap.test": {"test", "-c", "github.com/cay-run/cay/internal/inside/agent/reap"},
 	} {
 		last := len(build) - 1
-		args := append(build[:last:last], "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(tree, name), build[last])
+		// With the flags of scripts/build, whose packages are compiled.
+		args := append(build[:last:last], "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w", "-o", filepath.Join(tree, name), build[last])
 		cmd := exec.Command("go", args...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		output(t, cmd)
