@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cay-run/cay"
@@ -45,7 +46,7 @@ func Import(ctx context.Context, from, into *DB) (out []Copied, err error) {
 					WithHint("import into a new database: createdb NAME")
 			}
 		}
-		out, err = copyTables(ctx, tables, from.reader, tx)
+		out, err = copyTables(ctx, tables, from.reader, tx, "$")
 		return err
 	})
 	return out, err
@@ -62,10 +63,12 @@ FROM sqlite_master m WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite%' AND m.
 	return collect(rows, err, func(row scanner) (t table, err error) { return t, row.Scan(&t.name, &t.columns) })
 }
 
-// copyTables copies tables and compares what it reads back.
-func copyTables(ctx context.Context, tables []table, from reader, into *sql.Tx) (out []Copied, err error) {
+// copyTables copies tables and compares what it reads back. Sign begins a parameter's
+// number where it copies to: SQLite takes $1 for a name, and compares each name of a
+// statement with all before it.
+func copyTables(ctx context.Context, tables []table, from reader, into *sql.Tx, sign string) (out []Copied, err error) {
 	for _, t := range tables {
-		sent, err := copyTable(ctx, t, from, into)
+		sent, err := copyTable(ctx, t, from, into, sign)
 		if err != nil {
 			return nil, err
 		}
@@ -135,7 +138,7 @@ func readTable(ctx context.Context, t table, q reader, each func([]any) error) (
 // is half of PostgreSQL's.
 const mostParameters = 30_000
 
-func copyTable(ctx context.Context, t table, from reader, into *sql.Tx) (sum, error) {
+func copyTable(ctx context.Context, t table, from reader, into *sql.Tx, sign string) (sum, error) {
 	columns := strings.Count(t.columns, ",") + 1
 	most := min(200, mostParameters/columns) * columns
 	args := make([]any, 0, most)
@@ -154,7 +157,7 @@ func copyTable(ctx context.Context, t table, from reader, into *sql.Tx) (sum, er
 			default:
 				text.WriteString(", ")
 			}
-			fmt.Fprintf(&text, "$%d", i+1)
+			text.WriteString(sign + strconv.Itoa(i+1))
 		}
 		text.WriteString(")")
 		_, err := into.ExecContext(ctx, text.String(), args...)
@@ -202,7 +205,7 @@ func (p *postgres) backup(ctx context.Context, s *DB, path string) (err error) {
 	}
 	slices.SortFunc(waiting, func(a, b cay.AuditRow) int { return cmp.Compare(a.Seq, b.Seq) })
 	err = lite.tx(ctx, func(tx *sql.Tx) error {
-		if _, err := copyTables(ctx, tables, moment, tx); err != nil {
+		if _, err := copyTables(ctx, tables, moment, tx, "?"); err != nil {
 			return err
 		}
 		for _, name := range []string{"nodes", "clusters", "join_tokens"} { // they are of machines, not of records

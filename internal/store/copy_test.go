@@ -33,7 +33,7 @@ func TestImport(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 250 { // more than one statement takes
+	for range 210 { // more than one statement takes
 		b, told := box(team.ID)
 		b.Env, b.Metadata = map[string]string{"A": "secret"}, map[string]string{"odd": odd}
 		if err := lite.AddSandbox(ctx, b, told); err != nil {
@@ -51,7 +51,7 @@ func TestImport(t *testing.T) {
 	for _, c := range copied {
 		rows[c.Table] = c.Rows
 	}
-	if rows["teams"] != 1 || rows["sandboxes"] != 250 || rows["audit"] == 0 {
+	if rows["teams"] != 1 || rows["sandboxes"] != 210 || rows["audit"] == 0 {
 		t.Errorf("copied are %v", rows)
 	}
 	sameRecords(t, lite, pg, team.ID, hook.ID)
