@@ -100,24 +100,21 @@ func (l *line) run(ctx, work context.Context) {
 	}
 }
 
-const (
-	failedWait = 10 * time.Second // after the records could not be read
-	lookAgain  = time.Minute      // for events that a part recorded without telling
-)
+const failedWait = 10 * time.Second // after the records could not be read
 
 // wait is the time until the next retry.
 func (l *line) wait() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.held {
-		return lookAgain // the end of that is told
+		return l.h.lookAgain // the end of that is told
 	}
 	for _, a := range l.retries {
 		if l.free(a.Event, a.Sandbox) {
-			return max(0, min(lookAgain, time.Until(a.Next)))
+			return max(0, min(l.h.lookAgain, time.Until(a.Next)))
 		}
 	}
-	return lookAgain // the end of an attempt is told
+	return l.h.lookAgain // the end of an attempt is told
 }
 
 // load reads the webhook if it may have changed, and says whether there is
@@ -125,7 +122,7 @@ func (l *line) wait() time.Duration {
 // was turned on again.
 func (l *line) load(ctx context.Context) (on bool, err error) {
 	l.mu.Lock()
-	fresh := !l.again && time.Since(l.looked) < lookAgain
+	fresh := !l.again && time.Since(l.looked) < l.h.lookAgain
 	on = l.hook.Enabled
 	l.again = false
 	l.mu.Unlock()

@@ -5,6 +5,7 @@
 package webhooks
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -48,7 +49,10 @@ type Config struct {
 	// Link makes the link by which the receiver of a webhook decides an approval;
 	// empty where it is not to have one. nil makes none.
 	Link func(ctx context.Context, w cay.Webhook, id cay.ApprovalID) (string, error)
-	Log  *slog.Logger
+	// LookAgain is after how long each webhook is looked at again for events that a
+	// part recorded without telling; zero for a minute.
+	LookAgain time.Duration
+	Log       *slog.Logger
 }
 
 // Hooks are the use cases of webhooks, and what sends.
@@ -59,6 +63,7 @@ type Hooks struct {
 	networks  Networks
 	transport http.RoundTripper
 	link      func(context.Context, cay.Webhook, cay.ApprovalID) (string, error)
+	lookAgain time.Duration
 	log       *slog.Logger
 
 	slots    chan struct{} // a token for each attempt at once
@@ -76,7 +81,8 @@ type Hooks struct {
 func New(cfg Config) *Hooks {
 	h := &Hooks{
 		ledger: cfg.Ledger, store: cfg.Store, sealer: cfg.Sealer, networks: cfg.Networks, transport: cfg.Transport, link: cfg.Link, log: cfg.Log,
-		slots: make(chan struct{}, mostAtOnce), ailing: make(chan struct{}, mostAiling),
+		lookAgain: cmp.Or(cfg.LookAgain, time.Minute),
+		slots:     make(chan struct{}, mostAtOnce), ailing: make(chan struct{}, mostAiling),
 		outcomes: make(chan outcome), lines: make(map[cay.WebhookID]*line), tests: make(map[cay.TeamID]int),
 	}
 	if h.log == nil {

@@ -33,6 +33,7 @@ type world struct {
 	receiver *receiver
 	hooks    *webhooks.Hooks
 	ledger   *ledger.Ledger
+	look     time.Duration // how often hooks look for events that are not told; zero as usual
 }
 
 // receiver answers requests, and remembers them.
@@ -100,7 +101,14 @@ func hang(r request) (*http.Response, error) {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, path: filepath.Join(t.TempDir(), "cay.db"), receiver: &receiver{}}
+	return newWorldOfDays(t, 0)
+}
+
+// newWorldOfDays is newWorld for tests in which days go by: hooks look at each webhook
+// so seldom, which in these tests is most of the work.
+func newWorldOfDays(t *testing.T, look time.Duration) *world {
+	t.Helper()
+	w := &world{T: t, path: filepath.Join(t.TempDir(), "cay.db"), receiver: &receiver{}, look: look}
 	w.store = storetest.Open(t, w.path)
 	w.team = cay.Team{ID: cay.NewTeamID(), Name: "a", CreatedAt: time.Now()}
 	if err := w.store.AddTeam(t.Context(), w.team); err != nil {
@@ -119,7 +127,7 @@ func (w *world) open(s store.Store, transport http.RoundTripper) (*webhooks.Hook
 	}
 	log := slog.New(slog.DiscardHandler)
 	l := ledger.New(ledger.Config{Store: s, Log: log})
-	return webhooks.New(webhooks.Config{Ledger: l, Store: s, Sealer: key, Transport: transport, Log: log}), l
+	return webhooks.New(webhooks.Config{Ledger: l, Store: s, Sealer: key, Transport: transport, LookAgain: w.look, Log: log}), l
 }
 
 // run runs hooks until the test or the returned function ends them.
@@ -183,7 +191,7 @@ func (w *world) deliveries(id cay.WebhookID) []cay.WebhookDelivery {
 // after the last of them.
 func TestSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newWorldOfDays(t, time.Hour)
 		w.receiver.set(status(500))
 		w.run(w.hooks)
 		hook := w.add("https://a.example/", "*")
@@ -226,7 +234,7 @@ func TestSchedule(t *testing.T) {
 // Five days of failure turn a webhook off, and others are told.
 func TestFiveDays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newWorldOfDays(t, time.Hour)
 		w.receiver.set(func(r request) (*http.Response, error) {
 			if r.Host == "bad.example" {
 				return nil, errors.New("connection refused")
@@ -308,7 +316,7 @@ func TestGone(t *testing.T) {
 // before is not turned off for the days in which it was not tried.
 func TestADisabledTeamsWebhooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newWorldOfDays(t, time.Hour)
 		stop := w.run(w.hooks)
 		hook := w.add("https://a.example/", string(cay.SandboxForked))
 		disable := func(at time.Time) {
@@ -377,12 +385,12 @@ func TestRetryAfter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newWorldOfDays(t, time.Hour)
 				w.receiver.set(status(503, "Retry-After", tt.header))
 				w.run(w.hooks)
 				w.add("https://a.example/", "*")
 				w.tell("i1", cay.SandboxForked, "one")
-				time.Sleep(25 * time.Hour)
+				time.Sleep(tt.most)
 				synctest.Wait()
 				got := w.receiver.all()
 				if len(got) < 2 {
