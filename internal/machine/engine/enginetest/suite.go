@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/engine"
@@ -17,14 +18,16 @@ import (
 
 // Run runs the suite. open is called more than once in one test and must
 // return another Engine over the same state each time, as after a restart, that
-// tells hook of its commands.
-func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
+// tells hook of its commands. It allows a restore limit.
+func Run(t *testing.T, hook *Hook, open func(t testing.TB, limit time.Duration) engine.Engine) {
 	if os.Getuid() != 0 {
 		t.Fatal("the engine's conformance suite must run as root")
 	}
-	s := &suite{open: open, hook: hook, image: rootImage(t), dir: t.TempDir()}
+	s := &suite{hook: hook, image: rootImage(t), dir: t.TempDir()}
+	s.open = func(t testing.TB) engine.Engine { return open(t, RestoreLimit) }
+	s.hasty = func(t testing.TB) engine.Engine { return open(t, hastyLimit) }
 	s.slots = []*slot{newSlot(t, 0), newSlot(t, 1)}
-	s.Engine = open(t)
+	s.Engine = s.open(t)
 	for _, c := range []struct {
 		name string
 		run  func(*suite, *testing.T)
@@ -94,6 +97,7 @@ func Run(t *testing.T, hook *Hook, open func(testing.TB) engine.Engine) {
 type suite struct {
 	engine.Engine
 	open  func(testing.TB) engine.Engine
+	hasty func(testing.TB) engine.Engine // allows a restore little time
 	hook  *Hook
 	image string
 	dir   string

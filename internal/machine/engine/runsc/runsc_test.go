@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/engine"
@@ -16,7 +17,9 @@ import (
 
 func TestConformance(t *testing.T) {
 	var hook enginetest.Hook
-	enginetest.Run(t, &hook, opener(t, "cay-enginetest", hook.Begun))
+	open := openerOf(t, "cay-enginetest", hook.Begun)
+	_, hash := enginetest.Built(t)
+	enginetest.Run(t, &hook, func(t testing.TB, limit time.Duration) engine.Engine { return open(t, hash, limit) })
 }
 
 // TestSoakMemory is short; CAY_SOAK_MEMORY is the number of rounds of make soak-memory.
@@ -58,7 +61,7 @@ func TestOtherBuilds(t *testing.T) {
 	open := openerOf(t, "cay-enginebuilds", nil)
 	_, this := enginetest.Built(t)
 	for _, other := range others {
-		enginetest.Builds(t, open, this, other)
+		enginetest.Builds(t, func(t testing.TB, hash string) engine.Engine { return open(t, hash, enginetest.RestoreLimit) }, this, other)
 	}
 }
 
@@ -68,11 +71,11 @@ func opener(t *testing.T, cgroup string, begun enginetest.Begun) func(testing.TB
 	t.Helper()
 	open := openerOf(t, cgroup, begun)
 	_, hash := enginetest.Built(t)
-	return func(t testing.TB) engine.Engine { return open(t, hash) }
+	return func(t testing.TB) engine.Engine { return open(t, hash, enginetest.RestoreLimit) }
 }
 
-// openerOf is opener for the build of a hash.
-func openerOf(t *testing.T, cgroup string, begun enginetest.Begun) func(t testing.TB, hash string) engine.Engine {
+// openerOf is opener for the build of a hash, and a limit of restores.
+func openerOf(t *testing.T, cgroup string, begun enginetest.Begun) func(t testing.TB, hash string, limit time.Duration) engine.Engine {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("the engine needs root")
@@ -89,13 +92,10 @@ func openerOf(t *testing.T, cgroup string, begun enginetest.Begun) func(t testin
 		Run:     t.TempDir(),
 		Cgroup:  cgroup,
 		Begun:   begun,
-
-		RestoreLimit:    enginetest.RestoreLimit,
-		BackgroundLimit: enginetest.RestoreLimit,
 	}
-	return func(t testing.TB, hash string) engine.Engine {
+	return func(t testing.TB, hash string, limit time.Duration) engine.Engine {
 		cfg := cfg
-		cfg.Hash = hash
+		cfg.Hash, cfg.RestoreLimit, cfg.BackgroundLimit = hash, limit, limit
 		e, err := runsc.Open(cfg)
 		if err != nil {
 			t.Fatal(err)

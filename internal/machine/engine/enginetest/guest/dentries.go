@@ -39,7 +39,7 @@ func sum(*http.Request) (string, error) {
 
 const (
 	churnDirs  = 24
-	churnFiles = 250 // more in all than an engine may keep in mind
+	churnFiles = 125 // more in all than an engine may keep in mind
 )
 
 // churn makes, looks up, renames and removes many files, a few callers at once,
