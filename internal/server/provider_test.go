@@ -76,6 +76,9 @@ func TestLoginAtARealProvider(t *testing.T) {
 // Claims that a provider tells at its UserInfo endpoint are added to those of the
 // ID token, and take the place of none. Half an answer logs no person in.
 func TestUserInfo(t *testing.T) {
+	all := &office{t, servertest.New(t), oidctest.New(t)}
+	all.idp.Tell(func(map[string]any) (int, any) { return http.StatusInternalServerError, nil })
+	all.start(all.idp.URL)
 	for what, one := range map[string]struct {
 		token  map[string]any // its claims besides the subject
 		status int
@@ -100,9 +103,8 @@ func TestUserInfo(t *testing.T) {
 		"letters that fold":    {nil, 200, map[string]any{"sub": "ann", "email": "\u212aate@example.com", "email_verified": true}, 0, "no e-mail address"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			o := &office{t, servertest.New(t), oidctest.New(t)}
+			o := &office{t, all.w, all.idp}
 			o.idp.Tell(func(map[string]any) (int, any) { return one.status, one.info })
-			o.start(o.idp.URL)
 			claims := map[string]any{"sub": "ann"}
 			maps.Copy(claims, one.token)
 			o.idp.LogIn(claims)

@@ -20,6 +20,7 @@ import (
 	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/operator"
 	"github.com/cay-run/cay/internal/server/servertest"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // A server leaves no goroutine behind, however it ends.
@@ -77,6 +78,7 @@ func TestRunReturnsEarly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := goleak.IgnoreCurrent()
 			w := servertest.New(t)
+			w.Records(func(*store.DB) {}) // which a start finds, and makes no tables
 			spoil(t, &w.Config)
 			s, err := w.Open()
 			if err != nil {
