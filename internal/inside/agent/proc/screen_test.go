@@ -29,6 +29,9 @@ func TestScreenKeepsTheNewest(t *testing.T) {
 		}
 		all.WriteString(part.String())
 		s.write([]byte(part.String()))
+		if i%5 != 0 {
+			continue // what is wrong stays so until it is overwritten, many writes later
+		}
 		want := all.String()
 		want = want[max(0, len(want)-len(s.ring)):]
 		if got := string(s.replay()); got != want {
