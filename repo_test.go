@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -27,33 +29,40 @@ type pkg struct {
 	GoFiles    []string
 }
 
+// packages returns the packages of this module.
 func packages(t *testing.T) []pkg {
 	t.Helper()
+	all, err := listed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+var listed = sync.OnceValues(func() (all []pkg, err error) {
 	out, err := exec.Command("go", "list", "-deps", "-json=ImportPath,Dir,Doc,Imports,Deps,GoFiles", "./...").Output()
 	if err != nil {
 		var failed *exec.ExitError
 		if errors.As(err, &failed) {
-			t.Fatalf("go list: %v\n%s", err, failed.Stderr)
+			return nil, fmt.Errorf("go list: %w\n%s", err, failed.Stderr)
 		}
-		t.Fatalf("go list: %v", err)
+		return nil, fmt.Errorf("go list: %w", err)
 	}
-	var all []pkg
 	dec := json.NewDecoder(bytes.NewReader(out))
 	for {
 		var p pkg
 		err := dec.Decode(&p)
 		if errors.Is(err, io.EOF) {
-			break
+			return all, nil
 		}
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		if p.ImportPath == module || strings.HasPrefix(p.ImportPath, module+"/") {
 			all = append(all, p)
 		}
 	}
-	return all
-}
+})
 
 // groups are the doors of the house, named by where their code runs, and say
 // which others each may import. An entry names a group or one package of it.
