@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
@@ -78,6 +79,9 @@ type Desk struct {
 	uncopied   atomic.Int64
 	hurry      chan struct{} // a token where a copy is waited for
 	copied     copies
+	filed      filed
+	made       atomic.Int64 // when the last copy was whole, in nanoseconds
+	telling    sync.Mutex   // one tells the records at a time
 	offered    offers
 
 	taking sync.Mutex
@@ -89,7 +93,10 @@ func New(cfg Config) *Desk {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	return &Desk{cfg: cfg, hurry: make(chan struct{}, 1)}
+	return &Desk{
+		cfg: cfg, hurry: make(chan struct{}, 1),
+		filed: filed{of: map[cay.SnapshotID]time.Time{}, some: make(chan struct{}, 1)},
+	}
 }
 
 // newKey makes a key of the first team.

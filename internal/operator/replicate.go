@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,10 +23,11 @@ const (
 type Replica interface {
 	// Take makes it this machine's to write.
 	Take(ctx context.Context) error
-	// Push copies a snapshot there, unless it is there.
-	Push(ctx context.Context, id cay.SnapshotID) error
-	// Prepare copies there what snapshots that are made from one need beside their own files,
-	// for a day.
+	// PushFiles copies a snapshot there, but for its root image, unless it is there.
+	PushFiles(ctx context.Context, id cay.SnapshotID) error
+	// PushImage copies the root image there, unless it is there.
+	PushImage(ctx context.Context, id cay.SnapshotID) error
+	// Prepare is PushImage for a template, whose image stays for a day.
 	Prepare(ctx context.Context, id cay.SnapshotID) error
 	// Collect removes the copies that used denies.
 	Collect(ctx context.Context, used func(cay.SnapshotID) (bool, error)) (int, error)
@@ -34,9 +36,7 @@ type Replica interface {
 // replication is how far the copies are.
 type replication struct {
 	swept time.Time
-	made  time.Time // the last copy
 	asked time.Time // when it was last looked which records lack one
-	told  string    // the error that the log has
 }
 
 // copies are the snapshots that the bucket has, as far as this server has seen. The zero value
@@ -80,32 +80,76 @@ func (d *Desk) HasCopy(id cay.SnapshotID) bool { return d.copied.has(id) }
 
 // ReplicateAlways copies snapshots of teams' to the bucket until ctx ends. It asks
 // a bucket that is away again: snapshots that are saved meanwhile follow.
+//
+// Their files go first, and root images beside them: one that the bucket lacks takes as long as the
+// files of many snapshots, and most nodes have it.
 func (d *Desk) ReplicateAlways(ctx context.Context) {
 	if d.cfg.Replica == nil {
 		return
 	}
-	r := replication{swept: time.Now(), made: time.Now()}
+	r := replication{swept: time.Now()}
+	d.made.Store(time.Now().UnixNano())
+	var both sync.WaitGroup
+	both.Go(func() { d.again(ctx, d.hurry, func() error { return d.replicate(ctx, &r) }) })
+	both.Go(func() { d.again(ctx, d.filed.some, func() error { return d.complete(ctx) }) })
+	both.Wait()
+}
+
+// again does something each second, and at once where it is woken, until ctx ends. The log has its
+// error once.
+func (d *Desk) again(ctx context.Context, wake <-chan struct{}, do func() error) {
+	told := ""
 	tick := time.NewTicker(replicateEvery)
 	defer tick.Stop()
 	for {
-		err := d.replicate(ctx, &r)
+		err := do()
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil && r.told != "":
+		case err == nil && told != "":
 			d.cfg.Log.InfoContext(ctx, "all snapshots are in the bucket again")
-			r.told = ""
-		case err != nil && err.Error() != r.told:
+			told = ""
+		case err != nil && err.Error() != told:
 			d.cfg.Log.WarnContext(ctx, "snapshots are on this machine alone until they can be copied to the bucket", "err", err)
-			r.told = err.Error()
+			told = err.Error()
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		case <-d.hurry:
+		case <-wake:
 		}
 	}
+}
+
+// filed are the snapshots whose files the bucket has, and whose root image it may lack, with the time
+// when their copies began.
+type filed struct {
+	mu   sync.Mutex
+	of   map[cay.SnapshotID]time.Time
+	some chan struct{} // a token where there is a new one
+}
+
+func (f *filed) put(id cay.SnapshotID, begun time.Time) {
+	f.mu.Lock()
+	f.of[id] = begun
+	f.mu.Unlock()
+	select {
+	case f.some <- struct{}{}:
+	default:
+	}
+}
+
+func (f *filed) drop(id cay.SnapshotID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.of, id)
+}
+
+func (f *filed) all() map[cay.SnapshotID]time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.of)
 }
 
 // Hurry has a snapshot that was just saved be copied at once: a client waits for that.
@@ -155,7 +199,7 @@ func (d *Desk) lacking(needs func(cay.SnapshotID) bool) (out []cay.SnapshotID, e
 }
 
 func (d *Desk) replicate(ctx context.Context, r *replication) error {
-	needs, has := d.needs(ctx), d.copied.has
+	needs := d.needs(ctx)
 	lacking, err := d.lacking(needs)
 	if err != nil {
 		return err
@@ -164,32 +208,29 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 	if err := d.takeBucket(ctx); err != nil {
 		return err
 	}
-	var failed error
-	for _, id := range lacking {
-		begun := time.Now()
-		err := d.cfg.Replica.Push(ctx, id)
-		switch {
-		case err == nil:
-			d.copied.put(id, true)
-			r.made = time.Now()
-			d.uncopied.Add(-1)
-			d.cfg.Copied(ctx, has, true)
-			d.tellCopied(ctx, id, time.Since(begun))
-		case cay.KindOf(err) == cay.NotFound && !needs(id): // removed meanwhile
-		case cay.CodeOf(err) == cay.CodeDamaged: // the others follow
-			failed = err
-		default:
-			return err
+	filed := d.filed.all()
+	err = d.eachCopy(lacking, needs, func(id cay.SnapshotID) error {
+		if _, done := filed[id]; done || d.copied.has(id) {
+			return nil
 		}
+		begun := time.Now()
+		err := d.cfg.Replica.PushFiles(ctx, id)
+		if err == nil {
+			d.filed.put(id, begun)
+		}
+		return err
+	})
+	if err != nil && cay.CodeOf(err) != cay.CodeDamaged {
+		return err
 	}
 	// A record may be made some time after the copy; asking the records each second is for
 	// the minute in which most are.
-	ask := time.Since(r.made) < askAfter || time.Since(r.asked) >= askSeldom
+	ask := time.Since(time.Unix(0, d.made.Load())) < askAfter || time.Since(r.asked) >= askSeldom
 	if ask {
 		r.asked = time.Now()
 	}
-	d.cfg.Copied(ctx, has, ask)
-	if failed == nil && time.Since(r.swept) > sweepEvery && (d.cfg.Leads == nil || d.cfg.Leads()) {
+	d.tellRecords(ctx, ask)
+	if err == nil && time.Since(r.swept) > sweepEvery && (d.cfg.Leads == nil || d.cfg.Leads()) {
 		r.swept = time.Now()
 		removed, err := d.cfg.Replica.Collect(ctx, func(id cay.SnapshotID) (bool, error) { return needs(id), nil })
 		if removed > 0 {
@@ -197,7 +238,53 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 		}
 		return err
 	}
-	return failed
+	return err
+}
+
+// eachCopy does a thing with snapshots, one after the other. What was removed meanwhile is left
+// out, and one that is damaged is told when the others are done.
+func (d *Desk) eachCopy(ids []cay.SnapshotID, needs func(cay.SnapshotID) bool, do func(cay.SnapshotID) error) (damaged error) {
+	for _, id := range ids {
+		err := do(id)
+		switch {
+		case cay.KindOf(err) == cay.NotFound && !needs(id):
+			d.filed.drop(id)
+		case cay.CodeOf(err) == cay.CodeDamaged:
+			damaged = err
+		case err != nil:
+			return err
+		}
+	}
+	return damaged
+}
+
+// complete copies the root images of snapshots whose files are in the bucket, the oldest first.
+func (d *Desk) complete(ctx context.Context) error {
+	filed := d.filed.all()
+	if len(filed) == 0 {
+		return nil
+	}
+	ids := slices.SortedFunc(maps.Keys(filed), func(a, b cay.SnapshotID) int { return filed[a].Compare(filed[b]) })
+	return d.eachCopy(ids, d.needs(ctx), func(id cay.SnapshotID) error {
+		if err := d.cfg.Replica.PushImage(ctx, id); err != nil {
+			return err
+		}
+		d.copied.put(id, true)
+		d.filed.drop(id)
+		d.made.Store(time.Now().UnixNano())
+		d.uncopied.Add(-1)
+		d.tellRecords(ctx, true)
+		d.tellCopied(ctx, id, time.Since(filed[id]))
+		return nil
+	})
+}
+
+// tellRecords has the records say what the bucket has; with ask they are asked for those that it is
+// not known of.
+func (d *Desk) tellRecords(ctx context.Context, ask bool) {
+	d.telling.Lock()
+	defer d.telling.Unlock()
+	d.cfg.Copied(ctx, d.copied.has, ask)
 }
 
 // takeBucket makes the bucket this server's to write, once: one that another has taken since stays

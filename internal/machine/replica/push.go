@@ -17,9 +17,16 @@ import (
 )
 
 // Push copies a snapshot, its root image and its engine to the bucket, unless it is
-// there as it is here. When it returns without an error, another machine can Fetch it; one
-// that has the image can as soon as the files are there, which come first.
+// there as it is here. When it returns without an error, another machine can Fetch it.
 func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
+	if err := r.PushFiles(ctx, id); err != nil {
+		return err
+	}
+	return r.PushImage(ctx, id)
+}
+
+// PushFiles is Push without the root image. Machines that have that can Fetch the snapshot then.
+func (r *Replica) PushFiles(ctx context.Context, id cay.SnapshotID) error {
 	r.writing.RLock()
 	defer r.writing.RUnlock()
 	defer r.dir.Keep(id)()
@@ -29,13 +36,10 @@ func (r *Replica) Push(ctx context.Context, id cay.SnapshotID) error {
 		return err
 	}
 	dir, s, err := r.dir.Get(id)
-	if err == nil && !before.has(s) {
-		err = r.pushFiles(ctx, at, dir, s, before)
-	}
-	if err != nil {
+	if err != nil || before.has(s) {
 		return err
 	}
-	return errors.Join(r.needImage(ctx, s, mostAtOnce), r.needEngine(ctx, s))
+	return r.pushFiles(ctx, at, dir, s, before)
 }
 
 // pushFiles copies the files of a snapshot that a copy of before lacks and its engine, and then its
@@ -54,21 +58,30 @@ func (r *Replica) pushFiles(ctx context.Context, at, dir string, s cay.Snapshot,
 	return r.putRecord(ctx, at, out)
 }
 
-// Prepare copies to the bucket what snapshots that are made from one need beside their own
-// files, its root image and its engine, or notes that they are needed still. They stay for a day.
+// PushImage copies to the bucket what a snapshot has in common with others, its root image and its
+// engine, or notes that they are needed still: for a day, or while the bucket has the snapshot.
+func (r *Replica) PushImage(ctx context.Context, id cay.SnapshotID) error {
+	return r.pushCommon(ctx, id, mostAtOnce)
+}
+
+// Prepare is PushImage for what nothing waits for, with half of the processors: a snapshot of
+// a template, so that those that are made from it have their images there.
 func (r *Replica) Prepare(ctx context.Context, id cay.SnapshotID) error {
+	return r.pushCommon(ctx, id, max(1, runtime.GOMAXPROCS(0)/2))
+}
+
+func (r *Replica) pushCommon(ctx context.Context, id cay.SnapshotID, atOnce int) error {
 	r.writing.RLock()
 	defer r.writing.RUnlock()
 	defer r.dir.Keep(id)()
+	_, s, err := r.dir.Get(id)
+	if err != nil || r.needed.has(prefix(s.Root)) && r.needed.has(engines+s.EngineHash) {
+		return err
+	}
 	if err := r.mine(ctx); err != nil {
 		return err
 	}
-	_, s, err := r.dir.Get(id)
-	if err != nil {
-		return err
-	}
-	// Nothing waits for it: the work of the machine has the other half of the processors.
-	return errors.Join(r.needImage(ctx, s, max(1, runtime.GOMAXPROCS(0)/2)), r.needEngine(ctx, s))
+	return errors.Join(r.needImage(ctx, s, atOnce), r.needEngine(ctx, s))
 }
 
 func (r *Replica) needImage(ctx context.Context, s cay.Snapshot, atOnce int) error {
