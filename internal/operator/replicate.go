@@ -241,7 +241,7 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 	return err
 }
 
-// eachCopy does a thing with snapshots, one after the other. What was removed meanwhile is left
+// eachCopy does a thing with snapshots, one after the other. One that was removed meanwhile is left
 // out, and one that is damaged is told when the others are done.
 func (d *Desk) eachCopy(ids []cay.SnapshotID, needs func(cay.SnapshotID) bool, do func(cay.SnapshotID) error) (damaged error) {
 	for _, id := range ids {
