@@ -4,18 +4,21 @@ import (
 	"fmt"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/pkgcache"
 	"github.com/cay-run/cay/internal/operator"
 )
 
 type cacheCmd struct {
-	Status cacheStatusCmd `cmd:"" default:"1" help:"Say what the package cache holds and did."`
+	Status cacheStatusCmd `cmd:"" default:"withargs" help:"Say what the package cache holds and did."`
 	Clear  cacheClearCmd  `cmd:"" help:"Remove all that it holds."`
 }
 
-type cacheStatusCmd struct{}
+type cacheStatusCmd struct {
+	ofNode
+}
 
-func (cacheStatusCmd) Run(a *app) error {
-	r, err := a.packages(false)
+func (c *cacheStatusCmd) Run(a *app) error {
+	r, err := c.packages(a, false)
 	if err != nil {
 		return err
 	}
@@ -33,10 +36,12 @@ func (cacheStatusCmd) Run(a *app) error {
 	return nil
 }
 
-type cacheClearCmd struct{}
+type cacheClearCmd struct {
+	ofNode
+}
 
-func (cacheClearCmd) Run(a *app) error {
-	r, err := a.packages(true)
+func (c *cacheClearCmd) Run(a *app) error {
+	r, err := c.packages(a, true)
 	switch {
 	case err != nil:
 		return err
@@ -49,10 +54,34 @@ func (cacheClearCmd) Run(a *app) error {
 	return nil
 }
 
-func (a *app) packages(clear bool) (operator.PackageReport, error) {
-	cfg, err := a.config()
-	if err != nil {
-		return operator.PackageReport{}, err
+// packages asks what the cache of the machine holds, or has it cleared first.
+func (n ofNode) packages(a *app, clear bool) (out operator.PackageReport, err error) {
+	if n.Node == "" {
+		cfg, err := a.config()
+		if err != nil {
+			return out, err
+		}
+		return operator.Ask(cfg).Packages(a.ctx, clear)
 	}
-	return operator.Ask(cfg).Packages(a.ctx, clear)
+	api, node, err := n.at(a)
+	if err != nil {
+		return out, err
+	}
+	if clear {
+		gone, err := api.ClearPackageCache(a.ctx, node)
+		if err != nil {
+			return out, err
+		}
+		out.RemovedFiles, out.RemovedBytes = gone.Files, gone.Bytes
+	}
+	c, err := api.PackageCache(a.ctx, node)
+	if err != nil {
+		return out, err
+	}
+	out.On = true
+	out.Stats = pkgcache.Stats{
+		Files: c.Files, Bytes: c.Bytes, Limit: c.LimitBytes, Hits: c.Hits, Stale: c.Stale, Misses: c.Misses, Passed: c.Passed,
+		Served: c.ServedBytes, Fetched: c.FetchedBytes,
+	}
+	return out, nil
 }

@@ -7,18 +7,18 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
-	"github.com/cay-run/cay/internal/operator"
 	"github.com/cay-run/cay/internal/operator/doctor"
 )
 
-type doctorCmd struct{}
+type doctorCmd struct {
+	ofNode
+}
 
-func (doctorCmd) Run(a *app) error {
-	cfg, err := a.config()
+func (c *doctorCmd) Run(a *app) error {
+	checks, err := c.checks(a)
 	if err != nil {
 		return err
 	}
-	checks := doctor.Run(a.ctx, cfg, operator.Ask(cfg).Loading)
 	if a.json {
 		if err := a.printJSON(checks); err != nil {
 			return err
@@ -32,6 +32,26 @@ func (doctorCmd) Run(a *app) error {
 		}
 	}
 	return nil
+}
+
+// checks looks over this machine, or has a node look over its own.
+func (c *doctorCmd) checks(a *app) (out []doctor.Check, err error) {
+	if c.Node == "" {
+		cfg, err := a.config()
+		if err != nil {
+			return nil, err
+		}
+		return doctor.Run(a.ctx, cfg, running(cfg)), nil
+	}
+	api, node, err := c.at(a)
+	if err != nil {
+		return nil, err
+	}
+	found, err := api.Checks(a.ctx, node)
+	for _, f := range found {
+		out = append(out, doctor.Check{Name: f.Name, Status: doctor.Status(f.Status), Detail: f.Detail, Hint: f.Hint})
+	}
+	return out, err
 }
 
 func (a *app) printChecks(checks []doctor.Check) {

@@ -9,6 +9,7 @@ import (
 
 type gcCmd struct {
 	DryRun bool `short:"n" help:"Only say what would be removed."`
+	ofNode
 }
 
 // Help says what is garbage.
@@ -18,13 +19,9 @@ func (gcCmd) Help() string {
 }
 
 func (c *gcCmd) Run(a *app) error {
-	cfg, err := a.config()
-	if err != nil {
-		return err
-	}
 	var found []cay.Garbage
-	err = a.wait("looking for what nothing needs", func() error {
-		found, err = operator.Ask(cfg).Collect(a.ctx, c.DryRun)
+	err := a.wait("looking for what nothing needs", func() (err error) {
+		found, err = c.collect(a)
 		return err
 	})
 	if a.json {
@@ -57,8 +54,32 @@ func (c *gcCmd) Run(a *app) error {
 	} else if err == nil {
 		fmt.Fprintln(a.err, "  nothing to remove")
 	}
-	if l, asked := operator.Ask(cfg).Loading(a.ctx); asked == nil && l.Removed > 0 {
+	cfg, _ := a.config() // which was read before
+	if l, asked := operator.Ask(cfg).Loading(a.ctx); c.Node == "" && asked == nil && l.Removed > 0 {
 		fmt.Fprintf(a.err, "  %s of %d removed snapshots stay until the sandboxes have ended that read their files\n", volume(l.Kept), l.Removed)
 	}
 	return err
+}
+
+func (c *gcCmd) collect(a *app) (out []cay.Garbage, err error) {
+	if c.Node == "" {
+		cfg, err := a.config()
+		if err != nil {
+			return nil, err
+		}
+		return operator.Ask(cfg).Collect(a.ctx, c.DryRun)
+	}
+	api, node, err := c.at(a)
+	if err != nil {
+		return nil, err
+	}
+	do := api.CollectGarbage
+	if c.DryRun {
+		do = api.Garbage
+	}
+	found, err := do(a.ctx, node)
+	for _, g := range found {
+		out = append(out, cay.Garbage(g))
+	}
+	return out, err
 }

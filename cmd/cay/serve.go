@@ -52,7 +52,7 @@ func (upCmd) Run(a *app) error {
 	if err := loopfs.Mount(a.ctx, cfg.Data); err != nil { // the checks below look into it
 		return err
 	}
-	checks := doctor.Run(a.ctx, cfg, operator.Ask(cfg).Loading)
+	checks := doctor.Run(a.ctx, cfg, running(cfg))
 	failed := false
 	for _, c := range checks {
 		failed = failed || c.Status == doctor.Fail

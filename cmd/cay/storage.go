@@ -14,14 +14,19 @@ import (
 // storageCmd is about the file system that the data directory may have of its
 // own (docs/adr/0025).
 type storageCmd struct {
-	Status storageStatusCmd `cmd:"" default:"1" help:"Say whether templates share blocks, and how full the storage is."`
+	Status storageStatusCmd `cmd:"" default:"withargs" help:"Say whether templates share blocks, and how full the storage is."`
 	Create storageCreateCmd `cmd:"" help:"Give the data directory a file system of its own, whose files share blocks."`
 	Grow   storageGrowCmd   `cmd:"" help:"Make that file system larger."`
 }
 
-type storageStatusCmd struct{}
+type storageStatusCmd struct {
+	ofNode
+}
 
-func (storageStatusCmd) Run(a *app) error {
+func (c *storageStatusCmd) Run(a *app) error {
+	if c.Node != "" {
+		return c.ofAnother(a)
+	}
 	cfg, err := a.config()
 	if err != nil {
 		return err
@@ -41,15 +46,41 @@ func (storageStatusCmd) Run(a *app) error {
 	case !s.Mounted:
 		fmt.Fprintf(a.err, "  %s in %s, mounted when the server starts\n", volume(s.Bytes), cfg.Data)
 	default:
-		t := table{header: []string{"DATA", "DEVICE", "SIZE", "FREE", "DIRECT"}}
-		direct := "yes"
-		if !s.Direct {
-			direct = "no: files that are read are in memory twice"
-		}
-		t.add(cfg.Data, s.Device, volume(s.Bytes), volume(s.Free), direct)
-		t.print(a.out, width(a.out))
+		a.printStorage(cfg.Data, s.Device, s.Bytes, s.Free, s.Direct)
 	}
 	return nil
+}
+
+// ofAnother tells of the storage of a node's machine.
+func (c *storageStatusCmd) ofAnother(a *app) error {
+	api, node, err := c.at(a)
+	if err != nil {
+		return err
+	}
+	s, err := api.MachineStorage(a.ctx, node)
+	switch {
+	case err != nil:
+		return err
+	case a.json:
+		return a.printJSON(s)
+	case s.Down:
+		return cay.Errorf(cay.Unavailable, "the file system of %s on node %s has shut itself down: the disk below it failed or is full", s.DataDirectory, node)
+	case !s.Own:
+		fmt.Fprintf(a.err, "  %s has no file system of its own; cay doctor says whether that costs anything\n", clean(s.DataDirectory))
+		return nil
+	}
+	a.printStorage(clean(s.DataDirectory), clean(s.Device), s.Bytes, s.FreeBytes, s.Direct)
+	return nil
+}
+
+func (a *app) printStorage(data, device string, bytes, free int64, direct bool) {
+	t := table{header: []string{"DATA", "DEVICE", "SIZE", "FREE", "DIRECT"}}
+	how := "yes"
+	if !direct {
+		how = "no: files that are read are in memory twice"
+	}
+	t.add(data, device, volume(bytes), volume(free), how)
+	t.print(a.out, width(a.out))
 }
 
 type storageCreateCmd struct {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/machine/cache"
 	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/machine/loopfs"
 	"github.com/cay-run/cay/internal/machine/node"
@@ -45,6 +46,15 @@ func (c Client) Loading(ctx context.Context) (node.Loading, error) {
 		return node.Loading{}, err
 	}
 	return out.Loading, out.err()
+}
+
+// Cached asks what the data directory holds that the bucket has too.
+func (c Client) Cached(ctx context.Context) (cache.State, error) {
+	var out cacheReport
+	if err := c.ask(ctx, http.MethodGet, "/cache", &out); err != nil {
+		return cache.State{}, err
+	}
+	return out.State, out.err()
 }
 
 // NewKey has the server make a key of its first team.

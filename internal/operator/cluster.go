@@ -150,6 +150,15 @@ func onMachine(ctx context.Context, cfg config.Config, do func() error) error {
 	return do()
 }
 
+// OwnNode is the node that this machine is of a cluster; empty where it is none.
+func OwnNode(cfg config.Config) (cay.NodeID, error) {
+	own, err := member.Open(cfg.Data)
+	if err != nil || own == nil {
+		return "", err
+	}
+	return own.Node, nil
+}
+
 // written says what to do where a member is recorded and its files are not there.
 func written(err error, id cay.NodeID) error {
 	if err == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/control"
 	"github.com/cay-run/cay/internal/control/audit"
+	"github.com/cay-run/cay/internal/machine/cache"
 	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/host"
 	"github.com/cay-run/cay/internal/machine/node"
@@ -57,10 +58,12 @@ type Config struct {
 	Snapshots  *snapshot.Dir
 	Templates  *builtin.Builder
 	Builds     *build.Builder
-	Packages   *pkgcache.Cache  // nil for none
-	Replica    Replica          // nil for none
-	Backlog    *builtin.Backlog // of the templates that the server builds by itself
-	Disk       disk.Reserve
+	Packages   *pkgcache.Cache // nil for none
+	Replica    Replica         // nil for none
+	// Cached tells what the data directory holds that the bucket has too.
+	Cached  func() (cache.State, error)
+	Backlog *builtin.Backlog // of the templates that the server builds by itself
+	Disk    disk.Reserve
 	// Copied is told, again and again, which snapshots the bucket has, and whether to ask the
 	// records which of them lack a copy; nil without one.
 	Copied func(ctx context.Context, has func(cay.SnapshotID) bool, ask bool)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/machine/cache"
 	"github.com/cay-run/cay/internal/machine/node"
 	"github.com/cay-run/cay/internal/trail"
 )
@@ -70,6 +71,10 @@ func (d *Desk) routes() http.Handler {
 		loading, err := d.cfg.Node.Loading()
 		answer(w, loadingReport{loading, failed(err)})
 	})
+	routes.HandleFunc("GET /cache", func(w http.ResponseWriter, _ *http.Request) {
+		state, err := d.cfg.Cached()
+		answer(w, cacheReport{state, failed(err)})
+	})
 	d.packageRoutes(routes)
 	d.extraRoutes(routes)
 	d.verifyRoutes(routes)
@@ -126,6 +131,12 @@ type report struct {
 // loadingReport is the answer to the question of what sandboxes may still load.
 type loadingReport struct {
 	node.Loading
+	failure
+}
+
+// cacheReport is the answer to the question of what the cache holds.
+type cacheReport struct {
+	cache.State
 	failure
 }
 

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -92,6 +93,14 @@ func TestEvictedSandbox(t *testing.T) {
 		}
 	}); err != nil {
 		t.Error(err)
+	}
+	listed, err := w.Admin("").MachineSnapshots(ctx, "")
+	if i := slices.IndexFunc(listed, func(s client.MachineSnapshot) bool { return s.ID == snapshot }); err != nil || i < 0 || !listed[i].Evicted || listed[i].Sandbox != box.ID || listed[0].Evicted {
+		t.Errorf("the machine has %+v, %v", listed, err)
+	}
+	checks, err := w.Admin("").Checks(ctx, "")
+	if i := slices.IndexFunc(checks, func(c client.Check) bool { return c.Name == "cache" }); err != nil || i < 0 || !strings.Contains(checks[i].Detail, "the bucket alone has 1") {
+		t.Errorf("the checks are %+v, %v", checks, err)
 	}
 	w.Stop()
 	w.Start()

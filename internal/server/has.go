@@ -11,6 +11,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/edge/rest"
+	"github.com/cay-run/cay/internal/machine/cache"
 	"github.com/cay-run/cay/internal/machine/node"
 	"github.com/cay-run/cay/internal/operator/doctor"
 )
@@ -33,9 +34,12 @@ func (s *Server) has() (rest.Machine, error) {
 
 // looked looks the machine over, as cay doctor does.
 func (s *Server) looked(ctx context.Context) []rest.Check {
-	loading := func(context.Context) (node.Loading, error) { return s.node.Loading() }
+	of := doctor.Running{
+		Loading: func(context.Context) (node.Loading, error) { return s.node.Loading() },
+		Cached:  func(context.Context) (cache.State, error) { return s.cached() },
+	}
 	var out []rest.Check
-	for _, c := range doctor.Run(ctx, s.cfg, loading) {
+	for _, c := range doctor.Run(ctx, s.cfg, of) {
 		out = append(out, rest.Check{Name: c.Name, Status: string(c.Status), Detail: c.Detail, Hint: c.Hint})
 	}
 	return out

@@ -270,7 +270,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	s.desk = operator.New(operator.Config{
 		Host: operator.Host(s.cfg), Team: s.team, Store: s.records, Control: s.control, Node: s.node,
 		Snapshots: s.host.Snapshots, Templates: s.templates, Builds: s.builds, Packages: s.packages,
-		AdminToken: s.adminToken, Replica: s.copies(), Leads: s.leads, Copied: s.control.Copied,
+		AdminToken: s.adminToken, Replica: s.copies(), Cached: s.cached, Leads: s.leads, Copied: s.control.Copied,
 		Disk: s.reserve(), Publish: s.publish, Backlog: s.backlog, Audit: s.audit, Log: s.log,
 	})
 	s.openCache()

@@ -87,6 +87,14 @@ func (s *Server) openCache() {
 	}))
 }
 
+// cached tells what the cache holds; nothing without a bucket.
+func (s *Server) cached() (cache.State, error) {
+	if c := s.cache.Load(); c != nil {
+		return c.Look()
+	}
+	return cache.State{}, nil
+}
+
 // reserve is the disk of the data directory. The cache gives way to work that it has no room for.
 func (s *Server) reserve() disk.Reserve {
 	out := operator.Reserve(s.cfg)

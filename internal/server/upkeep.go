@@ -57,20 +57,32 @@ func (u upkeep) Storage() (rest.Storage, error) {
 }
 
 // Snapshots implements rest.Upkeep.
-func (u upkeep) Snapshots() ([]cay.Snapshot, error) {
-	ids, err := u.s.host.Snapshots.IDs()
+func (u upkeep) Snapshots() ([]rest.Kept, error) {
+	dir := u.s.host.Snapshots
+	ids, err := dir.IDs()
 	if err != nil {
 		return nil, err
 	}
-	var out []cay.Snapshot
+	evicted, err := dir.Evicted() // after the others: what goes meanwhile is among these
+	if err != nil {
+		return nil, err
+	}
+	var out []rest.Kept
+	gone := map[cay.SnapshotID]bool{}
+	for _, one := range evicted {
+		gone[one.ID] = true
+		out = append(out, rest.Kept{Snapshot: one, Evicted: true})
+	}
 	for _, id := range ids {
-		_, one, err := u.s.host.Snapshots.Get(cay.SnapshotID(id))
+		_, one, err := dir.Get(cay.SnapshotID(id))
 		if err != nil {
 			one = cay.Snapshot{ID: cay.SnapshotID(id)}
 		}
-		out = append(out, one)
+		if !gone[one.ID] {
+			out = append(out, rest.Kept{Snapshot: one})
+		}
 	}
-	slices.SortFunc(out, func(a, b cay.Snapshot) int {
+	slices.SortFunc(out, func(a, b rest.Kept) int {
 		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
 	})
 	return out, nil

@@ -941,6 +941,9 @@ type MachineSnapshot struct {
 	Bytes     *int64     `json:"bytes,omitempty"`
 	CreatedAt *time.Time `json:"createdAt,omitempty"`
 
+	// Evicted True where the files are in the bucket alone, and come back when it is needed.
+	Evicted *bool `json:"evicted,omitempty"`
+
 	// Kind Memory, processes and files, or files alone.
 	Kind *MachineSnapshotKind `json:"kind,omitempty"`
 

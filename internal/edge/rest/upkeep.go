@@ -19,9 +19,9 @@ type Upkeep interface {
 	// ClearPackageCache empties it.
 	ClearPackageCache() (files int, bytes int64, err error)
 	Storage() (Storage, error)
-	// Snapshots lists all that are on the disk, oldest first. One whose record cannot
+	// Snapshots lists those of the machine, oldest first. One whose record cannot
 	// be read has its id alone.
-	Snapshots() ([]cay.Snapshot, error)
+	Snapshots() ([]Kept, error)
 	// VerifySnapshot compares the files of a snapshot with its record.
 	VerifySnapshot(ctx context.Context, id cay.SnapshotID) error
 }
@@ -40,6 +40,12 @@ type Storage struct {
 	Own, Down, Direct bool
 	Device            string
 	Bytes, Free       int64
+}
+
+// Kept is a snapshot of a machine, whose files are on its disk or in the bucket alone.
+type Kept struct {
+	cay.Snapshot
+	Evicted bool
 }
 
 // isNode refuses operators who ask for the machine of another node.
@@ -138,8 +144,11 @@ func (o own) AdminListSnapshots(ctx context.Context, r cayv1.AdminListSnapshotsR
 	return out, err
 }
 
-func wireMachineSnapshot(s cay.Snapshot) cayv1.MachineSnapshot {
+func wireMachineSnapshot(s Kept) cayv1.MachineSnapshot {
 	out := cayv1.MachineSnapshot{SnapshotID: string(s.ID)}
+	if s.Evicted {
+		out.Evicted = &s.Evicted
+	}
 	if s.Kind == "" {
 		return out
 	}

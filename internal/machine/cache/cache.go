@@ -57,6 +57,18 @@ type Stats struct {
 	Snapshots, Images int64 // that were evicted so far
 }
 
+// State is what a data directory has of what may be evicted.
+type State struct {
+	On            bool // there is a bucket
+	Bytes, Limit  int64
+	Evictable     int64 // that are in no use, and copied
+	Used          int64 // that run or are read now
+	Uncopied      int   // snapshots that the bucket is not known to have
+	UncopiedBytes int64
+	Evicted       int // snapshots that the bucket alone has
+	BucketIsAway  bool
+}
+
 // Cache evicts. Its methods may be called at the same time.
 type Cache struct {
 	cfg  Config
@@ -80,6 +92,28 @@ func (c *Cache) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stats
+}
+
+// Look tells the state of the cache.
+func (c *Cache) Look() (State, error) {
+	all, err := c.cfg.Dir.Cached()
+	if err != nil {
+		return State{}, err
+	}
+	level, err := c.cfg.Disk.Level()
+	out := State{On: true, Bytes: all.Bytes(), Limit: c.cfg.Limit(level.Size), Evicted: all.Evicted, BucketIsAway: c.silent()}
+	for _, s := range all.Snapshots {
+		switch {
+		case !c.cfg.Copied(s.ID):
+			out.Uncopied++
+			out.UncopiedBytes += s.Bytes
+		case s.Used || c.cfg.Pinned(s.ID):
+			out.Used += s.Bytes
+		default:
+			out.Evictable += s.Bytes
+		}
+	}
+	return out, err
 }
 
 // Run keeps the cache to its limit, and room on the disk for work to come, until ctx ends.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/machine/cache"
 	"github.com/cay-run/cay/internal/machine/node"
 )
 
@@ -56,6 +57,7 @@ var examinations = []examination{
 	{"port", false, port}, // Port asks for it
 	{"database", false, database},
 	{"bucket", false, bucket},
+	{"cache", false, cached},
 	{"sharing", false, sharing},
 	{"volumes", false, volumes},
 	{"memory", false, memory},
@@ -68,14 +70,24 @@ var examinations = []examination{
 	{"build tools", false, buildTools},
 }
 
-// Run makes every check. A server of Cay that has the port is no fault; loading asks
-// it what sandboxes may still load, and fails where none runs.
-func Run(ctx context.Context, cfg config.Config, loading func(context.Context) (node.Loading, error)) []Check {
+// Running asks a server what it alone knows. Its functions fail where none runs.
+type Running struct {
+	Loading func(context.Context) (node.Loading, error)
+	Cached  func(context.Context) (cache.State, error)
+}
+
+// Run makes every check. A server of Cay that has the port is no fault.
+func Run(ctx context.Context, cfg config.Config, of Running) []Check {
 	checks := examine(ctx, host{cfg, os.DirFS("/")}, examinations)
 	for i, c := range checks {
 		if c.Name == "loading" {
-			if l, err := loading(ctx); err == nil {
+			if l, err := of.Loading(ctx); err == nil {
 				checks[i] = loaded(c, l)
+			}
+		}
+		if c.Name == "cache" {
+			if state, err := of.Cached(ctx); err == nil && state.On {
+				checks[i] = holds(c.Name, state)
 			}
 		}
 		if c.Name == "port" && c.Status == Fail && Serving(ctx, cfg.Listen) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/machine/cache"
 	"github.com/cay-run/cay/internal/machine/disk/disktest"
 	"github.com/cay-run/cay/internal/machine/node"
 	"github.com/cay-run/cay/internal/store/pgtest"
@@ -136,8 +137,11 @@ func TestDatabase(t *testing.T) {
 func TestRunChecksEverything(t *testing.T) {
 	cfg := config.Default()
 	cfg.Data, cfg.Run = t.TempDir(), t.TempDir()
-	got := Run(t.Context(), cfg, func(context.Context) (node.Loading, error) {
-		return node.Loading{Instances: 2, Pending: 1 << 30}, nil
+	got := Run(t.Context(), cfg, Running{
+		Loading: func(context.Context) (node.Loading, error) { return node.Loading{Instances: 2, Pending: 1 << 30}, nil },
+		Cached: func(context.Context) (cache.State, error) {
+			return cache.State{On: true, Bytes: 3 << 30, Limit: 2 << 30, Evictable: 1 << 30, Uncopied: 2, UncopiedBytes: 1 << 30, Evicted: 7}, nil
+		},
 	})
 	if len(got) != len(examinations) {
 		t.Fatalf("%d checks, want %d", len(got), len(examinations))
@@ -148,6 +152,9 @@ func TestRunChecksEverything(t *testing.T) {
 			t.Errorf("incomplete: %+v", c)
 		}
 		if c.Name == "loading" && !strings.Contains(c.Detail, "2 sandboxes may still load") {
+			t.Errorf("without what the server says: %+v", c)
+		}
+		if c.Name == "cache" && (c.Status != Warn || !strings.Contains(c.Detail, "1.0 GiB of 2 snapshots are not copied yet; the bucket alone has 7")) {
 			t.Errorf("without what the server says: %+v", c)
 		}
 	}
