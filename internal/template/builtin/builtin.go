@@ -102,7 +102,8 @@ func (b *Builder) Build(ctx context.Context, name string, progress image.Progres
 	if err != nil {
 		return Result{}, err
 	}
-	found, err := b.find(name, def, b.key(def, files))
+	key := b.key(def, files)
+	found, err := b.find(name, def, key)
 	switch {
 	case err == nil:
 		return found, b.want(name)
@@ -114,7 +115,6 @@ func (b *Builder) Build(ctx context.Context, name string, progress image.Progres
 		return Result{}, err
 	}
 	defer unlock()
-	key := b.key(def, files)
 	if found, err := b.find(name, def, key); err == nil { // built while we waited
 		return found, b.want(name)
 	}
