@@ -14,6 +14,7 @@ import (
 	"github.com/cay-run/cay/internal/control/nodes"
 	"github.com/cay-run/cay/internal/operator"
 	"github.com/cay-run/cay/internal/store/pgtest"
+	"github.com/cay-run/cay/internal/store/storetest"
 )
 
 // Steady and Quick are leases for tests: with the second a node is gone after seconds, of which a
@@ -42,13 +43,28 @@ type Cluster struct {
 // called with a machine before its server starts.
 func StartCluster(t testing.TB, size int, leases nodes.Times, each ...func(*World)) *Cluster {
 	t.Helper()
-	return StartClusterOn(t, pgtest.Start(t), size, leases, each...)
+	const empty = "empty"
+	server := withTables.Start(t, func(s *pgtest.Server) {
+		s.Exec(t, "postgres", "CREATE DATABASE "+empty)
+		if err := storetest.OpenPostgres(t, s.URL(empty)).Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return startCluster(t, server, empty, size, leases, each...)
 }
+
+// withTables has a database with all tables and no records.
+var withTables pgtest.Prepared
 
 // StartClusterOn is StartCluster over a server that runs.
 func StartClusterOn(t testing.TB, server *pgtest.Server, size int, leases nodes.Times, each ...func(*World)) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t, Database: server, name: server.Database(t, ""), Bucket: filepath.Join(t.TempDir(), "bucket"), leases: leases, each: each}
+	return startCluster(t, server, server.Database(t, ""), size, leases, each...)
+}
+
+func startCluster(t testing.TB, server *pgtest.Server, database string, size int, leases nodes.Times, each ...func(*World)) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t, Database: server, name: database, Bucket: filepath.Join(t.TempDir(), "bucket"), leases: leases, each: each}
 	first := c.machine()
 	if _, err := operator.InitCluster(t.Context(), first.Config); err != nil {
 		t.Fatal(err)

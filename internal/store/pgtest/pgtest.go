@@ -5,6 +5,7 @@ package pgtest
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -54,6 +56,28 @@ func Start(t testing.TB, settings ...string) *Server {
 // StartIn is Start with the data in a directory that is there.
 func StartIn(t testing.TB, dir string, settings ...string) *Server {
 	t.Helper()
+	return plain.start(t, dir, nil, settings...)
+}
+
+// Prepared is what servers begin with. It is made once, because initdb and the making
+// of tables take longer than most tests.
+type Prepared struct {
+	mu    sync.Mutex
+	files []file
+}
+
+// plain is what a server without databases begins with.
+var plain Prepared
+
+// Start is the package's Start of a server that prepare has worked on, or on one whose
+// data this one's are a copy of.
+func (p *Prepared) Start(t testing.TB, prepare func(*Server)) *Server {
+	t.Helper()
+	return p.start(t, "", prepare)
+}
+
+func (p *Prepared) start(t testing.TB, dir string, prepare func(*Server), settings ...string) *Server {
+	t.Helper()
 	bin := programs()
 	if bin == "" {
 		const missing = "PostgreSQL is not installed (scripts/setup test-host installs it)"
@@ -76,10 +100,81 @@ func StartIn(t testing.TB, dir string, settings ...string) *Server {
 			t.Fatal(err)
 		}
 	}
-	s.run("initdb", "--no-sync", "--auth=trust", "--username=cay", "--encoding=UTF8", "--locale=C.UTF-8", "-D", s.data())
 	t.Cleanup(func() { s.Stop(syscall.SIGQUIT) })
+	p.fill(s, prepare)
 	s.Run()
 	return s
+}
+
+// fill makes a server's data, or copies those that were made.
+func (p *Prepared) fill(s *Server, prepare func(*Server)) {
+	s.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.files != nil {
+		s.write(p.files)
+		return
+	}
+	if prepare == nil {
+		s.run("initdb", "--no-sync", "--auth=trust", "--username=cay", "--encoding=UTF8", "--locale=C.UTF-8", "-D", s.data())
+	} else {
+		plain.fill(s, nil)
+		s.Run()
+		prepare(s)
+		s.Stop(syscall.SIGINT)
+	}
+	p.files = s.read()
+}
+
+// file is one of a server's data, or a directory.
+type file struct {
+	name string
+	mode fs.FileMode
+	text []byte
+}
+
+func (s *Server) read() (out []file) {
+	s.t.Helper()
+	err := filepath.WalkDir(s.data(), func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(s.data(), path)
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		f := file{name: name, mode: info.Mode()}
+		if err == nil && !d.IsDir() {
+			f.text, err = os.ReadFile(path)
+		}
+		out = append(out, f)
+		return err
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return out
+}
+
+func (s *Server) write(files []file) {
+	s.t.Helper()
+	owner := s.credential()
+	for _, f := range files {
+		path := filepath.Join(s.data(), f.name)
+		var err error
+		if f.mode.IsDir() {
+			err = os.Mkdir(path, f.mode.Perm())
+		} else {
+			err = os.WriteFile(path, f.text, f.mode.Perm())
+		}
+		if err == nil && owner != nil {
+			err = os.Lchown(path, int(owner.Uid), int(owner.Gid))
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
 }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
