@@ -443,7 +443,7 @@ func TestPostgresRestarts(t *testing.T) {
 	if err := add("c"); cay.KindOf(err) != cay.Unavailable {
 		t.Errorf("a change of a read-only database: %v", err)
 	}
-	ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel = context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	if err := reopen(ctx, t, at, false); cay.KindOf(err) != cay.Unavailable || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("a start on a read-only database: %v", err)
