@@ -73,6 +73,9 @@ type pace struct {
 const (
 	// paced is the size from which a part counts: smaller ones wait for answers, not for bytes.
 	paced = 64 << 10
+	// worth is what packed parts may take of the time of others: the processors have other work, of
+	// the guest that starts above all.
+	worth = 0.7
 	// retry is after how many parts one is asked for in the way that was slower.
 	retry = 16
 )
@@ -85,7 +88,7 @@ func (p *pace) packs() bool {
 	if p.plain == 0 || p.packed == 0 {
 		return p.asked%2 == 0
 	}
-	return p.packed < p.plain != (p.asked%retry == 0)
+	return p.packed < p.plain*worth != (p.asked%retry == 0)
 }
 
 // took counts a part that has come.
