@@ -159,6 +159,7 @@ func (s *Server) openNode(ctx context.Context) error {
 		Record:    s.recordOf(),
 		Elsewhere: s.elsewhere(),
 		Arrive:    s.arrive(),
+		Ahead:     s.ahead(),
 		Volumes:   s.host.Volumes,
 		OnGone:    s.proxy.Cut,
 		Token:     s.tokensOf.Access,

@@ -137,6 +137,14 @@ func (s *Server) arrive() func(context.Context, cay.SnapshotID) (engine.Arrival,
 	return s.replica.Arrive
 }
 
+// ahead is how a copy begins before its snapshot is there; nil without a bucket.
+func (s *Server) ahead() func(cay.SnapshotID, string) {
+	if s.replica == nil {
+		return nil
+	}
+	return s.replica.Ahead
+}
+
 // copies is where snapshots are copied to; nil without a bucket.
 func (s *Server) copies() operator.Replica {
 	if s.replica == nil {

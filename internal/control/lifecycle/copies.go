@@ -107,7 +107,7 @@ func (c *Controller) PauseDurably(ctx context.Context, who cay.Caller, id cay.Sa
 		return cay.Errorf(cay.Invalid, "durable: this server copies snapshots to no bucket").
 			WithHint("its operator sets CAY_BUCKET; without one, leave durable out")
 	}
-	if err := c.pauseAsked(ctx, who, id, kind, strict); err != nil {
+	if err := c.pauseAsked(cay.WithDurable(ctx), who, id, kind, strict); err != nil {
 		return err
 	}
 	e, err := c.find(who.Team, id)

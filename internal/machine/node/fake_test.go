@@ -121,6 +121,7 @@ func (m *machine) config() Config {
 		Net:       (*network)(m),
 		Snapshots: (*shelf)(m),
 		Volumes:   m.volumes,
+		Ahead:     func(id cay.SnapshotID, _ string) { m.step("ahead " + string(id)) },
 		OnGone:    func(cay.SandboxID, cay.InstanceID) { m.step("gone") },
 		Init:      m.init,
 		Ready: func(_ context.Context, _ vnet.Slot, port int) error {
@@ -352,7 +353,7 @@ func (m *shelf) List() ([]cay.Snapshot, error) {
 }
 
 // Checkpoint knows that a pause reads the memory of a held guest only.
-func (m *machine) Checkpoint(_ context.Context, id cay.InstanceID, _ string, then engine.After) (cay.Snapshot, error) {
+func (m *machine) Checkpoint(ctx context.Context, id cay.InstanceID, _ string, then engine.After) (cay.Snapshot, error) {
 	if then == engine.Stays {
 		if err := m.hold("hold", id, true); err != nil {
 			return cay.Snapshot{}, err
@@ -361,6 +362,7 @@ func (m *machine) Checkpoint(_ context.Context, id cay.InstanceID, _ string, the
 	if err := m.step("checkpoint"); err != nil {
 		return cay.Snapshot{}, err
 	}
+	engine.Written(ctx)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.containers[id]

@@ -157,7 +157,10 @@ type Config struct {
 	Record func(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error)
 	// Arrive is Fetch for an instance that starts while the snapshot's files arrive,
 	// where the engine can do that; nil where none can.
-	Arrive  func(ctx context.Context, id cay.SnapshotID) (engine.Arrival, error)
+	Arrive func(ctx context.Context, id cay.SnapshotID) (engine.Arrival, error)
+	// Ahead begins to copy a memory elsewhere whose files are in a directory, before its snapshot
+	// is there: a client waits for the copy. Nil leaves it to the time after that.
+	Ahead   func(id cay.SnapshotID, dir string)
 	Volumes Volumes // nil: an instance that asks for one is refused
 	// OnGone is called when an instance is over, or replaced by another, and
 	// no longer found by Lookup, before its address is used again. It must

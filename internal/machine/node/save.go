@@ -178,7 +178,10 @@ func (n *Node) save(ctx context.Context, inst *instance, record cay.Snapshot, th
 		}
 	}()
 	begun := time.Now()
-	s, err := n.write(inst.spec.Instance, tmp, record.Kind == cay.FilesSnapshot, then)
+	if n.cfg.Ahead != nil && cay.Durable(ctx) {
+		ctx = engine.WithWritten(ctx, func() { n.cfg.Ahead(record.ID, tmp) })
+	}
+	s, err := n.write(ctx, inst.spec.Instance, tmp, record.Kind == cay.FilesSnapshot, then)
 	if err != nil {
 		return err
 	}
@@ -200,19 +203,20 @@ func (i *instance) sign(s *cay.Snapshot, record cay.Snapshot) {
 	s.Volumes = slices.Clone(i.spec.Volumes)
 }
 
-// write has the engine write the files of a snapshot into dir.
-func (n *Node) write(id cay.InstanceID, dir string, filesOnly bool, then engine.After) (cay.Snapshot, error) {
+// write has the engine write the files of a snapshot into dir, whether or not its caller waits.
+func (n *Node) write(ctx context.Context, id cay.InstanceID, dir string, filesOnly bool, then engine.After) (cay.Snapshot, error) {
+	ctx = context.WithoutCancel(ctx)
 	if !filesOnly {
-		return n.cfg.Engine.Checkpoint(context.Background(), id, dir, then)
+		return n.cfg.Engine.Checkpoint(ctx, id, dir, then)
 	}
 	if then == engine.Stays {
-		ctx, cancel := context.WithTimeout(context.Background(), clearTimeout)
+		ctx, cancel := context.WithTimeout(ctx, clearTimeout)
 		defer cancel()
 		if err := n.cfg.Engine.Hold(ctx, id); err != nil {
 			return cay.Snapshot{}, err
 		}
 	}
-	return n.cfg.Engine.SnapshotFiles(context.Background(), id, dir)
+	return n.cfg.Engine.SnapshotFiles(ctx, id, dir)
 }
 
 // revive lets a guest go on that was to be paused and could not be. One that

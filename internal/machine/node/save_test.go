@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -99,6 +100,38 @@ func TestPausesWaitForTheFilesOfOthers(t *testing.T) {
 		nextDeath(t, n)
 	}
 	nothingLeft(t, m, n)
+}
+
+// TestCopiedAhead: the copy of a memory begins when it is written, where a client waits for it.
+func TestCopiedAhead(t *testing.T) {
+	m := newMachine(t)
+	n := m.open(t)
+	ahead := func() (out []string) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, e := range m.events {
+			if id, ok := strings.CutPrefix(e, "ahead "); ok {
+				out = append(out, id)
+			}
+		}
+		return out
+	}
+	for _, kind := range []cay.SnapshotKind{cay.MemorySnapshot, cay.FilesSnapshot} {
+		for _, durable := range []bool{false, true} {
+			ctx, before, record := t.Context(), len(ahead()), cay.Snapshot{ID: cay.NewSnapshotID(), Kind: kind}
+			if durable {
+				ctx = cay.WithDurable(ctx)
+			}
+			if err := n.Pause(ctx, create(t, n).Spec.Instance, record); err != nil {
+				t.Fatal(err)
+			}
+			nextDeath(t, n)
+			got := ahead()[before:]
+			if want := durable && kind == cay.MemorySnapshot; len(got) > 1 || want != slices.Contains(got, string(record.ID)) {
+				t.Errorf("durable %t, of %s: copied ahead are %v", durable, kind, got)
+			}
+		}
+	}
 }
 
 func TestCheckpointLeavesItRunning(t *testing.T) {

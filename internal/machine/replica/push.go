@@ -126,6 +126,10 @@ func (r *Replica) before(ctx context.Context, at string) (there record, err erro
 // sendFiles copies the files of a snapshot that are not there, and compares them with their
 // checksums: they may have been damaged on the disk, and such a copy helps no machine.
 func (r *Replica) sendFiles(ctx context.Context, at, dir string, s cay.Snapshot, before record) (out []file, err error) {
+	sent, err := r.sentAhead(ctx, s.ID)
+	if err != nil {
+		return nil, err
+	}
 	p := r.newPush(ctx, at, r.piece)
 	out = make([]file, len(s.Files))
 	for i, f := range s.Files {
@@ -133,8 +137,12 @@ func (r *Replica) sendFiles(ctx context.Context, at, dir string, s cay.Snapshot,
 			out[i] = there
 			continue
 		}
+		if there, ok := sent[f.Name]; ok && there.is(f) {
+			out[i] = there.file
+			continue
+		}
 		whole := snapshot.NewComparison(s.ID, f)
-		out[i], err = p.file(filepath.Join(dir, f.Name), whole)
+		out[i], err = p.named(filepath.Join(dir, f.Name), whole)
 		if err == nil && out[i].Size != f.Size {
 			err = cay.Errorf(cay.Internal, "snapshot %s is damaged: %s has %d bytes, its record says %d", s.ID, f.Name, out[i].Size, f.Size).WithCode(cay.CodeDamaged)
 		}
@@ -152,7 +160,7 @@ func (r *Replica) sendFiles(ctx context.Context, at, dir string, s cay.Snapshot,
 // pushFile copies a file.
 func (r *Replica) pushFile(ctx context.Context, at, path string, piece int64) (file, error) {
 	p := r.newPush(ctx, at, piece)
-	out, err := p.file(path, io.Discard)
+	out, err := p.named(path, io.Discard)
 	return out, p.lane.wait(err)
 }
 
@@ -171,9 +179,8 @@ func (r *Replica) newPush(ctx context.Context, at string, piece int64) *push {
 	return &push{r: r, at: at, piece: piece, lane: newLane(ctx, mostAtOnce), sent: map[string]bool{}}
 }
 
-// file copies a file, and writes it to also. Its pieces have their names, and are there, once the
-// lane was waited for without an error.
-func (p *push) file(path string, also io.Writer) (out file, err error) {
+// named is file for one that is at a path.
+func (p *push) named(path string, also io.Writer) (out file, err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return out, cay.Errorf(cay.NotFound, "%s was removed while it was copied", path)
@@ -182,9 +189,15 @@ func (p *push) file(path string, also io.Writer) (out file, err error) {
 		return out, diskError(err, "read", path)
 	}
 	defer f.Close()
+	return p.file(f, also)
+}
+
+// file copies a file, and writes it to also. Its pieces have their names, and are there, once the
+// lane was waited for without an error.
+func (p *push) file(f *os.File, also io.Writer) (out file, err error) {
 	info, err := f.Stat()
 	if err != nil {
-		return out, diskError(err, "read", path)
+		return out, diskError(err, "read", f.Name())
 	}
 	out.Size = info.Size()
 	n := (out.Size + p.piece - 1) / p.piece
@@ -192,7 +205,7 @@ func (p *push) file(path string, also io.Writer) (out file, err error) {
 	for i := range n {
 		plain := partOf(min(p.piece, out.Size-i*p.piece))
 		if _, err := io.ReadFull(f, *plain); err != nil {
-			return out, diskError(err, "read", path)
+			return out, diskError(err, "read", f.Name())
 		}
 		_, _ = also.Write(*plain) // a hash, or nothing
 		err := p.lane.do(int64(len(*plain)), func(ctx context.Context) (err error) {

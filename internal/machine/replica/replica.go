@@ -87,6 +87,7 @@ type Replica struct {
 	mu       sync.Mutex
 	fetching map[cay.SnapshotID]*fetch
 	last     map[cay.SnapshotID]found // by Record, for a start that follows
+	early    map[cay.SnapshotID]*ahead
 	fetched  atomic.Int64
 	sharing  map[string]chan struct{} // names of images and engines that are being copied, until it is closed
 	running  sync.WaitGroup
@@ -135,7 +136,7 @@ func New(bucket *blob.Bucket, dir *snapshot.Dir, engines string, secret []byte, 
 		bucket: bucket, dir: dir, engines: engines, keys: keys(secret), machine: machine, room: room,
 		keepFor: keepFor, condemnedFor: condemnedFor, settle: settle,
 		piece: snapshotPiece, otherPiece: otherPiece, cuts: cuts,
-		patience: patience, silence: silence, grace: grace, fetching: map[cay.SnapshotID]*fetch{}, last: map[cay.SnapshotID]found{}, sharing: map[string]chan struct{}{},
+		patience: patience, silence: silence, grace: grace, fetching: map[cay.SnapshotID]*fetch{}, last: map[cay.SnapshotID]found{}, early: map[cay.SnapshotID]*ahead{}, sharing: map[string]chan struct{}{},
 		log: slog.New(slog.DiscardHandler),
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())

@@ -49,6 +49,7 @@ func (e *Engine) Checkpoint(ctx context.Context, id cay.InstanceID, dir string, 
 		in.asked.Store(false)
 		return cay.Snapshot{}, disk.Error(err, "cannot checkpoint instance %s", id)
 	}
+	engine.Written(ctx)
 	if then == engine.Ends {
 		// The files that destroy removes have no part in the snapshot.
 		if err := e.destroy(id); err != nil {
