@@ -8,10 +8,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # lie there, with files of guests that end in .go and others that go away meanwhile.
 [ -e build/go.mod ] || { mkdir -p build && echo 'module build' >build/go.mod; }
 
-# Python keeps what it compiles, in build/ and beside no source, also where the
-# environment says that it keeps nothing: most of a start is that otherwise.
+# Python keeps what it compiles, also where the environment says that it keeps
+# nothing: most of a start is that otherwise.
 unset PYTHONDONTWRITEBYTECODE
-export PYTHONPYCACHEPREFIX=$PWD/build/pycache
 
 # One line a step, with the time it took, so that a long step is seen to move.
 step() {
