@@ -32,7 +32,7 @@ type cluster struct {
 	publishing sync.Mutex
 
 	mu    sync.Mutex
-	own   map[string]cay.SnapshotID // the snapshots of templates that Cay brings, by their recipes
+	own   map[string]cay.SnapshotID // the snapshots of templates that Cay brings, by their names
 	names map[cay.TemplateID][]string
 }
 
@@ -230,11 +230,12 @@ func (s *Server) keepOwn(built builtin.Result) {
 	if c.own == nil {
 		c.own = map[string]cay.SnapshotID{}
 	}
-	c.own[built.RecipeDigest] = built.Snapshot.ID
+	c.own[built.Name] = built.Snapshot.ID
 }
 
 // localSnapshot is the snapshot to start a template from on this machine: of one that
-// Cay brings its own of the same recipe, else the recorded one.
+// Cay brings its own, else the recorded one. The recorded one may be of another engine than
+// this machine has, while the nodes of a cluster are upgraded one after the other.
 func (s *Server) localSnapshot(t cay.Template) cay.SnapshotID {
 	if t.Team != s.team.ID || t.RecipeDigest == "" {
 		return t.Snapshot
@@ -242,8 +243,10 @@ func (s *Server) localSnapshot(t cay.Template) cay.SnapshotID {
 	c := s.cluster
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if own, ok := c.own[t.RecipeDigest]; ok {
-		return own
+	for _, name := range t.Names {
+		if own, ok := c.own[name]; ok {
+			return own
+		}
 	}
 	return t.Snapshot
 }

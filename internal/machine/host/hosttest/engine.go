@@ -39,7 +39,7 @@ const (
 
 // Fingerprint says what engine this is.
 func (m *Machine) Fingerprint() engine.Fingerprint {
-	return engine.Fingerprint{Name: engineName, Hash: EngineHash, CPUFeatures: m.Features}
+	return engine.Fingerprint{Name: engineName, Hash: m.Engine, CPUFeatures: m.Features}
 }
 
 // Capabilities are those of an engine that costs nothing.
@@ -49,7 +49,7 @@ func (m *Machine) Capabilities() engine.Capabilities {
 
 // CanRestore accepts memory that this engine saved.
 func (m *Machine) CanRestore(s cay.Snapshot) error {
-	if s.Kind != cay.MemorySnapshot || s.EngineHash != EngineHash {
+	if s.Kind != cay.MemorySnapshot || s.EngineHash != m.Engine {
 		return cay.Errorf(cay.Conflict, "snapshot %s holds no memory of this engine", s.ID)
 	}
 	if f := cay.LacksFeature(m.Features, s.CPUFeatures); f != "" {
@@ -154,7 +154,7 @@ func (m *Machine) save(id cay.InstanceID, dir string, kind cay.SnapshotKind, nam
 	sum := crc32.New(crc32.MakeTable(crc32.Castagnoli))
 	sum.Write(text)
 	return cay.Snapshot{
-		Format: cay.SnapshotFormat, Kind: kind, Engine: engineName, EngineHash: EngineHash, CPUFeatures: m.Features,
+		Format: cay.SnapshotFormat, Kind: kind, Engine: engineName, EngineHash: m.Engine, CPUFeatures: m.Features,
 		Root: c.root, Limits: c.limits, CreatedAt: time.Now().UTC(),
 		Files: []cay.SnapFile{{Name: name, Size: int64(len(text)), CRC32C: hex.EncodeToString(sum.Sum(nil))}},
 	}, nil

@@ -29,9 +29,6 @@ import (
 	"github.com/cay-run/cay/internal/machine/volume/dirs"
 )
 
-// EngineHash is the build of the engine that a machine in memory has.
-const EngineHash = "hosttest"
-
 // Machine is a machine in memory. Its methods are safe for concurrent use.
 type Machine struct {
 	// Agent answers what the agents of all guests have no answer of their own for,
@@ -44,6 +41,8 @@ type Machine struct {
 	// Features are those of the machine's processor, sorted, on which all memory that it
 	// saves relies.
 	Features []string
+	// Engine is the build of its engine, set before a server opens the machine.
+	Engine string
 
 	t    testing.TB
 	base [3]byte // of its loopback addresses
@@ -59,7 +58,7 @@ type Machine struct {
 // New returns a machine with nothing on it. Its guests end with the test.
 func New(t testing.TB) *Machine {
 	t.Helper()
-	m := &Machine{t: t, containers: map[cay.InstanceID]*container{}, slots: map[int]slotState{}, policies: map[int]cay.NetworkPolicy{}}
+	m := &Machine{t: t, Engine: engineName, containers: map[cay.InstanceID]*container{}, slots: map[int]slotState{}, policies: map[int]cay.NetworkPolicy{}}
 	for range 100 { // tests of other processes have machines as well
 		m.base = [3]byte{127, byte(64 + rand.IntN(64)), byte(rand.IntN(256))}
 		gate, err := net.Listen("tcp4", net.JoinHostPort(m.addr(gateIndex).String(), fmt.Sprint(guest.AgentPort)))
@@ -111,7 +110,7 @@ func (m *Machine) Open(ctx context.Context, cfg host.Config, _ *slog.Logger) (*h
 		return nil, err
 	}
 	return &host.Machine{
-		Binaries:  embedded.Binaries{EngineHash: EngineHash, AgentPath: agent, AgentDigest: "hosttest", GatewayPath: agent, GatewayDigest: "hosttest"},
+		Binaries:  embedded.Binaries{EngineHash: m.Engine, AgentPath: agent, AgentDigest: "hosttest", GatewayPath: agent, GatewayDigest: "hosttest"},
 		Engine:    m,
 		Snapshots: snapshots,
 		Volumes:   volumes,
