@@ -40,6 +40,7 @@ type Moved struct {
 	Sandbox    string     `json:"sandboxID"`
 	State      string     `json:"state"`
 	Checkpoint Checkpoint `json:"checkpoint"`
+	Notice     string     `json:"notice,omitempty"` // as Sandbox has it
 }
 
 // AutoCheckpoints says when checkpoints are taken by themselves. The

@@ -98,6 +98,9 @@ func (a *app) printMoved(m client.Moved, err error) error {
 	if err == nil && !a.json && isTerminal(a.err) {
 		fmt.Fprintf(a.err, "  %s is as it was %s\n", clean(m.Sandbox), ago(m.Checkpoint.CreatedAt, time.Now()))
 	}
+	if err == nil && m.Notice != "" {
+		fmt.Fprintf(a.err, "%s: %s\n", clean(m.Sandbox), clean(m.Notice))
+	}
 	return a.printOne(err, m, m.Checkpoint.ID)
 }
 

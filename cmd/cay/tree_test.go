@@ -10,7 +10,7 @@ import (
 )
 
 func TestTreeCommands(t *testing.T) {
-	moved := `{"sandboxID":"i1","state":"running","checkpoint":{"checkpointID":"s1"}}`
+	moved := `{"sandboxID":"i1","state":"running","checkpoint":{"checkpointID":"s1"},"notice":"without its memory"}`
 	environ := stand(t, map[string]string{
 		"GET /cay/v1/sandboxes/i1/checkpoints":      `{"root":"i1","checkpoints":[{"checkpointID":"s1","label":"good"}],"branches":[]}`,
 		"GET /cay/v1/sandboxes/i2/checkpoints":      `{"root":"i1","checkpoints":[],"branches":[]}`,
@@ -32,7 +32,7 @@ func TestTreeCommands(t *testing.T) {
 	}{
 		{"sandbox checkpoint i1 --label good", true, "s1\n", ""},
 		{"sandbox checkpoint i9", false, "", "not found"},
-		{"sandbox rollback i1 good", true, "s1\n", ""},
+		{"sandbox rollback i1 good", true, "s1\n", "i1: without its memory\n"},
 		{"sandbox fork i1 --from good", true, "i2\n", ""},
 		{"sandbox promote i2", true, "i1\n", ""},
 		{"sandbox label s1 better", true, "s1\n", ""},

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // TestFilesOnlyPause: what has no memory is never woken by traffic, which
@@ -101,5 +102,28 @@ func TestNotice(t *testing.T) {
 			t.Errorf("recorded as %+v, %v", row, err)
 		}
 		w.pause(s)
+	}
+}
+
+// A rollback tells it in its answer, the record and the event.
+func TestNoticeOfRollback(t *testing.T) {
+	w := newWorld(t)
+	s := w.create(time.Hour)
+	n := w.checkpoint(s, "")
+	for _, notice := range []string{"its memory is gone", ""} {
+		w.node.Notice = notice
+		if got, _, err := w.c.Rollback(t.Context(), cay.ForTeam(s.Team), s.ID, n.ID); err != nil || got.Notice != notice {
+			t.Fatalf("rolled back as %+v, %v", got, err)
+		}
+		if row, err := w.store.Sandbox(t.Context(), s.Team, s.ID); err != nil || row.Notice != notice {
+			t.Errorf("recorded as %+v, %v", row, err)
+		}
+		events, err := w.store.Events(t.Context(), store.EventQuery{Team: s.Team, Sandbox: s.ID, Type: cay.SandboxRolledBack})
+		if err != nil || len(events) == 0 {
+			t.Fatal(events, err)
+		}
+		if e := events[len(events)-1]; e.Data["notice"] != notice {
+			t.Errorf("the event is %+v", e)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cay-run/cay/client"
 	"github.com/cay-run/cay/internal/server/servertest"
@@ -44,6 +45,11 @@ func TestProcessors(t *testing.T) {
 		}
 	}
 
+	old := on(first, lacks)
+	point, err := c.Nodes[able].Client().Checkpoint(ctx, old, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	moved := []string{source, on(first, able), on(first, first), on(first, lacks)}
 	drained := nodeOf(t, c.Nodes[first])
 	if err := c.Nodes[lacks].Admin("").DrainNode(ctx, drained, true); err != nil {
@@ -57,7 +63,10 @@ func TestProcessors(t *testing.T) {
 		isItself(t, c.Nodes[lacks], id)
 	}
 
-	// No other node has its processor now: they stay, and the node says why.
+	// No other node has its processor now: they stay, and the node says why. Files go.
+	if err := c.Nodes[lacks].Client().PauseDurably(ctx, old, true); err != nil {
+		t.Fatal(err)
+	}
 	second := nodeOf(t, c.Nodes[able])
 	if err := c.Nodes[lacks].Admin("").DrainNode(ctx, second, true); err != nil {
 		t.Fatal(err)
@@ -66,7 +75,65 @@ func TestProcessors(t *testing.T) {
 	for _, id := range moved {
 		isItself(t, c.Nodes[lacks], id)
 	}
+	t.Run("tree", func(t *testing.T) { treeOf(t, c, old, point.ID, lacks, able) })
 	t.Run("lost", func(t *testing.T) { lostWith(t, c, moved, lacks, able) })
+}
+
+// treeOf asks for a checkpoint of a sandbox whose files alone have gone to a node whose processor
+// lacks what the memory of the checkpoint relies on.
+func treeOf(t *testing.T, c *servertest.Cluster, old, point string, lacks, able int) {
+	ctx := t.Context()
+	awaitNode(t, c, nodeOf(t, c.Nodes[lacks]), func(n client.ClusterNode) bool { return n.Paused == 1 })
+	if _, err := c.Nodes[0].Client().Connect(ctx, old, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	remembers := func(id string) bool {
+		t.Helper()
+		code, text := intoSandbox(t, c.Nodes[lacks], id, "GET", "/", nil)
+		return code == http.StatusOK && text == old
+	}
+	// A checkpoint of memory has no files of its own: nothing is made of it, and nothing is lost.
+	_, forked := c.Nodes[able].Client().ForkCheckpoint(ctx, point, 1, time.Hour)
+	_, back := c.Nodes[able].Client().Rollback(ctx, old, point)
+	for what, err := range map[string]error{"fork": forked, "rollback": back} {
+		if err == nil || !strings.Contains(err.Error(), "needs a processor with avx") {
+			t.Errorf("a %s that no node can make answers %v", what, err)
+		}
+	}
+	if at := whereOf(c, old); !slices.Equal(at, []int{lacks}) {
+		t.Errorf("after them the sandbox is on %v", at)
+	}
+
+	if err := c.Nodes[lacks].Admin("").UndrainNode(ctx, nodeOf(t, c.Nodes[able])); err != nil {
+		t.Fatal(err)
+	}
+	for front, w := range c.Nodes { // each sees for itself which nodes take sandboxes
+		for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+			forks, err := w.Client().ForkCheckpoint(ctx, point, 2, time.Hour)
+			if err == nil && slices.Equal(whereOf(c, forks[0].ID), []int{able}) {
+				for _, one := range forks {
+					if !remembers(one.ID) || !slices.Equal(whereOf(c, one.ID), []int{able}) {
+						t.Errorf("a fork has not the memory of the checkpoint, on %v", whereOf(c, one.ID))
+					}
+				}
+				break
+			}
+			if time.Since(begun) > time.Minute {
+				t.Fatalf("asked at node %d, forks are not made where their memory goes on: %v", front, err)
+			}
+		}
+	}
+
+	// A sandbox that is paused takes the checkpoint, and does not start here.
+	if err := c.Nodes[lacks].Client().Pause(ctx, old); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Nodes[able].Client().Rollback(ctx, old, point); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Nodes[0].Client().Connect(ctx, old, time.Hour); err == nil || !strings.Contains(err.Error(), "needs a processor with avx") {
+		t.Errorf("its resume answers %v", err)
+	}
 }
 
 // lostWith loses a node whose sandboxes are paused. One of the two others has its processor.

@@ -1030,7 +1030,10 @@ type ModelWire string
 // Moved defines model for Moved.
 type Moved struct {
 	Checkpoint Checkpoint `json:"checkpoint"`
-	SandboxID  string     `json:"sandboxID"`
+
+	// Notice The part of the checkpoint that was not kept, and why.
+	Notice    *string `json:"notice,omitempty"`
+	SandboxID string  `json:"sandboxID"`
 
 	// State running or paused.
 	State string `json:"state"`

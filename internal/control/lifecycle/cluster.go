@@ -126,7 +126,13 @@ func (c *Controller) fits(ctx context.Context, id cay.SandboxID, better func(ctx
 	if err != nil {
 		return err
 	}
-	record, err := c.node.Record(ctx, s.Snapshot)
+	return c.restores(ctx, s.Snapshot, better)
+}
+
+// restores refuses a snapshot whose memory this machine's processor cannot go on with, if
+// another place is better for it.
+func (c *Controller) restores(ctx context.Context, id cay.SnapshotID, better func(ctx context.Context, features []string) bool) error {
+	record, err := c.node.Record(ctx, id)
 	if err != nil { // its start tells
 		return nil
 	}
@@ -134,7 +140,7 @@ func (c *Controller) fits(ctx context.Context, id cay.SandboxID, better func(ctx
 	if why == nil || better == nil || !better(ctx, record.CPUFeatures) {
 		return nil
 	}
-	return cay.Wrap(cay.Unavailable, why, "sandbox %s is better off on another node: %s", id, ledger.Visible(why)).WithCode(cay.CodeProcessor)
+	return cay.Wrap(cay.Unavailable, why, "another node can go on with it: %s", ledger.Visible(why)).WithCode(cay.CodeProcessor)
 }
 
 // enterPaused makes a paused sandbox known that has become this node's.

@@ -13,6 +13,7 @@ import (
 type launch struct {
 	sandbox cay.Sandbox
 	warm    bool // an instance that was made beforehand will do; it brings its ids
+	placed  bool // another node may make it, and this one refuses where that does it better
 	timeout time.Duration
 	branch  cay.Branch                  // where it is in a tree, and its automatic checkpoints
 	created func(cay.Sandbox) cay.Event // its first event; the ids may be the node's
@@ -53,7 +54,7 @@ func (c *Controller) launch(ctx context.Context, who cay.Caller, l launch) (_ ca
 	within, cancel := context.WithTimeout(ctx, createWithin)
 	defer cancel()
 	spec := c.instanceSpec(s)
-	spec.Warm, spec.Elsewhere = l.warm, cay.MayGoElsewhere(ctx)
+	spec.Warm, spec.Elsewhere = l.warm, l.placed
 	instance, err := c.node.Create(within, spec)
 	if err != nil {
 		if cay.CodeOf(err) != cay.CodeProcessor { // else it is made by another node

@@ -24,7 +24,9 @@ func (c *Controller) Rollback(ctx context.Context, who cay.Caller, id cay.Sandbo
 			return err
 		}
 		out, err = c.moveTo(ctx, who, e, s, n, c.goesOn(s, n),
-			ledger.NewEvent(who, s, cay.SandboxRolledBack, cay.ReasonAsked, "checkpoint", string(n.ID), "label", n.Label))
+			func(notice string) cay.Event {
+				return ledger.NewEvent(who, s, cay.SandboxRolledBack, cay.ReasonAsked, "checkpoint", string(n.ID), "label", n.Label, "notice", notice)
+			})
 		return err
 	})
 	return out, n, err
@@ -58,7 +60,9 @@ func (c *Controller) Undo(ctx context.Context, who cay.Caller, id cay.SandboxID)
 		}
 		defer c.ledger.Pin(n.ID)()
 		out, err = c.moveTo(ctx, who, e, s, n, c.goesOn(s, n),
-			ledger.NewEvent(who, s, cay.SandboxRolledBack, cay.ReasonUndo, "checkpoint", string(n.ID), "label", n.Label))
+			func(notice string) cay.Event {
+				return ledger.NewEvent(who, s, cay.SandboxRolledBack, cay.ReasonUndo, "checkpoint", string(n.ID), "label", n.Label, "notice", notice)
+			})
 		return err
 	})
 	return out, n, err
@@ -99,10 +103,10 @@ func (c *Controller) reachable(ctx context.Context, s cay.Sandbox, to cay.Snapsh
 // holds its lock. The new instance is made beside the old one, and the record
 // decides: before it is written the sandbox is the old instance, after it the
 // new one, whenever the server dies. resume keeps the random seeds.
-func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, n cay.Checkpoint, resume bool, event cay.Event) (out cay.Sandbox, err error) {
+func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, n cay.Checkpoint, resume bool, event func(notice string) cay.Event) (out cay.Sandbox, err error) {
 	ctx, done := trail.Begin(ctx, trail.Rollback)
 	defer func() { done(err) }()
-	before := s
+	before, notice := s, ""
 	s.Snapshot, s.Saved, s.Unresponsive, s.ReplicatedAt = n.ID, n.Kind, false, n.ReplicatedAt
 	if s.Volumes, err = c.savedVolumes(ctx, n.ID); err != nil {
 		return before, err
@@ -129,11 +133,11 @@ func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay
 		if err != nil {
 			return before, backError(err)
 		}
-		s.Notice = instance.Notice
+		s.Notice, notice = instance.Notice, instance.Notice
 	default:
 		return before, mustRun(s)
 	}
-	if err := c.move(ctx, who, e, before, s, n.ID, event); err != nil {
+	if err := c.move(ctx, who, e, before, s, n.ID, event(notice)); err != nil {
 		return before, err
 	}
 	e.tree.member.Store(true)
@@ -311,7 +315,9 @@ func (c *Controller) promote(ctx context.Context, who cay.Caller, e *entry, s ca
 	n, err := c.checkpointOf(ctx, who, f, b)
 	if err == nil {
 		s, err = c.moveTo(ctx, who, e, s, n, true,
-			ledger.NewEvent(who, s, cay.SandboxPromoted, cay.ReasonAsked, "branch", string(b.ID), "checkpoint", string(n.ID)))
+			func(notice string) cay.Event {
+				return ledger.NewEvent(who, s, cay.SandboxPromoted, cay.ReasonAsked, "branch", string(b.ID), "checkpoint", string(n.ID), "notice", notice)
+			})
 	}
 	if err != nil {
 		if ran {

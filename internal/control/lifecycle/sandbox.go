@@ -70,7 +70,7 @@ func (c *Controller) create(ctx context.Context, who cay.Caller, spec cay.Create
 		return cay.Sandbox{}, err
 	}
 	l := launch{
-		sandbox: newSandbox(who.Team, spec, t), warm: true, timeout: spec.Timeout,
+		sandbox: newSandbox(who.Team, spec, t), warm: true, placed: cay.MayGoElsewhere(ctx), timeout: spec.Timeout,
 		created: func(s cay.Sandbox) cay.Event {
 			return ledger.NewEvent(who, s, cay.SandboxCreated, cay.ReasonAsked, "template", string(t.ID), "alias", s.Alias)
 		},

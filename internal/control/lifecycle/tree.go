@@ -282,6 +282,11 @@ func (c *Controller) ForkCheckpoint(ctx context.Context, who cay.Caller, id cay.
 	if err := c.hasPlace(n.Source); err != nil {
 		return nil, err
 	}
+	if cay.MayGoElsewhere(ctx) && n.Source.Network.Private == nil { // its network is here
+		if err := c.restores(ctx, n.ID, c.elsewhere); err != nil {
+			return nil, err
+		}
+	}
 	at := cay.Branch{Tree: n.Tree, Checkpoint: n.ID}
 	return c.spawn(ctx, who, n.Source, n.ID, at, count, timeout), nil
 }

@@ -34,6 +34,7 @@ const (
 	hopAsk    = hopPrefix + "Ask"   // the member asks for itself, and not for a client
 	hopAlone  = hopPrefix + "Alone" // the client came in where the console alone listens
 	hopMoved  = hopPrefix + "Moved"
+	hopElse   = hopPrefix + "Else" // another node may be asked instead
 )
 
 // The kinds of hops.

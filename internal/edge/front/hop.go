@@ -59,6 +59,7 @@ func (f *Front) fromMember(next http.Handler) http.Handler {
 		name, secure := strings.CutPrefix(r.Header.Get(hopName), ":")
 		request, trace, _ := strings.Cut(r.Header.Get(hopTrail), " ")
 		from, alone := r.Header.Get(hopFrom), r.Header.Get(hopAlone) != ""
+		elsewhere := kind == toPlace || r.Header.Get(hopElse) != ""
 		for header := range r.Header {
 			if strings.HasPrefix(header, hopPrefix) {
 				delete(r.Header, header)
@@ -67,6 +68,9 @@ func (f *Front) fromMember(next http.Handler) http.Handler {
 		ctx := trail.Carry(r.Context(), request, trace)
 		if alone {
 			ctx = f.cfg.Console.Entered(ctx)
+		}
+		if elsewhere {
+			ctx = cay.WithElsewhere(ctx)
 		}
 		r = r.WithContext(context.WithValue(ctx, hopKey{}, h))
 		r.RemoteAddr, r.TLS = from, nil
@@ -92,9 +96,7 @@ func (f *Front) arrived(w http.ResponseWriter, r *http.Request, next http.Handle
 	case toRescue:
 		f.rescue(w, r, h)
 		return
-	case toPlace:
-		r = r.WithContext(cay.WithElsewhere(r.Context()))
-	case toAll, toNode:
+	case toPlace, toAll, toNode:
 	case toLead:
 		if !f.cfg.Members.Leads() {
 			moved(w)

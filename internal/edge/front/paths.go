@@ -44,6 +44,13 @@ func isCreate(r *http.Request) bool {
 	return r.Method == http.MethodPost && (r.URL.Path == "/sandboxes" || r.URL.Path == "/v2/sandboxes")
 }
 
+// isCopy reports whether a request makes sandboxes of a checkpoint, as each node can whose bucket
+// has it. Its own is the first to be asked: it needs no copy.
+func isCopy(r *http.Request) bool {
+	id, ok := checkpointIn(r.URL.Path)
+	return ok && r.Method == http.MethodPost && r.URL.Path == checkpointRoute+string(id)+"/fork"
+}
+
 // isTicket reports whether a request asks for a ticket, which the node keeps in memory
 // that its connection comes to: the owner of the sandbox that the body names.
 func isTicket(r *http.Request) bool {

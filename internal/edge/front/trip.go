@@ -31,6 +31,7 @@ type trip struct {
 	refused []cay.NodeID // the nodes that a sandbox is not brought to
 	offers  int          // of a create that nodes have refused for want of room
 	asked   asked        // of a body that is read here
+	movable bool         // another node can do it where that of the sandbox lacks a feature
 	moved   bool         // the node was asked for once more
 	sized   bool         // the answer says where it ends
 	until   time.Time    // a node that is away is waited for
@@ -57,11 +58,17 @@ func (t *trip) find(ctx context.Context) error {
 				return err
 			}
 			id, ok = found, err == nil
+			t.movable = ok && isCopy(t.call)
 		}
 	}
 	switch {
 	case ok:
 		t.kind, t.sandbox = toSandbox, id
+		if t.movable {
+			if err := t.keepBody(); err != nil {
+				return err
+			}
+		}
 	case nodeIn(t.call) != "":
 		n, err := f.cfg.Members.Node(ctx, nodeIn(t.call))
 		if err != nil {
@@ -233,7 +240,7 @@ func (t *trip) here(w http.ResponseWriter) {
 	if t.whole != nil {
 		t.in.Body = io.NopCloser(bytes.NewReader(t.whole))
 	}
-	if t.kind == toPlace {
+	if t.kind == toPlace || t.movable {
 		t.placeHere(w)
 		return
 	}
@@ -262,7 +269,7 @@ func (t *trip) adopt() (elsewhere bool, err error) {
 	return err == nil, err
 }
 
-// placeHere offers a create to this node, and to others where it refuses.
+// placeHere offers what makes sandboxes to this node, and to others where it refuses.
 func (t *trip) placeHere(w http.ResponseWriter) {
 	out := &answer{status: http.StatusOK, header: w.Header().Clone()}
 	t.next.ServeHTTP(out, t.in.WithContext(cay.WithElsewhere(t.in.Context())))
@@ -280,7 +287,7 @@ func (t *trip) placeHere(w http.ResponseWriter) {
 // instead finds another node for a create that this one has refused with a code.
 func (t *trip) instead(code string) bool {
 	if code != cay.CodeProcessor {
-		return t.another()
+		return t.kind == toPlace && t.another()
 	}
 	t.notLike(t.node)
 	return t.resolve(t.in.Context(), true) == nil
@@ -301,6 +308,9 @@ func (t *trip) another() bool {
 
 // notLike has a sandbox not brought to nodes with the processor of one that lacks a feature.
 func (t *trip) notLike(node cay.NodeID) {
+	if t.movable { // to any other
+		t.kind, t.sandbox = toPlace, ""
+	}
 	t.refused = append(t.refused, t.front.cfg.Members.Like(node)...)
 }
 
@@ -316,7 +326,7 @@ func codeOf(body []byte) string {
 // refusal is the code of an answer that a node has no place for a sandbox, which stays to be
 // read.
 func (t *trip) refusal(resp *http.Response) string {
-	if t.kind != toPlace && t.kind != toAdopt || resp.StatusCode != http.StatusServiceUnavailable {
+	if t.kind != toPlace && t.kind != toAdopt && !t.movable || resp.StatusCode != http.StatusServiceUnavailable {
 		return ""
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, mostRefusal))
@@ -423,6 +433,9 @@ func (t *trip) try(out *http.Request) (*http.Response, error) {
 	to.Header.Set(hopFor, t.kind)
 	if t.sandbox != "" {
 		to.Header.Set(hopFor, t.kind+" "+string(t.sandbox))
+	}
+	if t.movable {
+		to.Header.Set(hopElse, "1")
 	}
 	if t.whole != nil {
 		to.Body, to.ContentLength = io.NopCloser(bytes.NewReader(t.whole)), int64(len(t.whole))

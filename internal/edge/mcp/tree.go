@@ -95,6 +95,9 @@ func rollback(ctx context.Context, c *call, in rollbackIn) (out checkpointOut, e
 		return out, err
 	}
 	c.say("%s is as it was at checkpoint %s, of %s", id, moved.Checkpoint.ID, moved.Checkpoint.CreatedAt.Format(time.RFC3339))
+	if moved.Notice != "" {
+		c.say("%s", moved.Notice)
+	}
 	return checkpointOut{id, moved.Checkpoint.ID}, nil
 }
 

@@ -156,7 +156,11 @@ func wireCheckpoint(n cay.Checkpoint) cayv1.Checkpoint {
 }
 
 func wireMoved(s cay.Sandbox, n cay.Checkpoint) cayv1.MovedJSONResponse {
-	return cayv1.MovedJSONResponse{SandboxID: string(s.ID), State: wireState(s.State), Checkpoint: wireCheckpoint(n)}
+	out := cayv1.MovedJSONResponse{SandboxID: string(s.ID), State: wireState(s.State), Checkpoint: wireCheckpoint(n)}
+	if s.State == cay.Running { // else its resume tells
+		out.Notice = pointer(s.Notice)
+	}
+	return out
 }
 
 func wireAuto(a cay.AutoCheckpoint) cayv1.AutoCheckpointsJSONResponse {
