@@ -231,9 +231,8 @@ func (s *Server) Run(ctx context.Context) error {
 	case err = <-failed:
 		err = cay.Wrap(cay.Internal, err, "the server cannot accept connections any more")
 	}
-	s.drain()
+	s.drain(peers)
 	inner.Close()
-	peers()
 	// A pause goes on though its client has gone: its outcome is recorded before
 	// the records are closed.
 	s.requests.wait(requestsTime, func(n int) { s.log.InfoContext(ctx, "waiting for requests to the API to end", "requests", n) })
@@ -242,15 +241,18 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// drain ends serving: no new requests, some time for those under way, then a
-// broken connection, which clients take for what it is.
-func (s *Server) drain() {
+// drain ends serving: no new requests, some time for those under way, also for those that
+// other members brought, then a broken connection, which clients take for what it is.
+func (s *Server) drain(peers func()) {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
 	s.proxy.Drain()
+	var brought sync.WaitGroup
+	brought.Go(peers)
 	if err := s.http.Shutdown(ctx); err != nil {
 		s.http.Close()
 	}
+	brought.Wait()
 	s.ssh.Close()
 	s.proxy.Close()
 }

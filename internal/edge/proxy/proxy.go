@@ -14,6 +14,7 @@ import (
 	"path"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -73,6 +74,7 @@ type Config struct {
 type Proxy struct {
 	cfg    Config
 	search chan struct{} // held by the one search for a signature's sandbox
+	closed atomic.Bool   // its server ends, and no sandbox with it
 
 	mu        sync.Mutex
 	upstreams map[cay.SandboxID]*upstream
@@ -175,8 +177,9 @@ func (p *Proxy) Cut(id cay.SandboxID, instance cay.InstanceID) {
 	}
 }
 
-// Close breaks all connections.
+// Close breaks all connections. Requests under way get no answer: the sandboxes live on.
 func (p *Proxy) Close() {
+	p.closed.Store(true)
 	p.mu.Lock()
 	upstreams := p.upstreams
 	p.upstreams = map[cay.SandboxID]*upstream{}
@@ -356,7 +359,7 @@ func (p *Proxy) failed(w http.ResponseWriter, t *trip, err error) {
 		badBody(t.id, t.upload.failure(r)).write(w, r)
 	case r.Context().Err() != nil: // the caller left
 		panic(http.ErrAbortHandler)
-	case p.replaced(t): // the fate of the request is unknown
+	case p.closed.Load(), p.replaced(t): // the fate of the request is unknown
 		panic(http.ErrAbortHandler)
 	case t.upstream.isCut(), !p.alive(t):
 		notFound(t.id).write(w, r)
