@@ -195,7 +195,7 @@ func sandboxCodes() []CodeInfo {
 			Cure:    "Nothing is lost: the copy follows when the bucket answers and the node that made the snapshot is there. `replicated` of the sandbox and the event `sandbox.replicated` tell; a pause that is sent again answers 409, a start may be sent again."},
 		{Code: CodeProcessor, Kind: Unavailable, Retry: Retry{true, 5 * time.Second},
 			Meaning: "The memory of a snapshot relies on a feature that the processor of the node lacks, and another node of the cluster has.",
-			Cure:    "Send the request again: it is brought to a node that has the feature. Where none has, a sandbox starts from its files, and says so."},
+			Cure:    "Send the request again: it is brought to a node that has the feature. Where none has, a paused sandbox starts from its files, and says so; checkpoints and named snapshots of memory have none, and do not start."},
 		{Code: CodeCreateFailed, Kind: Internal, Retry: Retry{true, time.Second},
 			Meaning: "A sandbox could not be started this time. Everything that its start made is removed.",
 			Cure:    "Send the same request again. If that fails too, look for the sandbox in the server's log."},

@@ -77,8 +77,21 @@ func TestRollback(t *testing.T) {
 	}
 	w.wantNodes(s, a.ID, b.ID, c.ID)
 
-	// A paused one stays paused, and wakes up as it was then.
+	// A paused one keeps what it can be resumed from where the checkpoint cannot be started.
 	p := w.pause(s)
+	w.node.OnStarts = func(cay.Snapshot) error { return cay.Errorf(cay.Conflict, "no engine has its memory go on") }
+	if _, _, err := w.c.Rollback(ctx, cay.ForTeam(s.Team), s.ID, b.ID); err == nil || !strings.Contains(err.Error(), "no engine has its memory go on") {
+		t.Errorf("a rollback to what cannot be started: %v", err)
+	}
+	if got := w.is(s, cay.Paused); got.Snapshot != p.Snapshot {
+		t.Errorf("paused in %s, and before in %s", got.Snapshot, p.Snapshot)
+	}
+	if _, err := w.node.Snapshot(ctx, p.Snapshot); err != nil {
+		t.Errorf("the state before is gone: %v", err)
+	}
+	w.node.OnStarts = nil
+
+	// It stays paused, and wakes up as it was then.
 	if _, _, err := w.c.Rollback(ctx, cay.ForTeam(s.Team), s.ID, b.ID); err != nil {
 		t.Fatal(err)
 	}

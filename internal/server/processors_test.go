@@ -124,15 +124,16 @@ func treeOf(t *testing.T, c *servertest.Cluster, old, point string, lacks, able 
 		}
 	}
 
-	// A sandbox that is paused takes the checkpoint, and does not start here.
+	// A sandbox that is paused does not take the checkpoint, which does not start here, and goes on as
+	// it was.
 	if err := c.Nodes[lacks].Client().Pause(ctx, old); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Nodes[able].Client().Rollback(ctx, old, point); err != nil {
-		t.Fatal(err)
+	if _, err := c.Nodes[able].Client().Rollback(ctx, old, point); err == nil || !strings.Contains(err.Error(), "needs a processor with avx") {
+		t.Errorf("its rollback answers %v", err)
 	}
-	if _, err := c.Nodes[0].Client().Connect(ctx, old, time.Hour); err == nil || !strings.Contains(err.Error(), "needs a processor with avx") {
-		t.Errorf("its resume answers %v", err)
+	if _, err := c.Nodes[0].Client().Connect(ctx, old, time.Hour); err != nil {
+		t.Error(err)
 	}
 }
 

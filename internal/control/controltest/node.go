@@ -28,7 +28,9 @@ type Node struct {
 	OnResponds func(context.Context, cay.InstanceID) error
 	// OnCompare answers for Compare; nil is two moments that are the same.
 	OnCompare func(before, after cay.Moment) (cay.Comparison, error)
-	Notice    string // of every instance that is created from now on
+	// OnStarts says why a snapshot cannot be started; nil starts each.
+	OnStarts func(cay.Snapshot) error
+	Notice   string // of every instance that is created from now on
 	// OnWarm, when set, answers with the ids of an instance that was made
 	// beforehand, for creates that welcome one; otherwise there is none.
 	OnWarm func(cay.InstanceSpec) (cay.SandboxID, cay.InstanceID, bool)
@@ -152,6 +154,14 @@ func (n *Node) Record(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, err
 
 // Fits says of all memory that it does.
 func (*Node) Fits(context.Context, cay.Snapshot) error { return nil }
+
+// Starts asks OnStarts.
+func (n *Node) Starts(_ context.Context, s cay.Snapshot) error {
+	if n.OnStarts == nil {
+		return nil
+	}
+	return n.OnStarts(s)
+}
 
 // Compare asks OnCompare.
 func (n *Node) Compare(_ context.Context, before, after cay.Moment) (cay.Comparison, error) {

@@ -48,6 +48,8 @@ type Node interface {
 	Record(ctx context.Context, id cay.SnapshotID) (cay.Snapshot, error)
 	// Fits says which feature of a processor this machine lacks for a snapshot's memory.
 	Fits(ctx context.Context, s cay.Snapshot) error
+	// Starts says why this machine can start a snapshot neither with its memory nor from its files.
+	Starts(ctx context.Context, s cay.Snapshot) error
 	// SavedBytes returns how many bytes a team has in snapshots of its sandboxes,
 	// without some of them.
 	SavedBytes(ctx context.Context, team cay.TeamID, but ...cay.SnapshotID) (int64, error)

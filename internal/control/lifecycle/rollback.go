@@ -113,6 +113,9 @@ func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay
 	}
 	switch s.State {
 	case cay.Paused:
+		if err := c.starts(ctx, n.ID); err != nil {
+			return before, saveError(err, "the sandbox could not be brought back to the checkpoint; it is paused as it was")
+		}
 	case cay.Running:
 		letGo, err := c.ledger.HoldVolumes(ctx, s.Team, s.Volumes)
 		if err != nil {
@@ -145,6 +148,16 @@ func (c *Controller) moveTo(ctx context.Context, who cay.Caller, e *entry, s cay
 	c.leave(ctx, e, before)
 	c.log.InfoContext(ctx, "sandbox brought back", "sandbox", s.ID, "checkpoint", n.ID)
 	return s, nil
+}
+
+// starts says why a snapshot cannot be started here: a paused sandbox that was brought back to it
+// would have lost what it can be resumed from.
+func (c *Controller) starts(ctx context.Context, id cay.SnapshotID) error {
+	record, err := c.node.Record(ctx, id)
+	if err != nil {
+		return err
+	}
+	return c.node.Starts(ctx, record)
 }
 
 // leave ends the instance that a sandbox had before, whose place another one has

@@ -34,6 +34,13 @@ func (n *Node) choose(spec cay.InstanceSpec, s cay.Snapshot) (cold bool, notice 
 	return true, "started from its files, without its memory: " + message(err), nil
 }
 
+// Starts says why no start from a snapshot succeeds here: no engine and no processor goes on with
+// its memory, and it has no files of its own.
+func (n *Node) Starts(_ context.Context, s cay.Snapshot) error {
+	_, _, err := n.choose(cay.InstanceSpec{}, s)
+	return err
+}
+
 // better refuses memory that this machine's processor cannot go on with where another's can:
 // here it would start from its files.
 func (n *Node) better(ctx context.Context, s cay.Snapshot) error {
