@@ -144,7 +144,7 @@ func (s *Server) renewed(ctx context.Context, lasts time.Duration) {
 
 // silent cuts what is open, and stops what another node may have soon.
 func (s *Server) silent() {
-	s.proxy.Close()
+	s.proxy.Break()
 	if err := s.node.StandStill(context.Background()); err != nil {
 		s.log.Error("sandboxes that go on elsewhere do not stand still: they send nothing", "err", err)
 	}

@@ -177,9 +177,14 @@ func (p *Proxy) Cut(id cay.SandboxID, instance cay.InstanceID) {
 	}
 }
 
-// Close breaks all connections. Requests under way get no answer: the sandboxes live on.
+// Close is Break at the end of the server. Requests under way get no answer: the sandboxes live on.
 func (p *Proxy) Close() {
 	p.closed.Store(true)
+	p.Break()
+}
+
+// Break breaks all connections.
+func (p *Proxy) Break() {
 	p.mu.Lock()
 	upstreams := p.upstreams
 	p.upstreams = map[cay.SandboxID]*upstream{}
