@@ -766,3 +766,28 @@ func TestEarlyAnswer(t *testing.T) {
 		t.Errorf("afterwards: %d", resp.StatusCode)
 	}
 }
+
+// A proxy whose connections were broken goes on as before, as that of a node that has its lease again;
+// at the end of its server a request under way gets no answer: its sandbox is not over.
+func TestBreakAndClose(t *testing.T) {
+	w := newWorld(t)
+	begun := make(chan struct{}, 1)
+	w.sandbox(t, "i1", nil, map[int]http.Handler{3000: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/waits" {
+			begun <- struct{}{}
+			<-r.Context().Done()
+		}
+	})})
+	w.Break()
+	if resp, body := w.do(t, w.request(t, "GET", "/", "3001-i1.x", nil)); resp.StatusCode != http.StatusBadGateway || !strings.Contains(body, "port is not open") {
+		t.Errorf("a closed port answers %d %s", resp.StatusCode, body)
+	}
+	go func() {
+		<-begun
+		w.Close()
+	}()
+	if resp, err := http.DefaultClient.Do(w.request(t, "GET", "/waits", "3000-i1.x", nil)); err == nil {
+		resp.Body.Close()
+		t.Errorf("a request under way at the end of the server is answered %d", resp.StatusCode)
+	}
+}
