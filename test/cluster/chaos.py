@@ -114,7 +114,12 @@ class Chaos:
 
     def again(self, node):
         """Starts the server of a node that was gone: the one that was followed ends by itself."""
-        cluster.until(lambda: node.server.poll() is not None, 90, f"the server of node {node.number}, which was followed, ends")
+        try:
+            cluster.until(lambda: node.server.poll() is not None, 90, f"the server of node {node.number}, which was followed, ends")
+        except RuntimeError:
+            os.kill(node.pid(), signal.SIGQUIT)  # its log has what it waits for
+            time.sleep(5)
+            raise
         node.start()
 
     def kill(self, node):
