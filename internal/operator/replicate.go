@@ -107,7 +107,7 @@ func (d *Desk) again(ctx context.Context, wake <-chan struct{}, do func() error)
 		case ctx.Err() != nil:
 			return
 		case err == nil && told != "":
-			d.cfg.Log.InfoContext(ctx, "all snapshots are in the bucket again")
+			d.cfg.Log.InfoContext(ctx, "snapshots are copied to the bucket again")
 			told = ""
 		case err != nil && err.Error() != told:
 			d.cfg.Log.WarnContext(ctx, "snapshots are on this machine alone until they can be copied to the bucket", "err", err)

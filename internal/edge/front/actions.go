@@ -3,7 +3,6 @@ package front
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"slices"
 	"sync"
@@ -118,31 +117,19 @@ func (t *trip) parts(names []string) (out []*part) {
 func (t *trip) bring(body []byte) (*answer, error) {
 	t.whole = body
 	out := &answer{status: http.StatusOK, header: http.Header{}}
-	for {
-		if t.node != t.front.cfg.Members.Self() {
-			r := t.with(body)
-			t.outwards(r)
-			resp, err := t.RoundTrip(r)
-			if err == nil {
-				return out, out.read(resp, t.node)
-			}
-			if !errors.Is(err, errHere) {
-				return nil, t.broke(err)
-			}
-		}
-		if !t.front.cfg.Members.Serves() {
-			return nil, errNoLease()
-		}
-		elsewhere, err := t.adopt()
-		if elsewhere {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		t.next.ServeHTTP(out, t.with(body))
-		return out, nil
+	resp, err := t.reach(func() *http.Request {
+		r := t.with(body)
+		t.outwards(r)
+		return r
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case resp != nil:
+		return out, out.read(resp, t.node)
 	}
+	t.next.ServeHTTP(out, t.with(body))
+	return out, nil
 }
 
 // tellOutcomes answers with the outcomes of all parts, in the order of the names. A

@@ -33,24 +33,12 @@ func (f *Front) Ask(ctx context.Context, id cay.SandboxID, template string, what
 		return nil, err
 	}
 	for {
-		if t.node != f.cfg.Members.Self() {
-			resp, err := t.RoundTrip(r)
-			if err == nil {
-				return answered(resp, t.node)
-			}
-			if !errors.Is(err, errHere) {
-				return nil, t.broke(err)
-			}
-		}
-		if !f.cfg.Members.Serves() {
-			return nil, errNoLease()
-		}
-		elsewhere, err := t.adopt()
-		if elsewhere {
-			continue
-		}
+		resp, err := t.reach(func() *http.Request { return r })
 		if err != nil {
 			return nil, err
+		}
+		if resp != nil {
+			return answered(resp, t.node)
 		}
 		if t.kind != toPlace {
 			return f.cfg.Asked(ctx, what)

@@ -269,6 +269,29 @@ func (t *trip) adopt() (elsewhere bool, err error) {
 	return err == nil, err
 }
 
+// reach brings a request to its node, and returns its answer, or none where that is this node. The
+// request is made for each node that is tried.
+func (t *trip) reach(request func() *http.Request) (*http.Response, error) {
+	members := t.front.cfg.Members
+	for {
+		if t.node != members.Self() {
+			resp, err := t.RoundTrip(request())
+			if err == nil {
+				return resp, nil
+			}
+			if !errors.Is(err, errHere) {
+				return nil, t.broke(err)
+			}
+		}
+		if !members.Serves() {
+			return nil, errNoLease()
+		}
+		if elsewhere, err := t.adopt(); err != nil || !elsewhere {
+			return nil, err
+		}
+	}
+}
+
 // placeHere offers what makes sandboxes to this node, and to others where it refuses.
 func (t *trip) placeHere(w http.ResponseWriter) {
 	out := &answer{status: http.StatusOK, header: w.Header().Clone()}

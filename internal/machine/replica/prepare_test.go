@@ -131,7 +131,11 @@ func TestFilesComeFirst(t *testing.T) {
 		if _, err := one.record(t.Context(), snapshots+string(s.ID)+"/"); err == nil {
 			break
 		}
-		time.Sleep(time.Millisecond)
+		select {
+		case err := <-pushed:
+			t.Fatalf("the copy does not wait for the image: %v", err)
+		case <-time.After(time.Millisecond):
+		}
 	}
 	noError(t, has.Fetch(t.Context(), s.ID))
 	same(t, one, has, s)
