@@ -84,7 +84,7 @@ func (s *Server) openCluster(ctx context.Context) (err error) {
 		EndLost: s.endLost,
 		Lead:    s.lead,
 		Busy:    s.control.Queue.Busy,
-		Silent:  s.silent,
+		Silent:  s.silent, Lost: s.followed,
 		Token:   func() (text, digest, bundle string, err error) { return operator.Bundle(s.cfg.Data) },
 		Log:     s.log,
 	})

@@ -29,12 +29,9 @@ func (s *Server) takeLease(ctx context.Context) (err error) {
 
 // keepLease renews the lease until ctx ends, and tells lost when another server has
 // the records.
-func (s *Server) keepLease(ctx context.Context, lost chan<- error) {
+func (s *Server) keepLease(ctx context.Context) {
 	if s.member() {
-		if err := s.cluster.members.Run(ctx); err != nil {
-			tellLost(lost, cay.Wrap(cay.Conflict, err, "this node was declared gone, or removed, or another server has it").
-				WithHint("start it again: it begins with what the records say is its"))
-		}
+		s.cluster.members.Run(ctx)
 		return
 	}
 	if !s.lease.Ends() {
@@ -51,7 +48,7 @@ func (s *Server) keepLease(ctx context.Context, lost chan<- error) {
 		err := s.lease.Renew(ctx)
 		switch {
 		case errors.Is(err, store.ErrTakenOver):
-			tellLost(lost, cay.Wrap(cay.Conflict, err, "this server has lost its records to another one").
+			s.tellLost(cay.Wrap(cay.Conflict, err, "this server has lost its records to another one").
 				WithHint("one server at a time has a database; stop the other one before this is started again"))
 			return
 		case err != nil && ctx.Err() == nil:
@@ -60,10 +57,16 @@ func (s *Server) keepLease(ctx context.Context, lost chan<- error) {
 	}
 }
 
+// followed has the server of a member end: another one has what it had, or may.
+func (s *Server) followed(err error) {
+	s.tellLost(cay.Wrap(cay.Conflict, err, "this node was declared gone, or removed, or another server has it").
+		WithHint("start it again: it begins with what the records say is its"))
+}
+
 // tellLost has the server end, unless it does already.
-func tellLost(lost chan<- error, err error) {
+func (s *Server) tellLost(err error) {
 	select {
-	case lost <- err:
+	case s.lost <- err:
 	default:
 	}
 }

@@ -131,6 +131,7 @@ type Server struct {
 	consoleAt net.Addr     // where the console alone listens, likewise
 
 	ready   chan struct{}
+	lost    chan error // that the records are another server's
 	down    sync.Once // that the data directory's file system is
 	running sync.WaitGroup
 	// requests counts those to the API that are under way.
@@ -149,7 +150,7 @@ func New(ctx context.Context, cfg config.Config, on Machine, log *slog.Logger) (
 		log = slog.Default()
 	}
 	log = slog.New(trail.Logs(log.Handler()))
-	s := &Server{cfg: cfg, machine: on, log: log, ready: make(chan struct{}), backlog: builtin.NewBacklog(), cluster: new(cluster)}
+	s := &Server{cfg: cfg, machine: on, log: log, ready: make(chan struct{}), lost: make(chan error, 1), backlog: builtin.NewBacklog(), cluster: new(cluster)}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -173,7 +174,6 @@ func (s *Server) Run(ctx context.Context) error {
 	work, stop := context.WithCancel(trail.Watch(context.WithoutCancel(ctx), s.telemetry))
 	defer stop()
 	failed := make(chan error, len(faces)+3)
-	lost := make(chan error, 1)
 	if s.cfg.MetricsListen != "" {
 		l, err := listen(ctx, s.cfg.MetricsListen)
 		if err != nil {
@@ -206,7 +206,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.running.Go(func() { s.keepLease(work, lost) })
+	s.running.Go(func() { s.keepLease(work) })
 	s.runControl(work)
 	s.running.Go(func() { s.audit.Run(work) })
 	s.running.Go(func() { s.desk.CollectAlways(work) })
@@ -225,9 +225,11 @@ func (s *Server) Run(ctx context.Context) error {
 	peers := s.servePeers(failed)
 	defer peers()
 	close(s.ready)
+	patience := requestsTime
 	select {
 	case <-ctx.Done():
-	case err = <-lost:
+	case err = <-s.lost:
+		patience = drainTime // what is under way cannot be recorded any more
 	case err = <-failed:
 		err = cay.Wrap(cay.Internal, err, "the server cannot accept connections any more")
 	}
@@ -235,7 +237,7 @@ func (s *Server) Run(ctx context.Context) error {
 	inner.Close()
 	// A pause goes on though its client has gone: its outcome is recorded before
 	// the records are closed.
-	s.requests.wait(requestsTime, func(n int) { s.log.InfoContext(ctx, "waiting for requests to the API to end", "requests", n) })
+	s.requests.wait(patience, func(n int) { s.log.InfoContext(ctx, "waiting for requests to the API to end", "requests", n) })
 	stop()
 	s.running.Wait()
 	return err

@@ -61,8 +61,9 @@ type Config struct {
 	Lead func(ctx context.Context)
 	Busy func() bool
 	// Silent is told that the lease is over, before another member may have the
-	// sandboxes of this node.
+	// sandboxes of this node; Lost, that the epoch is, after which Run ends.
 	Silent func()
+	Lost   func(err error)
 	// Token makes a join token: its text, its digest and what it opens.
 	Token func() (text, digest, bundle string, err error)
 	Log   *slog.Logger
@@ -74,7 +75,6 @@ type Members struct {
 	view     atomic.Pointer[map[cay.NodeID]cay.Node]
 	lead     atomic.Pointer[cay.NodeID] // as of the last renewal
 	deadline atomic.Int64               // of this node's lease, by the clock since the boot
-	ended    map[cay.NodeID]int64       // the epochs of nodes that are gone of which nothing is left to do
 	steady   atomic.Int64               // since when the database has answered without a gap
 	last     atomic.Int64               // the last renewal that it answered
 	drained  atomic.Bool                // as of the last renewal
@@ -83,6 +83,8 @@ type Members struct {
 
 	mu     sync.Mutex
 	placed map[cay.NodeID][]int64 // when this front placed sandboxes that the node has not told of yet
+	ended  map[cay.NodeID]int64   // the epochs of nodes that are gone of which nothing is left to do
+	ending map[cay.NodeID]bool    // whose ends are being recorded
 }
 
 // New returns the members as they are before the first look: Open follows.
@@ -90,7 +92,7 @@ func New(cfg Config) *Members {
 	if cfg.Times == (Times{}) {
 		cfg.Times = Usual
 	}
-	m := &Members{cfg: cfg, placed: map[cay.NodeID][]int64{}, ended: map[cay.NodeID]int64{}}
+	m := &Members{cfg: cfg, placed: map[cay.NodeID][]int64{}, ended: map[cay.NodeID]int64{}, ending: map[cay.NodeID]bool{}}
 	m.view.Store(&map[cay.NodeID]cay.Node{})
 	m.lead.Store(new(cay.NodeID))
 	return m
@@ -119,14 +121,14 @@ func (m *Members) Open(ctx context.Context) error {
 	return m.look(ctx)
 }
 
-// Run renews the lease and keeps the view until ctx ends. An error means that this
-// node's epoch is over.
-func (m *Members) Run(ctx context.Context) error {
+// Run renews the lease and keeps the view until ctx ends, or this node's epoch is over.
+func (m *Members) Run(ctx context.Context) {
 	var leading, led sync.WaitGroup
 	defer leading.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	leading.Go(func() { m.keepView(ctx) })
+	var lead context.Context
 	var endLead context.CancelFunc
 	tick := time.NewTicker(m.cfg.Times.Renew)
 	defer tick.Stop()
@@ -135,11 +137,12 @@ func (m *Members) Run(ctx context.Context) error {
 		err := m.renew(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return
 		case errors.Is(err, store.ErrTakenOver):
 			m.deadline.Store(0)
 			m.cfg.Silent()
-			return err
+			m.cfg.Lost(err)
+			return
 		case err != nil:
 			m.cfg.Log.WarnContext(ctx, "cannot renew the lease of this node", "err", err)
 		}
@@ -163,7 +166,6 @@ func (m *Members) Run(ctx context.Context) error {
 			})
 		case leads && endLead == nil:
 			m.cfg.Log.InfoContext(ctx, "this node leads the cluster")
-			var lead context.Context
 			lead, endLead = context.WithCancel(ctx)
 			led.Add(1)
 			leading.Go(func() {
@@ -175,11 +177,17 @@ func (m *Members) Run(ctx context.Context) error {
 			endLead = nil
 		}
 		if endLead != nil && err == nil {
-			m.endLost(ctx)
+			for _, n := range m.lost() {
+				led.Add(1)
+				leading.Go(func() {
+					defer led.Done()
+					m.endLost(lead, n)
+				})
+			}
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 		}
 	}
@@ -309,40 +317,52 @@ func (m *Members) leaveLead(ctx context.Context) {
 	m.cfg.Log.InfoContext(ctx, "this node is drained, and another one leads the cluster from now on")
 }
 
-// endLost declares nodes gone that are silent, and records the ends of what ran
-// there.
-func (m *Members) endLost(ctx context.Context) {
+// lost are the nodes whose ends are to be recorded, each of which is given to endLost.
+func (m *Members) lost() (out []cay.Node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for id, n := range *m.view.Load() {
-		if id == m.cfg.Self.ID || n.State == cay.NodeJoined || n.State != cay.NodeGone && n.Silent <= m.cfg.Times.Silent {
+		gone := n.State == cay.NodeGone
+		if id == m.cfg.Self.ID || n.State == cay.NodeJoined || m.ending[id] || !gone && (n.Silent <= m.cfg.Times.Silent || !m.patient()) {
 			continue
 		}
-		lost := n.State == cay.NodeGone
-		if epoch, ok := m.ended[id]; lost && ok && epoch == n.Epoch {
+		if epoch, ok := m.ended[id]; gone && ok && epoch == n.Epoch {
 			continue
+		}
+		m.ending[id] = true
+		out = append(out, n)
+	}
+	return out
+}
+
+// endLost declares a node gone that is silent, and records the ends of what ran there. It
+// runs beside renewals: the bucket and other nodes, which it asks, may take longer than a lease.
+func (m *Members) endLost(ctx context.Context, n cay.Node) {
+	done := false
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.ending, n.ID)
+		if done {
+			m.ended[n.ID] = n.Epoch
+		}
+	}()
+	gone := n.State == cay.NodeGone
+	if !gone {
+		lost, err := m.cfg.Store.LoseNode(ctx, n.ID, m.cfg.Times.Silent)
+		if err != nil {
+			m.cfg.Log.WarnContext(ctx, "cannot declare a node gone", "node", n.ID, "err", err)
 		}
 		if !lost {
-			if !m.patient() {
-				continue
-			}
-			var err error
-			if lost, err = m.cfg.Store.LoseNode(ctx, id, m.cfg.Times.Silent); err != nil {
-				m.cfg.Log.WarnContext(ctx, "cannot declare a node gone", "node", id, "err", err)
-				continue
-			}
-			if lost {
-				m.cfg.Log.WarnContext(ctx, "node is gone: it was silent for longer than its lease", "node", id)
-			}
+			return
 		}
-		if lost {
-			err := m.cfg.EndLost(ctx, id)
-			switch {
-			case err == nil && n.State == cay.NodeGone: // the epoch is the last one
-				m.ended[id] = n.Epoch
-			case err != nil && ctx.Err() == nil:
-				m.cfg.Log.ErrorContext(ctx, "cannot record what ended with a node", "node", id, "err", err)
-			}
-		}
+		m.cfg.Log.WarnContext(ctx, "node is gone: it was silent for longer than its lease", "node", n.ID)
 	}
+	err := m.cfg.EndLost(ctx, n.ID)
+	if err != nil && ctx.Err() == nil {
+		m.cfg.Log.ErrorContext(ctx, "cannot record what ended with a node", "node", n.ID, "err", err)
+	}
+	done = err == nil && gone // the epoch is the last one then
 }
 
 // keepView looks at the other members again and again.

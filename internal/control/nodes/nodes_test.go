@@ -83,11 +83,7 @@ func TestLeaveLead(t *testing.T) {
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() {
-			if err := m.Run(ctx); err != nil {
-				t.Error(err)
-			}
-		})
+		running.Go(func() { m.Run(ctx) })
 		time.Sleep(built - time.Second)
 		if r.mu.Lock(); r.stuck == "" || r.lead != "first" {
 			t.Errorf("while it builds it says %q, and %q leads", r.stuck, r.lead)
@@ -218,6 +214,7 @@ func TestManyNodes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := &gone{lead: tt.lead, members: tt.members}
+				var mu sync.Mutex
 				ends := map[cay.NodeID]int{}
 				var placed bool
 				var m *Members
@@ -231,6 +228,8 @@ func TestManyNodes(t *testing.T) {
 					},
 					Renewed: func(context.Context, time.Duration) {}, Silent: func() {}, Lead: func(ctx context.Context) { <-ctx.Done() },
 					EndLost: func(_ context.Context, id cay.NodeID) error {
+						mu.Lock()
+						defer mu.Unlock()
 						if ends[id]++; id == "stuck" {
 							return cay.Errorf(cay.Unavailable, "no place for one of them")
 						}
@@ -243,11 +242,7 @@ func TestManyNodes(t *testing.T) {
 				}
 				ctx, stop := context.WithCancel(t.Context())
 				var running sync.WaitGroup
-				running.Go(func() {
-					if err := m.Run(ctx); err != nil {
-						t.Error(err)
-					}
-				})
+				running.Go(func() { m.Run(ctx) })
 				time.Sleep(9500 * time.Millisecond)
 				before := g.looks.Load()
 				g.drain.Store(tt.drained)
@@ -263,4 +258,65 @@ func TestManyNodes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// over are records that give this node's sandboxes to another server after a time.
+type over struct {
+	gone
+	at      time.Time
+	renewed atomic.Int32
+}
+
+func (o *over) ReportNode(ctx context.Context, n cay.Node, lease time.Duration) (store.NodeTold, error) {
+	if time.Now().After(o.at) {
+		return store.NodeTold{}, store.ErrTakenOver
+	}
+	o.renewed.Add(1)
+	return o.gone.ReportNode(ctx, n, lease)
+}
+
+// The node that leads renews its lease and ends what other nodes took along while the ends of
+// one wait for a bucket, and is told that its epoch is over though what it does as the leader
+// takes long to end.
+func TestLeadsBesideRenewals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		r := &over{gone: gone{lead: "first"}, at: start.Add(5 * time.Minute)}
+		var ends, most, at atomic.Int32
+		var toldAt atomic.Int64
+		m := New(Config{
+			Store: r, Ledger: ledger.New(ledger.Config{Store: r}), Self: cay.Node{ID: "first"},
+			Use: func() (cay.NodeUse, bool) { return cay.NodeUse{}, true }, Busy: func() bool { return false },
+			Drained: func(cay.Drain) {}, Renewed: func(context.Context, time.Duration) {}, Silent: func() {},
+			Lost: func(err error) { toldAt.Store(int64(time.Since(start))) },
+			EndLost: func(ctx context.Context, id cay.NodeID) error {
+				if id != "stuck" {
+					ends.Add(1)
+					return nil
+				}
+				most.Store(max(most.Load(), at.Add(1)))
+				defer at.Add(-1)
+				<-ctx.Done() // the bucket does not answer
+				return ctx.Err()
+			},
+			Lead: func(ctx context.Context) {
+				<-ctx.Done()
+				time.Sleep(10 * time.Minute)
+			},
+			Log: slog.New(slog.DiscardHandler),
+		})
+		if err := m.Open(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m.Run(t.Context())
+		if n := r.renewed.Load(); n != 62 { // by Open, at once, and each five seconds
+			t.Errorf("the lease was renewed %d times in 5 minutes", n)
+		}
+		if ends.Load() != 1 || most.Load() != 1 {
+			t.Errorf("another node was ended %d times, and %d waited for the bucket at once", ends.Load(), most.Load())
+		}
+		if told := time.Duration(toldAt.Load()); told.Round(time.Minute) != 5*time.Minute {
+			t.Errorf("told after %v that the epoch is over", told)
+		}
+	})
 }
