@@ -224,7 +224,7 @@ func (m *Members) renew(ctx context.Context) error {
 	}
 	m.cfg.Renewed(ctx, time.Duration(m.deadline.Load()-sinceBoot()))
 	if was := m.drained.Swap(drain != cay.DrainNone); m.cfg.Alone && !was && drain != cay.DrainNone {
-		if err := m.look(ctx); err != nil { // it is about to give sandboxes to the others
+		if err := m.look(within); err != nil { // it is about to give sandboxes to the others
 			m.cfg.Log.WarnContext(ctx, "cannot look at the members of the cluster", "err", err)
 		}
 	}
@@ -283,7 +283,9 @@ func (m *Members) takeLead(ctx context.Context) bool {
 	if m.cfg.Front || lead != "" && !m.patient() || m.drained.Load() && m.another() {
 		return false
 	}
-	lead, err := m.cfg.Store.TakeLead(ctx, m.cfg.Self.ID, m.cfg.Times.Silent)
+	within, cancel := context.WithTimeout(ctx, m.cfg.Times.Lease/6) // the next renewal waits for it
+	defer cancel()
+	lead, err := m.cfg.Store.TakeLead(within, m.cfg.Self.ID, m.cfg.Times.Silent)
 	if err != nil {
 		m.cfg.Log.WarnContext(ctx, "cannot ask which node leads", "err", err)
 		return false
