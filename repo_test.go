@@ -73,7 +73,7 @@ var groups = map[string][]string{
 	"api":               {},
 	"client":            {"", "api", "internal/guest"},
 	"cmd/cay-agent":     {"internal/inside", "internal/guest"},
-	"cmd/cay":           {"", "client", "internal/cli", "internal/config", "internal/conns", "internal/operator", "internal/server", "internal/trail", "internal/edge", "internal/template", "internal/machine", "internal/control/audit"}, // never the records
+	"cmd/cay":           {"", "client", "internal/cli", "internal/config", "internal/conns", "internal/operator", "internal/server", "internal/spawn", "internal/trail", "internal/edge", "internal/template", "internal/machine", "internal/control/audit"}, // never the records
 	"internal/guest":    {"", "api", "internal/near"},
 	"internal/inside":   {"internal/guest", "api"},
 	"internal/trail":    {""},
@@ -81,13 +81,14 @@ var groups = map[string][]string{
 	"internal/conns":    {""},
 	"internal/blob":     {""},
 	"internal/near":     {},
+	"internal/spawn":    {},
 	"internal/config":   {"", "internal/near"},
-	"internal/machine":  {"", "api", "internal/blob", "internal/guest", "internal/keys", "internal/conns", "internal/trail"},
-	"internal/template": {"", "api", "internal/guest", "internal/conns", "internal/machine/node", "internal/machine/snapshot", "internal/machine/erofs", "internal/machine/disk", "internal/trail"},
+	"internal/machine":  {"", "api", "internal/blob", "internal/guest", "internal/keys", "internal/conns", "internal/spawn", "internal/trail"},
+	"internal/template": {"", "api", "internal/guest", "internal/conns", "internal/machine/node", "internal/machine/snapshot", "internal/machine/erofs", "internal/machine/disk", "internal/spawn", "internal/trail"},
 	"internal/store":    {"", "internal/keys"},
 	"internal/auth":     {"", "internal/keys"},
 	"internal/control":  {"", "internal/auth", "internal/guest", "internal/store", "internal/trail"},
-	"internal/edge":     {"", "api", "client", "internal/near", "internal/guest", "internal/keys", "internal/conns", "internal/auth", "internal/control", "internal/trail", "internal/template/dockerfile"},
+	"internal/edge":     {"", "api", "client", "internal/near", "internal/guest", "internal/keys", "internal/conns", "internal/auth", "internal/control", "internal/spawn", "internal/trail", "internal/template/dockerfile"},
 	"internal/cli":      {"", "client", "internal/blob", "internal/machine/disk", "internal/template/dockerfile"},
 	"internal/operator": everything,
 	"internal/server":   everything,
@@ -206,6 +207,42 @@ func TestOneImporter(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestProgramsStartAtOneDoor holds the environment of the server, which has its secrets, out of the
+// programs that it starts.
+func TestProgramsStartAtOneDoor(t *testing.T) {
+	begins := regexp.MustCompile(`\bexec\.Command(Context)?\(|\bos\.(Environ|StartProcess)\(`)
+	may := map[string]string{
+		"internal/spawn/spawn.go":              "the door",
+		"internal/template/image/command.go":   "its callers say which environment",
+		"internal/machine/engine/runsc/cli.go": "gets a path alone",
+		"internal/edge/certs/dns.go":           "the operator's own program, which may need what the operator has set for it",
+		"cmd/cay/main.go":                      "reads the settings",
+		"cmd/cay/ssh.go":                       "a client's ssh, in the client's environment",
+		"cmd/cay/login.go":                     "a client's browser, in the client's environment",
+	}
+	found := 0
+	for _, name := range tracked(t, ".go") {
+		outside := (within(name, "internal") || within(name, "cmd/cay")) && !within(name, "internal/inside")
+		if !outside || strings.HasSuffix(name, "_test.go") || strings.Contains(name, "test/") {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch at := begins.Find(text); {
+		case at == nil:
+		case may[name] == "":
+			t.Errorf("%s has %s: internal/spawn starts programs, without the server's secrets", name, at)
+		default:
+			found++
+		}
+	}
+	if found != len(may) {
+		t.Errorf("only %d of the files that may start programs do", found)
 	}
 }
 

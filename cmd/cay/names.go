@@ -12,6 +12,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/edge/certs"
+	"github.com/cay-run/cay/internal/spawn"
 )
 
 // askedFor is how long the system may take to resolve a name that needs no
@@ -24,7 +25,7 @@ const askedFor = 3 * time.Second
 func resolves(ctx context.Context, name string) bool {
 	ctx, cancel := context.WithTimeout(ctx, askedFor)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "getent", "ahosts", name).Output()
+	out, err := spawn.Command(ctx, "getent", "ahosts", name).Output()
 	if err != nil {
 		return false
 	}
@@ -51,7 +52,7 @@ func (a *app) installNames(cfg config.Config) error {
 		return cay.Errorf(cay.Unsupported, "Cay does not know how to make this system resolve names below localhost").WithHint(by)
 	}
 	err := a.wait("installing libnss-myhostname", func() error {
-		out, err := exec.CommandContext(a.ctx, "sh", "-c",
+		out, err := spawn.Command(a.ctx, "sh", "-c",
 			"apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends libnss-myhostname").CombinedOutput()
 		if err != nil {
 			return cay.Wrap(cay.Unavailable, fmt.Errorf("%w: %s", err, lastLine(out)), "libnss-myhostname cannot be installed").

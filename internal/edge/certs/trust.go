@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/spawn"
 )
 
 // systemRoots are where Linux distributions keep what programs trust.
@@ -135,7 +136,7 @@ func installForBrowser(ctx context.Context, cert, name string, person Person) (s
 }
 
 func do(ctx context.Context, args ...string) error {
-	out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
+	out, err := spawn.Command(ctx, args[0], args[1:]...).CombinedOutput()
 	if err != nil {
 		return cay.Wrap(cay.Unavailable, fmt.Errorf("%w: %.500s", err, bytes.TrimSpace(out)), "%s failed", args[0])
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/loopdev"
+	"github.com/cay-run/cay/internal/spawn"
 )
 
 const (
@@ -226,7 +227,7 @@ func allocate(f *os.File, size int64) error {
 
 // tool runs a program of xfsprogs, or of every Linux.
 func tool(ctx context.Context, dir, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
+	cmd := spawn.Command(ctx, name, args...)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {

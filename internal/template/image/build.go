@@ -11,6 +11,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/disk"
+	"github.com/cay-run/cay/internal/spawn"
 )
 
 const tempPrefix = ".tmp-"
@@ -161,7 +162,7 @@ func (b *Builder) tree(ctx context.Context, r Recipe, p Progress) (string, error
 func grow(ctx context.Context, r Recipe, from, tree, work string, p Progress) error {
 	if from != "" {
 		p("copying "+r.From.Name, 2)
-		if err := run(ctx, nil, "/", os.Environ(), "cp", "--archive", "--reflink=auto", from, tree); err != nil {
+		if err := run(ctx, nil, "/", spawn.Env(), "cp", "--archive", "--reflink=auto", from, tree); err != nil {
 			return err
 		}
 	} else {

@@ -5,13 +5,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/cay-run/cay/internal/machine/disk"
+	"github.com/cay-run/cay/internal/spawn"
 )
 
 // phases are what mmdebstrap says it does, and how far along that is.
@@ -69,7 +69,7 @@ func debian(ctx context.Context, r Recipe, tree, work string, p Progress) error 
 			}
 		}
 	}
-	if err := run(ctx, onLine, work, append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8"), "unshare", args...); err != nil {
+	if err := run(ctx, onLine, work, spawn.Env("DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8"), "unshare", args...); err != nil {
 		return err
 	}
 	return emptyDir(filepath.Join(tree, "dev"))
@@ -189,7 +189,7 @@ func ofRelease(name, suite string) bool {
 // a proxy with a password stays out.
 func hostAptOptions(ctx context.Context) []string {
 	const wanted = `Acquire::Check-Valid-Until Acquire::Check-Date Acquire::http::Proxy Acquire::https::Proxy Acquire::Retries`
-	text, err := exec.CommandContext(ctx, "apt-config", "dump").Output()
+	text, err := spawn.Command(ctx, "apt-config", "dump").Output()
 	if err != nil {
 		return nil // no apt here: its defaults are then right
 	}

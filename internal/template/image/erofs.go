@@ -2,7 +2,8 @@ package image
 
 import (
 	"context"
-	"os"
+
+	"github.com/cay-run/cay/internal/spawn"
 )
 
 // Format is raised when the same tree would make another image.
@@ -24,7 +25,7 @@ func makeImage(ctx context.Context, tree, out string) error {
 	if err := need("mkfs.erofs"); err != nil {
 		return err
 	}
-	env := append(os.Environ(), "SOURCE_DATE_EPOCH=4102444800")
+	env := spawn.Env("SOURCE_DATE_EPOCH=4102444800")
 	return run(ctx, nil, "/", env, "mkfs.erofs", "--quiet",
 		"-E", "noinline_data", "-x", "-1", "-U", imageUUID,
 		out, tree)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/disk"
+	"github.com/cay-run/cay/internal/spawn"
 )
 
 const (
@@ -59,7 +60,7 @@ func node(ctx context.Context, r Recipe, tree, work string) error {
 		name + "/include/node": "include/node",
 		"npm":                  "lib/node_modules/npm",
 	} {
-		if err := run(ctx, nil, "/", os.Environ(), "cp", "--recursive", "--preserve=mode,timestamps,links", "--no-target-directory",
+		if err := run(ctx, nil, "/", spawn.Env(), "cp", "--recursive", "--preserve=mode,timestamps,links", "--no-target-directory",
 			filepath.Join(fetched, from), filepath.Join(local, to)); err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest/archive"
 	"github.com/cay-run/cay/internal/machine/disk"
+	"github.com/cay-run/cay/internal/spawn"
 )
 
 // packWindow is the memory that reading a file of trees takes.
@@ -65,7 +66,7 @@ func (b *Builder) Pack(ctx context.Context, w io.Writer, recipes []Recipe, p Pro
 // stage lays a tree below staged, where its files are links to the same.
 func stage(ctx context.Context, tree, staged string, r Recipe) error {
 	to := filepath.Join(staged, r.Digest())
-	if err := run(ctx, nil, "/", os.Environ(), "cp", "--archive", "--link", tree, to); err != nil {
+	if err := run(ctx, nil, "/", spawn.Env(), "cp", "--archive", "--link", tree, to); err != nil {
 		return err
 	}
 	local, _ := filepath.Glob(filepath.Join(to, localAuthorities, "*.crt"))

@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/engine"
+	"github.com/cay-run/cay/internal/spawn"
 )
 
 // Name is what snapshots say of this engine.
@@ -85,7 +85,7 @@ func Open(cfg Config) (*Engine, error) {
 			return nil, cay.Wrap(cay.Internal, err, "cannot make the engine's run directory")
 		}
 	}
-	out, err := exec.Command(e.binary(cfg.Hash), "cpu-features").Output()
+	out, err := spawn.Command(context.Background(), e.binary(cfg.Hash), "cpu-features").Output()
 	if err != nil {
 		return nil, cay.Wrap(cay.Unavailable, err, "engine %s does not run on this host", cfg.Hash)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/engine"
+	"github.com/cay-run/cay/internal/spawn"
 )
 
 // statusName is the file of an instance's record in which its sentry says how
@@ -50,7 +51,7 @@ func (e *Engine) knowsDemand(hash string) bool {
 	if asked {
 		return known
 	}
-	err := exec.Command(e.binary(hash), "help", "loading").Run()
+	err := spawn.Command(context.Background(), e.binary(hash), "help", "loading").Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		return false // it did not run

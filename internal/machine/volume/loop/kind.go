@@ -19,6 +19,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/loopdev"
+	"github.com/cay-run/cay/internal/spawn"
 )
 
 // kind is a kind of file system.
@@ -98,7 +99,7 @@ func (k *kind) format(ctx context.Context, file string) error {
 
 // tool runs a program.
 func tool(ctx context.Context, what string, args ...string) error {
-	out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
+	out, err := spawn.Command(ctx, args[0], args[1:]...).CombinedOutput()
 	if err == nil {
 		return nil
 	}
