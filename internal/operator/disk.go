@@ -7,6 +7,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/disk"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 // diskEvery is how often the disk is looked at.
@@ -39,20 +40,13 @@ func fullnessOf(l disk.Level, before fullness) fullness {
 // WatchDisk tells the log and every team when the disk of the data directory
 // nears its reserve, reaches it, and has room again, until ctx ends.
 func (d *Desk) WatchDisk(ctx context.Context) {
-	tick := time.NewTicker(diskEvery)
-	defer tick.Stop()
 	state := diskRoomy
-	for {
+	for range ticks.AtOnce(ctx, diskEvery) {
 		if l, err := d.cfg.Disk.Level(); err == nil {
 			if now := fullnessOf(l, state); now != state {
 				state = now
 				d.tellDisk(ctx, l, now)
 			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 const (
@@ -48,15 +49,8 @@ func (d *Desk) PrepareAlways(ctx context.Context) {
 		return
 	}
 	p := preparation{desk: d, begun: time.Now(), next: map[cay.SnapshotID]time.Time{}}
-	tick := time.NewTicker(prepareLook)
-	defer tick.Stop()
-	for {
+	for range ticks.AtOnce(ctx, prepareLook) {
 		p.look(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/cay-run/cay/internal/edge/rest"
 	"github.com/cay-run/cay/internal/operator"
 	"github.com/cay-run/cay/internal/template/builtin"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 // cluster is what a member has beside what a machine alone has.
@@ -85,8 +86,8 @@ func (s *Server) openCluster(ctx context.Context) (err error) {
 		Lead:    s.lead,
 		Busy:    s.control.Queue.Busy,
 		Silent:  s.silent, Lost: s.followed,
-		Token:   func() (text, digest, bundle string, err error) { return operator.Bundle(s.cfg.Data) },
-		Log:     s.log,
+		Token: func() (text, digest, bundle string, err error) { return operator.Bundle(s.cfg.Data) },
+		Log:   s.log,
 	})
 	var copies http.Handler
 	if s.replica != nil {
@@ -280,14 +281,7 @@ func (s *Server) lead(ctx context.Context) {
 // followOthers has this node know what others changed: limits of teams, teams that
 // were removed, and credentials that open nothing any more.
 func (s *Server) followOthers(ctx context.Context) {
-	tick := time.NewTicker(renewLease)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks.Every(ctx, renewLease) {
 		if err := s.control.Ledger().RereadLimits(ctx); err != nil && ctx.Err() == nil {
 			s.log.DebugContext(ctx, "cannot read the limits of teams again", "err", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/operator"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 // renewLease is how often a server says that it has the records.
@@ -37,14 +38,7 @@ func (s *Server) keepLease(ctx context.Context) {
 	if !s.lease.Ends() {
 		return
 	}
-	tick := time.NewTicker(renewLease)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks.Every(ctx, renewLease) {
 		err := s.lease.Renew(ctx)
 		switch {
 		case errors.Is(err, store.ErrTakenOver):

@@ -132,7 +132,7 @@ type Server struct {
 
 	ready   chan struct{}
 	lost    chan error // that the records are another server's
-	down    sync.Once // that the data directory's file system is
+	down    sync.Once  // that the data directory's file system is
 	running sync.WaitGroup
 	// requests counts those to the API that are under way.
 	requests requests

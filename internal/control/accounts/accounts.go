@@ -13,6 +13,7 @@ import (
 	"github.com/cay-run/cay/internal/auth"
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 // Possessions are what a team has besides its credentials.
@@ -80,19 +81,12 @@ func (a *Accounts) EndOfRemoved(ctx context.Context) error {
 }
 
 func (a *Accounts) look(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
+	for range ticks.AtOnce(ctx, lookEvery) {
 		if err := a.clearRemoved(ctx); err != nil && ctx.Err() == nil {
 			a.log.Error("a removed team could not be cleared yet", "err", err)
 		}
 		if _, err := a.store.PruneKeys(ctx, time.Now().Add(-keepExpired)); err != nil && ctx.Err() == nil {
 			a.log.Error("expired keys could not be forgotten", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 const (
@@ -257,14 +258,7 @@ func (a *Approvals) awaitOnce(ctx context.Context, team cay.TeamID, id cay.Appro
 // Follow has all that wait look at the records each second, until ctx ends: another
 // server may have recorded a decision.
 func (a *Approvals) Follow(ctx context.Context) {
-	tick := time.NewTicker(followEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks.Every(ctx, followEvery) {
 		a.mu.Lock()
 		ids := slices.Collect(maps.Keys(a.waiting))
 		a.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/ticks"
 	"github.com/cay-run/cay/internal/trail"
 )
 
@@ -128,14 +129,7 @@ func (q *Queue) Cancel(id cay.BuildID) {
 // renew keeps the lease of a build until ctx ends, and cancels the build when
 // the lease is lost.
 func (q *Queue) renew(ctx context.Context, id cay.BuildID) {
-	tick := time.NewTicker(renewEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks.Every(ctx, renewEvery) {
 		err := q.store.RenewBuild(ctx, id, q.owner, leaseFor)
 		switch {
 		case cay.KindOf(err) == cay.NotFound:
@@ -151,14 +145,7 @@ func (q *Queue) renew(ctx context.Context, id cay.BuildID) {
 // watch fails the builds of servers that are gone, and has workers look for
 // those that wait: a build may have been queued by another server.
 func (q *Queue) watch(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks.Every(ctx, lookEvery) {
 		err := q.endLost(ctx, func(one store.QueuedBuild) bool {
 			if one.Owner == "" {
 				q.signal()

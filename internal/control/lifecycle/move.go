@@ -10,6 +10,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 // A node that is drained gives its sandboxes to other nodes: those that are paused once
@@ -41,9 +42,7 @@ func (c *Controller) MoveAlways(ctx context.Context, hand Hand) {
 	var moves sync.WaitGroup
 	defer moves.Wait()
 	slots := make(chan struct{}, movesAtOnce)
-	tick := time.NewTicker(movesLook)
-	defer tick.Stop()
-	for {
+	for range ticks.AtOnce(ctx, movesLook) {
 		for _, e := range c.toMove(hand != nil) {
 			select {
 			case slots <- struct{}{}:
@@ -58,11 +57,6 @@ func (c *Controller) MoveAlways(ctx context.Context, hand Hand) {
 				close(arrived)
 				<-slots
 			})
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 // Run ends sandboxes whose time is over, records those that died and samples
@@ -167,16 +168,9 @@ func (c *Controller) died(ctx context.Context, d cay.Death) {
 // alone.
 func (c *Controller) sweep(ctx context.Context) {
 	defer c.reading.Wait()
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
 	strays := make(map[cay.InstanceID]bool)
 	pruned := time.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks.Every(ctx, sweepEvery) {
 		c.sample(ctx)
 		c.settle(ctx)
 		strays = c.reconcileInstances(ctx, strays)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 // Me is a person with the teams that they are in.
@@ -119,16 +120,9 @@ const pruneEvery = time.Hour
 
 // Run forgets sessions that are over, until ctx ends.
 func (l *Logins) Run(ctx context.Context) {
-	tick := time.NewTicker(pruneEvery)
-	defer tick.Stop()
-	for {
+	for range ticks.AtOnce(ctx, pruneEvery) {
 		if err := l.cfg.Store.PruneSessions(ctx, time.Now()); err != nil && ctx.Err() == nil {
 			l.cfg.Log.Warn("sessions that are over could not be forgotten", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
 		}
 	}
 }

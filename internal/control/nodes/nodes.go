@@ -20,6 +20,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 // Times are those of leases.
@@ -130,10 +131,8 @@ func (m *Members) Run(ctx context.Context) {
 	leading.Go(func() { m.keepView(ctx) })
 	var lead context.Context
 	var endLead context.CancelFunc
-	tick := time.NewTicker(m.cfg.Times.Renew)
-	defer tick.Stop()
 	silent := false
-	for {
+	for range ticks.AtOnce(ctx, m.cfg.Times.Renew) {
 		err := m.renew(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -184,11 +183,6 @@ func (m *Members) Run(ctx context.Context) {
 					m.endLost(lead, n)
 				})
 			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/guest/command"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 const (
@@ -242,7 +243,7 @@ func (a *attempt) follow(ctx context.Context, g *guestClient, c command.Command,
 		if waited || cay.CodeOf(err) == cay.CodeNodeAway { // the node may come back, until it is gone
 			tries = 0
 		}
-		if tries > 0 && !sleep(ctx, lostWait) {
+		if tries > 0 && !ticks.Wait(ctx, lostWait) {
 			continue
 		}
 		within, cancel := context.WithDeadline(ctx, deadline)
@@ -288,7 +289,7 @@ func (a *attempt) still(ctx context.Context) (box cay.Sandbox, waited bool, err 
 		case !later || !time.Now().Before(deadline):
 			return box, waited, a.gone(ctx)
 		}
-		if waited = true; !sleep(ctx, lostWait) {
+		if waited = true; !ticks.Wait(ctx, lostWait) {
 			return box, waited, ctx.Err()
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/guest/command"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 // answerMost bounds what is read of an agent's answer, in bytes: the guest is
@@ -84,7 +85,7 @@ func (g *guestClient) kill(c command.Command, begun bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), callWithin)
 	defer cancel()
 	for tries := 0; tries < 20; tries++ {
-		if command.Kill(ctx, g.agent, c) == nil || begun || !sleep(ctx, 100*time.Millisecond) {
+		if command.Kill(ctx, g.agent, c) == nil || begun || !ticks.Wait(ctx, 100*time.Millisecond) {
 			return
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 const (
@@ -50,7 +51,7 @@ func (t *Triggers) Work(ctx context.Context) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(errStopped)
 	for !t.followAll(ctx, &runs) {
-		if !sleep(ctx, failedWait) {
+		if !ticks.Wait(ctx, failedWait) {
 			return
 		}
 	}
@@ -82,22 +83,11 @@ func (t *Triggers) Work(ctx context.Context) {
 // that: another one may have followed the records meanwhile.
 func (t *Triggers) stillLeads(ctx context.Context) bool {
 	for !t.leads() {
-		if !sleep(ctx, lostWait) {
+		if !ticks.Wait(ctx, lostWait) {
 			return false
 		}
 	}
 	return true
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // followAll goes on with the runs that an earlier server was at.
@@ -275,7 +265,7 @@ func (t *Triggers) record(ctx context.Context, a *attempt) {
 			break
 		}
 		t.log.ErrorContext(ctx, "cannot record a run", "run", run.ID, "err", err)
-		if !sleep(ctx, failedWait) {
+		if !ticks.Wait(ctx, failedWait) {
 			return
 		}
 	}

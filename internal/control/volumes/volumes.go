@@ -15,6 +15,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 // DefaultMB is the size of a volume whose maker names none.
@@ -404,14 +405,7 @@ const sweepEvery = 10 * time.Minute
 // Run removes files without a record now and again, until ctx ends: of a volume
 // that was in use when its record went.
 func (v *Volumes) Run(ctx context.Context) {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks.Every(ctx, sweepEvery) {
 		if _, err := v.Sweep(ctx, false); err != nil && ctx.Err() == nil {
 			v.log.ErrorContext(ctx, "files of volumes without a record could not be looked for", "err", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 const (
@@ -236,14 +237,7 @@ func (h *Hooks) tryRecord(ctx context.Context, attempts []cay.WebhookAttempt, pr
 }
 
 func (h *Hooks) pruneAlways(ctx context.Context) {
-	tick := time.NewTicker(pruneEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks.Every(ctx, pruneEvery) {
 		if _, err := h.store.PruneAttempts(ctx, time.Now().Add(-KeepAttempts), keepMost); err != nil && ctx.Err() == nil {
 			h.log.Error("cannot forget old attempts of webhooks", "err", err)
 		}

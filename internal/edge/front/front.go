@@ -241,14 +241,3 @@ func wireError(err error) json.RawMessage {
 	}{cay.StatusOf(err), text, code})
 	return body
 }
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/ticks"
 	"github.com/cay-run/cay/internal/trail"
 )
 
@@ -418,7 +419,7 @@ func (t *trip) RoundTrip(out *http.Request) (*http.Response, error) {
 			}
 			if t.kind == toPlace {
 				t.refused = append(t.refused, t.node)
-			} else if !sleep(ctx, pause) {
+			} else if !ticks.Wait(ctx, pause) {
 				return nil, ctx.Err()
 			}
 		case t.again(resp):

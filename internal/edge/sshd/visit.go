@@ -17,6 +17,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/proto/process/processconnect"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 // visit is a connection of a client that was let in.
@@ -81,14 +82,7 @@ func (v *visit) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Reque
 
 // askAlive ends a connection whose other side is gone without a word.
 func (v *visit) askAlive() {
-	tick := time.NewTicker(aliveEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-v.ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks.Every(v.ctx, aliveEvery) {
 		late := time.AfterFunc(aliveWithin, func() { v.conn.Close() })
 		_, _, err := v.conn.SendRequest("keepalive@openssh.com", true, nil)
 		late.Stop()

@@ -13,6 +13,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/disk"
 	"github.com/cay-run/cay/internal/machine/snapshot"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 const (
@@ -118,20 +119,13 @@ func (c *Cache) Look() (State, error) {
 
 // Run keeps the cache to its limit, and room on the disk for work to come, until ctx ends.
 func (c *Cache) Run(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
+	for range ticks.AtOnce(ctx, lookEvery) {
 		err := c.Keep(ctx)
 		switch {
 		case err == nil:
 			c.told.Store(false)
 		case ctx.Err() == nil && !c.told.Swap(true):
 			c.cfg.Log.WarnContext(ctx, "nothing can be evicted: the bucket cannot be asked what it has", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/engine"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 // An instance that is restored by demand has a part of its memory in the files
@@ -94,14 +95,7 @@ func (n *Node) lookAtLoading(ctx context.Context, id cay.InstanceID, inst *insta
 
 // followLoading looks at all instances that map files until the node closes.
 func (n *Node) followLoading() {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-n.ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks.Every(n.ctx, lookEvery) {
 		for id, inst := range n.mapping() {
 			n.lookAtLoading(n.ctx, id, inst)
 		}
