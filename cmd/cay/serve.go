@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -97,6 +98,10 @@ func (a *app) serveWith(cfg config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	defer endAtLast(s.Lost(), lostWithin, func() {
+		log.Error("another server has the records, and this one does not end by itself: it ends as if it were killed")
+		os.Exit(1)
+	})()
 	defer func() {
 		if err := s.Close(); err != nil {
 			log.Warn("the server did not end cleanly", "err", err)
@@ -118,6 +123,27 @@ func (a *app) serveWith(cfg config.Config, log *slog.Logger) error {
 		}
 	}()
 	return s.Run(a.ctx)
+}
+
+// lostWithin is how long a server may take to end whose records another one has.
+const lostWithin = 20 * time.Second
+
+// endAtLast calls end when the server is lost and stop is not called within a time of that.
+func endAtLast(lost <-chan struct{}, within time.Duration, end func()) (stop func()) {
+	stopped := make(chan struct{})
+	go func() {
+		select {
+		case <-lost:
+		case <-stopped:
+			return
+		}
+		select {
+		case <-time.After(within):
+			end()
+		case <-stopped:
+		}
+	}()
+	return func() { close(stopped) }
 }
 
 // logger is the server's log.

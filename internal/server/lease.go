@@ -28,7 +28,7 @@ func (s *Server) takeLease(ctx context.Context) (err error) {
 	return nil
 }
 
-// keepLease renews the lease until ctx ends, and tells lost when another server has
+// keepLease renews the lease until ctx ends, and has the server end when another one has
 // the records.
 func (s *Server) keepLease(ctx context.Context) {
 	if s.member() {
@@ -42,7 +42,7 @@ func (s *Server) keepLease(ctx context.Context) {
 		err := s.lease.Renew(ctx)
 		switch {
 		case errors.Is(err, store.ErrTakenOver):
-			s.tellLost(cay.Wrap(cay.Conflict, err, "this server has lost its records to another one").
+			s.lose(cay.Wrap(cay.Conflict, err, "this server has lost its records to another one").
 				WithHint("one server at a time has a database; stop the other one before this is started again"))
 			return
 		case err != nil && ctx.Err() == nil:
@@ -53,14 +53,6 @@ func (s *Server) keepLease(ctx context.Context) {
 
 // followed has the server of a member end: another one has what it had, or may.
 func (s *Server) followed(err error) {
-	s.tellLost(cay.Wrap(cay.Conflict, err, "this node was declared gone, or removed, or another server has it").
+	s.lose(cay.Wrap(cay.Conflict, err, "this node was declared gone, or removed, or another server has it").
 		WithHint("start it again: it begins with what the records say is its"))
-}
-
-// tellLost has the server end, unless it does already.
-func (s *Server) tellLost(err error) {
-	select {
-	case s.lost <- err:
-	default:
-	}
 }

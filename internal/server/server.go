@@ -131,8 +131,9 @@ type Server struct {
 	consoleAt net.Addr     // where the console alone listens, likewise
 
 	ready   chan struct{}
-	lost    chan error // that the records are another server's
-	down    sync.Once  // that the data directory's file system is
+	lost    context.Context // ends when the records are another server's; lose says why
+	lose    context.CancelCauseFunc
+	down    sync.Once // that the data directory's file system is
 	running sync.WaitGroup
 	// requests counts those to the API that are under way.
 	requests requests
@@ -150,7 +151,8 @@ func New(ctx context.Context, cfg config.Config, on Machine, log *slog.Logger) (
 		log = slog.Default()
 	}
 	log = slog.New(trail.Logs(log.Handler()))
-	s := &Server{cfg: cfg, machine: on, log: log, ready: make(chan struct{}), lost: make(chan error, 1), backlog: builtin.NewBacklog(), cluster: new(cluster)}
+	s := &Server{cfg: cfg, machine: on, log: log, ready: make(chan struct{}), backlog: builtin.NewBacklog(), cluster: new(cluster)}
+	s.lost, s.lose = context.WithCancelCause(context.Background())
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -228,7 +230,8 @@ func (s *Server) Run(ctx context.Context) error {
 	patience := requestsTime
 	select {
 	case <-ctx.Done():
-	case err = <-s.lost:
+	case <-s.lost.Done():
+		err = context.Cause(s.lost)
 		patience = drainTime // what is under way cannot be recorded any more
 	case err = <-failed:
 		err = cay.Wrap(cay.Internal, err, "the server cannot accept connections any more")
@@ -261,6 +264,11 @@ func (s *Server) drain(peers func()) {
 
 // Ready is closed when the server answers.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Lost is closed when another server has the records. Run ends then, and may wait for ever
+// for what saves a guest that stands still: nothing of that can be recorded, and the end of
+// the process loses no more than Close does.
+func (s *Server) Lost() <-chan struct{} { return s.lost.Done() }
 
 // Addr is where the server listens. It is known once Ready is closed.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
