@@ -4,7 +4,10 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
+
+	"github.com/cay-run/cay"
 )
 
 // Cluster is the cluster that a server is a member of.
@@ -48,6 +51,20 @@ func (c *Client) Cluster(ctx context.Context) (Cluster, error) {
 	var out Cluster
 	_, err := c.call(ctx, http.MethodGet, adminCluster, nil, &out)
 	return out, err
+}
+
+// ClusterNode tells of one machine of the cluster; NotFound where it is no member.
+func (c *Client) ClusterNode(ctx context.Context, id string) (ClusterNode, error) {
+	var out Cluster
+	_, err := c.call(ctx, http.MethodGet, adminCluster+"?nodeID="+url.QueryEscape(id), nil, &out)
+	if err != nil {
+		return ClusterNode{}, err
+	}
+	i := slices.IndexFunc(out.Nodes, func(n ClusterNode) bool { return n.ID == id }) // earlier servers list all
+	if i < 0 {
+		return ClusterNode{}, cay.Errorf(cay.NotFound, "node %s is no member of the cluster", id)
+	}
+	return out.Nodes[i], nil
 }
 
 // CreateJoinToken makes a token that expires after a time; zero is a day.

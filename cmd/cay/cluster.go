@@ -163,8 +163,27 @@ func (clusterStatusCmd) Run(a *app) error {
 	}
 	fmt.Fprintf(a.out, "cluster %s, made %s: %d of %d nodes are ready, %s, %d sandboxes run\n",
 		clean(c.ID), ago(c.CreatedAt, time.Now()), ready, len(c.Nodes), clean(lead), running)
+	all := len(c.Nodes)
+	c.Nodes = remarkable(c)
 	a.printNodes(c)
+	if more := all - len(c.Nodes); more > 0 {
+		fmt.Fprintf(a.err, "  %d more take sandboxes: cay node list\n", more)
+	}
 	return nil
+}
+
+// statusMost is how many nodes a status shows that take sandboxes as they should.
+const statusMost = 50
+
+// remarkable are the nodes that a status shows: all of a small cluster; of another one those
+// that do not take sandboxes, and the one that leads.
+func remarkable(c client.Cluster) []client.ClusterNode {
+	if len(c.Nodes) <= statusMost {
+		return c.Nodes
+	}
+	return slices.DeleteFunc(slices.Clone(c.Nodes), func(n client.ClusterNode) bool {
+		return n.State == string(cay.NodeReady) && !n.Draining && n.ID != c.Lead
+	})
 }
 
 func (a *app) cluster() (client.Cluster, error) {
@@ -270,13 +289,12 @@ func (a *app) awaitEmpty(ctx context.Context, api *client.Client, id string) err
 	tell := func() string { return "draining " + clean(id) + *last.Load() }
 	return a.watch(tell, func() error {
 		for since := time.Now(); ; {
-			c, err := api.Cluster(ctx)
+			n, err := api.ClusterNode(ctx, id)
+			if cay.KindOf(err) == cay.NotFound {
+				return cay.Errorf(cay.NotFound, "node %s is no member any more", clean(id))
+			}
 			if err == nil {
-				i := slices.IndexFunc(c.Nodes, func(n client.ClusterNode) bool { return n.ID == id })
-				if i < 0 {
-					return cay.Errorf(cay.NotFound, "node %s is no member any more", clean(id))
-				}
-				left, over := leftOn(c.Nodes[i], since)
+				left, over := leftOn(n, since)
 				last.Store(&left)
 				if over != nil || left == "" {
 					return over

@@ -1,12 +1,33 @@
 package main
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
 )
+
+// A status of many nodes shows those that an operator looks for.
+func TestRemarkable(t *testing.T) {
+	var c client.Cluster
+	for i := range 1000 {
+		c.Nodes = append(c.Nodes, client.ClusterNode{ID: fmt.Sprint(i), State: string(cay.NodeReady)})
+	}
+	c.Lead, c.Nodes[7].Draining, c.Nodes[9].State = "3", true, string(cay.NodeSilent)
+	var ids []string
+	for _, n := range remarkable(c) {
+		ids = append(ids, n.ID)
+	}
+	if want := []string{"3", "7", "9"}; !slices.Equal(ids, want) {
+		t.Errorf("of 1000 nodes %v are shown, want %v", ids, want)
+	}
+	if c.Nodes = c.Nodes[:statusMost]; len(remarkable(c)) != statusMost {
+		t.Errorf("of %d nodes %d are shown", statusMost, len(remarkable(c)))
+	}
+}
 
 // A drain is over when the node has told, long enough after it began, that it has nothing
 // left and builds nothing.

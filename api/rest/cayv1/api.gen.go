@@ -1728,6 +1728,12 @@ type AdminGetChecksParams struct {
 	NodeID *string `form:"nodeID,omitempty" json:"nodeID,omitempty"`
 }
 
+// AdminGetClusterParams defines parameters for AdminGetCluster.
+type AdminGetClusterParams struct {
+	// NodeID This node alone; 404 where it is no member.
+	NodeID *string `form:"nodeID,omitempty" json:"nodeID,omitempty"`
+}
+
 // AdminCreateJoinTokenJSONBody defines parameters for AdminCreateJoinToken.
 type AdminCreateJoinTokenJSONBody struct {
 	// ExpiresIn Seconds until it expires, from 60 to 604800; a day unless it is said.
@@ -2319,7 +2325,7 @@ type ServerInterface interface {
 	AdminGetChecks(w http.ResponseWriter, r *http.Request, params AdminGetChecksParams)
 
 	// (GET /cay/v1/admin/cluster)
-	AdminGetCluster(w http.ResponseWriter, r *http.Request)
+	AdminGetCluster(w http.ResponseWriter, r *http.Request, params AdminGetClusterParams)
 
 	// (POST /cay/v1/admin/cluster/tokens)
 	AdminCreateJoinToken(w http.ResponseWriter, r *http.Request)
@@ -2743,7 +2749,7 @@ func (_ Unimplemented) AdminGetChecks(w http.ResponseWriter, r *http.Request, pa
 }
 
 // (GET /cay/v1/admin/cluster)
-func (_ Unimplemented) AdminGetCluster(w http.ResponseWriter, r *http.Request) {
+func (_ Unimplemented) AdminGetCluster(w http.ResponseWriter, r *http.Request, params AdminGetClusterParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -3604,8 +3610,27 @@ func (siw *ServerInterfaceWrapper) AdminGetChecks(w http.ResponseWriter, r *http
 // AdminGetCluster operation middleware
 func (siw *ServerInterfaceWrapper) AdminGetCluster(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminGetClusterParams
+
+	// ------------- Optional query parameter "nodeID" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "nodeID", r.URL.Query(), &params.NodeID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "nodeID"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "nodeID", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.AdminGetCluster(w, r)
+		siw.Handler.AdminGetCluster(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -8094,6 +8119,7 @@ func (response AdminGetChecks200JSONResponse) VisitAdminGetChecksResponse(w http
 }
 
 type AdminGetClusterRequestObject struct {
+	Params AdminGetClusterParams
 }
 
 type AdminGetClusterResponseObject interface {
@@ -11721,8 +11747,10 @@ func (sh *strictHandler) AdminGetChecks(w http.ResponseWriter, r *http.Request, 
 }
 
 // AdminGetCluster operation middleware
-func (sh *strictHandler) AdminGetCluster(w http.ResponseWriter, r *http.Request) {
+func (sh *strictHandler) AdminGetCluster(w http.ResponseWriter, r *http.Request, params AdminGetClusterParams) {
 	var request AdminGetClusterRequestObject
+
+	request.Params = params
 
 	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
 		return sh.ssi.AdminGetCluster(ctx, request.(AdminGetClusterRequestObject))

@@ -29,7 +29,7 @@ func (s *server) alone(ctx context.Context) error {
 }
 
 // AdminGetCluster tells of the cluster.
-func (o own) AdminGetCluster(ctx context.Context, _ cayv1.AdminGetClusterRequestObject) (cayv1.AdminGetClusterResponseObject, error) {
+func (o own) AdminGetCluster(ctx context.Context, r cayv1.AdminGetClusterRequestObject) (cayv1.AdminGetClusterResponseObject, error) {
 	if o.members == nil {
 		return nil, o.alone(ctx)
 	}
@@ -38,7 +38,7 @@ func (o own) AdminGetCluster(ctx context.Context, _ cayv1.AdminGetClusterRequest
 	if err != nil {
 		return nil, err
 	}
-	list, err := o.members.List(ctx, who)
+	list, err := o.membersLike(ctx, who, r.Params.NodeID)
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +47,15 @@ func (o own) AdminGetCluster(ctx context.Context, _ cayv1.AdminGetClusterRequest
 		out.Nodes = append(out.Nodes, wireClusterNode(n))
 	}
 	return out, nil
+}
+
+// membersLike lists all members, or the one that is named.
+func (o own) membersLike(ctx context.Context, who cay.Caller, id *string) ([]cay.Node, error) {
+	if id == nil {
+		return o.members.List(ctx, who)
+	}
+	n, err := o.members.Get(ctx, who, cay.NodeID(*id))
+	return []cay.Node{n}, err
 }
 
 // AdminCreateJoinToken makes a token with which one machine joins.

@@ -1,6 +1,7 @@
 package servertest
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/url"
@@ -144,6 +145,14 @@ func (c *Cluster) AwaitReady(size int) {
 			c.t.Fatalf("of %d nodes %d are ready: %+v, %v", size, ready, seen, err)
 		}
 	}
+}
+
+// Crowd adds so many members that run nothing, as the first one is, whose leases last for an hour.
+func (c *Cluster) Crowd(size int) {
+	c.t.Helper()
+	c.Database.Exec(c.t, c.name, fmt.Sprintf(`INSERT INTO nodes (id, machine, epoch, lease_until, address, fingerprint, version, state, has, joined_at, seen_at)
+SELECT 'crowd' || lpad(i::text, 15, '0'), 'crowd-' || i, 1, lease_until + 3600000, '10.1.' || i / 250 || '.' || i %% 250 || ':7071', md5(i::text) || md5(i::text), version, 'ready', has, joined_at, seen_at + 3600000
+FROM nodes n, generate_series(1, %d) i WHERE n.id = (SELECT min(id) FROM nodes WHERE fingerprint <> '')`, size))
 }
 
 // ReachesLead reports whether a node has a request answered by the one that leads.
