@@ -65,6 +65,28 @@ func TestConsole(t *testing.T) {
 	provider := logins(t, w, port)
 	w.Start()
 	stop := serve(t, restarts)
+	drive(t, w, python, run, []string{"flows.py", "many.py", "team.py", "upkeep.py", "decisions.py"},
+		"CONSOLE_CONTROL="+stop, "CONSOLE_HOSTILE="+hostile, "CONSOLE_HOME="+home, "CONSOLE_PROVIDER="+provider, fmt.Sprintf("CONSOLE_VITE=%d", dev))
+}
+
+// TestManyNodes is nodes.py on a cluster of a thousand nodes, of which one runs.
+func TestManyNodes(t *testing.T) {
+	if run := os.Getenv("CAY_CONSOLE_RUN"); run != "all" && run != "nodes" {
+		t.Skip("NOT TESTED HERE: make test-console has it")
+	}
+	python := filepath.Join("..", "..", "build", "sdk", "python", "bin", "python")
+	if lacks := lacking(python); lacks != "" {
+		t.Fatal(lacks)
+	}
+	c := servertest.StartCluster(t, 1, servertest.Steady, func(w *servertest.World) { w.Config.PackageCache = "1GiB" })
+	c.AwaitReady(1)
+	c.Crowd(999)
+	drive(t, c.Nodes[0], python, "all", []string{"nodes.py"})
+}
+
+// drive runs flows of some files, those of a name unless it is all, on a server.
+func drive(t *testing.T, w *servertest.World, python, run string, files []string, env ...string) {
+	t.Helper()
 	admin, err := w.Operator().AdminToken(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -79,9 +101,9 @@ func TestConsole(t *testing.T) {
 	if run != "all" {
 		args = append(args, "-k", run)
 	}
-	cmd := exec.CommandContext(ctx, python, append(args, "flows.py", "many.py", "team.py", "upkeep.py", "decisions.py")...)
-	cmd.Env = append(os.Environ(),
-		"CONSOLE_API="+w.URL(), "CONSOLE_KEY="+w.Key, "CONSOLE_ADMIN="+admin, "CONSOLE_CONTROL="+stop, "CONSOLE_HOSTILE="+hostile, "CONSOLE_HOME="+home, "CONSOLE_DATA="+w.Config.Data, "CONSOLE_PROVIDER="+provider, fmt.Sprintf("CONSOLE_VITE=%d", dev),
+	cmd := exec.CommandContext(ctx, python, append(args, files...)...)
+	cmd.Env = append(append(os.Environ(), env...),
+		"CONSOLE_API="+w.URL(), "CONSOLE_KEY="+w.Key, "CONSOLE_ADMIN="+admin, "CONSOLE_DATA="+w.Config.Data,
 		"PYTHONPATH="+filepath.Join("..", "e2e", "python"), "PYTHONDONTWRITEBYTECODE=1")
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
