@@ -84,26 +84,7 @@ func TestCluster(t *testing.T) {
 			}
 		}
 	})
-	t.Run("one node alone", func(t *testing.T) {
-		all, err := c.Nodes[0].Admin("").Cluster(ctx)
-		if err != nil || len(all.Nodes) != 3 {
-			t.Fatalf("%+v, %v", all, err)
-		}
-		for i, w := range c.Nodes {
-			n, err := w.Admin("").ClusterNode(ctx, all.Nodes[i].ID)
-			if err != nil || n.ID != all.Nodes[i].ID || n.Address != all.Nodes[i].Address {
-				t.Errorf("node %s: %+v, %v", all.Nodes[i].ID, n, err)
-			}
-		}
-		var one client.Cluster
-		status, text := adminAsks(t, c.Nodes[0], "GET", "/cay/v1/admin/cluster?nodeID="+all.Nodes[0].ID, "")
-		if err := json.Unmarshal(text, &one); err != nil || status != http.StatusOK || len(one.Nodes) != 1 {
-			t.Errorf("%d %s: %v", status, text, err)
-		}
-		if _, err := c.Nodes[1].Admin("").ClusterNode(ctx, "none"); cay.KindOf(err) != cay.NotFound {
-			t.Errorf("no member: %v", err)
-		}
-	})
+	t.Run("one node alone", func(t *testing.T) { toldAlone(t, c) })
 	t.Run("every front, every sandbox", func(t *testing.T) {
 		for i, id := range made {
 			w := c.Nodes[(i+1)%3]

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/client"
 	"github.com/cay-run/cay/internal/server/servertest"
 )
 
@@ -37,5 +39,29 @@ func TestManyNodes(t *testing.T) {
 			best = min(best, time.Since(begun))
 		}
 		t.Logf("%s, of %d nodes: %d bytes in %s", path, size, len(text), best.Round(10*time.Microsecond))
+	}
+}
+
+// toldAlone asks each node about one member alone, and about none.
+func toldAlone(t *testing.T, c *servertest.Cluster) {
+	t.Helper()
+	ctx := t.Context()
+	all, err := c.Nodes[0].Admin("").Cluster(ctx)
+	if err != nil || len(all.Nodes) != len(c.Nodes) {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for i, w := range c.Nodes {
+		n, err := w.Admin("").ClusterNode(ctx, all.Nodes[i].ID)
+		if err != nil || n.ID != all.Nodes[i].ID || n.Address != all.Nodes[i].Address {
+			t.Errorf("node %s: %+v, %v", all.Nodes[i].ID, n, err)
+		}
+	}
+	var one client.Cluster
+	status, text := adminAsks(t, c.Nodes[0], http.MethodGet, "/cay/v1/admin/cluster?nodeID="+all.Nodes[0].ID, "")
+	if err := json.Unmarshal(text, &one); err != nil || status != http.StatusOK || len(one.Nodes) != 1 {
+		t.Errorf("%d %s: %v", status, text, err)
+	}
+	if _, err := c.Nodes[1].Admin("").ClusterNode(ctx, "none"); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("no member: %v", err)
 	}
 }
