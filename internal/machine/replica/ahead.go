@@ -81,6 +81,7 @@ func (r *Replica) sendAhead(ctx context.Context, id cay.SnapshotID, files []*os.
 		return nil, err
 	}
 	p, out := r.newPush(ctx, snapshots+string(id)+"/", r.piece), map[string]early{}
+	p.effort = newEffort()
 	var err error
 	for _, f := range files {
 		whole := crc32.New(castagnoli)

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/time/rate"
@@ -93,17 +95,57 @@ func BenchmarkPack(b *testing.B) {
 	}
 }
 
-// BenchmarkPush tells what the copy of a snapshot to a bucket costs.
+// BenchmarkPush tells what the copy of a snapshot to a bucket costs: as it is made of one that nothing
+// waits for, and of one that a client waits for, over the loopback and over a link of 100 MB/s.
 func BenchmarkPush(b *testing.B) {
-	one, s := saved(b)
-	noError(b, one.Take(b.Context()))
-	b.SetBytes(s.Size())
-	before := used()
-	for b.Loop() {
-		noError(b, one.Push(b.Context(), s.ID))
-		noError(b, one.bucket.Remove(b.Context(), snapshots+string(s.ID)+"/"+recordName))
+	for name, link := range map[string]*rate.Limiter{"loopback": nil, "100 MB a second": rate.NewLimiter(100e6, 1<<20)} {
+		for _, waits := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%s, waits %v", name, waits), func(b *testing.B) {
+				one, s := saved(b)
+				one.bucket = remote(b, link)
+				noError(b, one.Take(b.Context()))
+				dir, _, err := one.dir.Get(s.ID)
+				noError(b, err)
+				b.SetBytes(s.Size())
+				b.ResetTimer()
+				before := used()
+				for b.Loop() {
+					if waits {
+						one.Ahead(s.ID, dir)
+					}
+					noError(b, one.PushFiles(b.Context(), s.ID))
+					noError(b, one.bucket.Remove(b.Context(), snapshots+string(s.ID)+"/"+recordName))
+				}
+				b.ReportMetric(float64((used()-before).Milliseconds())/float64(b.N), "cpu-ms/op")
+				b.ReportMetric(float64(kept(b, one, s.ID))/1e6, "MB")
+			})
+		}
 	}
-	b.ReportMetric(float64((used()-before).Milliseconds())/float64(b.N), "cpu-ms/op")
+}
+
+// remote is a bucket of a server of S3 in this process, behind a link.
+func remote(b *testing.B, link *rate.Limiter) *blob.Bucket {
+	backend := s3mem.New()
+	noError(b, backend.CreateBucket("box"))
+	server := httptest.NewUnstartedServer(gofakes3.New(backend).Server())
+	if link != nil {
+		server.Listener = narrow{server.Listener, link}
+	}
+	server.Start()
+	b.Cleanup(server.Close)
+	env := map[string]string{"AWS_ENDPOINT_URL": server.URL, "AWS_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
+	bucket, err := blob.Open("s3://box", func(name string) string { return env[name] })
+	noError(b, err)
+	return bucket
+}
+
+// kept is how many bytes a bucket has of a snapshot.
+func kept(b *testing.B, r *Replica, id cay.SnapshotID) (bytes int64) {
+	for o, err := range r.bucket.List(b.Context(), snapshots+string(id)+"/") {
+		noError(b, err)
+		bytes += o.Size
+	}
+	return bytes
 }
 
 func node(b *testing.B) *Replica {
@@ -185,6 +227,12 @@ func (n narrow) Accept() (net.Conn, error) {
 type narrowed struct {
 	net.Conn
 	link *rate.Limiter
+}
+
+func (n narrowed) Read(b []byte) (int, error) {
+	got, err := n.Conn.Read(b[:min(len(b), 64<<10)])
+	_ = n.link.WaitN(context.Background(), got)
+	return got, err
 }
 
 func (n narrowed) Write(b []byte) (sent int, err error) {

@@ -7,10 +7,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-
-	"github.com/klauspost/compress/zstd"
-
-	"github.com/cay-run/cay/internal/blob"
 )
 
 // keys makes the keys of each place from the sealing key. A key of one place opens
@@ -48,17 +44,14 @@ func (k keys) cipher(name string) cipher.AEAD {
 	return aead
 }
 
-// The codecs of all pieces: they are safe for many callers at once.
-var (
-	packer, _   = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(mostAtOnce))
-	unpacker, _ = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(blob.MaxObject), zstd.WithDecoderConcurrency(mostAtOnce))
-)
-
 // seal compresses and encrypts what is to be an object.
-func (k keys) seal(name string, plain []byte) []byte {
-	room := partOf(int64(len(plain)))
+func (k keys) seal(name string, plain []byte) []byte { return k.sealAs(name, plain, small) }
+
+// sealAs is seal with a codec.
+func (k keys) sealAs(name string, plain []byte, as codec) []byte {
+	room := partOf(1 + packRoom(plain))
 	defer parts.Put(room)
-	return k.cipher(name).Seal(nil, nil, packer.EncodeAll(plain, (*room)[:0]), []byte(name))
+	return k.cipher(name).Seal(nil, nil, as.pack(*room, plain), []byte(name))
 }
 
 // open returns what seal was given for the same name, or says that it is damaged.
@@ -67,7 +60,7 @@ func (k keys) open(name string, sealed []byte) ([]byte, error) {
 	if err != nil {
 		return nil, damaged(name)
 	}
-	plain, err := unpacker.DecodeAll(packed, nil)
+	plain, err := unpacked(packed)
 	if err != nil {
 		return nil, damaged(name)
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -48,10 +49,7 @@ func (r *Replica) pushFiles(ctx context.Context, at, dir string, s cay.Snapshot,
 	out := record{Piece: r.piece, Snapshot: &s}
 	all, sending := errgroup.WithContext(ctx)
 	all.Go(func() error { return r.needEngine(sending, s) })
-	all.Go(func() (err error) {
-		out.Files, err = r.sendFiles(sending, at, dir, s, before)
-		return err
-	})
+	all.Go(func() error { return r.sendFiles(sending, at, dir, s, before, &out) })
 	if err := all.Wait(); err != nil {
 		return err
 	}
@@ -124,27 +122,29 @@ func (r *Replica) before(ctx context.Context, at string) (there record, err erro
 }
 
 // sendFiles copies the files of a snapshot that are not there, and compares them with their
-// checksums: they may have been damaged on the disk, and such a copy helps no machine.
-func (r *Replica) sendFiles(ctx context.Context, at, dir string, s cay.Snapshot, before record) (out []file, err error) {
+// checksums: they may have been damaged on the disk, and such a copy helps no machine. It says in a
+// record where they are.
+func (r *Replica) sendFiles(ctx context.Context, at, dir string, s cay.Snapshot, before record, out *record) error {
 	sent, err := r.sentAhead(ctx, s.ID)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	p := r.newPush(ctx, at, r.piece)
-	out = make([]file, len(s.Files))
+	out.Files = make([]file, len(s.Files))
 	for i, f := range s.Files {
 		if there, ok := before.file(f); ok && before.Piece == r.piece {
-			out[i] = there
+			out.Files[i], out.Format = there, max(out.Format, before.Format)
 			continue
 		}
 		if there, ok := sent[f.Name]; ok && there.is(f) {
-			out[i] = there.file
+			out.Files[i], out.Format = there.file, quickFormat
 			continue
 		}
 		whole := snapshot.NewComparison(s.ID, f)
-		out[i], err = p.named(filepath.Join(dir, f.Name), whole)
-		if err == nil && out[i].Size != f.Size {
-			err = cay.Errorf(cay.Internal, "snapshot %s is damaged: %s has %d bytes, its record says %d", s.ID, f.Name, out[i].Size, f.Size).WithCode(cay.CodeDamaged)
+		to := &out.Files[i]
+		*to, err = p.named(filepath.Join(dir, f.Name), whole)
+		if err == nil && to.Size != f.Size {
+			err = cay.Errorf(cay.Internal, "snapshot %s is damaged: %s has %d bytes, its record says %d", s.ID, f.Name, to.Size, f.Size).WithCode(cay.CodeDamaged)
 		}
 		if err == nil {
 			err = whole.Err()
@@ -152,9 +152,9 @@ func (r *Replica) sendFiles(ctx context.Context, at, dir string, s cay.Snapshot,
 		if err != nil {
 			break
 		}
-		out[i].Name = f.Name
+		to.Name = f.Name
 	}
-	return out, p.lane.wait(err)
+	return p.lane.wait(err)
 }
 
 // pushFile copies a file.
@@ -170,6 +170,8 @@ type push struct {
 	at    string
 	piece int64
 	lane  lane
+	// effort chooses how pieces are packed; nil has them small.
+	effort *effort
 
 	mu   sync.Mutex
 	sent map[string]bool // names
@@ -231,5 +233,18 @@ func (p *push) send(ctx context.Context, plain []byte) (name string, err error) 
 	if there {
 		return name, nil
 	}
-	return name, p.r.bucket.Put(ctx, p.at+name, p.r.keys.seal(p.at+name, plain))
+	sealed, sent := p.seal(p.at+name, plain)
+	defer sent()
+	return name, p.r.bucket.Put(ctx, p.at+name, sealed)
+}
+
+// seal seals a piece; the caller says when the bucket has it.
+func (p *push) seal(name string, plain []byte) (sealed []byte, sent func()) {
+	if p.effort == nil {
+		return p.r.keys.seal(name, plain), func() {}
+	}
+	pack, begun := p.effort.codec(), time.Now()
+	sealed = p.r.keys.sealAs(name, plain, pack)
+	packed := time.Now()
+	return sealed, func() { p.effort.took(pack, packed.Sub(begun), time.Since(packed)) }
 }

@@ -231,8 +231,11 @@ func (r *Replica) record(ctx context.Context, at string) (out record, err error)
 	}
 	err = json.Unmarshal(plain, &out)
 	known := format
-	if strings.HasPrefix(at, images) {
+	switch {
+	case strings.HasPrefix(at, images):
 		known = imageFormat
+	case strings.HasPrefix(at, snapshots):
+		known = quickFormat
 	}
 	switch {
 	case err == nil && (out.Format < format || out.Format > known):

@@ -409,7 +409,7 @@ func TestNewerFormat(t *testing.T) {
 	noError(t, one.Take(t.Context()))
 	s := one.saves(t, 1)
 	name := snapshots + string(s.ID) + "/" + recordName
-	noError(t, one.bucket.Put(t.Context(), name, one.keys.seal(name, []byte(`{"format":2,"piece":1}`))))
+	noError(t, one.bucket.Put(t.Context(), name, one.keys.seal(name, []byte(`{"format":4,"piece":1}`))))
 	for what, err := range map[string]error{"fetch": w.machine("other").Fetch(t.Context(), s.ID), "push": one.Push(t.Context(), s.ID)} {
 		if cay.KindOf(err) != cay.Unsupported {
 			t.Errorf("%s: %v", what, err)
