@@ -69,6 +69,24 @@ type NodeUse struct {
 	Engine       string         // the hash of its engine
 	CPUFeatures  []string       `json:",omitempty"` // of its processor, sorted: memory may rely on them
 	Warm         map[string]int `json:",omitempty"` // instances without an owner, by the id and the names of their template
+	Clock        time.Duration  `json:",omitempty"` // its ClockAhead of the database, if that is more than ClockMost either way
+}
+
+// ClockMost is how far the clock of a node may be from the database's.
+const ClockMost = 10 * time.Second
+
+// ClockAhead is how far the clock of this machine is ahead of one that told a time between a question
+// and its answer, at least; negative where it is behind.
+func ClockAhead(asked, told, answered time.Time) time.Duration {
+	return max(0, asked.Round(0).Sub(told)) + min(0, answered.Round(0).Sub(told))
+}
+
+// ClockWords says how far a clock is ahead of the database's.
+func ClockWords(ahead time.Duration) string {
+	if ahead < 0 {
+		return ahead.Abs().Round(time.Second).String() + " behind the database's"
+	}
+	return ahead.Round(time.Second).String() + " ahead of the database's"
 }
 
 // Fresh is how long after a renewal a node gets new sandboxes.

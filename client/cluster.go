@@ -33,8 +33,9 @@ type ClusterNode struct {
 	Running      int        `json:"running"`
 	Starting     int        `json:"starting"`
 	Paused       int        `json:"paused"`
-	Front        bool       `json:"front,omitempty"` // it runs no sandboxes
-	Stuck        string     `json:"stuck,omitempty"` // why sandboxes, or the lead, do not leave a node that is drained
+	Front        bool       `json:"front,omitempty"`        // it runs no sandboxes
+	ClockSeconds float64    `json:"clockSeconds,omitempty"` // by which its clock is ahead of the database's; 0 where they are near
+	Stuck        string     `json:"stuck,omitempty"`        // why sandboxes, or the lead, do not leave a node that is drained
 }
 
 // JoinToken lets one machine join a cluster.

@@ -207,6 +207,9 @@ func (a *app) printNodes(c client.Cluster) {
 		if n.ID == c.Lead {
 			state += ", leads"
 		}
+		if n.ClockSeconds != 0 {
+			state += ", clock " + cay.ClockWords(time.Duration(n.ClockSeconds*float64(time.Second)))
+		}
 		if n.SeenAt != nil {
 			seen = ago(*n.SeenAt, time.Now())
 		}

@@ -72,19 +72,28 @@ func OpenPostgres(ctx context.Context, cfg PostgresConfig, seal Sealer) (*DB, er
 	return newDB(p, p.db, p.db, seal), nil
 }
 
-// ProbePostgres reports whether records could be kept there, and changes nothing.
-func ProbePostgres(ctx context.Context, cfg PostgresConfig) error {
+// ProbePostgres reports whether records could be kept there, and how far the clock of this machine
+// is ahead of its. It changes nothing.
+func ProbePostgres(ctx context.Context, cfg PostgresConfig) (ahead time.Duration, err error) {
 	p, err := pool(cfg)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer p.db.Close()
 	conn, err := p.db.Conn(ctx)
 	if err != nil {
-		return connectError(err)
+		return 0, connectError(err)
 	}
 	defer conn.Close()
-	return look(ctx, conn, cfg)
+	if err := look(ctx, conn, cfg); err != nil {
+		return 0, err
+	}
+	var told int64
+	asked := time.Now()
+	if err := conn.QueryRowContext(ctx, `SELECT `+nowInPostgres).Scan(&told); err != nil {
+		return 0, connectError(err)
+	}
+	return cay.ClockAhead(asked, time.UnixMilli(told), time.Now()), nil
 }
 
 // pool makes the connections to a database as they are needed.

@@ -575,7 +575,10 @@ type Cluster struct {
 type ClusterNode struct {
 	// Address The place where the other nodes reach it.
 	Address string `json:"address"`
-	Cpus    int    `json:"cpus"`
+
+	// ClockSeconds By how much its clock is ahead of the database's; negative where it is behind. Absent where they are within ten seconds.
+	ClockSeconds *float64 `json:"clockSeconds,omitempty"`
+	Cpus         int      `json:"cpus"`
 
 	// Draining It takes no new sandboxes, and gives those away that it has.
 	Draining bool `json:"draining"`

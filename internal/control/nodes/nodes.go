@@ -115,8 +115,8 @@ func (m *Members) Open(ctx context.Context) error {
 	if err := m.renew(ctx); err != nil {
 		return err
 	}
-	if off := m.Clock(); off.Abs() > clockMost {
-		return cay.Errorf(cay.Invalid, "the clock of this machine is %s", aside(off)).
+	if off := m.Clock(); off.Abs() > cay.ClockMost {
+		return cay.Errorf(cay.Invalid, "the clock of this machine is %s", cay.ClockWords(off)).
 			WithHint("set it, and keep it by chrony or systemd-timesyncd: sandboxes that move between nodes would end at other times")
 	}
 	return m.look(ctx)
@@ -195,6 +195,9 @@ func (m *Members) renew(ctx context.Context) error {
 	if use.Stuck == "" && m.drained.Load() && m.cfg.Busy() {
 		use.Stuck = "a template is being built there"
 	}
+	if off := m.Clock(); off.Abs() > cay.ClockMost {
+		use.Clock = off
+	}
 	n.NodeUse, n.State = use, cay.NodeStarting
 	if ready {
 		n.State = cay.NodeReady
@@ -226,9 +229,6 @@ func (m *Members) renew(ctx context.Context) error {
 	return nil
 }
 
-// clockMost is how far the clock of a node may be from the database's.
-const clockMost = 10 * time.Second
-
 // Clock is how far the clock of this machine is before the database's at least; negative
 // where it is behind.
 func (m *Members) Clock() time.Duration { return time.Duration(m.clock.Load()) }
@@ -236,18 +236,10 @@ func (m *Members) Clock() time.Duration { return time.Duration(m.clock.Load()) }
 // compareClocks notes how far this machine's clock is from what the database told in answer
 // to what was asked at a time.
 func (m *Members) compareClocks(ctx context.Context, asked, told time.Time) {
-	off := max(0, asked.Round(0).Sub(told)) + min(0, time.Now().Round(0).Sub(told))
-	if was := time.Duration(m.clock.Swap(int64(off))); off.Abs() > clockMost && was.Abs() <= clockMost {
-		m.cfg.Log.ErrorContext(ctx, "the clock of this machine is "+aside(off)+": set it")
+	off := cay.ClockAhead(asked, told, time.Now())
+	if was := time.Duration(m.clock.Swap(int64(off))); off.Abs() > cay.ClockMost && was.Abs() <= cay.ClockMost {
+		m.cfg.Log.ErrorContext(ctx, "the clock of this machine is "+cay.ClockWords(off)+": set it")
 	}
-}
-
-// aside says in words how far a clock is from the database's.
-func aside(off time.Duration) string {
-	if off < 0 {
-		return off.Abs().Round(time.Second).String() + " behind the database's"
-	}
-	return off.Round(time.Second).String() + " ahead of the database's"
 }
 
 // Serves reports whether the lease of this node holds.

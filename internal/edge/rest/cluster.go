@@ -87,6 +87,9 @@ func wireClusterNode(n cay.Node) cayv1.ClusterNode {
 		Cpus: n.CPUs, MemoryMB: n.MemoryMB, MemoryFreeMB: n.MemoryFreeMB, Running: n.Running, Starting: n.Starting,
 		Paused: n.Paused, Stuck: pointer(n.Stuck), Front: pointer(n.Front),
 	}
+	if n.Clock != 0 {
+		out.ClockSeconds = pointer(n.Clock.Seconds())
+	}
 	if !n.SeenAt.IsZero() {
 		out.SeenAt = pointer(n.SeenAt.UTC())
 	}

@@ -16,8 +16,11 @@ func database(ctx context.Context, h host) Check {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	err := store.ProbePostgres(ctx, store.PostgresConfig{URL: h.cfg.DatabaseURL, Standby: h.cfg.DatabaseStandby})
-	if err == nil {
+	ahead, err := store.ProbePostgres(ctx, store.PostgresConfig{URL: h.cfg.DatabaseURL, Standby: h.cfg.DatabaseStandby})
+	switch {
+	case err == nil && h.cfg.ClusterAddress != "" && ahead.Abs() > cay.ClockMost:
+		return fail("the clock of this machine is "+cay.ClockWords(ahead), "set it, and keep it by chrony or systemd-timesyncd")
+	case err == nil:
 		return ok("PostgreSQL can keep the records")
 	}
 	hint := "check CAY_DATABASE_URL"

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -123,6 +124,17 @@ func TestDatabase(t *testing.T) {
 	h.cfg.DatabaseURL = server.URL(server.Database(t, ""))
 	if c := database(t.Context(), h); c.Status != OK {
 		t.Errorf("%+v", c)
+	}
+	name := server.Database(t, "")
+	server.Exec(t, name, `CREATE SCHEMA leap`, `CREATE FUNCTION leap.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS 'SELECT pg_catalog.clock_timestamp() + make_interval(mins => 5)'`)
+	other := h
+	other.cfg.DatabaseURL = server.URL(name) + "&search_path=" + url.QueryEscape("public,leap,pg_catalog")
+	if c := database(t.Context(), other); c.Status != OK {
+		t.Errorf("a machine alone with another clock: %+v", c)
+	}
+	other.cfg.ClusterAddress = "10.0.0.1:7071"
+	if c := database(t.Context(), other); c.Status != Fail || c.Hint == "" || !strings.Contains(c.Detail, "5m0s behind the database's") {
+		t.Errorf("a node with another clock: %+v", c)
 	}
 	h.cfg.DatabaseStandby = true
 	if c := database(t.Context(), h); c.Status != Fail || c.Hint == "" || !strings.Contains(c.Detail, "standby") {
