@@ -194,7 +194,7 @@ func Reasons() []ReasonInfo {
 		{ReasonDiskFreed, "New work is accepted."},
 		{ReasonGone, "The webhook's address answered 410, which asks for no more."},
 		{ReasonFailing, "Each attempt at the webhook failed for five days."},
-		{ReasonDrained, "Its node is drained: it goes on on another one."},
+		{ReasonDrained, "It goes on on another node: its own is drained, or it is about to be promoted into a sandbox that is there."},
 		{ReasonBudget, "A budget is used up; `evidence` or the event `budget.threshold` names it."},
 		{string(CauseEngine), "The sandbox's kernel crashed."},
 		{string(CauseHostLost), "The machine lost the sandbox, by a reboot or a crash."},

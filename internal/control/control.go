@@ -55,6 +55,8 @@ type Config struct {
 	// Elsewhere reports whether another node that takes sandboxes has a processor with such
 	// features; nil on a machine alone.
 	Elsewhere func(ctx context.Context, features []string) bool
+	// Bring has another node hand a sandbox over to this one; nil on a machine alone.
+	Bring func(ctx context.Context, id cay.SandboxID) error
 	// Copies says that snapshots are copied to a bucket; Durable, that each pause that
 	// was asked for waits for its copy.
 	Copies, Durable bool
@@ -129,7 +131,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 		return nil, err
 	}
 	c.Controller, err = lifecycle.Open(ctx, lifecycle.Config{
-		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Member: cfg.Member, Leads: cfg.Leads, Elsewhere: cfg.Elsewhere, Tokens: cfg.Tokens, Logs: cfg.Logs, Audit: cfg.Audit, Log: cfg.Log,
+		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Member: cfg.Member, Leads: cfg.Leads, Elsewhere: cfg.Elsewhere, Bring: cfg.Bring, Tokens: cfg.Tokens, Logs: cfg.Logs, Audit: cfg.Audit, Log: cfg.Log,
 		Budgets: c.Meter, Copies: cfg.Copies, Durable: cfg.Durable, Hurry: cfg.Hurry,
 	})
 	if err != nil {

@@ -46,6 +46,14 @@ func (s *Server) elsewhere() func(ctx context.Context, features []string) bool {
 	return func(ctx context.Context, features []string) bool { return s.cluster.members.Elsewhere(ctx, features) }
 }
 
+// bring has another node hand a sandbox over to this one; nil on a machine alone.
+func (s *Server) bring() func(ctx context.Context, id cay.SandboxID) error {
+	if !s.member() {
+		return nil
+	}
+	return func(ctx context.Context, id cay.SandboxID) error { return s.cluster.front.Bring(ctx, id) }
+}
+
 // member reports whether this machine is one of a cluster.
 func (s *Server) member() bool { return s.lease.Member != nil }
 
@@ -97,7 +105,7 @@ func (s *Server) openCluster(ctx context.Context) (err error) {
 		Copies:  copies,
 		Members: c.members, Own: s.lease.Member, Homes: s.records,
 		Alone: !s.cfg.Fronts(),
-		Has:   s.control.Has, Adopt: s.control.Adopt, Take: s.control.Take, Names: s.console.Names(s.proxy.Names, s.proxy.AgentOf), Console: s.console, Log: s.log,
+		Has:   s.control.Has, Adopt: s.control.Adopt, Take: s.control.Take, Give: s.control.Give, Names: s.console.Names(s.proxy.Names, s.proxy.AgentOf), Console: s.console, Log: s.log,
 		Asked: s.control.Triggers.Serve, Dial: s.proxy.Dial,
 		Shell: func(c net.Conn, team cay.TeamID) { s.ssh.ServeRelayed(c, team) },
 	})

@@ -244,7 +244,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		return err
 	}
 	s.control, err = control.Open(ctx, control.Config{
-		Store: s.records, Node: s.node.Service(), NodeID: s.lease.Node, Member: s.member(), Leads: s.leads, Elsewhere: s.elsewhere(), Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Audit: s.audit, Log: s.log, Auth: s.auth,
+		Store: s.records, Node: s.node.Service(), NodeID: s.lease.Node, Member: s.member(), Leads: s.leads, Elsewhere: s.elsewhere(), Bring: s.bring(), Tokens: s.tokensOf, Sealer: s.sealer, Logs: logs, Audit: s.audit, Log: s.log, Auth: s.auth,
 		TeamLimits: limits,
 		Volumes:    s.volumes(),
 		Local:      s.localOf(),

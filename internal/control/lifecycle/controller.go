@@ -107,6 +107,8 @@ type Config struct {
 	// Elsewhere reports whether another node that takes sandboxes has a processor with such
 	// features; nil on a machine alone.
 	Elsewhere func(ctx context.Context, features []string) bool
+	// Bring has another node hand a sandbox over to this one (Give); nil on a machine alone.
+	Bring func(ctx context.Context, id cay.SandboxID) error
 
 	Tokens Tokens
 	Logs   *logbook.Book
@@ -141,6 +143,7 @@ type Controller struct {
 	member          bool // of a cluster
 	leads           func() bool
 	elsewhere       func(ctx context.Context, features []string) bool
+	bring           func(ctx context.Context, id cay.SandboxID) error
 
 	readers chan struct{}  // a token for each diary that is read in the background
 	reading sync.WaitGroup // them
@@ -226,7 +229,7 @@ func Open(ctx context.Context, cfg Config) (*Controller, error) {
 		readers: make(chan struct{}, diaryReaders),
 		wake:    make(chan struct{}, 1), wakeAuto: make(chan struct{}, 1),
 		live: make(map[cay.SandboxID]*entry), teams: make(map[cay.TeamID]map[cay.SandboxID]*entry), starting: make(map[*starting]struct{}),
-		claimed: make(map[onceKey]chan struct{}), uncopied: make(map[cay.SnapshotID]cay.TeamID), member: cfg.Member, leads: cfg.Leads, elsewhere: cfg.Elsewhere,
+		claimed: make(map[onceKey]chan struct{}), uncopied: make(map[cay.SnapshotID]cay.TeamID), member: cfg.Member, leads: cfg.Leads, elsewhere: cfg.Elsewhere, bring: cfg.Bring,
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -262,6 +265,22 @@ func (c *Controller) find(team cay.TeamID, id cay.SandboxID) (*entry, error) {
 		return nil, ledger.NoSandbox(id)
 	}
 	return e, nil
+}
+
+// living is find for a sandbox that may be another node's.
+func (c *Controller) living(ctx context.Context, team cay.TeamID, id cay.SandboxID) (cay.Sandbox, error) {
+	e, err := c.find(team, id)
+	if err == nil {
+		return e.sandbox(), nil
+	}
+	if !c.member {
+		return cay.Sandbox{}, err
+	}
+	s, err := c.store.Sandbox(ctx, team, id)
+	if err == nil && (s.State == cay.Killed || s.State == cay.Creating) {
+		err = ledger.NoSandbox(id)
+	}
+	return s, err
 }
 
 // entries returns all that lives.

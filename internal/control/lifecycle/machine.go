@@ -74,9 +74,13 @@ func (c *Controller) Drain(ctx context.Context, who cay.Caller, off bool) error 
 // c.mu.
 func (c *Controller) takesNew(id cay.SandboxID) error {
 	if c.drain != cay.DrainNone && c.live[id] == nil {
-		return cay.Errorf(cay.Unavailable, "this machine takes no new sandboxes: its operator drains it").WithCode(cay.CodeCapacity)
+		return errDrained()
 	}
 	return nil
+}
+
+func errDrained() error {
+	return cay.Errorf(cay.Unavailable, "this machine takes no new sandboxes: its operator drains it").WithCode(cay.CodeCapacity)
 }
 
 // counted counts a start.

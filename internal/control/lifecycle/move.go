@@ -49,16 +49,70 @@ func (c *Controller) MoveAlways(ctx context.Context, hand Hand) {
 			default:
 				continue
 			}
-			arrived := make(chan struct{})
-			e.moving.Store(&arrived)
+			arrived := e.leaves()
+			if arrived == nil {
+				<-slots
+				continue
+			}
 			moves.Go(func() {
 				c.moved(ctx, e, c.moveAway(ctx, e, hand))
-				e.moving.Store(nil)
-				close(arrived)
+				arrived()
 				<-slots
 			})
 		}
 	}
+}
+
+// leaves has requests for a sandbox wait until it has arrived where it goes. It returns nil where it is
+// on its way already.
+func (e *entry) leaves() (arrived func()) {
+	over := make(chan struct{})
+	if !e.moving.CompareAndSwap(nil, &over) {
+		return nil
+	}
+	return func() {
+		e.moving.Store(nil)
+		close(over)
+	}
+}
+
+// giveWithin bounds the way of a sandbox to a node that asks for it.
+const giveWithin = 2 * time.Minute
+
+// Give gives a sandbox to the one node that hand leads to, and has it go on there if it runs. On an
+// error it goes on here.
+func (c *Controller) Give(ctx context.Context, id cay.SandboxID, hand Hand) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveWithin)
+	defer cancel()
+	e := c.entry(id)
+	if e == nil {
+		return ledger.NoSandbox(id)
+	}
+	if of := networkOf(e.sandbox()); of.Name != "" {
+		return cay.Errorf(cay.Conflict, "sandbox %s is a member of network %s, and stays on its node", id, of.Name).
+			WithCode(cay.CodeNetworkElsewhere).WithHint("have it leave the network first")
+	}
+	arrived := e.leaves()
+	if arrived == nil {
+		return cay.Errorf(cay.Unavailable, "sandbox %s is on its way to another node", id).WithCode(cay.CodeNodeAway)
+	}
+	defer arrived()
+	always := func() bool { return true }
+	if err := c.pauseToMove(ctx, e, always); err != nil {
+		return err
+	}
+	err := c.awaitCopy(ctx, e, nil)
+	gone := false
+	if err == nil {
+		gone, err = c.handOver(ctx, e, hand, always)
+	}
+	if gone {
+		return nil
+	}
+	if err == nil { // it was resumed meanwhile
+		err = cay.Errorf(cay.Unavailable, "sandbox %s did not go to another node: a request woke it meanwhile", id).WithCode(cay.CodeNodeAway)
+	}
+	return errors.Join(err, c.goOn(ctx, e))
 }
 
 // toMove lists what is to go now, those first that are paused; with nowhere to go, what is
@@ -143,7 +197,8 @@ func (c *Controller) moveAway(ctx context.Context, e *entry, hand Hand) error {
 	if hand == nil {
 		return c.goOn(ctx, e)
 	}
-	if err := c.pauseToMove(ctx, e); err != nil {
+	moves := func() bool { how, _ := c.drained(); return how == cay.DrainMove }
+	if err := c.pauseToMove(ctx, e, moves); err != nil {
 		return err
 	}
 	if how, over := c.drained(); how != cay.DrainNone && e.sandbox().State == cay.Paused {
@@ -151,21 +206,21 @@ func (c *Controller) moveAway(ctx context.Context, e *entry, hand Hand) error {
 			return errors.Join(err, c.goOn(ctx, e))
 		}
 	}
-	gone, err := c.handOver(ctx, e, hand)
+	gone, err := c.handOver(ctx, e, hand, func() bool { how, _ := c.drained(); return how != cay.DrainNone })
 	if !gone {
 		err = errors.Join(err, c.goOn(ctx, e))
 	}
 	return err
 }
 
-// pauseToMove pauses a sandbox that runs and is to go.
-func (c *Controller) pauseToMove(ctx context.Context, e *entry) error {
+// pauseToMove pauses a sandbox that runs, if it is to go.
+func (c *Controller) pauseToMove(ctx context.Context, e *entry, goes func() bool) error {
 	if err := e.acquire(ctx); err != nil {
 		return err
 	}
 	defer e.release()
 	s := e.sandbox()
-	if how, _ := c.drained(); how != cay.DrainMove || s.State != cay.Running {
+	if !goes() || s.State != cay.Running {
 		return nil
 	}
 	if err := c.responds(ctx, s); err != nil {
@@ -176,13 +231,13 @@ func (c *Controller) pauseToMove(ctx context.Context, e *entry) error {
 }
 
 // handOver gives a sandbox to another node, if it is still to go.
-func (c *Controller) handOver(ctx context.Context, e *entry, hand Hand) (gone bool, err error) {
+func (c *Controller) handOver(ctx context.Context, e *entry, hand Hand, goes func() bool) (gone bool, err error) {
 	if err := e.acquire(ctx); err != nil {
 		return false, err
 	}
 	defer e.release()
 	s := e.sandbox()
-	if how, _ := c.drained(); how == cay.DrainNone || s.State != cay.Paused || s.ReplicatedAt.IsZero() {
+	if !goes() || s.State != cay.Paused || s.ReplicatedAt.IsZero() {
 		return false, nil
 	}
 	log, err := c.logs.Pack(s.ID)

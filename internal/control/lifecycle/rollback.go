@@ -23,7 +23,7 @@ func (c *Controller) Rollback(ctx context.Context, who cay.Caller, id cay.Sandbo
 		if n, err = c.reachable(ctx, s, to); err != nil {
 			return err
 		}
-		out, err = c.moveTo(ctx, who, e, s, n, c.goesOn(s, n),
+		out, err = c.moveTo(ctx, who, e, s, n, c.goesOn(ctx, s, n),
 			func(notice string) cay.Event {
 				return ledger.NewEvent(who, s, cay.SandboxRolledBack, cay.ReasonAsked, "checkpoint", string(n.ID), "label", n.Label, "notice", notice)
 			})
@@ -59,7 +59,7 @@ func (c *Controller) Undo(ctx context.Context, who cay.Caller, id cay.SandboxID)
 			}
 		}
 		defer c.ledger.Pin(n.ID)()
-		out, err = c.moveTo(ctx, who, e, s, n, c.goesOn(s, n),
+		out, err = c.moveTo(ctx, who, e, s, n, c.goesOn(ctx, s, n),
 			func(notice string) cay.Event {
 				return ledger.NewEvent(who, s, cay.SandboxRolledBack, cay.ReasonUndo, "checkpoint", string(n.ID), "label", n.Label, "notice", notice)
 			})
@@ -256,10 +256,12 @@ func (c *Controller) putAt(ctx context.Context, s cay.Sandbox, to cay.SnapshotID
 
 // goesOn reports whether a sandbox that is brought back to a checkpoint goes
 // on as what was saved. Where another one lives that does, it is a clone.
-func (c *Controller) goesOn(s cay.Sandbox, n cay.Checkpoint) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return n.Sandbox == s.ID || c.live[n.Sandbox] == nil
+func (c *Controller) goesOn(ctx context.Context, s cay.Sandbox, n cay.Checkpoint) bool {
+	if n.Sandbox == s.ID {
+		return true
+	}
+	_, err := c.living(ctx, n.Team, n.Sandbox)
+	return cay.KindOf(err) == cay.NotFound
 }
 
 // Promote has a sandbox go on as another one of its tree is now: its latest
@@ -272,7 +274,7 @@ func (c *Controller) Promote(ctx context.Context, who cay.Caller, id, branch cay
 	if id == branch {
 		return out, n, cay.Errorf(cay.Invalid, "branch: %s cannot be promoted to itself", id)
 	}
-	f, err := c.find(who.Team, branch)
+	f, err := c.beside(ctx, who.Team, id, branch)
 	if err != nil {
 		return out, n, err
 	}
@@ -297,6 +299,41 @@ func (c *Controller) Promote(ctx context.Context, who cay.Caller, id, branch cay
 		return err
 	})
 	return out, n, err
+}
+
+// beside finds the branch of a sandbox, and has another node hand it over that has it.
+func (c *Controller) beside(ctx context.Context, team cay.TeamID, id, branch cay.SandboxID) (*entry, error) {
+	f, missing := c.find(team, branch)
+	if missing == nil || c.bring == nil {
+		return f, missing
+	}
+	s, err := c.get(team, id)
+	if err != nil {
+		return nil, err
+	}
+	b, err := c.living(ctx, team, branch)
+	if err == nil {
+		err = c.related(ctx, s, b)
+	}
+	if err != nil {
+		return nil, err
+	}
+	how, _ := c.drained()
+	if how != cay.DrainNone { // which is why this node takes none
+		return nil, cay.Errorf(cay.Unavailable, "sandbox %s is on a node that is drained, and its branch %s on another one", id, branch).
+			WithCode(cay.CodeNodeAway).WithHint("try again when it has gone to another node")
+	}
+	if err := c.bring(ctx, branch); err != nil {
+		return nil, err
+	}
+	f, err = c.find(team, branch)
+	if _, here := c.find(team, id); err == nil {
+		err = here
+	}
+	if cay.KindOf(err) == cay.NotFound { // another request has them go on elsewhere, or ends them
+		err = cay.Errorf(cay.Unavailable, "sandbox %s and its branch %s are on two nodes", id, branch).WithCode(cay.CodeNodeAway).WithHint("try again")
+	}
+	return f, err
 }
 
 // promote is Promote for a caller that holds both locks. The branch is paused

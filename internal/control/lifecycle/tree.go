@@ -73,13 +73,17 @@ func (c *Controller) Tree(ctx context.Context, who cay.Caller, id cay.SandboxID)
 	}
 	seen := false
 	for _, b := range branches {
-		if e, err := c.find(who.Team, b.Sandbox); err == nil {
+		s, err := c.living(ctx, who.Team, b.Sandbox)
+		switch {
+		case err == nil:
 			seen = seen || b.Sandbox == at.Tree
-			out.Branches = append(out.Branches, BranchOf{e.sandbox(), b.Checkpoint})
+			out.Branches = append(out.Branches, BranchOf{s, b.Checkpoint})
+		case cay.KindOf(err) != cay.NotFound:
+			return Tree{}, err
 		}
 	}
-	if e, err := c.find(who.Team, at.Tree); err == nil && !seen { // it has no checkpoint yet
-		out.Branches = append([]BranchOf{{Sandbox: e.sandbox()}}, out.Branches...)
+	if s, err := c.living(ctx, who.Team, at.Tree); err == nil && !seen { // it has no checkpoint yet
+		out.Branches = append([]BranchOf{{Sandbox: s}}, out.Branches...)
 	}
 	return out, nil
 }
@@ -223,10 +227,17 @@ func (c *Controller) RemoveCheckpoint(ctx context.Context, who cay.Caller, id ca
 	if err := who.May(cay.WriteSandboxes); err != nil {
 		return err
 	}
-	if _, err := c.store.Checkpoint(ctx, who.Team, id); err != nil {
+	n, err := c.store.Checkpoint(ctx, who.Team, id)
+	if err != nil {
 		return err
 	}
-	if why := c.inUse(id); why != "" {
+	why := c.inUse(id)
+	if why == "" && c.member {
+		if why, err = c.inUseElsewhere(ctx, n); err != nil {
+			return err
+		}
+	}
+	if why != "" {
 		return cay.Errorf(cay.Conflict, "checkpoint %s is in use: %s", id, why)
 	}
 	if err := c.ledger.Do(ctx, who, "checkpoint.removed", string(id), func(tx store.Store) error {
@@ -246,16 +257,40 @@ func (c *Controller) inUse(id cay.SnapshotID) string {
 		return "something is being started from it"
 	}
 	for _, e := range c.entries() {
-		s := e.sandbox()
-		switch {
-		case s.Snapshot != id || s.State == cay.Killed:
-		case s.State == cay.Paused:
-			return "sandbox " + string(s.ID) + " is paused in it"
-		default:
-			return "sandbox " + string(s.ID) + " was started from it"
+		if why := needs(e.sandbox(), id); why != "" {
+			return why
 		}
 	}
 	return ""
+}
+
+// inUseElsewhere is inUse for sandboxes of its tree that are other nodes'.
+func (c *Controller) inUseElsewhere(ctx context.Context, n cay.Checkpoint) (string, error) {
+	branches, err := c.store.Branches(ctx, n.Tree)
+	if err != nil {
+		return "", err
+	}
+	for _, b := range branches {
+		s, err := c.living(ctx, n.Team, b.Sandbox)
+		if err != nil && cay.KindOf(err) != cay.NotFound {
+			return "", err
+		}
+		if why := needs(s, n.ID); why != "" {
+			return why, nil
+		}
+	}
+	return "", nil
+}
+
+// needs says why a sandbox needs a snapshot, or nothing.
+func needs(s cay.Sandbox, id cay.SnapshotID) string {
+	switch {
+	case s.Snapshot != id || s.State == cay.Killed:
+		return ""
+	case s.State == cay.Paused:
+		return "sandbox " + string(s.ID) + " is paused in it"
+	}
+	return "sandbox " + string(s.ID) + " was started from it"
 }
 
 // ForkCheckpoint makes sandboxes that start as one was at a checkpoint, each
@@ -283,6 +318,9 @@ func (c *Controller) ForkCheckpoint(ctx context.Context, who cay.Caller, id cay.
 		return nil, err
 	}
 	if cay.MayGoElsewhere(ctx) && n.Source.Network.Private == nil { // its network is here
+		if how, _ := c.drained(); how != cay.DrainNone {
+			return nil, errDrained()
+		}
 		if err := c.restores(ctx, n.ID, c.elsewhere); err != nil {
 			return nil, err
 		}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/lifecycle"
 	"github.com/cay-run/cay/internal/control/nodes"
 	"github.com/cay-run/cay/internal/edge/rates"
 	"github.com/cay-run/cay/internal/keys/member"
@@ -33,6 +34,7 @@ const (
 	hopPort   = hopPrefix + "Port"  // the port of the sandbox that its connection is to lead to
 	hopAsk    = hopPrefix + "Ask"   // the member asks for itself, and not for a client
 	hopAlone  = hopPrefix + "Alone" // the client came in where the console alone listens
+	hopBring  = hopPrefix + "Bring" // the member asks for the sandbox
 	hopMoved  = hopPrefix + "Moved"
 	hopElse   = hopPrefix + "Else" // another node may be asked instead
 )
@@ -75,6 +77,8 @@ type Config struct {
 	Adopt func(ctx context.Context, id cay.SandboxID) error
 	// Take makes a paused sandbox with its log this node's that another node hands over.
 	Take func(ctx context.Context, id cay.SandboxID, from cay.NodeID, version int64, log []byte) error
+	// Give gives a sandbox of this node to the one that hand leads to.
+	Give func(ctx context.Context, id cay.SandboxID, hand lifecycle.Hand) error
 	// Asked does what another node, or this one, asks for (Ask).
 	Asked func(ctx context.Context, what []byte) ([]byte, error)
 	// Dial connects to a port of a sandbox of this node.

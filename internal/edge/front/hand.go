@@ -113,6 +113,41 @@ func (f *Front) rescue(w http.ResponseWriter, r *http.Request, h hop) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
+// Bring has the node of a sandbox hand it over to this one. It is no error where this one has it.
+func (f *Front) Bring(ctx context.Context, id cay.SandboxID) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://node/", http.NoBody)
+	if err != nil {
+		return cay.Wrap(cay.Internal, err, "cannot ask for sandbox %s", id)
+	}
+	r.ProtoMajor, r.ProtoMinor = 2, 0 // many share a connection
+	r.Header.Set(hopBring, "1")
+	t := &trip{front: f, in: r, kind: toSandbox, sandbox: id}
+	if err := t.resolve(ctx, false); err != nil {
+		return err
+	}
+	resp, err := t.reach(func() *http.Request { return r })
+	if err == nil && resp != nil {
+		_, err = answered(resp, t.node)
+	}
+	return err
+}
+
+// give gives a sandbox to a member that asks for it.
+func (f *Front) give(w http.ResponseWriter, r *http.Request, h hop) {
+	err := f.cfg.Give(r.Context(), h.sandbox, func(ctx context.Context, s cay.Sandbox, log []byte) error {
+		n, err := f.cfg.Members.Node(ctx, h.from)
+		if err != nil {
+			return err
+		}
+		return f.offer(ctx, n, s, fmt.Sprint(toTake, " ", s.ID, " ", s.Version), log)
+	})
+	f.homes.forget(h.sandbox)
+	if err != nil {
+		f.cfg.Log.WarnContext(r.Context(), "a sandbox does not go to the node that asks for it", "sandbox", h.sandbox, "node", h.from, "err", err)
+		failAsked(w, err)
+	}
+}
+
 // offer asks one node to take a sandbox with its log.
 func (f *Front) offer(ctx context.Context, n cay.Node, s cay.Sandbox, what string, log []byte) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+n.Address+"/", bytes.NewReader(log))

@@ -39,6 +39,7 @@ type hop struct {
 	shell   cay.TeamID // of a connection that is to become SSH
 	port    int        // of a connection that is to become one to it
 	asks    bool       // the member asks for itself
+	brings  bool       // the member asks for the sandbox
 }
 
 func isHop(ctx context.Context) bool { return ctx.Value(hopKey{}) != nil }
@@ -54,7 +55,7 @@ func (f *Front) fromMember(next http.Handler) http.Handler {
 		sandbox, version, _ := strings.Cut(sandbox, " ")
 		h := hop{kind: kind, sandbox: cay.SandboxID(sandbox), from: member.Peer(r.TLS), shell: cay.TeamID(r.Header.Get(hopShell))}
 		h.port, _ = strconv.Atoi(r.Header.Get(hopPort))
-		h.asks = r.Header.Get(hopAsk) != ""
+		h.asks, h.brings = r.Header.Get(hopAsk) != "", r.Header.Get(hopBring) != ""
 		h.version, _ = strconv.ParseInt(version, 10, 64) // one that is none is no sandbox's
 		name, secure := strings.CutPrefix(r.Header.Get(hopName), ":")
 		request, trace, _ := strings.Cut(r.Header.Get(hopTrail), " ")
@@ -131,6 +132,9 @@ func (f *Front) arrived(w http.ResponseWriter, r *http.Request, next http.Handle
 		return
 	case h.asks:
 		f.answerAsked(w, r)
+		return
+	case h.brings:
+		f.give(w, r, h)
 		return
 	}
 	defer func() {

@@ -310,10 +310,14 @@ func (t *trip) placeHere(w http.ResponseWriter) {
 
 // instead finds another node for a create that this one has refused with a code.
 func (t *trip) instead(code string) bool {
-	if code != cay.CodeProcessor {
+	switch {
+	case code == cay.CodeProcessor:
+		t.notLike(t.node)
+	case code == cay.CodeCapacity && t.movable:
+		t.notOn(t.node)
+	default:
 		return t.kind == toPlace && t.another()
 	}
-	t.notLike(t.node)
 	return t.resolve(t.in.Context(), true) == nil
 }
 
@@ -331,11 +335,14 @@ func (t *trip) another() bool {
 }
 
 // notLike has a sandbox not brought to nodes with the processor of one that lacks a feature.
-func (t *trip) notLike(node cay.NodeID) {
+func (t *trip) notLike(node cay.NodeID) { t.notOn(t.front.cfg.Members.Like(node)...) }
+
+// notOn has a sandbox not brought to some nodes.
+func (t *trip) notOn(nodes ...cay.NodeID) {
 	if t.movable { // to any other
 		t.kind, t.sandbox = toPlace, ""
 	}
-	t.refused = append(t.refused, t.front.cfg.Members.Like(node)...)
+	t.refused = append(t.refused, nodes...)
 }
 
 // codeOf is the code of an error that the API has answered with.
@@ -470,7 +477,7 @@ func (t *trip) try(out *http.Request) (*http.Response, error) {
 // again reports whether an answer says to go to another node.
 func (t *trip) again(resp *http.Response) bool {
 	moved := resp.StatusCode == http.StatusMisdirectedRequest && resp.Header.Get(hopMoved) != ""
-	lacks := t.refusal(resp) == cay.CodeProcessor
+	refusal := t.refusal(resp)
 	full := t.kind == toPlace && resp.StatusCode == http.StatusServiceUnavailable
 	switch {
 	case moved && !t.moved && !t.begun():
@@ -479,8 +486,10 @@ func (t *trip) again(resp *http.Response) bool {
 		if t.kind == toPlace {
 			t.refused = append(t.refused, t.node)
 		}
-	case lacks:
+	case refusal == cay.CodeProcessor:
 		t.notLike(t.node)
+	case refusal == cay.CodeCapacity && t.movable:
+		t.notOn(t.node)
 	case full && t.another():
 	default:
 		return false
