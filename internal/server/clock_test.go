@@ -11,6 +11,16 @@ import (
 	"github.com/cay-run/cay/internal/server/servertest"
 )
 
+// databaseOf is the name of a cluster's database.
+func databaseOf(t *testing.T, c *servertest.Cluster) string {
+	t.Helper()
+	at, err := url.Parse(c.Nodes[0].Config.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimPrefix(at.Path, "/")
+}
+
 // A node whose clock goes wrong is told of by every front; its server does not begin anew before
 // the clock is right.
 func TestClockOfANode(t *testing.T) {
@@ -18,11 +28,7 @@ func TestClockOfANode(t *testing.T) {
 	c := servertest.StartCluster(t, 1, servertest.Steady, func(w *servertest.World) {
 		w.Config.DatabaseURL += "&search_path=" + url.QueryEscape("public,leap,pg_catalog")
 	})
-	at, err := url.Parse(c.Nodes[0].Config.DatabaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	database := strings.TrimPrefix(at.Path, "/")
+	database := databaseOf(t, c)
 	own := c.Join()
 	c.AwaitReady(2)
 	id := nodeOf(t, own)

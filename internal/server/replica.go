@@ -54,12 +54,17 @@ func (s *Server) openReplica(context.Context) error {
 	return nil
 }
 
-// makers finds the nodes that made a snapshot, and how to ask them for it. This one, which lacks it,
-// is as one that is gone.
+// makers finds the nodes that made a snapshot, and how to ask them for it; where the records do not
+// tell, as those of before a cluster, all that run sandboxes. This one, which lacks it, is as one that
+// is gone.
 func (s *Server) makers(ctx context.Context, id cay.SnapshotID) (out []replica.Maker, err error) {
 	made, err := s.records.SnapshotMakers(ctx, id)
+	unknown := err == nil && len(made) == 0
+	if unknown {
+		made, err = s.runners(ctx)
+	}
 	for _, node := range made {
-		m := replica.Maker{Node: node}
+		m := replica.Maker{Node: node, Maybe: unknown}
 		n, err := s.cluster.members.Node(ctx, node)
 		switch {
 		case err != nil && cay.KindOf(err) != cay.NotFound:
@@ -68,6 +73,17 @@ func (s *Server) makers(ctx context.Context, id cay.SnapshotID) (out []replica.M
 			m.Ask = s.cluster.front.AskFor(n)
 		}
 		out = append(out, m)
+	}
+	return out, err
+}
+
+// runners lists the nodes that run sandboxes.
+func (s *Server) runners(ctx context.Context) (out []cay.NodeID, err error) {
+	all, err := s.records.Nodes(ctx)
+	for _, n := range all {
+		if !n.Front && n.State != cay.NodeJoined {
+			out = append(out, n.ID)
+		}
 	}
 	return out, err
 }

@@ -27,9 +27,12 @@ type Maker struct {
 	Node cay.NodeID
 	// Ask sends it a question (ServeHTTP); nil for a node that is gone.
 	Ask func(ctx context.Context, path string) (*http.Response, error)
+	// Maybe says that the records do not tell who made it, and that this one may have it.
+	Maybe bool
 }
 
-// Makers tells which nodes made a snapshot, as far as the records know; none is no error.
+// Makers tells which nodes made a snapshot, or, where the records do not know, all that may have it;
+// none is no error.
 type Makers func(context.Context, cay.SnapshotID) ([]Maker, error)
 
 const (
@@ -324,9 +327,12 @@ func (r *Replica) askMakers(ctx context.Context, id cay.SnapshotID) answer {
 	out := answer{err: nowhere}
 	for _, m := range makers {
 		var why string
-		if m.Ask == nil {
+		switch {
+		case m.Ask == nil && m.Maybe:
+			why = "no node has it that is left"
+		case m.Ask == nil:
 			why = fmt.Sprintf("node %s, which made it, is gone", m.Node)
-		} else {
+		default:
 			p := &peer{node: m.Node, ask: m.Ask, silence: r.silence, lines: make(chan struct{}, lines)}
 			in, err := p.list(ctx, snapshots+string(id))
 			switch {
@@ -336,14 +342,24 @@ func (r *Replica) askMakers(ctx context.Context, id cay.SnapshotID) answer {
 				return answer{in: in, from: p}
 			}
 			if !errors.Is(err, errNotHere) {
-				away := errAway(id, errors.Join(errNotYet, err), "node "+string(m.Node)+", which made it, does not give it now")
-				out.err = away
+				which := ", which made it, does not give it now"
+				if m.Maybe {
+					which = ", which may have it, does not answer now"
+				}
+				out.err = errAway(id, errors.Join(errNotYet, err), "node "+string(m.Node)+which)
 				continue
 			}
 			why = fmt.Sprintf("node %s, which made it, has it no more", m.Node)
+			if m.Maybe {
+				why = "no node has it that is left"
+			}
 		}
 		if cay.CodeOf(out.err) != cay.CodeNotReplicated { // another one may come back
-			out.err = cay.Errorf(cay.Internal, "snapshot %s is lost: the bucket has no copy of it, and %s", id, why).
+			var cause error
+			if m.Maybe { // the records may tell its maker a moment later
+				cause = errNotYet
+			}
+			out.err = cay.Wrap(cay.Internal, cause, "snapshot %s is lost: the bucket has no copy of it, and %s", id, why).
 				WithCode(cay.CodeLost).WithHint("if that node's server comes back with its disk, so does the snapshot")
 		}
 	}

@@ -220,6 +220,7 @@ func TestNowhere(t *testing.T) {
 		empty.ServeHTTP(a, httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil))
 		return a.Result(), nil
 	}}
+	maybe := func(m Maker) Maker { m.Maybe = true; return m }
 	for _, tt := range []struct {
 		name   string
 		makers []Maker
@@ -231,6 +232,8 @@ func TestNowhere(t *testing.T) {
 		{"both", []Maker{gone, lacks}, cay.CodeLost},
 		{"its node is away", []Maker{away}, cay.CodeNotReplicated},
 		{"one of two is away", []Maker{gone, away, lacks}, cay.CodeNotReplicated},
+		{"none of all has it", []Maker{maybe(gone), maybe(lacks)}, cay.CodeLost},
+		{"one of all is away", []Maker{maybe(lacks), maybe(away), maybe(gone)}, cay.CodeNotReplicated},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			other.Await(time.Millisecond)
