@@ -25,14 +25,15 @@ import (
 // world is a control over a real store and a node in memory.
 type world struct {
 	*testing.T
-	store *store.DB
-	logs  *logbook.Book
-	node  *controltest.Node
-	team  cay.Team
-	c     *control.Control
-	path  string // of the database
-	audit *audit.Log
-	files *files // of volumes; nil for a server without
+	store  *store.DB
+	logs   *logbook.Book
+	node   *controltest.Node
+	team   cay.Team
+	c      *control.Control
+	path   string // of the database
+	audit  *audit.Log
+	files  *files // of volumes; nil for a server without
+	member bool   // of a cluster
 }
 
 func newWorld(t *testing.T) *world {
@@ -72,7 +73,7 @@ func (w *world) open(s store.Store) *control.Control {
 	if err != nil {
 		w.Fatal(err)
 	}
-	cfg := control.Config{Store: s, Node: w.node, NodeID: "n", Tokens: tokens, Logs: w.logs, Audit: w.audit}
+	cfg := control.Config{Store: s, Node: w.node, NodeID: "n", Member: w.member, Tokens: tokens, Logs: w.logs, Audit: w.audit}
 	if w.files != nil {
 		cfg.Volumes = w.files
 	}

@@ -336,18 +336,21 @@ func TestCrashesBetween(t *testing.T) {
 	}
 }
 
-// mute is a store that records no sandbox that runs.
-type mute struct{ store.Store }
+// mute is a store that records no sandbox in a state.
+type mute struct {
+	store.Store
+	state cay.State
+}
 
 func (m mute) UpdateSandbox(ctx context.Context, s cay.Sandbox, events ...cay.Event) error {
-	if s.State == cay.Running {
+	if s.State == m.state {
 		return errors.New("the disk is gone")
 	}
 	return m.Store.UpdateSandbox(ctx, s, events...)
 }
 
 func (m mute) Tx(ctx context.Context, f func(store.Store) error) error {
-	return m.Store.Tx(ctx, func(tx store.Store) error { return f(mute{tx}) })
+	return m.Store.Tx(ctx, func(tx store.Store) error { return f(mute{tx, m.state}) })
 }
 
 // TestNoRequestComesBeforeTheRecord has a resumed sandbox reached once its record says
@@ -364,7 +367,7 @@ func TestNoRequestComesBeforeTheRecord(t *testing.T) {
 		}
 		return nil
 	}
-	w.c = w.open(mute{w.store})
+	w.c = w.open(mute{w.store, cay.Running})
 	if _, _, err := w.c.Connect(t.Context(), w.who(), s.ID, time.Hour, true); err == nil || routes != 0 {
 		t.Errorf("resumed without a record: %v, %d routes", err, routes)
 	}
@@ -377,4 +380,24 @@ func TestNoRequestComesBeforeTheRecord(t *testing.T) {
 		t.Errorf("when the disk is back: %v, %d routes", err, routes)
 	}
 	w.is(s, cay.Running)
+}
+
+// TestPauseIsNotRecorded has a caller count on a pause that cannot be recorded where the next start
+// of its machine finds it, and not in a cluster, whose other nodes may end the sandbox before.
+func TestPauseIsNotRecorded(t *testing.T) {
+	for _, member := range []bool{false, true} {
+		w := newWorld(t)
+		w.member = member
+		s := w.create(time.Hour)
+		w.c = w.open(mute{w.store, cay.Paused})
+		err := w.c.Pause(t.Context(), w.who(), s.ID, cay.MemorySnapshot, false)
+		if member != (cay.KindOf(err) == cay.Unavailable) || !member && err != nil {
+			t.Errorf("a node of a cluster %t: %v", member, err)
+		}
+		if got, err := w.c.Get(t.Context(), w.who(), s.ID); err != nil || got.State != cay.Paused {
+			t.Errorf("it is %s, %v", got.State, err)
+		}
+		w.restart() // with a store that records it
+		w.is(s, cay.Paused)
+	}
 }

@@ -124,13 +124,17 @@ func (c *Controller) pause(ctx context.Context, who cay.Caller, e *entry, s cay.
 			e.pauseFailed = why
 			failed = append(failed, ledger.NewEvent(who, s, cay.SandboxRunning, cay.ReasonFailed, "error", why))
 		}
-		c.saveOutcome(ctx, e, before, failed...)
+		_ = c.saveOutcome(ctx, e, before, failed...)
 		return err
 	}
 	e.pauseFailed = ""
-	c.saveOutcome(ctx, e, paused(s), ledger.NewEvent(who, s, cay.SandboxPaused, reason, "snapshot", string(s.Snapshot), "kind", string(kind)))
+	err = c.saveOutcome(ctx, e, paused(s), ledger.NewEvent(who, s, cay.SandboxPaused, reason, "snapshot", string(s.Snapshot), "kind", string(kind)))
 	c.log.InfoContext(ctx, "sandbox paused", "sandbox", s.ID, "snapshot", s.Snapshot, "kind", kind)
 	c.ledger.Tidy(ctx, before.Snapshot)
+	if err != nil && c.member { // others end what this node has if it is lost before
+		return cay.Wrap(cay.Unavailable, err, "sandbox %s is paused, and that could not be recorded yet", s.ID).
+			WithHint("ask for it again before you count on it: it is lost if its node is lost now")
+	}
 	return nil
 }
 
@@ -161,14 +165,17 @@ func saveError(err error, text string) error {
 }
 
 // saveOutcome records a state that is a fact already. One that cannot be recorded
-// is put right with a later sweep, or by the next start, which finds the same facts.
-func (c *Controller) saveOutcome(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) {
-	if err := c.save(ctx, e, s, events...); err != nil {
+// is put right with a later sweep, or by the next start, which finds the same facts: the error
+// is for a caller to whom the record matters.
+func (c *Controller) saveOutcome(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) error {
+	err := c.save(ctx, e, s, events...)
+	if err != nil {
 		c.log.ErrorContext(ctx, "cannot record a sandbox's state", "sandbox", s.ID, "state", s.State, "err", err)
 		s.Version = e.sandbox().Version
 		e.current.Store(&s)
 		e.unsure.Store(true)
 	}
+	return err
 }
 
 // Connect makes sure that a sandbox runs for at least that long from now. One
@@ -282,7 +289,7 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 		err = saveError(err, "the sandbox could not be resumed")
 		back := paused(s)
 		back.EndedAt = s.EndedAt
-		c.saveOutcome(ctx, e, back, ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed, "error", ledger.Visible(err)))
+		_ = c.saveOutcome(ctx, e, back, ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed, "error", ledger.Visible(err)))
 		return cay.Sandbox{}, err
 	}
 	s.State, s.EndedAt, s.EndAt, s.Notice = cay.Running, time.Time{}, ledger.Now().Add(timeout), joined(instance.Notice, lostVolumes(s.Volumes, mounts))
@@ -303,7 +310,7 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 	})
 	if err != nil {
 		// Memory and store would disagree: it stays saved as it was.
-		c.saveOutcome(ctx, e, paused(saved), ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed))
+		_ = c.saveOutcome(ctx, e, paused(saved), ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed))
 		c.stop(ctx, spec.Instance, cay.CauseFailedStart)
 		return cay.Sandbox{}, err
 	}

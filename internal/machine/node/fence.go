@@ -21,31 +21,33 @@ func (n *Node) KeepLease(ctx context.Context, lasts time.Duration) error {
 	if !n.stands.CompareAndSwap(true, false) {
 		return nil
 	}
-	err := n.eachFenced(func(id cay.InstanceID) error { return n.cfg.Engine.Thaw(ctx, id) })
+	err := n.eachFenced(ctx, func(*instance) bool { return true }, n.cfg.Engine.Thaw)
 	if err != nil {
 		n.stands.Store(true) // the next renewal tries again
 	}
 	return err
 }
 
-// StandStill stops fenced instances until KeepLease.
+// StandStill stops fenced instances until KeepLease. A guest that is saved does nothing any more,
+// and its engine must answer: its files are kept yet.
 func (n *Node) StandStill(ctx context.Context) error {
 	n.stands.Store(true)
-	return n.eachFenced(func(id cay.InstanceID) error { return n.cfg.Engine.Freeze(ctx, id) })
+	return n.eachFenced(ctx, func(inst *instance) bool { return inst.keep == "" }, n.cfg.Engine.Freeze)
 }
 
-func (n *Node) eachFenced(do func(cay.InstanceID) error) error {
+// eachFenced does something with the fenced instances that fit.
+func (n *Node) eachFenced(ctx context.Context, fits func(*instance) bool, do func(context.Context, cay.InstanceID) error) error {
 	n.mu.Lock()
 	var ids []cay.InstanceID
 	for id, inst := range n.instances {
-		if !inst.pooled.Load() && inst.spec.Fenced {
+		if !inst.pooled.Load() && inst.spec.Fenced && fits(inst) {
 			ids = append(ids, id)
 		}
 	}
 	n.mu.Unlock()
 	var errs []error
 	for _, id := range ids {
-		if err := do(id); cay.KindOf(err) != cay.NotFound { // one that is over
+		if err := do(ctx, id); cay.KindOf(err) != cay.NotFound { // one that is over
 			errs = append(errs, err)
 		}
 	}

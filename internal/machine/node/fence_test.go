@@ -82,3 +82,28 @@ func TestFenced(t *testing.T) {
 	}
 	frozen()
 }
+
+// A guest that is saved does not stand still while its files are kept: an engine that is stopped
+// would keep them, and the server that ends, waiting for ever.
+func TestFencedIsSaved(t *testing.T) {
+	m := newMachine(t)
+	n := m.open(t)
+	spec := spec()
+	spec.Fenced = true
+	paused, err := n.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keeps, kept := make(chan struct{}), make(chan struct{})
+	m.on("files", func() error { close(keeps); <-kept; return nil })
+	if err := n.Pause(t.Context(), paused.Spec.Instance, cay.Snapshot{ID: cay.NewSnapshotID(), Kind: cay.MemorySnapshot, Sandbox: spec.Sandbox}); err != nil {
+		t.Fatal(err)
+	}
+	<-keeps
+	m.on("freeze", func() error { t.Error("a guest stands still whose files are kept"); return nil })
+	if err := n.StandStill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	close(kept)
+	n.Close()
+}
