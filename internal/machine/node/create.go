@@ -25,12 +25,13 @@ import (
 // when the agent inside knows its identity. On an error nothing is left, and
 // the error says which step failed. Where spec welcomes a warm instance, one of
 // the pool is handed over if there is one: the answer has its ids, and the
-// tokens that go with them.
+// tokens that go with them. The pool makes no other while ctx lasts, for a moment:
+// it ends when the caller has recorded and answered what is created.
 func (n *Node) Create(ctx context.Context, spec cay.InstanceSpec) (cay.Instance, error) {
 	warm := spec.Warm
 	spec.Warm = false
 	if warm {
-		if inst := n.claim(spec); inst != nil {
+		if inst := n.claim(ctx, spec); inst != nil {
 			claiming, done := trail.Begin(ctx, trail.NodeClaim)
 			err := n.handOver(claiming, inst, n.taken(inst, spec))
 			done(err)

@@ -26,6 +26,8 @@ type pool struct {
 	supplies map[cay.SnapshotID]*supply
 	front    int       // restores and saves under way, which go first
 	eased    time.Time // when a caller last took an instance, or had it whole
+	taken    int       // creates that took an instance and are not answered yet
+	lacking  time.Time // since when instances are missing; zero while none is
 	short    bool      // the host has no memory to spare
 	drained  bool      // no new sandboxes come
 	stats    PoolStats
@@ -42,7 +44,7 @@ type supply struct {
 
 const (
 	// settle is how long a pool that is half full waits after a create: its
-	// first commands go before the pool.
+	// first commands go before the pool. No pool waits longer for the answer of one.
 	settle = 150 * time.Millisecond
 	// aheadShare is the part of all restores at once beside which the pool may
 	// make one more: 1 in 3.
@@ -84,8 +86,8 @@ func (n *Node) Pool() PoolStats {
 // claim takes an instance off the pool that is what shape asks for: the
 // snapshot of a template with its limits. Nil when there is none, which counts
 // as demand for one. It wakes up at once; one that is awake is still as good as
-// new.
-func (n *Node) claim(shape cay.InstanceSpec) *instance {
+// new. The context is the create's, and ends when that is answered.
+func (n *Node) claim(ctx context.Context, shape cay.InstanceSpec) *instance {
 	if n.pool.budget <= 0 {
 		return nil
 	}
@@ -112,9 +114,19 @@ func (n *Node) claim(shape cay.InstanceSpec) *instance {
 	s.ready = s.ready[1:]
 	n.pool.stats.Warm++
 	n.pool.eased = time.Now() // else a restore begins beside this create
-	id := inst.spec.Instance  // its new owner changes the rest meanwhile
+	n.pool.taken++
+	context.AfterFunc(ctx, n.answered)
+	id := inst.spec.Instance // its new owner changes the rest meanwhile
 	n.work.Go(func() { inst.woken <- n.cfg.Engine.Thaw(n.ctx, id) })
 	return inst
+}
+
+// answered notes that a create is over which took an instance.
+func (n *Node) answered() {
+	n.mu.Lock()
+	n.pool.taken--
+	n.mu.Unlock()
+	n.wakePool()
 }
 
 // taken is what spec asks for under the ids of a pooled instance.
@@ -296,10 +308,17 @@ func (n *Node) trim() (next *cay.InstanceSpec, wait time.Duration) {
 			neediest, most = s, missing
 		}
 	}
-	quiet := now.Sub(n.pool.eased)
-	switch {
-	case neediest == nil || n.closed:
+	if neediest == nil || n.closed {
+		n.pool.lacking = time.Time{}
 		return nil, time.Hour
+	}
+	if n.pool.lacking.IsZero() {
+		n.pool.lacking = now
+	}
+	quiet, lacking := now.Sub(n.pool.eased), now.Sub(n.pool.lacking)
+	switch {
+	case n.pool.taken > 0 && lacking < settle: // once, and not again for each create of a burst
+		return nil, settle - lacking
 	case n.pool.front*aheadShare >= cap(n.restores): // the end of one wakes the pool
 		return nil, time.Hour
 	case quiet < settle && len(neediest.ready) >= most:

@@ -38,7 +38,7 @@ var shape = cay.InstanceSpec{
 func fill(t *testing.T, n *Node, shape cay.InstanceSpec, count int) {
 	t.Helper()
 	for range count {
-		if inst := n.claim(shape); inst != nil {
+		if inst := n.claim(t.Context(), shape); inst != nil {
 			t.Errorf("an empty pool gave %s", inst.spec.Sandbox)
 		}
 	}
@@ -255,7 +255,7 @@ func TestPoolForgetsItsDead(t *testing.T) {
 func TestPoolKeepsWithinItsMemory(t *testing.T) {
 	pooled(t, 100<<20, func(t *testing.T, m *machine, n *Node) {
 		for range 10 {
-			n.claim(shape)
+			n.claim(t.Context(), shape)
 		}
 		settled()
 		if p := n.Pool(); p.Ready["template"] != 3 || p.Wanted["template"] != 3 {
@@ -346,7 +346,7 @@ func TestPoolWaitsForItsTurn(t *testing.T) {
 		go func() { defer close(done); create(t, n) }()
 		<-working
 		m.on("restore", nil)
-		n.claim(shape)
+		n.claim(t.Context(), shape)
 		settled()
 		if got := len(listed(t, m)); got != 0 {
 			t.Errorf("the pool made %d while a create waited", got)
@@ -383,6 +383,47 @@ func TestPoolStandsBackForAHandOver(t *testing.T) {
 	})
 }
 
+// An empty pool begins its next one when the creates that emptied it are answered, which
+// their context tells: not long after them, and in a burst one after the other.
+func TestPoolWaitsForAnswers(t *testing.T) {
+	const making = 200 * time.Millisecond
+	for name, c := range map[string]struct {
+		answered bool // after a moment, or never
+		first    time.Duration
+	}{
+		"soon":  {true, 40 * time.Millisecond},
+		"never": {false, settle},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pooled(t, 1<<30, func(t *testing.T, m *machine, n *Node) {
+				fill(t, n, shape, 2)
+				ctx, answer := context.WithCancel(t.Context())
+				defer answer()
+				asked := time.Now()
+				var begun []time.Duration
+				m.on("restore", func() error {
+					begun = append(begun, time.Since(asked))
+					time.Sleep(making)
+					return nil
+				})
+				for range 2 {
+					if _, err := n.Create(ctx, welcome()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if c.answered {
+					time.Sleep(c.first)
+					answer()
+				}
+				settled()
+				if len(begun) < 2 || begun[0] != c.first || begun[1] >= c.first+making+settle/2 {
+					t.Errorf("the pool began its next ones %v after the creates", begun)
+				}
+			})
+		})
+	}
+}
+
 // TestPoolSurvivesCrashes kills the server at each step of a hand-over.
 func TestPoolSurvivesCrashes(t *testing.T) {
 	for _, tc := range []struct {
@@ -397,7 +438,7 @@ func TestPoolSurvivesCrashes(t *testing.T) {
 		{"claimed and awake", 1 << 30, func(t *testing.T, m *machine, n *Node, _ cay.InstanceID) {
 			// The pool would fill up again, or not, before the server is killed.
 			m.on("restore", func() error { return errors.New("too late") })
-			if n.claim(shape) == nil {
+			if n.claim(t.Context(), shape) == nil {
 				t.Error("the pool is empty")
 			}
 		}, 1, 0},
