@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -21,7 +22,24 @@ func (s *DB) AddEvents(ctx context.Context, events ...cay.Event) error {
 // addEvents numbers events and records them, and their rows in the audit log. The counter's row is locked until
 // the transaction ends, so that no client reads number 8 before number 7.
 func (s *DB) addEvents(ctx context.Context, tx *sql.Tx, events []cay.Event) error {
-	for _, e := range events {
+	for rest := events; len(rest) > 0; {
+		n := 1
+		for n < min(len(rest), mostRows) && rest[n].Team == rest[0].Team {
+			n++
+		}
+		if err := addTeamEvents(ctx, tx, rest[:n]); err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	return s.addAudit(ctx, tx, cay.AuditRows(events))
+}
+
+// addTeamEvents numbers and records events of one team.
+func addTeamEvents(ctx context.Context, tx *sql.Tx, events []cay.Event) error {
+	args := []any{events[0].Team}
+	var rows []string
+	for i, e := range events {
 		data, err := json.Marshal(e.Data)
 		if err != nil {
 			return cay.Wrap(cay.Internal, err, "cannot record an event of sandbox %s", e.Sandbox)
@@ -34,20 +52,21 @@ func (s *DB) addEvents(ctx context.Context, tx *sql.Tx, events []cay.Event) erro
 			}
 			outwards = string(text)
 		}
-		_, err = tx.ExecContext(ctx, `
-INSERT INTO event_counters (team, last) VALUES ($1, 1)
-ON CONFLICT (team) DO UPDATE SET last = event_counters.last + 1`, e.Team)
-		if err != nil {
-			return err
+		row := fmt.Sprintf("($1, (SELECT last FROM event_counters WHERE team = $1) - %d", len(events)-1-i)
+		for _, v := range []any{e.Sandbox, e.Type, e.Reason, millis(e.At), string(data), e.Instance, outwards} {
+			args = append(args, v)
+			row += fmt.Sprintf(", $%d", len(args))
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO events (`+eventColumns+`)
-VALUES ($1, (SELECT last FROM event_counters WHERE team = $1), $2, $3, $4, $5, $6, $7, $8)`,
-			e.Team, e.Sandbox, e.Type, e.Reason, millis(e.At), string(data), e.Instance, outwards)
-		if err != nil {
-			return err
-		}
+		rows = append(rows, row+")")
 	}
-	return s.addAudit(ctx, tx, cay.AuditRows(events))
+	_, err := tx.ExecContext(ctx, `
+INSERT INTO event_counters (team, last) VALUES ($1, $2)
+ON CONFLICT (team) DO UPDATE SET last = event_counters.last + excluded.last`, events[0].Team, len(events))
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO events (`+eventColumns+`) VALUES `+strings.Join(rows, ", "), args...)
+	return err
 }
 
 // Events lists a team's events, oldest first.

@@ -258,11 +258,12 @@ func (t *pgTx) begin(batch *pgx.Batch) {
 	}
 	t.begun = true
 	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
-	batch.Queue("SELECT pg_current_xact_id()::text").QueryRow(func(row pgx.Row) error { return row.Scan(&t.id) })
 	if t.held == nil {
+		batch.Queue("SELECT pg_current_xact_id()::text").QueryRow(func(row pgx.Row) error { return row.Scan(&t.id) })
 		return
 	}
-	batch.Queue("SELECT pg_advisory_xact_lock_shared($1)", guardKey(t.held.node))
+	batch.Queue("SELECT pg_current_xact_id()::text, pg_advisory_xact_lock_shared($1)", guardKey(t.held.node)).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&t.id, nil) })
 	batch.Queue("SELECT EXISTS (SELECT 1 FROM nodes WHERE id = $1 AND epoch = $2)", toPostgres(string(t.held.node)), t.held.epoch).
 		QueryRow(func(row pgx.Row) error {
 			var last bool
