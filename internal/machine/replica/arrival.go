@@ -39,6 +39,7 @@ type arrival struct {
 	mu      sync.Mutex
 	files   []*arriving
 	wanted  []want        // what is waited for, the latest last
+	calls   chan struct{} // has a token where wanted may have something
 	changed chan struct{} // closed when any of this has changed, and another one then
 	next    int           // the first file of which pieces may not be under way
 	dir     string        // once it is whole
@@ -90,9 +91,10 @@ func (r *Replica) arrive(ctx context.Context, id cay.SnapshotID) (*arrival, erro
 	if err != nil {
 		return nil, err
 	}
-	a := &arrival{r: r, at: at, s: s, tmp: tmp, piece: from.Piece, changed: make(chan struct{}), from: where, kept: where.kept, peer: where.peer}
-	// The guest that starts meanwhile, and the pieces that it waits for, have the other half.
-	a.turns = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
+	a := &arrival{r: r, at: at, s: s, tmp: tmp, piece: from.Piece, calls: make(chan struct{}, hurried), changed: make(chan struct{}), from: where, kept: where.kept, peer: where.peer}
+	// The guest that starts meanwhile, and the pieces that it waits for, have the other half, and one
+	// of the lines to another node at least.
+	a.turns = make(chan struct{}, max(1, min(runtime.GOMAXPROCS(0)/2, lines-1)))
 	for i, f := range from.Files {
 		if f.Name != s.Files[i].Name || f.Size != s.Files[i].Size || !filepath.IsLocal(f.Name) {
 			err = damaged(at + recordName)
@@ -182,11 +184,18 @@ func (a *arrival) run(ctx context.Context) error {
 	return err
 }
 
-// bringAll copies all pieces.
+// hurried is how many pieces that are waited for are under way beside atOnce others: those may all be
+// waiting for the bucket, or for their turn.
+const hurried = 4
+
+// bringAll copies all pieces: some workers take any, and some only those that are waited for.
 func (a *arrival) bringAll(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
+	var some sync.WaitGroup
 	for range atOnce(a.piece) {
+		some.Add(1)
 		all.Go(func() error {
+			defer some.Done()
 			for ctx.Err() == nil {
 				of, i, wanted := a.take()
 				if of == nil {
@@ -199,7 +208,40 @@ func (a *arrival) bringAll(ctx context.Context) error {
 			return ctx.Err()
 		})
 	}
+	taken := make(chan struct{}) // closed when all is there, or on its way by those who hurry
+	all.Go(func() error {
+		defer close(taken)
+		some.Wait()
+		return nil
+	})
+	for range hurried {
+		all.Go(func() error { return a.hurryUntil(ctx, taken) })
+	}
 	return all.Wait()
+}
+
+// hurryUntil brings pieces that are waited for, and no others.
+func (a *arrival) hurryUntil(ctx context.Context, taken <-chan struct{}) error {
+	for {
+		select {
+		case <-a.calls:
+		case <-taken:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		for {
+			a.mu.Lock()
+			of, i := a.takeWanted()
+			a.mu.Unlock()
+			if of == nil {
+				break
+			}
+			if err := a.bring(ctx, of, i, asked); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // end says that the snapshot is whole, or never will be.
@@ -228,13 +270,8 @@ func (a *arrival) tell() {
 func (a *arrival) take() (of *arriving, i int, wanted <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for n := len(a.wanted); n > 0; n = len(a.wanted) {
-		w := a.wanted[n-1]
-		a.wanted = a.wanted[:n-1]
-		if w.of.state[w.piece] == elsewhere {
-			w.of.state[w.piece] = underway
-			return w.of, w.piece, asked
-		}
+	if of, i := a.takeWanted(); of != nil {
+		return of, i, asked
 	}
 	for ; a.next < len(a.files); a.next++ {
 		for of := a.files[a.next]; of.next < len(of.state); of.next++ {
@@ -247,6 +284,19 @@ func (a *arrival) take() (of *arriving, i int, wanted <-chan struct{}) {
 		}
 	}
 	return nil, 0, nil
+}
+
+// takeWanted chooses the piece that was asked for last. The caller holds a.mu.
+func (a *arrival) takeWanted() (of *arriving, i int) {
+	for n := len(a.wanted); n > 0; n = len(a.wanted) {
+		w := a.wanted[n-1]
+		a.wanted = a.wanted[:n-1]
+		if w.of.state[w.piece] == elsewhere {
+			w.of.state[w.piece] = underway
+			return w.of, w.piece
+		}
+	}
+	return nil, 0
 }
 
 // asked is closed.
@@ -398,6 +448,10 @@ func (a *arrival) hurry(of *arriving, first, end int) {
 	for i := end - 1; i >= first; i-- {
 		if of.state[i] == elsewhere {
 			a.wanted = append(a.wanted, want{of, i})
+			select {
+			case a.calls <- struct{}{}:
+			default: // as many will look as there are
+			}
 		}
 		if waits := of.ahead[i]; waits != nil {
 			close(waits)

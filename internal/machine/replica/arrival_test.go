@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -295,4 +298,35 @@ func TestArrivalOfAServerThatEnds(t *testing.T) {
 	}
 	noError(t, other.Close())
 	other.left(t)
+}
+
+// TestHurriedPieces: a piece that is waited for comes though as many as are under way at once are held
+// up.
+func TestHurriedPieces(t *testing.T) {
+	const last = 2*mostAtOnce - 1
+	w := newWorld(t)
+	one, other := w.machine("one"), w.machine("other")
+	s := one.savesOf(t, 1, "t", noise(1, testPiece), noise(5, (last+1)*testPiece))
+	release := make(chan struct{})
+	other.asks(t, one, func(_ int64, w http.ResponseWriter, next http.HandlerFunc, q *http.Request) {
+		if asked := q.URL.Query(); asked.Get("file") == "pages" && asked.Get("from") != fmt.Sprint(last*testPiece) {
+			<-release
+		}
+		next(w, q)
+	})
+	other.silence = time.Minute
+	begun, err := other.Arrive(t.Context(), s.ID)
+	noError(t, err)
+	a := begun.(*arrival)
+	for held := 0; held < mostAtOnce; runtime.Gosched() {
+		a.mu.Lock()
+		held = len(a.find("pages").ahead)
+		a.mu.Unlock()
+	}
+	_, err = a.Await(t.Context(), "pages", last*testPiece, 1)
+	close(release)
+	noError(t, err)
+	_, err = a.Whole(t.Context())
+	noError(t, err)
+	same(t, one, other, s)
 }

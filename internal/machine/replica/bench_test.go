@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -176,41 +177,63 @@ func saved(b *testing.B) (*Replica, cay.Snapshot) {
 }
 
 // BenchmarkPeer tells what a snapshot costs that comes from another node: the processor of both, over
-// TLS and the loopback, and over a link of 100 MB/s.
+// TLS and the loopback, and over a link of 100 MB/s; and how long a guest waits for 32 parts of it, one
+// after the other, while all of it comes.
 func BenchmarkPeer(b *testing.B) {
 	for name, link := range map[string]*rate.Limiter{"loopback": nil, "100 MB a second": rate.NewLimiter(100e6, 1<<20)} {
 		b.Run(name, func(b *testing.B) {
 			one, s := saved(b)
-			server := httptest.NewUnstartedServer(one)
-			server.EnableHTTP2 = false
-			if link != nil {
-				server.Listener = narrow{server.Listener, link}
-			}
-			server.StartTLS()
-			defer server.Close()
-			transport := server.Client().Transport.(*http.Transport)
-			transport.MaxIdleConnsPerHost = 256
-			ask := func(ctx context.Context, path string) (*http.Response, error) {
-				r, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+path, http.NoBody)
-				if err != nil {
-					return nil, err
-				}
-				return transport.RoundTrip(r)
-			}
 			b.SetBytes(s.Size())
-			other := node(b)
-			other.Ask(func(context.Context, cay.SnapshotID) ([]Maker, error) { return []Maker{{Node: "one", Ask: ask}}, nil }, slog.New(slog.DiscardHandler))
+			other := readerOf(b, one, link)
 			b.ResetTimer()
-			before := used()
+			before, waits := used(), time.Duration(0)
 			for b.Loop() {
 				a, err := other.arrive(b.Context(), s.ID)
 				noError(b, err)
+				var guest sync.WaitGroup
+				guest.Go(func() { waits += touches(b, a) })
 				noError(b, a.bringAll(b.Context()))
+				guest.Wait()
 				a.end("", context.Canceled)
 			}
 			b.ReportMetric(float64((used()-before).Milliseconds())/float64(b.N), "cpu-ms/op")
+			b.ReportMetric(float64(waits.Milliseconds())/float64(b.N), "guest-ms/op")
 		})
 	}
+}
+
+// readerOf is a node that reads snapshots from another one.
+func readerOf(b *testing.B, one *Replica, link *rate.Limiter) *Replica {
+	server := httptest.NewUnstartedServer(one)
+	server.EnableHTTP2 = false
+	if link != nil {
+		server.Listener = narrow{server.Listener, link}
+	}
+	server.StartTLS()
+	b.Cleanup(server.Close)
+	transport := server.Client().Transport.(*http.Transport)
+	transport.MaxIdleConnsPerHost = 256
+	ask := func(ctx context.Context, path string) (*http.Response, error) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+path, http.NoBody)
+		if err != nil {
+			return nil, err
+		}
+		return transport.RoundTrip(r)
+	}
+	other := node(b)
+	other.Ask(func(context.Context, cay.SnapshotID) ([]Maker, error) { return []Maker{{Node: "one", Ask: ask}}, nil }, slog.New(slog.DiscardHandler))
+	return other
+}
+
+// touches waits for 32 parts of a memory that are far from each other, and returns how long that took.
+func touches(b *testing.B, a *arrival) time.Duration {
+	begun, size := time.Now(), a.s.Size()
+	for i := range int64(32) {
+		if _, err := a.Await(b.Context(), "pages", i*37%32*size/32, 1); err != nil {
+			b.Error(err)
+		}
+	}
+	return time.Since(begun)
 }
 
 // narrow is a listener whose connections share a link.

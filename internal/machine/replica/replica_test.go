@@ -84,6 +84,16 @@ func noise(seed uint64, size int) []byte {
 func (m machine) savesOn(t testing.TB, seed uint64, team cay.TeamID, content []byte) cay.Snapshot {
 	t.Helper()
 	source := rand.NewChaCha8([32]byte{byte(seed)})
+	pages := make([]byte, 4*testPiece+100)
+	_, _ = source.Read(pages[:testPiece])
+	copy(pages[2*testPiece:], pages[:testPiece]) // the piece between is zero
+	_, _ = source.Read(pages[3*testPiece:])
+	return m.savesOf(t, seed, team, content, pages)
+}
+
+// savesOf is savesOn with the bytes of the memory.
+func (m machine) savesOf(t testing.TB, seed uint64, team cay.TeamID, content, pages []byte) cay.Snapshot {
+	t.Helper()
 	image := filepath.Join(m.data, "image")
 	noError(t, os.WriteFile(image, content, 0o600))
 	root, err := m.dir.AddImage(image)
@@ -94,10 +104,6 @@ func (m machine) savesOn(t testing.TB, seed uint64, team cay.TeamID, content []b
 	}
 	tmp, err := m.dir.Begin()
 	noError(t, err)
-	pages := make([]byte, 4*testPiece+100)
-	_, _ = source.Read(pages[:testPiece])
-	copy(pages[2*testPiece:], pages[:testPiece]) // the piece between is zero
-	_, _ = source.Read(pages[3*testPiece:])
 	s := cay.Snapshot{
 		Format: 1, ID: cay.NewSnapshotID(), Kind: cay.MemorySnapshot, Team: team, Sandbox: sandbox, Root: root,
 		EngineHash: m.builds(t, seed), CreatedAt: time.Now(),
