@@ -22,6 +22,7 @@ func (v *visit) relay(far io.ReadWriteCloser, user string, channels <-chan ssh.N
 	late.Stop()
 	if err != nil {
 		v.log.Warn("the node of a sandbox does not serve SSH", "sandbox", v.who.sandbox, "err", err)
+		v.refuse(textAway, channels, requests)
 		return
 	}
 	v.log.Debug("SSH begins, on another node", "sandbox", v.who.sandbox, "team", v.who.team)
@@ -45,13 +46,28 @@ func (v *visit) relay(far io.ReadWriteCloser, user string, channels <-chan ssh.N
 	v.log.Debug("SSH ends", "sandbox", v.who.sandbox)
 }
 
+const textAway = "the sandbox's node is away: try again"
+
+// refuse tells a client that was let in why nothing opens, until it has gone.
+func (v *visit) refuse(why string, channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
+	late := time.AfterFunc(greetWithin, func() { v.conn.Close() })
+	defer late.Stop()
+	v.work.Go(func() { ssh.DiscardRequests(requests) })
+	for c := range channels {
+		_ = c.Reject(ssh.ConnectionFailed, why)
+	}
+	v.cancel()
+	v.conn.Close()
+	v.work.Wait()
+}
+
 // passChannel opens a channel on the other side too, and joins both to their end.
 func passChannel(far ssh.Conn, c ssh.NewChannel) {
 	out, told, err := far.OpenChannel(c.ChannelType(), c.ExtraData())
 	if err != nil {
 		var refused *ssh.OpenChannelError
 		if !errors.As(err, &refused) {
-			refused = &ssh.OpenChannelError{Reason: ssh.ConnectionFailed, Message: "its node is away"}
+			refused = &ssh.OpenChannelError{Reason: ssh.ConnectionFailed, Message: textAway}
 		}
 		_ = c.Reject(refused.Reason, refused.Message)
 		return

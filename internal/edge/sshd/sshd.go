@@ -241,6 +241,7 @@ func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, known known, greeted f
 		far, err := s.cfg.Elsewhere(ctx, who.team, who.sandbox)
 		if err != nil {
 			log.Warn("an SSH connection does not reach the node of its sandbox", "sandbox", who.sandbox, "err", err)
+			v.refuse(publicText(err), channels, requests)
 			return
 		}
 		if far != nil {

@@ -129,6 +129,9 @@ func publicText(err error) string {
 	if code := cay.CodeOf(err); code == cay.CodeCommandWaits || code == cay.CodeCommandDenied || code == cay.CodeApprovalLimit {
 		return err.Error()
 	}
+	if cay.CodeOf(err) == cay.CodeNodeAway {
+		return textAway
+	}
 	switch cay.KindOf(err) {
 	case cay.NotFound:
 		return "the sandbox is over"
