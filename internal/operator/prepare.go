@@ -48,7 +48,7 @@ func (d *Desk) PrepareAlways(ctx context.Context) {
 	if d.cfg.Replica == nil {
 		return
 	}
-	p := preparation{desk: d, begun: time.Now(), next: map[cay.SnapshotID]time.Time{}}
+	p := preparation{desk: d, begun: time.Now(), next: map[cay.SnapshotID]time.Time{}, told: map[string]string{}}
 	for range ticks.AtOnce(ctx, prepareLook) {
 		p.look(ctx)
 	}
@@ -59,7 +59,7 @@ type preparation struct {
 	desk  *Desk
 	begun time.Time
 	next  map[cay.SnapshotID]time.Time
-	told  string // the error that the log has
+	told  map[string]string // the errors that the log has, by template
 }
 
 func (p *preparation) look(ctx context.Context) {
@@ -77,7 +77,8 @@ func (p *preparation) look(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err == nil || cay.KindOf(err) == cay.NotFound: // removed, as a template that is built again removes it
-			p.next[id], p.told = time.Now().Add(prepareAgain), ""
+			p.next[id] = time.Now().Add(prepareAgain)
+			delete(p.told, template)
 		default:
 			p.next[id] = time.Now().Add(prepareRetry)
 			p.tell(ctx, template, err)
@@ -99,9 +100,9 @@ func (p *preparation) prepare(ctx context.Context, template string, id cay.Snaps
 
 // tell has the log say once why the bucket is not prepared.
 func (p *preparation) tell(ctx context.Context, template string, err error) {
-	if err.Error() == p.told {
+	if err.Error() == p.told[template] {
 		return
 	}
-	p.told = err.Error()
+	p.told[template] = err.Error()
 	p.desk.cfg.Log.WarnContext(ctx, "the root image of a template cannot be copied to the bucket now: the first copy of its sandboxes takes longer", "template", template, "err", err)
 }

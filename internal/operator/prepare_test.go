@@ -1,10 +1,12 @@
 package operator
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,15 +33,25 @@ func (b *bucketOf) Prepare(_ context.Context, id cay.SnapshotID) error {
 // The node that leads prepares the bucket at once, others minutes later, each again in an hour.
 func TestPrepareAlways(t *testing.T) {
 	none := cay.Errorf(cay.NotFound, "no such snapshot")
+	after := func(wait time.Duration) func() bool {
+		var begun time.Time // by the clock of the test's bubble
+		return func() bool {
+			if begun.IsZero() {
+				begun = time.Now()
+			}
+			return time.Since(begun) >= wait
+		}
+	}
 	for name, tt := range map[string]struct {
 		leads  func() bool
 		fails  map[cay.SnapshotID]error
 		during time.Duration
 		want   []string
 	}{
-		"alone":   {nil, nil, 119 * time.Minute, []string{"a 0s", "b 0s", "c 1m0s", "a 1h0m0s", "b 1h0m0s", "c 1h1m0s"}},
-		"leads":   {func() bool { return true }, nil, 119 * time.Second, []string{"a 0s", "b 0s", "c 1m0s"}},
-		"follows": {func() bool { return false }, nil, 6 * time.Minute, []string{"a 5m0s", "b 5m0s", "c 5m0s"}},
+		"alone":          {nil, nil, 119 * time.Minute, []string{"a 0s", "b 0s", "c 1m0s", "a 1h0m0s", "b 1h0m0s", "c 1h1m0s"}},
+		"leads":          {func() bool { return true }, nil, 119 * time.Second, []string{"a 0s", "b 0s", "c 1m0s"}},
+		"follows":        {func() bool { return false }, nil, 6 * time.Minute, []string{"a 5m0s", "b 5m0s", "c 5m0s"}},
+		"begins to lead": {after(2 * time.Minute), nil, 3 * time.Minute, []string{"a 2m0s", "b 2m0s", "c 2m0s"}},
 		"an error": {nil, map[cay.SnapshotID]error{"a": errors.New("away")}, 70 * time.Second,
 			[]string{"a 0s", "b 0s", "a 30s", "a 1m0s", "c 1m0s"}},
 		"removed": {nil, map[cay.SnapshotID]error{"a": none}, 119 * time.Second, []string{"a 0s", "b 0s", "c 1m0s"}},
@@ -63,4 +75,22 @@ func TestPrepareAlways(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The log has each template's error once, though other templates are copied meanwhile.
+func TestPrepareTellsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		full := errors.New("the bucket is full")
+		var lines bytes.Buffer
+		bucket := &bucketOf{begun: time.Now(), fails: map[cay.SnapshotID]error{"a": full}}
+		d := New(Config{Replica: bucket, Log: slog.New(slog.NewTextHandler(&lines, nil))})
+		d.Offer("base", "a")
+		d.Offer("desktop", "b")
+		ctx, cancel := context.WithTimeout(t.Context(), 150*time.Minute)
+		defer cancel()
+		d.PrepareAlways(ctx)
+		if n := strings.Count(lines.String(), full.Error()); n != 1 {
+			t.Errorf("the log has it %d times: %s", n, lines.String())
+		}
+	})
 }
