@@ -24,7 +24,15 @@ def test_a_thousand_nodes(page):
     nodes.get_by_role("searchbox").fill("crowd000000000000777")
     expect(nodes.get_by_role("row")).to_have_count(2)
     nodes.get_by_role("button", name="Drain").click()
-    page.get_by_role("dialog").get_by_role("button", name="Drain", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("cay node drain crowd000000000000777")
+    dialog.get_by_role("checkbox").uncheck()
+    expect(dialog).to_contain_text("cay node drain --wait crowd000000000000777")
+    dialog.get_by_role("checkbox").check()
+    shot(page, "nodes-drain")
+    with page.expect_request("**/api/nodes/crowd000000000000777") as drains:
+        dialog.get_by_role("button", name="Drain", exact=True).click()
+    assert drains.value.post_data_json == {"status": "draining", "move": True}
     expect(nodes.get_by_role("status")).to_have_text("999 ready, 1 draining")
     nodes.get_by_role("searchbox").fill("")
     expect(nodes.get_by_role("row").nth(1)).to_contain_text("crowd000000000000777")
@@ -36,7 +44,7 @@ def test_a_thousand_nodes(page):
     page.wait_for_timeout(12_000)
     assert len(asked) <= before + 1, f"{len(asked) - before} looks in 12 s"
     visit(page, "/")
-    expect(page.get_by_text("1 node of 1,000 take no new sandboxes")).to_be_visible()
+    expect(page.get_by_text("1 node of 1,000 takes no new sandboxes")).to_be_visible()
     expect(page.get_by_text("999 of 1,000 are ready")).to_be_visible()
     assert page.get_by_text(re.compile("are ready")).count() == 1
     visit(page, "/machine")
