@@ -86,7 +86,7 @@ var groups = map[string][]string{
 	"internal/config":   {"", "internal/near"},
 	"internal/machine":  {"", "api", "internal/blob", "internal/guest", "internal/keys", "internal/conns", "internal/spawn", "internal/ticks", "internal/trail"},
 	"internal/template": {"", "api", "internal/guest", "internal/conns", "internal/machine/node", "internal/machine/snapshot", "internal/machine/erofs", "internal/machine/disk", "internal/spawn", "internal/trail"},
-	"internal/store":    {"", "internal/keys"},
+	"internal/store":    {"", "internal/keys", "internal/trail"},
 	"internal/auth":     {"", "internal/keys"},
 	"internal/control":  {"", "internal/auth", "internal/guest", "internal/store", "internal/ticks", "internal/trail"},
 	"internal/edge":     {"", "api", "client", "internal/near", "internal/guest", "internal/keys", "internal/conns", "internal/auth", "internal/control", "internal/spawn", "internal/ticks", "internal/trail", "internal/template/dockerfile"},

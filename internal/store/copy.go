@@ -193,7 +193,7 @@ func (p *postgres) backup(ctx context.Context, s *DB, path string) (err error) {
 	if err != nil {
 		return err
 	}
-	moment, err := p.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+	moment, err := p.aside.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
 		return dbError(err)
 	}

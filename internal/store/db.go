@@ -26,9 +26,9 @@ type DB struct {
 	observer Observer                    // nil tells none
 	priced   *atomic.Pointer[cay.Prices] // nil in it until they are read
 
-	writer, reader *sql.DB
-	r              reader  // of the database, or the transaction that calls share
-	joined         *joined // nil outside Tx
+	reader *sql.DB
+	r      reader  // of the database, or the transaction that calls share
+	joined *joined // nil outside Tx
 }
 
 // Sealer encrypts texts for a place in the records.
@@ -41,6 +41,8 @@ var _ Store = (*DB)(nil)
 
 // engine is what differs between the databases.
 type engine interface {
+	// begin begins a transaction that writes.
+	begin(ctx context.Context) (*sql.Tx, error)
 	// reads makes the queries outside of transactions.
 	reads(db *sql.DB) reader
 	// guard has transactions that begin from now on fail once another epoch has

@@ -70,7 +70,7 @@ func (p *Pooler) Store() *DB {
 	held := new(atomic.Pointer[guard])
 	db := sql.OpenDB(&seat{p, held})
 	db.SetMaxIdleConns(-1)
-	return newDB(&postgres{db, held}, db, db, p.seal)
+	return newDB(&postgres{db, db, held}, db, p.seal)
 }
 
 // Close closes the connections, which all stores have given back.

@@ -5,11 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cay-run/cay/internal/store/pgtest"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 // TestStatementsWait has statements of a transaction wait for an answer that is needed, and
@@ -20,9 +22,9 @@ func TestStatementsWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.db.Close()
+	defer func() { _ = p.close() }()
 	ctx := t.Context()
-	if _, err := p.db.ExecContext(ctx, `CREATE TABLE n (i BIGINT PRIMARY KEY, t TEXT, b BYTEA)`); err != nil {
+	if _, err := p.aside.ExecContext(ctx, `CREATE TABLE n (i BIGINT PRIMARY KEY, t TEXT, b BYTEA)`); err != nil {
 		t.Fatal(err)
 	}
 	count := func(q reader) (n int) {
@@ -34,7 +36,7 @@ func TestStatementsWait(t *testing.T) {
 	}
 	in := func(f func(*sql.Tx)) error {
 		t.Helper()
-		tx, err := p.db.BeginTx(ctx, nil)
+		tx, err := p.aside.BeginTx(ctx, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,14 +115,14 @@ func TestStatementsWait(t *testing.T) {
 		if err == nil || name == "the commit" && !errors.As(err, &told) {
 			t.Errorf("%s: the transaction ends with %v", name, err)
 		}
-		if n := count(p.db); n != all {
+		if n := count(p.aside); n != all {
 			t.Errorf("%s: %d rows are there, not %d", name, n, all)
 		}
 	}
-	if err := in(func(tx *sql.Tx) { add(tx, 20_000); _ = tx.Rollback() }); !errors.Is(err, sql.ErrTxDone) || count(p.db) != all {
+	if err := in(func(tx *sql.Tx) { add(tx, 20_000); _ = tx.Rollback() }); !errors.Is(err, sql.ErrTxDone) || count(p.aside) != all {
 		t.Errorf("a transaction that is rolled back: %v", err)
 	}
-	if open := p.db.Stats(); open.InUse != 0 {
+	if open := p.aside.Stats(); open.InUse != 0 {
 		t.Errorf("%d connections are in use", open.InUse)
 	}
 }
@@ -133,4 +135,43 @@ func many(ctx context.Context, tx *sql.Tx) error {
 		}
 	}
 	return nil
+}
+
+// TestRequestsKeepTheirConnection has the background ask beside the queries and transactions of
+// a request: these go over one connection, which knows their statements.
+func TestRequestsKeepTheirConnection(t *testing.T) {
+	server := pgtest.Start(t)
+	s, err := OpenPostgres(t.Context(), PostgresConfig{URL: server.URL(server.Database(t, ""))}, clearText{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	background, cancel := context.WithCancel(t.Context())
+	var queries sync.WaitGroup
+	for range 3 {
+		queries.Go(func() {
+			for background.Err() == nil {
+				_, _ = s.EventCount(background)
+			}
+		})
+	}
+	used := map[int]bool{}
+	note := func(ctx context.Context, q reader) error {
+		var process int
+		err := q.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&process)
+		used[process] = true
+		return err
+	}
+	request := trail.With(t.Context(), &trail.Request{})
+	for range 50 {
+		err := errors.Join(note(request, s.r), s.tx(request, func(tx *sql.Tx) error { return note(request, tx) }))
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	cancel()
+	queries.Wait()
+	if len(used) != 1 {
+		t.Errorf("a request came over %d connections", len(used))
+	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/trail"
 )
 
 const (
@@ -30,9 +31,9 @@ const (
 	// conflicts is how often a transaction is tried again that others were in the
 	// way of.
 	conflicts = 10
-	// mostConns is how many connections a server has at most. PostgreSQL takes a
-	// hundred unless told otherwise.
-	mostConns = 20
+	// mostConns and mostAside are how many connections a server has at most, for what
+	// clients wait for and for all else. PostgreSQL takes a hundred unless told otherwise.
+	mostConns, mostAside = 12, 8
 	// openLock is the advisory lock of a server that opens the records: one at a
 	// time looks at the schema.
 	openLock = 0x636179_01
@@ -50,10 +51,25 @@ type PostgresConfig struct {
 }
 
 // postgres is a database that other servers write as well.
+//
+// Requests have connections of their own. A connection reads and plans each
+// statement anew; the one that was used last is used next, and queries of the background
+// would have requests come to another one each time.
 type postgres struct {
-	db   *sql.DB
-	held *atomic.Pointer[guard] // nil in it before there is one
+	db    *sql.DB                // for requests
+	aside *sql.DB                // for all else
+	held  *atomic.Pointer[guard] // nil in it before there is one
 }
+
+// conns are the connections for what is done for a context.
+func (p *postgres) conns(ctx context.Context) *sql.DB {
+	if trail.Of(ctx) != nil {
+		return p.db
+	}
+	return p.aside
+}
+
+func (p *postgres) begin(ctx context.Context) (*sql.Tx, error) { return p.conns(ctx).BeginTx(ctx, nil) }
 
 // OpenPostgres opens the records in PostgreSQL and brings their schema up to
 // date. Several servers may have them open. Errors say nothing of the password.
@@ -65,11 +81,11 @@ func OpenPostgres(ctx context.Context, cfg PostgresConfig, seal Sealer) (*DB, er
 	if err != nil {
 		return nil, err
 	}
-	if err := prepare(ctx, p.db, cfg); err != nil {
-		p.db.Close()
+	if err := prepare(ctx, p.aside, cfg); err != nil {
+		_ = p.close()
 		return nil, err
 	}
-	return newDB(p, p.db, p.db, seal), nil
+	return newDB(p, p.aside, seal), nil
 }
 
 // ProbePostgres reports whether records could be kept there, and how far the clock of this machine
@@ -79,8 +95,8 @@ func ProbePostgres(ctx context.Context, cfg PostgresConfig) (ahead time.Duration
 	if err != nil {
 		return 0, err
 	}
-	defer p.db.Close()
-	conn, err := p.db.Conn(ctx)
+	defer func() { _ = p.close() }()
+	conn, err := p.aside.Conn(ctx)
 	if err != nil {
 		return 0, connectError(err)
 	}
@@ -105,12 +121,15 @@ func pool(cfg PostgresConfig) (*postgres, error) {
 	}
 	set(c)
 	held := new(atomic.Pointer[guard])
-	db := sql.OpenDB(connector{stdlib.GetConnector(*c, stdlib.OptionShouldPing(shouldPing)), held})
-	db.SetMaxOpenConns(mostConns)
-	db.SetMaxIdleConns(mostConns)
-	db.SetConnMaxIdleTime(5 * time.Minute)
-	db.SetConnMaxLifetime(time.Hour) // an operator who moves the database has all moved in an hour
-	return &postgres{db, held}, nil
+	conns := func(most int) *sql.DB {
+		db := sql.OpenDB(connector{stdlib.GetConnector(*c, stdlib.OptionShouldPing(shouldPing)), held})
+		db.SetMaxOpenConns(most)
+		db.SetMaxIdleConns(most)
+		db.SetConnMaxIdleTime(5 * time.Minute)
+		db.SetConnMaxLifetime(time.Hour) // an operator who moves the database has all moved in an hour
+		return db
+	}
+	return &postgres{conns(mostConns), conns(mostAside), held}, nil
 }
 
 // set adds what each connection needs to what the address says.
@@ -340,7 +359,7 @@ const (
 
 func (*postgres) many() bool { return true }
 
-func (*postgres) reads(db *sql.DB) reader { return patient{db} }
+func (p *postgres) reads(*sql.DB) reader { return patient{p} }
 
 func (p *postgres) guard(g guard) { p.held.Store(&g) }
 
@@ -358,7 +377,7 @@ func (*postgres) committed() {}
 // secure has nothing to do: PostgreSQL answers a commit when it is on the disk.
 func (*postgres) secure() error { return nil }
 
-func (p *postgres) close() error { return p.db.Close() }
+func (p *postgres) close() error { return errors.Join(p.db.Close(), p.aside.Close()) }
 
 // check reads one row: damage is PostgreSQL's own to find.
 func (p *postgres) check(ctx context.Context, s *DB) error {
@@ -368,11 +387,11 @@ func (p *postgres) check(ctx context.Context, s *DB) error {
 
 // patient is a database whose single queries are asked again while it is away.
 // They change nothing.
-type patient struct{ db *sql.DB }
+type patient struct{ of *postgres }
 
 func (p patient) QueryContext(ctx context.Context, query string, args ...any) (rows *sql.Rows, err error) {
 	err = patiently(ctx, func() error {
-		rows, err = p.db.QueryContext(ctx, query, args...)
+		rows, err = p.of.conns(ctx).QueryContext(ctx, query, args...)
 		return err
 	})
 	return rows, err
@@ -380,7 +399,7 @@ func (p patient) QueryContext(ctx context.Context, query string, args ...any) (r
 
 func (p patient) QueryRowContext(ctx context.Context, query string, args ...any) (row *sql.Row) {
 	_ = patiently(ctx, func() error { // the row has the error
-		row = p.db.QueryRowContext(ctx, query, args...)
+		row = p.of.conns(ctx).QueryRowContext(ctx, query, args...)
 		return row.Err()
 	})
 	return row

@@ -51,17 +51,17 @@ func Open(ctx context.Context, path string, seal Sealer) (*DB, error) {
 	if err != nil {
 		return nil, errors.Join(err, room.close())
 	}
-	return newDB(f, f.writer, f.reader, seal), nil
+	return newDB(f, f.reader, seal), nil
 }
 
 func errNoSealer() error {
 	return cay.Errorf(cay.Internal, "the database is opened without the sealing key")
 }
 
-func newDB(e engine, writer, reader *sql.DB, seal Sealer) *DB {
+func newDB(e engine, reader *sql.DB, seal Sealer) *DB {
 	return &DB{
 		engine: e, seal: seal, priced: new(atomic.Pointer[cay.Prices]),
-		writer: writer, reader: reader, r: e.reads(reader),
+		reader: reader, r: e.reads(reader),
 	}
 }
 
@@ -108,6 +108,8 @@ func open(path, lock string, conns int, pragmas ...string) (*sql.DB, error) {
 	db.SetMaxIdleConns(conns)
 	return db, nil
 }
+
+func (f *sqliteFile) begin(ctx context.Context) (*sql.Tx, error) { return f.writer.BeginTx(ctx, nil) }
 
 func (*sqliteFile) reads(db *sql.DB) reader { return db }
 

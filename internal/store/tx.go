@@ -68,7 +68,7 @@ func (s *DB) tx(ctx context.Context, f func(*sql.Tx) error) error {
 
 func (s *DB) try(ctx context.Context, f func(*sql.Tx) error) error {
 	asked := time.Now()
-	tx, err := s.writer.BeginTx(ctx, nil)
+	tx, err := s.engine.begin(ctx)
 	if err != nil {
 		return dbError(err)
 	}
