@@ -28,11 +28,25 @@ func (n *Node) KeepLease(ctx context.Context, lasts time.Duration) error {
 	return err
 }
 
-// StandStill stops fenced instances until KeepLease. A guest that is saved does nothing any more,
-// and its engine must answer: its files are kept yet.
+// StandStill stops fenced instances until KeepLease. One that is being paused has stopped, or is
+// about to: an engine that is stopped as well would save it, and keep its files, never.
 func (n *Node) StandStill(ctx context.Context) error {
 	n.stands.Store(true)
-	return n.eachFenced(ctx, func(inst *instance) bool { return inst.keep == "" }, n.cfg.Engine.Freeze)
+	return n.eachFenced(ctx, func(inst *instance) bool { return !inst.pausing }, n.cfg.Engine.Freeze)
+}
+
+// pausing notes whether an instance is being paused. One that is not any more stands still if
+// others do.
+func (n *Node) pausing(inst *instance, is bool) {
+	n.mu.Lock()
+	inst.pausing = is
+	n.mu.Unlock()
+	if is || !inst.spec.Fenced || !n.stands.Load() {
+		return
+	}
+	if err := n.cfg.Engine.Freeze(context.Background(), inst.spec.Instance); err != nil && cay.KindOf(err) != cay.NotFound {
+		n.cfg.Log.Error("a sandbox that goes on elsewhere does not stand still: it sends nothing", "sandbox", inst.spec.Sandbox, "err", err)
+	}
 }
 
 // eachFenced does something with the fenced instances that fit.

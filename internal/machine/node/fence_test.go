@@ -2,7 +2,10 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,27 +86,53 @@ func TestFenced(t *testing.T) {
 	frozen()
 }
 
-// A guest that is saved does not stand still while its files are kept: an engine that is stopped
-// would keep them, and the server that ends, waiting for ever.
-func TestFencedIsSaved(t *testing.T) {
-	m := newMachine(t)
-	n := m.open(t)
-	spec := spec()
-	spec.Fenced = true
-	paused, err := n.Create(t.Context(), spec)
-	if err != nil {
-		t.Fatal(err)
+// A guest that is being paused does not stand still, not while its files are kept either: an
+// engine that is stopped would save it never, and the server that ends would wait for ever. One
+// whose pause fails stands still then.
+func TestFencedIsPaused(t *testing.T) {
+	for _, step := range []string{"checkpoint", "files"} {
+		for _, fails := range []bool{false, true} {
+			t.Run(fmt.Sprintf("at its %s, fails %t", step, fails), func(t *testing.T) {
+				m := newMachine(t)
+				n := m.open(t)
+				if err := n.KeepLease(t.Context(), time.Minute); err != nil {
+					t.Fatal(err)
+				}
+				spec := spec()
+				spec.Fenced = true
+				box, err := n.Create(t.Context(), spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				at, on := make(chan struct{}), make(chan struct{})
+				m.on(step, func() error {
+					close(at)
+					<-on
+					if fails {
+						return errors.New("no")
+					}
+					return nil
+				})
+				var frozen atomic.Int32
+				m.on("freeze", func() error { frozen.Add(1); return nil })
+				var paused sync.WaitGroup
+				paused.Go(func() {
+					err := n.Pause(t.Context(), box.Spec.Instance, cay.Snapshot{ID: cay.NewSnapshotID(), Kind: cay.MemorySnapshot, Sandbox: spec.Sandbox})
+					if (err != nil) != (fails && step == "checkpoint") {
+						t.Error(err)
+					}
+				})
+				<-at
+				if err := n.StandStill(t.Context()); err != nil || frozen.Load() != 0 {
+					t.Errorf("it was stopped %d times, %v", frozen.Load(), err)
+				}
+				close(on)
+				paused.Wait()
+				n.Close()
+				if goesOn := fails && step == "checkpoint"; (frozen.Load() != 0) != goesOn {
+					t.Errorf("it goes on %t, and was stopped %d times", goesOn, frozen.Load())
+				}
+			})
+		}
 	}
-	keeps, kept := make(chan struct{}), make(chan struct{})
-	m.on("files", func() error { close(keeps); <-kept; return nil })
-	if err := n.Pause(t.Context(), paused.Spec.Instance, cay.Snapshot{ID: cay.NewSnapshotID(), Kind: cay.MemorySnapshot, Sandbox: spec.Sandbox}); err != nil {
-		t.Fatal(err)
-	}
-	<-keeps
-	m.on("freeze", func() error { t.Error("a guest stands still whose files are kept"); return nil })
-	if err := n.StandStill(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	close(kept)
-	n.Close()
 }

@@ -29,6 +29,7 @@ type instance struct {
 	protocol int
 	boot     cay.Boot       // what a start from its files needs; snapshots record it
 	notice   string         // which part of its snapshot could not be restored
+	pausing  bool           // or paused, so that its engine must not be stopped; guarded by the node
 	keep     cay.SnapshotID // that its files are still to be added to, once it is paused
 	kept     func()         // is called when they are, or cannot be
 	// pooled is true while it has no owner; size is the memory, in bytes, that

@@ -30,9 +30,8 @@ func (n *Node) leave(ctx context.Context) (func(), error) {
 // that is over.
 func (n *Node) promiseFiles(inst *instance, id cay.SnapshotID, kept func()) {
 	unused := n.cfg.Snapshots.Use(id)
-	inst.kept = func() { unused(); kept() }
+	inst.keep, inst.kept = id, func() { unused(); kept() }
 	n.mu.Lock()
-	inst.keep = id
 	n.keeping[id] = make(chan struct{})
 	n.mu.Unlock()
 }

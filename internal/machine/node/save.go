@@ -53,12 +53,14 @@ func (n *Node) Pause(ctx context.Context, id cay.InstanceID, record cay.Snapshot
 		if inst.routed.Swap(false) {
 			n.cfg.OnGone(inst.spec.Sandbox, inst.spec.Instance)
 		}
+		n.pausing(inst, true)
 		err := n.markHeld(inst)
 		if err == nil {
 			err = n.save(ctx, inst, record, engine.Stays)
 		}
 		if err != nil {
 			n.revive(inst)
+			n.pausing(inst, false)
 			return false, err
 		}
 		// From here on it is the snapshot that goes on: should the server die,
