@@ -227,6 +227,16 @@ def commit(up):
     return float(re.search(r"latency average = ([0-9.]+) ms", out)[1]) - lag
 
 
+def rest():
+    """Waits until the bucket has stopped to grow: images of Cay's templates are copied after a start."""
+    size, since = -1, time.monotonic()
+    while time.monotonic() - since < 15:
+        time.sleep(1)
+        now = sum(f.stat().st_size for f in (cluster.HOME / "bucket").rglob("*") if f.is_file())
+        if now != size:
+            size, since = now, time.monotonic()
+
+
 def measure(up):
     alone = Alone(up, len(up.nodes) + 1)
     alone.boot()
@@ -237,6 +247,7 @@ def measure(up):
         alone.cay("template", "wait", timeout=1200)
         key = up.variables["E2B_API_KEY"]
         many = Api(up.nodes[-1], key)
+        rest()
         ways = Ways(up, key)
         figures = [*creates(Api(alone, key_of(alone)), many), *requests(up, key), *resumes(up, many, ways), *narrow(up, many)]
         waits = commit(up)
