@@ -394,6 +394,9 @@ func TestPauseIsNotRecorded(t *testing.T) {
 		if member != (cay.KindOf(err) == cay.Unavailable) || !member && err != nil {
 			t.Errorf("a node of a cluster %t: %v", member, err)
 		}
+		if other := w.c.Pause(t.Context(), w.who(), s.ID, cay.MemorySnapshot, false); cay.KindOf(other) != cay.Conflict {
+			t.Errorf("another one: %v", other)
+		}
 		if got, err := w.c.Get(t.Context(), w.who(), s.ID); err != nil || got.State != cay.Paused {
 			t.Errorf("it is %s, %v", got.State, err)
 		}

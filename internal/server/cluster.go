@@ -279,10 +279,7 @@ func (s *Server) lead(ctx context.Context) {
 		if ctx.Err() == nil {
 			s.log.WarnContext(ctx, "the templates that Cay brings cannot be offered now; it is tried again", "err", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(renewLease):
-		}
+		ticks.Wait(ctx, renewLease)
 	}
 }
 

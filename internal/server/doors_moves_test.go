@@ -91,9 +91,7 @@ func TestDoorsOfAMovedSandbox(t *testing.T) {
 	}
 
 	first.Stop()
-	for !second.ReachesLead() {
-		time.Sleep(20 * time.Millisecond)
-	}
+	awaitLead(t, second)
 	var doors sync.WaitGroup
 	for what, try := range map[string]func() (string, bool){
 		"a ticket": func() (string, bool) {

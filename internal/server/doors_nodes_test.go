@@ -151,9 +151,7 @@ func delivers(t *testing.T, c *servertest.Cluster, id string) {
 	}
 	recorded(t, c.Nodes[1], hook, 3)
 	c.Nodes[0].Stop()
-	for !c.Nodes[1].ReachesLead() {
-		time.Sleep(10 * time.Millisecond)
-	}
+	awaitLead(t, c.Nodes[1])
 	next, err := c.Nodes[1].Client().Create(t.Context(), client.CreateOptions{Timeout: time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -229,6 +227,16 @@ func consoles(t *testing.T, c *servertest.Cluster, ids []string) {
 		// A client cannot say that it came in there.
 		if _, _, text := at(t, w, "GET", "127.0.0.1", "/settings.json", "", "Cay-Hop-Alone", "1"); strings.Contains(text, "ports") {
 			t.Errorf("the one port of node %d, as the console's: %s", i, text)
+		}
+	}
+}
+
+// awaitLead waits until a node reaches the one that leads.
+func awaitLead(t *testing.T, w *servertest.World) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !w.ReachesLead(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no node leads")
 		}
 	}
 }

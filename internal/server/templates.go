@@ -12,6 +12,7 @@ import (
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/template/builtin"
 	"github.com/cay-run/cay/internal/template/image"
+	"github.com/cay-run/cay/internal/ticks"
 )
 
 // FirstTemplate builds what a first sandbox needs, where no template of the
@@ -68,10 +69,8 @@ func (s *Server) buildTemplates(ctx context.Context) {
 		}
 		s.backlog.Fail(err)
 		s.log.WarnContext(ctx, "the templates that Cay brings cannot be built now; it is tried again", "in", wait, "err", err)
-		select {
-		case <-ctx.Done():
+		if !ticks.Wait(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 		s.backlog.Begin(s.missingTemplates())
 	}

@@ -274,7 +274,7 @@ func (c *Controller) goOn(ctx context.Context, e *entry) error {
 	if err != nil && cay.KindOf(err) != cay.Unavailable { // another try would end the same
 		s = e.sandbox()
 		s.Moving = false
-		_ = c.saveOutcome(ctx, e, s)
+		c.saveOutcome(ctx, e, s)
 	}
 	return err
 }

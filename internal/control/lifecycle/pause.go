@@ -39,7 +39,7 @@ func (c *Controller) pauseAsked(ctx context.Context, who cay.Caller, id cay.Sand
 	}
 	return c.change(ctx, who.Team, id, func(e *entry, s cay.Sandbox) error {
 		if s.State == cay.Paused && came != cay.Paused && s.Saved == kind && !(strict && s.Unresponsive) { // another caller paused it meanwhile
-			return nil
+			return c.counts(e)
 		}
 		if s.State != cay.Running {
 			return cay.Errorf(cay.Conflict, "sandbox %s is already %s", s.ID, s.State)
@@ -49,8 +49,22 @@ func (c *Controller) pauseAsked(ctx context.Context, who cay.Caller, id cay.Sand
 			return err
 		}
 		s.Unresponsive = err != nil
-		return c.pause(ctx, who, e, s, kind, cay.ReasonAsked)
+		if err := c.pause(ctx, who, e, s, kind, cay.ReasonAsked); err != nil {
+			return err
+		}
+		return c.counts(e)
 	})
+}
+
+// counts refuses to acknowledge a pause in a cluster that may not be recorded: other nodes end the
+// sandbox if this one is lost before a sweep puts that right. On a machine alone the next start finds
+// it saved.
+func (c *Controller) counts(e *entry) error {
+	if !c.member || !e.unsure.Load() {
+		return nil
+	}
+	return cay.Errorf(cay.Unavailable, "sandbox %s is paused, and that could not be recorded yet", e.sandbox().ID).
+		WithHint("ask for it again before you count on it: it is lost if its node is lost now")
 }
 
 // respondsWithin is how long an agent may take to say that it is there. A
@@ -124,17 +138,13 @@ func (c *Controller) pause(ctx context.Context, who cay.Caller, e *entry, s cay.
 			e.pauseFailed = why
 			failed = append(failed, ledger.NewEvent(who, s, cay.SandboxRunning, cay.ReasonFailed, "error", why))
 		}
-		_ = c.saveOutcome(ctx, e, before, failed...)
+		c.saveOutcome(ctx, e, before, failed...)
 		return err
 	}
 	e.pauseFailed = ""
-	err = c.saveOutcome(ctx, e, paused(s), ledger.NewEvent(who, s, cay.SandboxPaused, reason, "snapshot", string(s.Snapshot), "kind", string(kind)))
+	c.saveOutcome(ctx, e, paused(s), ledger.NewEvent(who, s, cay.SandboxPaused, reason, "snapshot", string(s.Snapshot), "kind", string(kind)))
 	c.log.InfoContext(ctx, "sandbox paused", "sandbox", s.ID, "snapshot", s.Snapshot, "kind", kind)
 	c.ledger.Tidy(ctx, before.Snapshot)
-	if err != nil && c.member { // others end what this node has if it is lost before
-		return cay.Wrap(cay.Unavailable, err, "sandbox %s is paused, and that could not be recorded yet", s.ID).
-			WithHint("ask for it again before you count on it: it is lost if its node is lost now")
-	}
 	return nil
 }
 
@@ -165,17 +175,14 @@ func saveError(err error, text string) error {
 }
 
 // saveOutcome records a state that is a fact already. One that cannot be recorded
-// is put right with a later sweep, or by the next start, which finds the same facts: the error
-// is for a caller to whom the record matters.
-func (c *Controller) saveOutcome(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) error {
-	err := c.save(ctx, e, s, events...)
-	if err != nil {
+// is put right with a later sweep, or by the next start, which finds the same facts.
+func (c *Controller) saveOutcome(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) {
+	if err := c.save(ctx, e, s, events...); err != nil {
 		c.log.ErrorContext(ctx, "cannot record a sandbox's state", "sandbox", s.ID, "state", s.State, "err", err)
 		s.Version = e.sandbox().Version
 		e.current.Store(&s)
 		e.unsure.Store(true)
 	}
-	return err
 }
 
 // Connect makes sure that a sandbox runs for at least that long from now. One
@@ -289,7 +296,7 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 		err = saveError(err, "the sandbox could not be resumed")
 		back := paused(s)
 		back.EndedAt = s.EndedAt
-		_ = c.saveOutcome(ctx, e, back, ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed, "error", ledger.Visible(err)))
+		c.saveOutcome(ctx, e, back, ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed, "error", ledger.Visible(err)))
 		return cay.Sandbox{}, err
 	}
 	s.State, s.EndedAt, s.EndAt, s.Notice = cay.Running, time.Time{}, ledger.Now().Add(timeout), joined(instance.Notice, lostVolumes(s.Volumes, mounts))
@@ -310,7 +317,7 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 	})
 	if err != nil {
 		// Memory and store would disagree: it stays saved as it was.
-		_ = c.saveOutcome(ctx, e, paused(saved), ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed))
+		c.saveOutcome(ctx, e, paused(saved), ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed))
 		c.stop(ctx, spec.Instance, cay.CauseFailedStart)
 		return cay.Sandbox{}, err
 	}

@@ -166,21 +166,23 @@ func (m *Members) Run(ctx context.Context) {
 		case leads && endLead == nil:
 			m.cfg.Log.InfoContext(ctx, "this node leads the cluster")
 			lead, endLead = context.WithCancel(ctx)
+			while := lead // another one may come before this is done
 			led.Add(1)
 			leading.Go(func() {
 				defer led.Done()
-				m.cfg.Lead(lead)
+				m.cfg.Lead(while)
 			})
 		case endLead != nil && (!m.Serves() || err == nil && !leads):
 			endLead()
 			endLead = nil
 		}
 		if endLead != nil && err == nil {
+			while := lead
 			for _, n := range m.lost() {
 				led.Add(1)
 				leading.Go(func() {
 					defer led.Done()
-					m.endLost(lead, n)
+					m.endLost(while, n)
 				})
 			}
 		}

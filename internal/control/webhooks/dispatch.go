@@ -228,10 +228,8 @@ func (h *Hooks) tryRecord(ctx context.Context, attempts []cay.WebhookAttempt, pr
 			return nil
 		}
 		h.log.Error("cannot record attempts of webhooks", "attempts", len(attempts), "err", err)
-		select {
-		case <-ctx.Done():
+		if !ticks.Wait(ctx, failedWait) {
 			return err
-		case <-time.After(failedWait):
 		}
 	}
 }
