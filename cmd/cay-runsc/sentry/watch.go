@@ -7,6 +7,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/mm"
 )
 
 const (
@@ -37,6 +38,11 @@ const (
 	watchBusy   = 25 * time.Millisecond
 	watchCalm   = 500 * time.Millisecond
 	watchNotice = 100 * time.Millisecond
+	// watchCrowd is how many processes stand still from the mark on until the
+	// guard has looked: so many that are busy keep PID 1 from the processors while
+	// they fill the rest and the fuse. The guard does not ask which of so many a
+	// user had stopped before (guardFew), so it lets all of them go on.
+	watchCrowd = 25
 
 	// startGC is how far the heap may grow, in hundredths, while a snapshot is
 	// restored: nearly all of what that allocates stays. usualGC is the usual
@@ -99,11 +105,46 @@ func (w *watch) run(k *kernel.Kernel) {
 		if !wake || init == nil {
 			continue
 		}
-		// Not while a snapshot is taken: that is what the kernel's own lock is for.
-		// PID 1 that has no handler for this signal does not notice it.
-		info := &linux.SignalInfo{Signo: int32(linux.SIGWINCH), Code: linux.SI_KERNEL}
-		_ = k.SendExternalSignalThreadGroup(init, info) // PID 1 that ends takes all with it
+		if now.left <= w.mark && hold(k, init) {
+			continue
+		}
+		tell(k, init, linux.SIGWINCH) // PID 1 that has no handler for it does not notice it
 	}
+}
+
+// hold stops the processes of a crowd, and tells PID 1 as the brake does: it looks
+// at the memory and lets those that it leaves go on. Whether there was a crowd.
+func hold(k *kernel.Kernel, init *kernel.ThreadGroup) bool {
+	crowd := k.TaskSet().Root.ThreadGroups()
+	if len(crowd) < watchCrowd {
+		return false
+	}
+	// PID 1 hears of it before too, because a snapshot may be taken meanwhile.
+	tell(k, init, linux.SIGUSR1)
+	own := memory(init)
+	for _, tg := range crowd {
+		// A child of PID 1 that has its memory is about to begin a program, and PID 1
+		// waits for that.
+		if tg != init && memory(tg) != own {
+			tell(k, tg, linux.SIGSTOP)
+		}
+	}
+	tell(k, init, linux.SIGUSR1)
+	return true
+}
+
+// memory is the address space of a process.
+func memory(tg *kernel.ThreadGroup) (found *mm.MemoryManager) {
+	if leader := tg.Leader(); leader != nil {
+		leader.WithMuLocked(func(t *kernel.Task) { found = t.MemoryManager() })
+	}
+	return found
+}
+
+// tell sends a signal, but not while a snapshot is taken: that is what the kernel's
+// own lock is for. A process that ends needs none.
+func tell(k *kernel.Kernel, tg *kernel.ThreadGroup, signal linux.Signal) {
+	_ = k.SendExternalSignalThreadGroup(tg, &linux.SignalInfo{Signo: int32(signal), Code: linux.SI_KERNEL})
 }
 
 func (w *watch) look(k *kernel.Kernel) (look, bool) {

@@ -127,8 +127,8 @@ func (a *Agent) Guard(ctx context.Context, watched bool) {
 				"pid", strconv.Itoa(pid), "name", comm, "memoryMB", strconv.FormatUint(used/mib, 10))
 		},
 	}
-	// The engine says so when it refuses a fork, and when the memory may get
-	// short (cmd/cay-runsc/sentry).
+	// The engine says so when it refuses a fork or has stopped a crowd, and when the
+	// memory may get short (cmd/cay-runsc/sentry).
 	refused, woken := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(refused, syscall.SIGUSR1)
 	defer signal.Stop(refused)

@@ -60,6 +60,39 @@ func (s *suite) watched(t *testing.T) {
 	told(before)
 }
 
+// crowds fills the guest's memory beside processes that sleep, while PID 1 begins
+// one program after the other: many stand still until it lets them go on, and it
+// is not kept from that. A few are left alone.
+func (s *suite) crowds(t *testing.T) {
+	const many, few = 30, 8
+	at := s.slots[0]
+	for processes, state := range map[int]string{many: "T", few: "S"} {
+		id := s.start(t, at)
+		not := func(path, was string) {
+			t.Helper()
+			soon(t, path+" is not "+was, func() bool { text, _ := at.ask(t, path); return text != was })
+		}
+		states := func(letter string) {
+			t.Helper()
+			want := strings.Repeat(letter, processes)
+			soon(t, "the crowd is "+want, func() bool { text, _ := at.ask(t, "/crowd-states"); return text == want })
+		}
+		at.expect(t, "", "/crowd", "processes", strconv.Itoa(processes), "begins", "1")
+		at.expect(t, "", "/eat", "mb", "85") // of 128
+		if processes == many {
+			not("/crowd-stood", "0")
+		} else {
+			not("/woken", "0")
+		}
+		states(state)
+		at.expect(t, "", "/crowd-goes")
+		states("S")
+		began, _ := at.ask(t, "/crowd-began")
+		not("/crowd-began", began)
+		must(t, s.Kill(t.Context(), id))
+	}
+}
+
 // manyNames has more files made, looked up, renamed and removed than an engine
 // may keep in mind: nothing of them is stale, also after a snapshot, and what is
 // removed gives its space back.

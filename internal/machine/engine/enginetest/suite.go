@@ -77,6 +77,7 @@ func Run(t *testing.T, hook *Hook, open func(t testing.TB, limit time.Duration) 
 		{"first to go", (*suite).firstToGo},
 		{"contents of memory", (*suite).contents},
 		{"memory watched", (*suite).watched},
+		{"crowds stand still", (*suite).crowds},
 		{"many names", (*suite).manyNames},
 		{"filtered", (*suite).filtered},
 		{"in its cgroups", (*suite).inCgroups},

@@ -36,6 +36,7 @@ func main() {
 	}
 	signal.Ignore(syscall.SIGTERM, syscall.SIGHUP)
 	countWakes()
+	countHolds()
 	answers := map[string]func(*http.Request) (string, error){
 		"/health":  func(*http.Request) (string, error) { return "ok", nil },
 		"/count":   func(*http.Request) (string, error) { return strconv.FormatInt(count.Add(1), 10), nil },
@@ -80,6 +81,7 @@ func main() {
 		"/boot-id": func(*http.Request) (string, error) { return read("/proc/sys/kernel/random/boot_id") },
 	}
 	maps.Copy(answers, memoryAnswers)
+	maps.Copy(answers, crowdAnswers)
 	for path, answer := range answers {
 		http.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			text, err := answer(r)
