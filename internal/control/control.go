@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
@@ -62,6 +63,8 @@ type Config struct {
 	Copies, Durable bool
 	// Hurry has the next copy begin at once; nil leaves it to its time.
 	Hurry func()
+	// CopiesFail is why copies do not get on, as was seen since a time; nil knows of nothing.
+	CopiesFail func(since time.Time) error
 	// Local finds this machine's snapshot of a template; nil takes the recorded one.
 	Local  func(cay.Template) cay.SnapshotID
 	Tokens lifecycle.Tokens
@@ -132,7 +135,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 	}
 	c.Controller, err = lifecycle.Open(ctx, lifecycle.Config{
 		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Member: cfg.Member, Leads: cfg.Leads, Elsewhere: cfg.Elsewhere, Bring: cfg.Bring, Tokens: cfg.Tokens, Logs: cfg.Logs, Audit: cfg.Audit, Log: cfg.Log,
-		Budgets: c.Meter, Copies: cfg.Copies, Durable: cfg.Durable, Hurry: cfg.Hurry,
+		Budgets: c.Meter, Copies: cfg.Copies, Durable: cfg.Durable, Hurry: cfg.Hurry, CopiesFail: cfg.CopiesFail,
 	})
 	if err != nil {
 		return nil, err

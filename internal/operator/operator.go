@@ -84,6 +84,7 @@ type Desk struct {
 	copied     copies
 	filed      filed
 	made       atomic.Int64 // when the last copy was whole, in nanoseconds
+	failing    [2]setback   // of copies' files and of their root images
 	telling    sync.Mutex   // one tells the records at a time
 	offered    offers
 

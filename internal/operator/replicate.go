@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -90,19 +91,47 @@ func (d *Desk) ReplicateAlways(ctx context.Context) {
 	r := replication{swept: time.Now()}
 	d.made.Store(time.Now().UnixNano())
 	var both sync.WaitGroup
-	both.Go(func() { d.again(ctx, d.hurry, func() error { return d.replicate(ctx, &r) }) })
-	both.Go(func() { d.again(ctx, d.filed.some, func() error { return d.complete(ctx) }) })
+	both.Go(func() { d.again(ctx, &d.failing[0], d.hurry, func() error { return d.replicate(ctx, &r) }) })
+	both.Go(func() { d.again(ctx, &d.failing[1], d.filed.some, func() error { return d.complete(ctx) }) })
 	both.Wait()
+}
+
+// setback is why copies do not get on, and when that was seen last.
+type setback struct {
+	mu  sync.Mutex
+	err error
+	at  time.Time
+}
+
+func (s *setback) note(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err, s.at = err, time.Now()
+}
+
+func (s *setback) since(t time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at.Before(t) {
+		return nil
+	}
+	return s.err
+}
+
+// CopiesFail is why copies do not get on, as was seen since a time.
+func (d *Desk) CopiesFail(since time.Time) error {
+	return cmp.Or(d.failing[0].since(since), d.failing[1].since(since))
 }
 
 // again does something each second, and at once where it is woken, until ctx ends. The log has its
 // error once.
-func (d *Desk) again(ctx context.Context, wake <-chan struct{}, do func() error) {
+func (d *Desk) again(ctx context.Context, failing *setback, wake <-chan struct{}, do func() error) {
 	told := ""
 	tick := time.NewTicker(replicateEvery)
 	defer tick.Stop()
 	for {
 		err := do()
+		failing.note(err)
 		switch {
 		case ctx.Err() != nil:
 			return

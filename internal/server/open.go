@@ -249,6 +249,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		Volumes:    s.volumes(),
 		Local:      s.localOf(),
 		Copies:     s.replica != nil, Durable: s.cfg.PauseDurable, Hurry: func() { s.desk.Hurry() },
+		CopiesFail: func(since time.Time) error { return s.desk.CopiesFail(since) },
 		Networks: outside.Networks{
 			Opened: s.cfg.NetworkOpen, Trusted: s.cfg.WebhookOpen, Closed: append(slices.Clone(s.cfg.NetworkClosed), s.cfg.Network),
 		},

@@ -105,10 +105,15 @@ func (s *Server) openCache() {
 
 // cached tells what the cache holds; nothing without a bucket.
 func (s *Server) cached() (cache.State, error) {
-	if c := s.cache.Load(); c != nil {
-		return c.Look()
+	c := s.cache.Load()
+	if c == nil {
+		return cache.State{}, nil
 	}
-	return cache.State{}, nil
+	out, err := c.Look()
+	if why := s.desk.CopiesFail(time.Now().Add(-time.Minute)); why != nil {
+		out.CopiesFail = why.Error()
+	}
+	return out, err
 }
 
 // reserve is the disk of the data directory. The cache gives way to work that it has no room for.

@@ -2,9 +2,15 @@ package server_test
 
 import (
 	"context"
+	"errors"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/client"
@@ -103,6 +109,44 @@ func TestReplicated(t *testing.T) {
 	}
 	back()
 	awaitReplicated(t, w, other)
+}
+
+// A durable pause finds the bucket full: it answers at once and says so, the operator hears of it,
+// and the copy follows when there is room.
+func TestBucketIsFull(t *testing.T) {
+	ctx := t.Context()
+	root := t.TempDir()
+	if err := unix.Mount("tmpfs", root, "tmpfs", 0, "size=8m"); err != nil {
+		t.Skip("NOT TESTED HERE: a bucket of a size of its own: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) })
+	w := servertest.New(t)
+	w.Config.Bucket.Bucket = filepath.Join(root, "bucket")
+	w.Start()
+	api := w.Client()
+	box, err := api.Create(ctx, client.CreateOptions{Timeout: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	filler := filepath.Join(root, "filler")
+	if err := os.WriteFile(filler, make([]byte, 9<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling the bucket: %v", err)
+	}
+	err = api.PauseDurably(ctx, box.ID, false)
+	if cay.CodeOf(err) != cay.CodeNotReplicated || !strings.Contains(err.Error(), "the bucket is full") {
+		t.Fatalf("a durable pause: %v", err)
+	}
+	if info, err := api.Info(ctx, box.ID); err != nil || info.State != "paused" || *info.Replicated {
+		t.Errorf("after it: %+v, %v", info, err)
+	}
+	checks, err := w.Admin("").Checks(ctx, "")
+	if err != nil || !slices.ContainsFunc(checks, func(c client.Check) bool { return strings.Contains(c.Detail, "copies fail: no space is left") }) {
+		t.Errorf("the operator hears %+v, %v", checks, err)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	awaitReplicated(t, w, box.ID)
 }
 
 // Lists of snapshots say whether the bucket has them; without a bucket nothing.

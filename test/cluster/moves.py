@@ -67,9 +67,9 @@ def upgrade(up):
             node.end()
             node.program = cluster.CAY
             node.start()
+            up.ready(1200)  # as the documents say: it builds templates where the program has other ones
             versions = [n["version"] for n in up.status()]
             print(f"    node {node.number} is replaced, which had {len(ran)} instances: {versions}", flush=True)
-        up.nodes[0].cay("template", "wait", timeout=1200)
         time.sleep(10)
         load.tell("rest")
         wrong = [*judged(up, load), *watch.twice]

@@ -119,6 +119,8 @@ type Config struct {
 	Copies, Durable bool
 	// Hurry has the next copy begin at once; nil leaves it to its time.
 	Hurry func()
+	// CopiesFail is why copies do not get on, as was seen since a time; nil knows of nothing.
+	CopiesFail func(since time.Time) error
 	// Budgets are asked before anything runs; nil has none.
 	Budgets Budgets
 }
@@ -140,6 +142,7 @@ type Controller struct {
 
 	copies, durable bool
 	hurry           func()
+	copiesFail      func(since time.Time) error
 	member          bool // of a cluster
 	leads           func() bool
 	elsewhere       func(ctx context.Context, features []string) bool
@@ -225,7 +228,7 @@ func (e *entry) sandbox() cay.Sandbox { return *e.current.Load() }
 func Open(ctx context.Context, cfg Config) (*Controller, error) {
 	c := &Controller{
 		ledger: cfg.Ledger, store: cfg.Store, node: cfg.Node, nodeID: cfg.NodeID, tokens: cfg.Tokens, logs: cfg.Logs, audit: cfg.Audit, log: cfg.Log,
-		copies: cfg.Copies, durable: cfg.Durable, hurry: cfg.Hurry,
+		copies: cfg.Copies, durable: cfg.Durable, hurry: cfg.Hurry, copiesFail: cfg.CopiesFail,
 		readers: make(chan struct{}, diaryReaders),
 		wake:    make(chan struct{}, 1), wakeAuto: make(chan struct{}, 1),
 		live: make(map[cay.SandboxID]*entry), teams: make(map[cay.TeamID]map[cay.SandboxID]*entry), starting: make(map[*starting]struct{}),

@@ -12,6 +12,9 @@ import (
 // copyWithin is how long a pause waits for its copy in the bucket.
 const copyWithin = 5 * time.Minute
 
+// lookAtCopies is how often it looks whether copies get on meanwhile.
+const lookAtCopies = time.Second
+
 // Copies reports whether snapshots are copied to a bucket.
 func (c *Controller) Copies() bool { return c.copies }
 
@@ -120,9 +123,11 @@ func (c *Controller) PauseDurably(ctx context.Context, who cay.Caller, id cay.Sa
 // awaitCopy waits until the bucket has what a sandbox was saved in, or, where that
 // comes first, until enough is closed.
 func (c *Controller) awaitCopy(ctx context.Context, e *entry, enough <-chan struct{}) error {
-	saved := e.sandbox()
+	saved, begun := e.sandbox(), time.Now()
 	ctx, cancel := context.WithTimeout(ctx, copyWithin)
 	defer cancel()
+	look := time.NewTicker(lookAtCopies)
+	defer look.Stop()
 	if c.hurry != nil {
 		c.hurry()
 	}
@@ -138,14 +143,30 @@ func (c *Controller) awaitCopy(ctx context.Context, e *entry, enough <-chan stru
 		}
 		select {
 		case <-changed:
+		case <-look.C:
+			if cay.KindOf(c.failure(begun)) == cay.NoSpace { // else it may get on in time
+				return errNotReplicated(saved.ID, "the bucket is full")
+			}
 		case <-enough:
 			return nil
 		case <-c.ledger.Ended():
 			return errNotReplicated(saved.ID, "the server ends")
 		case <-ctx.Done():
-			return errNotReplicated(saved.ID, "the bucket has not got it in time")
+			why := "the bucket has not got it in time"
+			if c.failure(begun) != nil {
+				why += ": copies fail"
+			}
+			return errNotReplicated(saved.ID, why)
 		}
 	}
+}
+
+// failure is why copies did not get on since a time.
+func (c *Controller) failure(since time.Time) error {
+	if c.copiesFail == nil {
+		return nil
+	}
+	return c.copiesFail(since)
 }
 
 func errNotReplicated(id cay.SandboxID, why string) error {

@@ -68,6 +68,7 @@ type State struct {
 	UncopiedBytes int64
 	Evicted       int // snapshots that the bucket alone has
 	BucketIsAway  bool
+	CopiesFail    string // why the latest copies to the bucket failed; empty if they get on
 }
 
 // Cache evicts. Its methods may be called at the same time.

@@ -52,6 +52,8 @@ func holds(name string, c cache.State) Check {
 	switch {
 	case c.BucketIsAway:
 		out = warn(detail+"; the bucket does not answer, and nothing is evicted", "see the row of the bucket")
+	case c.CopiesFail != "":
+		out = warn(detail+"; copies fail: "+c.CopiesFail, "until they get on, what is not copied is on this machine alone")
 	case c.Bytes > c.Limit && c.UncopiedBytes > 0:
 		out = warn(detail, "what is not copied stays: see the server's log for what keeps the copies")
 	case c.Bytes > c.Limit:
