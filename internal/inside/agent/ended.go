@@ -9,7 +9,7 @@ import (
 const (
 	// endedKept is how many acts of the guard are remembered.
 	endedKept = 8
-	// endedFresh is how long one explains the end of a process: its id may be
+	// endedFresh is how long after it one explains the end of a process: its id may be
 	// another's later, and a parent that outlived its child did not die with it.
 	endedFresh = 10 * time.Second
 )
@@ -33,6 +33,16 @@ func (e *ended) note(pids []int, reason string) {
 		e.acts = e.acts[1:]
 	}
 	e.acts = append(e.acts, endedAct{time.Now(), slices.Clone(pids), reason})
+}
+
+// over says that the latest act has just come to its end: what a fork bomb leaves
+// takes seconds to end on a busy machine.
+func (e *ended) over() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if n := len(e.acts); n > 0 {
+		e.acts[n-1].at = time.Now()
+	}
 }
 
 func (e *ended) why(pid int) string {

@@ -11,6 +11,7 @@ func TestEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e ended
 		e.note([]int{2, 3}, "first")
+		e.over()
 		e.note([]int{3}, "second")
 		for pid, want := range map[int]string{1: "", 2: "first", 3: "second"} {
 			if got := e.why(pid); got != want {
@@ -26,7 +27,17 @@ func TestEnded(t *testing.T) {
 		if got := e.why(3); got != "second" {
 			t.Errorf("why of 3: %q", got)
 		}
-		time.Sleep(endedFresh)
+		e.note([]int{5}, "long")
+		time.Sleep(endedFresh - 1)
+		e.over()
+		time.Sleep(endedFresh - 1)
+		if got := e.why(5); got != "long" {
+			t.Errorf("just after a long act, why of 5: %q", got)
+		}
+		time.Sleep(1)
+		if got := e.why(5); got != "" {
+			t.Errorf("long after it, why of 5: %q", got)
+		}
 		if got := e.why(3); got != "" {
 			t.Errorf("later, why of 3: %q", got)
 		}

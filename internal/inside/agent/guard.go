@@ -123,6 +123,7 @@ func (a *Agent) Guard(ctx context.Context, watched bool) {
 			a.ended.note(pids, reason)
 		},
 		told: func(pid int, comm string, used uint64, reason string) {
+			a.ended.over()
 			a.diary.note("process.killed", "warn", "guard", reason,
 				"pid", strconv.Itoa(pid), "name", comm, "memoryMB", strconv.FormatUint(used/mib, 10))
 		},
