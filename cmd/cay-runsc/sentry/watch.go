@@ -40,8 +40,7 @@ const (
 	watchNotice = 100 * time.Millisecond
 	// watchCrowd is how many processes stand still from the mark on until the
 	// guard has looked: so many that are busy keep PID 1 from the processors while
-	// they fill the rest and the fuse. The guard does not ask which of so many a
-	// user had stopped before (guardFew), so it lets all of them go on.
+	// they fill the rest and the fuse.
 	watchCrowd = 25
 
 	// startGC is how far the heap may grow, in hundredths, while a snapshot is
@@ -57,6 +56,7 @@ const (
 // watch looks at the guest's memory while the guest runs, and wakes the guard of
 // PID 1 by SIGWINCH before it gets short. A guard that looked by itself would
 // wake each sleeping guest for nothing, at ten times the price of a look here.
+// A crowd stands still from then on until the guard has had its turn.
 type watch struct {
 	promised uint64 // what the guest is told that it has, in bytes; 0 if nothing is known
 	mark     uint64
@@ -113,7 +113,8 @@ func (w *watch) run(k *kernel.Kernel) {
 }
 
 // hold stops the processes of a crowd, and tells PID 1 as the brake does: it looks
-// at the memory and lets those that it leaves go on. Whether there was a crowd.
+// at the memory and lets all that it leaves go on, those too that a user had
+// stopped before. Whether there was a crowd.
 func hold(k *kernel.Kernel, init *kernel.ThreadGroup) bool {
 	crowd := k.TaskSet().Root.ThreadGroups()
 	if len(crowd) < watchCrowd {

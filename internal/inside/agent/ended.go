@@ -35,6 +35,18 @@ func (e *ended) note(pids []int, reason string) {
 	e.acts = append(e.acts, endedAct{time.Now(), slices.Clone(pids), reason})
 }
 
+// also says that the latest act ended one process more, and returns its reason.
+func (e *ended) also(pid int) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := len(e.acts)
+	if n == 0 {
+		return ""
+	}
+	e.acts[n-1].pids = append(e.acts[n-1].pids, pid)
+	return e.acts[n-1].reason
+}
+
 // over says that the latest act has just come to its end: what a fork bomb leaves
 // takes seconds to end on a busy machine.
 func (e *ended) over() {

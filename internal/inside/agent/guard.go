@@ -71,9 +71,12 @@ type guard struct {
 	self   int
 	limit  func() uint64 // the memory that the host promised, 0 for unknown
 	sample func() (sample, error)
-	freeze func(bool)          // stops all processes but this one, or lets them go on
+	// freeze stops all processes but this one, or lets them go on; with spare those
+	// stay stopped that a user had stopped before.
+	freeze func(stop, spare bool)
 	kill   func(pid int) error // as kill(2): a group when negative, all when -1
 	blame  func(pids []int, reason string)
+	swept  func(pid int) // it is ended for the latest reason too
 	// told: a process, or one and those that belong to it, was ended with so
 	// many bytes.
 	told  func(pid int, comm string, used uint64, reason string)
@@ -122,6 +125,7 @@ func (a *Agent) Guard(ctx context.Context, watched bool) {
 			a.procs.Blame(pids, reason)
 			a.ended.note(pids, reason)
 		},
+		swept: func(pid int) { a.procs.Blame([]int{pid}, a.ended.also(pid)) },
 		told: func(pid int, comm string, used uint64, reason string) {
 			a.ended.over()
 			a.diary.note("process.killed", "warn", "guard", reason,
@@ -164,18 +168,21 @@ func processLimit() int {
 }
 
 // freezer returns what stops every process but this one, and lets those go on
-// that it stopped.
+// that it stopped. Without spare it lets all go on: the engine has stopped some.
 //
 // Nothing of ours may be between fork and exec then: Go's thread that forked
 // waits for its child outside the runtime's control, so a child that stands
 // still would stop the whole agent at its next garbage collection, and nothing
 // would be left to let it go on. The lock keeps forks away until then.
-func freezer(proc string) func(stop bool) {
+func freezer(proc string) func(stop, spare bool) {
 	var stopped map[int]bool // by their user, before
-	return func(stop bool) {
+	return func(stop, spare bool) {
 		if stop {
 			syscall.ForkLock.RLock()
-			stopped = alreadyStopped(proc)
+			stopped = nil
+			if spare {
+				stopped = alreadyStopped(proc)
+			}
 			standStill()
 			return
 		}
@@ -307,11 +314,11 @@ func soon(before, now spare) uint64 {
 }
 
 // act ends the processes that fill the memory, or, where processes crowd, the
-// crowd. The guest's processes stand still while it looks: a fork bomb would
+// crowd. Then the engine may have stopped them, and all that are left go on. The guest's processes stand still while it looks: a fork bomb would
 // fill the rest before two hundred processes are read.
 func (g *guard) act(ctx context.Context, crowded bool) {
-	g.freeze(true)
-	defer g.freeze(false)
+	g.freeze(true, !crowded)
+	defer g.freeze(false, !crowded)
 	now, ok := g.spare()
 	if !ok {
 		return
@@ -359,6 +366,7 @@ func (g *guard) sweep(ctx context.Context, known census) {
 		for _, pid := range pids(g.proc) {
 			if _, ok := known[pid]; !ok && pid != 1 && pid != g.self {
 				known[pid] = member{pid: pid}
+				g.swept(pid)
 				_ = g.kill(pid)
 				calm = 0
 			}

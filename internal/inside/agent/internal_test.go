@@ -119,7 +119,11 @@ func TestGuard(t *testing.T) {
 			}
 			now, frozen := c.sample, false
 			g := &guard{
-				freeze: func(stop bool) { frozen = stop },
+				freeze: func(stop, spare bool) {
+					if frozen = stop; !spare {
+						t.Error("what a user has stopped goes on")
+					}
+				},
 				proc:   root,
 				self:   7,
 				limit:  func() uint64 { return c.limit },
@@ -132,6 +136,7 @@ func TestGuard(t *testing.T) {
 					now.free /= 4 // another process is faster, or settling ends at its deadline
 					return nil
 				},
+				swept: func(int) {},
 				blame: func(pids []int, reason string) {
 					if len(pids) > guardCrowd {
 						return // who they are is the fake's affair
@@ -219,7 +224,11 @@ func TestCrowd(t *testing.T) {
 			var killed, blamed []int
 			now := c.sample
 			g := &guard{
-				freeze: func(bool) {},
+				freeze: func(_, spare bool) {
+					if spare {
+						t.Error("what the engine has stopped stays so")
+					}
+				},
 				proc:   root,
 				self:   1,
 				slots:  c.slots,
@@ -230,6 +239,7 @@ func TestCrowd(t *testing.T) {
 					now.free = total
 					return nil
 				},
+				swept: func(pid int) { blamed = append(blamed, pid) },
 				blame: func(pids []int, _ string) { blamed = append(blamed, pids...) },
 				told:  func(int, string, uint64, string) {},
 			}

@@ -61,6 +61,13 @@ def test_fork_bomb(victim, eventually, bomb):
         command.wait()
     assert "out of memory: " in ended.value.error
     eventually(lambda: answers(victim), 300)
+    eventually(lambda: all_go_on(victim), 60)
+
+
+def all_go_on(sandbox):
+    """Whether no process is left that the guard or the engine has stopped."""
+    states = sandbox.commands.run("cut -d')' -f2 /proc/[0-9]*/stat 2>/dev/null | cut -c2 | sort -u || true", user="root", timeout=20).stdout
+    return "T" not in states.split() and states
 
 
 def outcome(sandbox):
@@ -84,11 +91,12 @@ def test_memory_hog_is_ended_and_the_sandbox_lives(victim, eventually):
 
 
 @pytest.mark.parametrize("code", ["b = []\nwhile True: b.append(bytearray(16 << 20))", BOMBS["one group"]], ids=["memory", "forks"])
-def test_a_kernel_that_takes_all_is_replaced(create, neighbour, code):
+def test_a_kernel_that_takes_all_is_replaced(create, neighbour, eventually, code):
     sandbox = create(kind=e2b_code_interpreter.Sandbox, timeout=900)
     error = sandbox.run_code(code, timeout=300).error
     assert error.name == "UnexpectedEndOfExecution" and "out of memory" in error.value
     assert sandbox.run_code("1 + 1", timeout=120).text == "2"
+    eventually(lambda: all_go_on(sandbox), 60)
 
 
 def test_shared_memory_is_bounded(victim):
