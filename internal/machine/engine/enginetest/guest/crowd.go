@@ -73,7 +73,7 @@ func crowd(r *http.Request) (string, error) {
 func forkSleeper() (int, syscall.Errno) {
 	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
 	for errno == 0 && pid == 0 {
-		syscall.RawSyscall6(syscall.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
+		_, _, _ = syscall.RawSyscall6(syscall.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
 	}
 	return int(pid), errno
 }
