@@ -9,9 +9,10 @@ import (
 const (
 	// endedKept is how many acts of the guard are remembered.
 	endedKept = 8
-	// endedFresh is how long after it one explains the end of a process: its id may be
+	// endedFresh is how long after it one explains the end of a process, which takes
+	// more than ten seconds among a hundred that end on a busy machine. Its id may be
 	// another's later, and a parent that outlived its child did not die with it.
-	endedFresh = 10 * time.Second
+	endedFresh = 30 * time.Second
 )
 
 // ended remembers which processes the guard ended lately, and why.
