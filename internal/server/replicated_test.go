@@ -117,7 +117,7 @@ func TestBucketIsFull(t *testing.T) {
 	ctx := t.Context()
 	root := t.TempDir()
 	if err := unix.Mount("tmpfs", root, "tmpfs", 0, "size=8m"); err != nil {
-		t.Skip("NOT TESTED HERE: a bucket of a size of its own: ", err)
+		t.Skip("NOT TESTED HERE: it mounts a tmpfs, which needs root: ", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) })
 	w := servertest.New(t)

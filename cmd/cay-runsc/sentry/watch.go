@@ -114,7 +114,7 @@ func (w *watch) run(k *kernel.Kernel) {
 
 // hold stops the processes of a crowd, and tells PID 1 as the brake does: it looks
 // at the memory and lets all that it leaves go on, those too that a user had
-// stopped before. Whether there was a crowd.
+// stopped before. It reports whether there was a crowd.
 func hold(k *kernel.Kernel, init *kernel.ThreadGroup) bool {
 	crowd := k.TaskSet().Root.ThreadGroups()
 	if len(crowd) < watchCrowd {

@@ -9,9 +9,9 @@ import (
 const (
 	// endedKept is how many acts of the guard are remembered.
 	endedKept = 8
-	// endedFresh is how long after it one explains the end of a process, which takes
-	// more than ten seconds among a hundred that end on a busy machine. Its id may be
-	// another's later, and a parent that outlived its child did not die with it.
+	// endedFresh is how long after it one explains the end of a process, which comes
+	// late on a busy machine. Its id may be another's later, and a parent that
+	// outlived its child did not die with it.
 	endedFresh = 30 * time.Second
 )
 
@@ -34,18 +34,6 @@ func (e *ended) note(pids []int, reason string) {
 		e.acts = e.acts[1:]
 	}
 	e.acts = append(e.acts, endedAct{time.Now(), slices.Clone(pids), reason})
-}
-
-// also says that the latest act ended one process more, and returns its reason.
-func (e *ended) also(pid int) string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	n := len(e.acts)
-	if n == 0 {
-		return ""
-	}
-	e.acts[n-1].pids = append(e.acts[n-1].pids, pid)
-	return e.acts[n-1].reason
 }
 
 // over says that the latest act has just come to its end: what a fork bomb leaves

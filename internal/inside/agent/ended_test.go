@@ -11,15 +11,9 @@ func TestEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e ended
 		e.over()
-		if got := e.also(6); got != "" {
-			t.Errorf("with no act, also 6: %q", got)
-		}
 		e.note([]int{2, 3}, "first")
 		e.over()
 		e.note([]int{3}, "second")
-		if got := e.also(6); got != "second" || e.why(6) != "second" {
-			t.Errorf("also 6: %q, why: %q", got, e.why(6))
-		}
 		for pid, want := range map[int]string{1: "", 2: "first", 3: "second"} {
 			if got := e.why(pid); got != want {
 				t.Errorf("why of %d: %q, want %q", pid, got, want)

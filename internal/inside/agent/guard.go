@@ -71,12 +71,11 @@ type guard struct {
 	self   int
 	limit  func() uint64 // the memory that the host promised, 0 for unknown
 	sample func() (sample, error)
-	// freeze stops all processes but this one, or lets them go on; with spare those
-	// stay stopped that a user had stopped before.
-	freeze func(stop, spare bool)
+	// freeze stops all processes but this one and returns what lets them go on; with
+	// spare those stay stopped that a user had stopped before.
+	freeze func(spare bool) (thaw func())
 	kill   func(pid int) error // as kill(2): a group when negative, all when -1
 	blame  func(pids []int, reason string)
-	swept  func(pid int) // it is ended for the latest reason too
 	// told: a process, or one and those that belong to it, was ended with so
 	// many bytes.
 	told  func(pid int, comm string, used uint64, reason string)
@@ -125,7 +124,6 @@ func (a *Agent) Guard(ctx context.Context, watched bool) {
 			a.procs.Blame(pids, reason)
 			a.ended.note(pids, reason)
 		},
-		swept: func(pid int) { a.procs.Blame([]int{pid}, a.ended.also(pid)) },
 		told: func(pid int, comm string, used uint64, reason string) {
 			a.ended.over()
 			a.diary.note("process.killed", "warn", "guard", reason,
@@ -174,20 +172,18 @@ func processLimit() int {
 // waits for its child outside the runtime's control, so a child that stands
 // still would stop the whole agent at its next garbage collection, and nothing
 // would be left to let it go on. The lock keeps forks away until then.
-func freezer(proc string) func(stop, spare bool) {
-	var stopped map[int]bool // by their user, before
-	return func(stop, spare bool) {
-		if stop {
-			syscall.ForkLock.RLock()
-			stopped = nil
-			if spare {
-				stopped = alreadyStopped(proc)
-			}
-			standStill()
-			return
+func freezer(proc string) func(spare bool) (thaw func()) {
+	return func(spare bool) func() {
+		syscall.ForkLock.RLock()
+		var stopped map[int]bool // by their user, before
+		if spare {
+			stopped = alreadyStopped(proc)
 		}
-		letGo(proc, stopped)
-		syscall.ForkLock.RUnlock()
+		standStill()
+		return func() {
+			letGo(proc, stopped)
+			syscall.ForkLock.RUnlock()
+		}
 	}
 }
 
@@ -317,8 +313,7 @@ func soon(before, now spare) uint64 {
 // crowd. Then the engine may have stopped them, and all that are left go on. The guest's processes stand still while it looks: a fork bomb would
 // fill the rest before two hundred processes are read.
 func (g *guard) act(ctx context.Context, crowded bool) {
-	g.freeze(true, !crowded)
-	defer g.freeze(false, !crowded)
+	defer g.freeze(!crowded)()
 	now, ok := g.spare()
 	if !ok {
 		return
@@ -366,7 +361,6 @@ func (g *guard) sweep(ctx context.Context, known census) {
 		for _, pid := range pids(g.proc) {
 			if _, ok := known[pid]; !ok && pid != 1 && pid != g.self {
 				known[pid] = member{pid: pid}
-				g.swept(pid)
 				_ = g.kill(pid)
 				calm = 0
 			}

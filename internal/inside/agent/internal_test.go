@@ -119,10 +119,11 @@ func TestGuard(t *testing.T) {
 			}
 			now, frozen := c.sample, false
 			g := &guard{
-				freeze: func(stop, spare bool) {
-					if frozen = stop; !spare {
+				freeze: func(spare bool) func() {
+					if frozen = true; !spare {
 						t.Error("what a user has stopped goes on")
 					}
+					return func() { frozen = false }
 				},
 				proc:   root,
 				self:   7,
@@ -136,7 +137,6 @@ func TestGuard(t *testing.T) {
 					now.free /= 4 // another process is faster, or settling ends at its deadline
 					return nil
 				},
-				swept: func(int) {},
 				blame: func(pids []int, reason string) {
 					if len(pids) > guardCrowd {
 						return // who they are is the fake's affair
@@ -224,10 +224,11 @@ func TestCrowd(t *testing.T) {
 			var killed, blamed []int
 			now := c.sample
 			g := &guard{
-				freeze: func(_, spare bool) {
+				freeze: func(spare bool) func() {
 					if spare {
 						t.Error("what the engine has stopped stays so")
 					}
+					return func() {}
 				},
 				proc:   root,
 				self:   1,
@@ -239,7 +240,6 @@ func TestCrowd(t *testing.T) {
 					now.free = total
 					return nil
 				},
-				swept: func(pid int) { blamed = append(blamed, pid) },
 				blame: func(pids []int, _ string) { blamed = append(blamed, pids...) },
 				told:  func(int, string, uint64, string) {},
 			}

@@ -85,6 +85,11 @@ func (s *suite) crowds(t *testing.T) {
 			not("/woken", "0")
 		}
 		states(state)
+		if processes == many { // a snapshot has it as it stands
+			snap, dir := s.snapshot(t, id, false)
+			id = s.resume(t, snap, dir, at)
+			states(state)
+		}
 		at.expect(t, "", "/crowd-goes")
 		states("S")
 		began, _ := at.ask(t, "/crowd-began")

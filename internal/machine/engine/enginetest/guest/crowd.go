@@ -5,13 +5,10 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"os/signal"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // crowdAnswers are those of main that are about many processes.
@@ -25,22 +22,16 @@ var crowdAnswers = map[string]func(*http.Request) (string, error){
 
 var (
 	crowded []int        // the processes of crowd
-	began   atomic.Int64 // counts the programs that ended
+	began   atomic.Int64 // counts the programs that this process began and that ended
 	lets    atomic.Bool  // this process lets those go on that stand still
 	stood   atomic.Int64 // counts how often the engine said that processes stand still
 )
 
-func countHolds() {
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, unix.SIGUSR1)
-	go func() {
-		for range c {
-			stood.Add(1)
-			if lets.Load() {
-				_ = goOn()
-			}
-		}
-	}()
+func crowdStands() {
+	stood.Add(1)
+	if lets.Load() {
+		_ = goOn()
+	}
 }
 
 func goOn() error { return syscall.Kill(-1, syscall.SIGCONT) }

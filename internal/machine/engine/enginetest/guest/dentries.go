@@ -11,19 +11,18 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
 )
 
 // woken counts the engine's notices that memory may get short.
 var woken atomic.Int64
 
-func countWakes() {
+// onSignal does a thing each time that a signal comes.
+func onSignal(which os.Signal, do func()) {
 	c := make(chan os.Signal, 1)
-	signal.Notify(c, unix.SIGWINCH)
+	signal.Notify(c, which)
 	go func() {
 		for range c {
-			woken.Add(1)
+			do()
 		}
 	}()
 }

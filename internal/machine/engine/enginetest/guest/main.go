@@ -35,8 +35,8 @@ func main() {
 		return
 	}
 	signal.Ignore(syscall.SIGTERM, syscall.SIGHUP)
-	countWakes()
-	countHolds()
+	onSignal(syscall.SIGWINCH, func() { woken.Add(1) })
+	onSignal(syscall.SIGUSR1, crowdStands)
 	answers := map[string]func(*http.Request) (string, error){
 		"/health":  func(*http.Request) (string, error) { return "ok", nil },
 		"/count":   func(*http.Request) (string, error) { return strconv.FormatInt(count.Add(1), 10), nil },
