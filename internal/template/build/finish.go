@@ -93,31 +93,51 @@ type rootImage struct {
 	kept func() error
 }
 
+// imageOf is what the key of files stands for.
+type imageOf struct {
+	Image string // its digest
+}
+
 // image makes the root image that the snapshot will stand on, or finds it.
 func (r *run) image(ctx context.Context) (rootImage, error) {
 	out := rootImage{digest: r.root, kept: func() error { return nil }}
-	if r.state.Layer != "" {
-		out.digest = flatName(r.root, r.state.Layer)
-		r.hold(out.digest, true)
-	}
 	var err error
-	if out.file, err = r.cfg.Snapshots.Image(out.digest); err == nil || r.state.Layer == "" {
+	if r.state.Layer == "" {
+		out.file, err = r.cfg.Snapshots.Image(out.digest)
 		return out, err
 	}
-	made, err := r.extended(ctx)
+	files, anew := filesKey(r.root, r.state.Layer), flatName(r.root, r.state.Layer)
+	known := imageOf{anew}
+	r.layers.Find(files, &known)
+	for _, name := range []string{known.Image, anew} {
+		r.hold(name, true)
+		if out.file, err = r.cfg.Snapshots.Image(name); err == nil {
+			out.digest = name
+			return out, nil
+		}
+	}
+	made, name, err := r.extended(ctx)
 	if err == nil && made == "" {
+		name = anew
 		made, err = r.flatten(ctx, r.state.Layer)
 	}
 	if err != nil {
 		return out, err
 	}
-	out.tmp = made + ".boot"
+	r.hold(name, true)
+	out.digest, out.tmp = name, made+".boot"
 	if err := os.Link(made, out.tmp); err != nil {
 		return out, errors.Join(diskError(ctx, err, "name a root image"), os.Remove(made))
 	}
 	out.file = out.tmp
 	done := make(chan error, 1)
-	go func() { done <- errors.Join(r.cfg.Snapshots.AddNamed(made, out.digest), removed(made)) }()
+	go func() {
+		err := errors.Join(r.cfg.Snapshots.AddNamed(made, name), removed(made))
+		if err == nil {
+			err = r.layers.Remember(files, imageOf{name})
+		}
+		done <- err
+	}()
 	out.kept = sync.OnceValue(func() error { return <-done })
 	return out, nil
 }
@@ -145,30 +165,34 @@ func (r *run) passingImage(ctx context.Context, name, layer string) (string, err
 
 // extended makes the image that the last sandbox was booted from one that has
 // what its steps changed as well: most of an image need not be written twice
-// then. It returns "" where there is no such image.
-func (r *run) extended(ctx context.Context) (string, error) {
-	if r.own != "" && r.state.Layer == r.base {
-		return r.own, nil // they changed nothing
+// then. It returns the image's name too, and "" where there is no such image.
+func (r *run) extended(ctx context.Context) (file, name string, err error) {
+	if r.own == "" {
+		return "", "", nil
 	}
-	if r.own == "" || r.last == nil || r.last.Digest != r.state.Layer || r.last.Below != r.base {
-		return "", nil
+	name = flatName(r.root, r.base)
+	if r.state.Layer == r.base {
+		return r.own, name, nil // they changed nothing
+	}
+	if r.last == nil || r.last.Digest != r.state.Layer || r.last.Below != r.base {
+		return "", "", nil
 	}
 	tree, err := erofs.Open(r.own)
 	if err != nil {
-		return "", disk.Error(err, "read the image of the steps")
+		return "", "", disk.Error(err, "read the image of the steps")
 	}
 	defer tree.Close()
 	if err := errors.Join(r.layers.ApplyOne(tree, r.state.Layer), keepTmp(tree)); err != nil {
-		return "", err
+		return "", "", err
 	}
 	f, err := os.OpenFile(r.own, os.O_RDWR, 0)
 	if err != nil {
-		return "", diskError(ctx, err, "open the image of the steps")
+		return "", "", diskError(ctx, err, "open the image of the steps")
 	}
 	if err := errors.Join(tree.Extend(ctx, f), f.Close()); err != nil {
-		return "", diskError(ctx, err, "write a root image")
+		return "", "", diskError(ctx, err, "write a root image")
 	}
-	return r.own, nil
+	return r.own, extendedName(name, r.state.Layer), nil
 }
 
 // flatten writes the base with a layer, and those that it stands on, as one

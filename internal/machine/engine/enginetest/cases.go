@@ -490,12 +490,27 @@ func (s *suite) failedStarts(t *testing.T) {
 	}
 	s.gone(t, missing.ID)
 
-	snap, _ := s.snapshot(t, s.start(t, at), false)
+	snap, dir := s.snapshot(t, s.start(t, at), false)
 	lost := s.restoreSpec(snap, t.TempDir(), at)
 	if err := s.Restore(t.Context(), lost); cay.KindOf(err) != cay.NotFound {
 		t.Errorf("restore without the snapshot's files: %v", err)
 	}
 	s.gone(t, lost.ID)
+
+	// A sentry that cannot read the head of its state says so, and does not fail.
+	state := filepath.Join(dir, "checkpoint.img")
+	whole, err := os.ReadFile(state)
+	must(t, err)
+	for text, want := range map[string]string{"": "cannot be empty", "no state": "bad magic header"} {
+		must(t, os.WriteFile(state, []byte(text), 0o600))
+		broken := s.restoreSpec(snap, dir, at)
+		if err := s.Restore(t.Context(), broken); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "panic") {
+			t.Errorf("restore of a state %q: %v", text, err)
+		}
+		s.gone(t, broken.ID)
+	}
+	must(t, os.WriteFile(state, whole, 0o600))
+	must(t, s.Kill(t.Context(), s.resume(t, snap, dir, at)))
 
 	torn := s.bootSpec(cay.NewInstanceID(), at)
 	torn.Args = []string{"/no/such/program"}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -161,8 +162,12 @@ func (s *suite) brokenRestore(t *testing.T) {
 		at.address(t)
 		s.endWith(t, spec.ID)
 		s.hook.once(t, "restore", interfere)
-		if err := s.Restore(t.Context(), spec); err == nil { // it was faster, and may have been killed since
+		err := s.Restore(t.Context(), spec)
+		switch {
+		case err == nil: // it was faster, and may have been killed since
 			must(t, s.Kill(t.Context(), spec.ID))
+		case strings.Contains(err.Error(), "EOF") && !strings.Contains(err.Error(), "; the sandbox was ended by signal 9 (killed)") && !strings.Contains(err.Error(), "; the sandbox exited with "):
+			t.Errorf("%s: the error does not say how the sandbox ended: %v", what, err)
 		}
 		s.gone(t, spec.ID)
 		if left := beside(spec.ID, 0); len(left) > 0 {

@@ -109,9 +109,22 @@ func (e *Engine) start(ctx context.Context, r *record, image string, args ...str
 	}
 	if err := waitFor(ctx, cmd, e.reportBegun(r, args, begin)); err != nil {
 		text := readTail(log)
-		return fmt.Errorf("cay-runsc: %w: %s", withCause(err, text), lastLines(text))
+		return fmt.Errorf("cay-runsc: %w: %s%s", withCause(err, text), lastLines(text), e.lastWords(r))
 	}
 	return nil
+}
+
+// lastWords is what a sentry has left of why it ended, which the command that
+// started it cannot know.
+func (e *Engine) lastWords(r *record) string {
+	var out string
+	if e.loadStatus(r).failed {
+		out = "; the pages of its snapshot could not be read"
+	}
+	if text := readHead(e.recordFile(r.ID, "panic.log")); len(text) > 0 {
+		out += "; the sentry failed: " + string(text)
+	}
+	return out
 }
 
 func (e *Engine) command(r *record, args ...string) *exec.Cmd {
