@@ -4,6 +4,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -34,6 +36,64 @@ func (s *suite) oldConnections(t *testing.T) {
 	}
 }
 
+// closingConnections saves an instance while many clients come and go: of some
+// connections that the guest has closed, the last segments have come and are not
+// read. An instance with another address, where none of these can go on, starts.
+func (s *suite) closingConnections(t *testing.T) {
+	const clients, saves = 48, 6
+	at, to := s.slots[0], s.slots[1]
+	for range saves {
+		id := s.start(t, at)
+		over := make(chan struct{})
+		var all sync.WaitGroup
+		var visits atomic.Int64
+		for range clients {
+			all.Go(func() {
+				for {
+					select {
+					case <-over:
+						return
+					default:
+					}
+					if at.comeAndGo() == nil {
+						visits.Add(1)
+					}
+				}
+			})
+		}
+		soon(t, "each client has been there", func() bool { return visits.Load() >= clients })
+		saved, dir := s.snapshot(t, id, false)
+		close(over)
+		all.Wait()
+		id = s.resume(t, saved, dir, to)
+		to.expect(t, "ok", "/health")
+		must(t, s.Kill(t.Context(), id))
+	}
+}
+
+// comeAndGo makes a connection that the guest closes first. It waits for no guest
+// that is gone.
+func (s *slot) comeAndGo() error {
+	conn, err := net.DialTimeout("tcp4", netip.AddrPortFrom(s.guest, 8080).String(), time.Second)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	return ask(conn)
+}
+
+// ask asks the guest for something, and reads until the guest closes.
+func ask(conn net.Conn) error {
+	if _, err := io.WriteString(conn, "GET /ready HTTP/1.1\r\nHost: guest\r\nConnection: close\r\n\r\n"); err != nil {
+		return err
+	}
+	_, err := io.Copy(io.Discard, conn)
+	return err
+}
+
 // visit asks the guest for something over a connection of its own, which the
 // guest closes first, and returns the port that it came from. The connection
 // begins at a number, from a port if that is not 0.
@@ -57,11 +117,7 @@ func (s *slot) visit(from uint16, begin int) (uint16, error) {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return 0, err
 	}
-	if _, err := io.WriteString(conn, "GET /ready HTTP/1.1\r\nHost: guest\r\nConnection: close\r\n\r\n"); err != nil {
-		return 0, err
-	}
-	_, err = io.Copy(io.Discard, conn)
-	return conn.LocalAddr().(*net.TCPAddr).AddrPort().Port(), err
+	return conn.LocalAddr().(*net.TCPAddr).AddrPort().Port(), ask(conn)
 }
 
 // beginAt has the connection of a new socket begin at a number.

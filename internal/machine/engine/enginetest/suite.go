@@ -59,6 +59,7 @@ func Run(t *testing.T, hook *Hook, open func(t testing.TB, limit time.Duration) 
 		{"network namespaces", (*suite).namespaces},
 		{"bridges", (*suite).bridges},
 		{"connections that are over", (*suite).oldConnections},
+		{"connections that are being closed", (*suite).closingConnections},
 		{"renames", (*suite).renames},
 		{"loopback address", (*suite).loopbackAddress},
 		{"boot id", (*suite).bootID},
