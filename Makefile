@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory other-builds hunt test-desktop test-bucket test-cache test-cluster test-cluster-faults cluster cluster-down try-cluster test-fence bench-cluster bench-scale test-pgbouncer test-cluster-e2e test-chart test-mcp test-gateway test-docker test-docker-upgrade test-inside examples release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory soak-storms other-builds hunt test-desktop test-bucket test-cache test-cluster test-cluster-faults cluster cluster-down try-cluster test-fence bench-cluster bench-scale test-pgbouncer test-cluster-e2e test-chart test-mcp test-gateway test-docker test-docker-upgrade test-inside examples release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -127,6 +127,9 @@ soak-creates: ## SOAK_CREATES (5000) lives of create, run_code, command, kill, t
 
 soak-memory: ## restores by demand, writes, forks, saves and kills, CAY_SOAK_MEMORY (1000) rounds; every byte compared
 	CAY_SOAK_MEMORY=$${CAY_SOAK_MEMORY:-1000} go test -count=1 -v -timeout 25h -run 'TestSoakMemory$$' ./internal/machine/engine/runsc
+
+soak-storms: ## saves of a guest that is busy with connections, sockets, processes, files, memory, timers, terminals, restored with another address: CAY_SOAK_STORMS (100) times each
+	CAY_SOAK_STORMS=$${CAY_SOAK_STORMS:-100} go test -count=1 -v -timeout 25h -run 'TestSoakStorms$$' ./internal/machine/engine/runsc
 
 other-builds: ## instances and snapshots of other builds of the engine go on under this one, and the other way round; BASE="COMMIT …" builds theirs
 	@scripts/other-builds

@@ -24,15 +24,25 @@ func TestConformance(t *testing.T) {
 
 // TestSoakMemory is short; CAY_SOAK_MEMORY is the number of rounds of make soak-memory.
 func TestSoakMemory(t *testing.T) {
-	rounds := 2
-	if text := os.Getenv("CAY_SOAK_MEMORY"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			t.Fatalf("CAY_SOAK_MEMORY is %q, want a number of rounds", text)
-		}
-		rounds = n
+	enginetest.SoakMemory(t, rounds(t, "CAY_SOAK_MEMORY", 2), opener(t, "cay-enginesoak", nil))
+}
+
+// TestSoakStorms is short; CAY_SOAK_STORMS is the number of rounds of make soak-storms.
+func TestSoakStorms(t *testing.T) {
+	enginetest.SoakStorms(t, rounds(t, "CAY_SOAK_STORMS", 2), opener(t, "cay-enginestorms", nil))
+}
+
+// rounds is how many rounds a soak has: few, unless a variable says otherwise.
+func rounds(t *testing.T, name string, few int) int {
+	text := os.Getenv(name)
+	if text == "" {
+		return few
 	}
-	enginetest.SoakMemory(t, rounds, opener(t, "cay-enginesoak", nil))
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("%s is %q, want a number of rounds", name, text)
+	}
+	return n
 }
 
 // TestSamples starts the snapshots of every format that were kept. A change of

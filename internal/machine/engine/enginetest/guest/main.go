@@ -82,6 +82,7 @@ func main() {
 	}
 	maps.Copy(answers, memoryAnswers)
 	maps.Copy(answers, crowdAnswers)
+	maps.Copy(answers, stormAnswers)
 	for path, answer := range answers {
 		http.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			text, err := answer(r)
