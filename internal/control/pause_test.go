@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -168,13 +169,25 @@ func TestARefusalNamesTheFullDisk(t *testing.T) {
 	}
 }
 
+func hintOf(err error) string {
+	var known *cay.Error
+	if errors.As(err, &known) {
+		return known.Hint
+	}
+	return ""
+}
+
 func TestAFailedResume(t *testing.T) {
 	w := newWorld(t)
 	s := w.pause(w.create(time.Hour))
 	w.node.OnCreate = func(context.Context, cay.InstanceSpec) error { return errors.New("no") }
 	_, _, err := w.c.Connect(t.Context(), cay.ForTeam(s.Team), s.ID, time.Hour, true)
-	if cay.KindOf(err) != cay.Internal {
-		t.Errorf("Connect = %v", err)
+	if cay.KindOf(err) != cay.Internal || !strings.Contains(hintOf(err), "memory set to false") {
+		t.Errorf("Connect = %v, with the hint %q", err, hintOf(err))
+	}
+	_, _, err = w.c.Connect(t.Context(), cay.ForTeam(s.Team), s.ID, time.Hour, false)
+	if cay.KindOf(err) != cay.Internal || strings.Contains(hintOf(err), "memory") {
+		t.Errorf("Connect to its files = %v, with the hint %q", err, hintOf(err))
 	}
 	if got := w.is(s, cay.Paused); !got.EndedAt.Equal(s.EndedAt) {
 		t.Errorf("it is %+v", got)

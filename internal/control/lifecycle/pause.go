@@ -174,6 +174,16 @@ func saveError(err error, text string) error {
 	return cay.Wrap(cay.Internal, err, "%s", text).WithHint("the server's log says why")
 }
 
+// resumeError is saveError for a resume. Its files start where its memory does not.
+func resumeError(err error, memory bool) error {
+	err = saveError(err, "the sandbox could not be resumed")
+	var known *cay.Error
+	if memory && errors.As(err, &known) && known.Kind == cay.Internal && known.Code == "" {
+		return known.WithHint("the server's log says why; try again, and if it does not start then either, resume it with memory set to false: it boots from its files")
+	}
+	return err
+}
+
 // saveOutcome records a state that is a fact already. One that cannot be recorded
 // is put right with a later sweep, or by the next start, which finds the same facts.
 func (c *Controller) saveOutcome(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) {
@@ -293,7 +303,7 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 	spec.Resume, spec.FilesOnly, spec.Volumes = true, !memory, mounts
 	instance, err := c.node.Prepare(within, spec)
 	if err != nil {
-		err = saveError(err, "the sandbox could not be resumed")
+		err = resumeError(err, memory)
 		back := paused(s)
 		back.EndedAt = s.EndedAt
 		c.saveOutcome(ctx, e, back, ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed, "error", ledger.Visible(err)))
