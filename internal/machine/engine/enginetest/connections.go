@@ -4,8 +4,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os/exec"
+	"runtime"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -40,39 +41,64 @@ func (s *suite) oldConnections(t *testing.T) {
 // connections that the guest has closed, the last segments have come and are not
 // read. An instance with another address, where none of these can go on, starts.
 func (s *suite) closingConnections(t *testing.T) {
-	const clients, saves = 48, 6
 	at, to := s.slots[0], s.slots[1]
-	for range saves {
+	busy(t) // where nothing else runs, segments are read as they come
+	for range 6 {
 		id := s.start(t, at)
-		over := make(chan struct{})
-		var all sync.WaitGroup
-		var visits atomic.Int64
-		for range clients {
-			all.Go(func() {
-				for {
-					select {
-					case <-over:
-						return
-					default:
-					}
-					if at.comeAndGo() == nil {
-						visits.Add(1)
-					}
-				}
-			})
-		}
-		soon(t, "each client has been there", func() bool { return visits.Load() >= clients })
+		leave := at.crowd(t, 48)
 		saved, dir := s.snapshot(t, id, false)
-		close(over)
-		all.Wait()
+		leave()
 		id = s.resume(t, saved, dir, to)
 		to.expect(t, "ok", "/health")
 		must(t, s.Kill(t.Context(), id))
 	}
 }
 
-// comeAndGo makes a connection that the guest closes first. It waits for no guest
-// that is gone.
+// busy keeps all processors of the host busy until the test ends.
+func busy(t *testing.T) {
+	for range 3 * runtime.NumCPU() {
+		cmd := exec.Command("sh", "-c", "while :; do :; done")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		must(t, cmd.Start())
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait() // it says that it was killed
+		})
+	}
+}
+
+// crowd has clients come and go until leave is called, and returns once each of them
+// has been there. They wait for no guest that is gone.
+func (s *slot) crowd(t *testing.T, clients int) (leave func()) {
+	over := make(chan struct{})
+	var all, first sync.WaitGroup
+	first.Add(clients)
+	for range clients {
+		all.Go(func() {
+			been := sync.OnceFunc(first.Done)
+			defer been()
+			visited, deadline := false, time.Now().Add(patience)
+			for {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				err := s.comeAndGo()
+				if visited = visited || err == nil; visited {
+					been()
+				} else if time.Now().After(deadline) {
+					t.Errorf("a client cannot visit the guest: %v", err)
+					return
+				}
+			}
+		})
+	}
+	first.Wait()
+	return func() { close(over); all.Wait() }
+}
+
+// comeAndGo makes a connection that the guest closes first.
 func (s *slot) comeAndGo() error {
 	conn, err := net.DialTimeout("tcp4", netip.AddrPortFrom(s.guest, 8080).String(), time.Second)
 	if err != nil {
@@ -82,11 +108,11 @@ func (s *slot) comeAndGo() error {
 	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return err
 	}
-	return ask(conn)
+	return untilClosed(conn)
 }
 
-// ask asks the guest for something, and reads until the guest closes.
-func ask(conn net.Conn) error {
+// untilClosed asks the guest for something, and reads until the guest closes.
+func untilClosed(conn net.Conn) error {
 	if _, err := io.WriteString(conn, "GET /ready HTTP/1.1\r\nHost: guest\r\nConnection: close\r\n\r\n"); err != nil {
 		return err
 	}
@@ -117,7 +143,7 @@ func (s *slot) visit(from uint16, begin int) (uint16, error) {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return 0, err
 	}
-	return conn.LocalAddr().(*net.TCPAddr).AddrPort().Port(), ask(conn)
+	return conn.LocalAddr().(*net.TCPAddr).AddrPort().Port(), untilClosed(conn)
 }
 
 // beginAt has the connection of a new socket begin at a number.

@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -96,7 +95,10 @@ func (s *storm) rage(t *testing.T, rounds int) {
 	id := s.start(t, s.at)
 	s.begin(t, threads)
 	for round := range rounds {
-		leave := s.visit(4 * threads)
+		leave := func() {}
+		if s.kind == visitors {
+			leave = s.at.crowd(t, 4*threads)
+		}
 		s.goesOn(t)
 		keep := round%2 == 1
 		saved, dir := s.snapshot(t, id, keep)
@@ -142,28 +144,4 @@ func (s *storm) goesOn(t *testing.T) {
 			t.Fatalf("the guest has done it %d times, and %d before; its newest error is %q", done(), before, text)
 		}
 	}
-}
-
-// visit has clients of the host come and go until the returned function is called, if
-// that is the storm.
-func (s *storm) visit(clients int) (leave func()) {
-	over := make(chan struct{})
-	var all sync.WaitGroup
-	for range clients {
-		if s.kind != visitors {
-			break
-		}
-		at := s.at
-		all.Go(func() {
-			for {
-				select {
-				case <-over:
-					return
-				default:
-					_ = at.comeAndGo()
-				}
-			}
-		})
-	}
-	return func() { close(over); all.Wait() }
 }
