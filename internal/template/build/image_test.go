@@ -12,10 +12,10 @@ import (
 	"github.com/cay-run/cay/internal/machine/snapshot"
 )
 
-// Two builds have the same files at the same time: one has extended the image
-// that its steps ran on, and the other has written a new one. Their files lie
-// elsewhere, so that what was saved on the one does not start on the other:
-// whichever gets its name first, each build's name is that of what it booted.
+// A build extends the image that its steps ran on, and another one of the same
+// files writes a new image: beside it, or later, while the bucket alone has the first.
+// Their files lie elsewhere, so that what was saved on the one does not start on the
+// other. No name ever stands for both.
 func TestAnImageIsWhatItsNameSays(t *testing.T) {
 	dir := t.TempDir()
 	snapshots, err := snapshot.Open(dir)
@@ -44,40 +44,47 @@ func TestAnImageIsWhatItsNameSays(t *testing.T) {
 	if ran.own, err = ran.flatten(t.Context(), below.Digest); err != nil {
 		t.Fatal(err)
 	}
-	type made struct {
-		rootImage
-		booted []byte
-	}
-	var all []made
-	for _, r := range []*run{ran, build()} {
+	made := func(r *run) (name string, booted []byte) {
 		image, err := r.image(t.Context())
 		must(t, err)
-		booted, err := os.ReadFile(image.file)
+		booted, err = os.ReadFile(image.file)
 		must(t, err)
-		all = append(all, made{image, booted})
-		// The other build has not looked yet: this one has no name so far.
 		must(t, image.kept())
-		must(t, os.Remove(filepath.Join(dir, "layers", "keys", filesKey(root, above.Digest)+".json")))
+		return image.digest, booted
 	}
-	if bytes.Equal(all[0].booted, all[1].booted) {
+	extended, one := made(ran)
+	must(t, snapshots.RemoveImage(extended))
+	anew, other := made(build())
+	if bytes.Equal(one, other) {
 		t.Fatal("an extended image lies as a new one: this test tests nothing")
 	}
-	for _, m := range all {
-		path, err := snapshots.Image(m.digest)
-		must(t, err)
-		if named, err := os.ReadFile(path); err != nil || !bytes.Equal(named, m.booted) {
-			t.Errorf("the image %.12s is another one than its build has booted: %v", m.digest, err)
+	for _, c := range []struct {
+		name   string
+		booted []byte
+	}{{extended, one}, {anew, other}} {
+		path, err := snapshots.Image(c.name)
+		if err != nil {
+			continue // the bucket has it
+		}
+		if named, err := os.ReadFile(path); err != nil || !bytes.Equal(named, c.booted) {
+			t.Errorf("the image %.12s is another one than its build has booted: %v", c.name, err)
 		}
 	}
 
-	// A build that comes later takes one that is there.
-	must(t, b.layers.Remember(filesKey(root, above.Digest), imageOf{all[0].digest}))
-	if later, err := build().image(t.Context()); err != nil || later.digest != all[0].digest || later.tmp != "" {
-		t.Errorf("a later build has %+v, %v; want the image %.12s", later, err, all[0].digest)
+	// A build that comes later takes the one that was made last, and if that is gone,
+	// the one that was written anew.
+	again := filepath.Join(t.TempDir(), "again")
+	must(t, os.WriteFile(again, one, 0o600))
+	must(t, snapshots.AddNamed(again, extended))
+	for _, want := range []string{anew, extended} {
+		must(t, b.layers.Remember(filesKey(root, above.Digest), imageOf{want}))
+		if later, err := build().image(t.Context()); err != nil || later.digest != want || later.tmp != "" {
+			t.Errorf("a later build has %+v, %v; want the image %.12s", later, err, want)
+		}
 	}
-	must(t, snapshots.RemoveImage(all[0].digest))
-	if later, err := build().image(t.Context()); err != nil || later.digest != all[1].digest || later.tmp != "" {
-		t.Errorf("a build after the removal has %+v, %v; want the image %.12s", later, err, all[1].digest)
+	must(t, snapshots.RemoveImage(extended))
+	if later, err := build().image(t.Context()); err != nil || later.digest != anew || later.tmp != "" {
+		t.Errorf("a build after a removal has %+v, %v; want the image %.12s", later, err, anew)
 	}
 }
 
