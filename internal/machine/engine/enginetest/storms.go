@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,21 +29,20 @@ func SoakStorms(t *testing.T, rounds int, open func(testing.TB) engine.Engine) {
 	}
 	s := &suite{Engine: open(t), open: open, image: rootImage(t), dir: t.TempDir()}
 	s.slots = []*slot{newSlot(t, 0), newSlot(t, 1)}
-	answers, silent := answer(t), keepSilent(t)
+	answering, silent := answer(t), keepSilent(t)
 	for _, kind := range storms {
 		t.Run(kind, func(t *testing.T) {
-			(&storm{suite: s, kind: kind, at: s.slots[0], answers: answers, silent: silent}).rage(t, rounds)
+			(&storm{suite: s, kind: kind, at: s.slots[0], answering: answering, silent: silent}).rage(t, rounds)
 		})
 	}
 }
 
-// answer answers all connections on a port of the host until the test ends. It ends
-// them itself, first or after the guest.
+// answer returns a port of the host that says ten bytes of each connection back and
+// closes it, until the test ends.
 func answer(t *testing.T) string {
 	l, err := net.Listen("tcp", ":0")
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
-	var n atomic.Int64
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -54,14 +52,7 @@ func answer(t *testing.T) string {
 			go func() {
 				defer conn.Close()
 				_ = conn.SetDeadline(time.Now().Add(time.Second))
-				b := make([]byte, 100)
-				got, err := conn.Read(b)
-				if err == nil {
-					_, _ = conn.Write(b[:got])
-				}
-				if n.Add(1)%2 == 0 {
-					_, _ = io.Copy(io.Discard, conn)
-				}
+				_, _ = io.CopyN(conn, conn, 10)
 			}()
 		}
 	}()
@@ -84,9 +75,9 @@ func keepSilent(t *testing.T) string {
 // storm is a guest that does something all the time.
 type storm struct {
 	*suite
-	kind            string
-	at              *slot
-	answers, silent string // ports of the host
+	kind              string
+	at                *slot
+	answering, silent string // ports of the host
 }
 
 // rage goes on with what each save of the guest starts.
@@ -120,7 +111,7 @@ func (s *storm) rage(t *testing.T, rounds int) {
 func (s *storm) begin(t *testing.T, threads int) {
 	if s.kind != visitors {
 		s.at.expect(t, "", "/storm", "kind", s.kind, "threads", strconv.Itoa(threads),
-			"host", s.at.host.String(), "answers", s.answers, "silent", s.silent)
+			"answering", net.JoinHostPort(s.at.host.String(), s.answering), "silent", net.JoinHostPort(s.at.host.String(), s.silent))
 	}
 }
 
@@ -138,10 +129,9 @@ func (s *storm) goesOn(t *testing.T) {
 		return n
 	}
 	before := done()
-	for deadline := time.Now().Add(patience); done() < before+20; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			text, _ := s.at.ask(t, "/storm-error", "kind", s.kind)
-			t.Fatalf("the guest has done it %d times, and %d before; its newest error is %q", done(), before, text)
-		}
+	soon(t, "the guest goes on with "+s.kind, func() bool { return done() >= before+20 })
+	if t.Failed() {
+		text, _ := s.at.ask(t, "/storm-error", "kind", s.kind)
+		t.Fatalf("its newest error is %q", text)
 	}
 }

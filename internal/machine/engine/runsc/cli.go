@@ -114,14 +114,20 @@ func (e *Engine) start(ctx context.Context, r *record, image string, args ...str
 	return nil
 }
 
+// pagesLost says of a sentry why it ended.
+const pagesLost = "the pages of its snapshot could not be read"
+
+// panicked is the beginning of what an instance's sentry wrote of its own failure.
+func (e *Engine) panicked(r *record) []byte { return readHead(e.recordFile(r.ID, "panic.log")) }
+
 // lastWords is what a sentry has left of why it ended, which the command that
 // started it cannot know.
 func (e *Engine) lastWords(r *record) string {
 	var out string
 	if e.loadStatus(r).failed {
-		out = "; the pages of its snapshot could not be read"
+		out = "; " + pagesLost
 	}
-	if text := readHead(e.recordFile(r.ID, "panic.log")); len(text) > 0 {
+	if text := e.panicked(r); len(text) > 0 {
 		out += "; the sentry failed: " + string(text)
 	}
 	return out

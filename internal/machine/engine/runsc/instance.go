@@ -69,10 +69,10 @@ func (e *Engine) evidence(in *instance) cay.Death {
 	case in.asked.Load():
 		d.Cause = cay.CauseAsked
 	case e.loadStatus(in.record).failed:
-		d.Cause, d.Detail = cay.CauseMemoryLost, "the pages of its snapshot could not be read"
+		d.Cause, d.Detail = cay.CauseMemoryLost, pagesLost
 	default:
 		d.Cause, d.Detail = cay.CauseEngine, "the sandbox ended by itself"
-		if text := readHead(e.recordFile(in.ID, "panic.log")); len(text) > 0 {
+		if text := e.panicked(in.record); len(text) > 0 {
 			d.Detail, d.Trace = "the sentry failed: "+firstLine(text), string(text)
 		}
 	}

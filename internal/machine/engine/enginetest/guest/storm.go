@@ -23,9 +23,9 @@ type storm struct {
 	last atomic.Value         // the newest error, as text
 }
 
-// stormHost is the address of the host, and stormPorts are its ports that answer
-// and that answer nothing.
-var stormHost, stormPorts atomic.Value
+// answering and silent are addresses of the host, as text: of a port that answers,
+// and of one that does not.
+var answering, silent atomic.Value
 
 var storms = map[string]*storm{
 	"clients":   {once: dialHost},
@@ -52,17 +52,16 @@ func beginStorm(r *http.Request) (string, error) {
 	if s == nil {
 		return "", fmt.Errorf("no storm %q", r.FormValue("kind"))
 	}
-	stormHost.Store(r.FormValue("host"))
-	stormPorts.Store([2]string{r.FormValue("answers"), r.FormValue("silent")})
+	answering.Store(r.FormValue("answering"))
+	silent.Store(r.FormValue("silent"))
 	for range number(r, "threads") {
 		go func() {
 			for turn := 0; ; turn++ {
 				if err := s.once(turn); err != nil {
 					s.last.Store(err.Error())
-					time.Sleep(time.Millisecond)
-					continue
+				} else {
+					s.done.Add(1)
 				}
-				s.done.Add(1)
 			}
 		}()
 	}
@@ -71,11 +70,7 @@ func beginStorm(r *http.Request) (string, error) {
 
 // stormed says how often a storm has done what it does.
 func stormed(r *http.Request) (string, error) {
-	s := storms[r.FormValue("kind")]
-	if s == nil {
-		return "", fmt.Errorf("no storm %q", r.FormValue("kind"))
-	}
-	return fmt.Sprint(s.done.Load()), nil
+	return fmt.Sprint(storms[r.FormValue("kind")].done.Load()), nil
 }
 
 // stormError is the newest error of a storm.
@@ -90,7 +85,7 @@ func exchange(conn net.Conn, turn int) error {
 	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return err
 	}
-	if _, err := conn.Write([]byte("a question\n")); err != nil {
+	if _, err := conn.Write([]byte("a question")); err != nil {
 		return err
 	}
 	tcp, ok := conn.(*net.TCPConn)
@@ -108,15 +103,8 @@ func exchange(conn net.Conn, turn int) error {
 	return err
 }
 
-// hostPort is one of the host's ports.
-func hostPort(which int) string {
-	host, _ := stormHost.Load().(string)
-	ports, _ := stormPorts.Load().([2]string)
-	return net.JoinHostPort(host, ports[which])
-}
-
 func dialHost(turn int) error {
-	conn, err := net.DialTimeout("tcp", hostPort(0), time.Second)
+	conn, err := net.DialTimeout("tcp", answering.Load().(string), time.Second)
 	if err != nil {
 		return err
 	}
@@ -125,7 +113,7 @@ func dialHost(turn int) error {
 
 // dialSilent calls where no answer comes, or where one comes after all.
 func dialSilent(turn int) error {
-	conn, err := net.DialTimeout("tcp", hostPort(1), time.Duration(turn%50+1)*time.Millisecond)
+	conn, err := net.DialTimeout("tcp", silent.Load().(string), time.Duration(turn%50+1)*time.Millisecond)
 	var late net.Error
 	if errors.As(err, &late) && late.Timeout() {
 		return nil
@@ -136,7 +124,7 @@ func dialSilent(turn int) error {
 	return conn.Close()
 }
 
-// echo answers each connection once and closes it first.
+// echo says each question back and closes the connection.
 func echo(l net.Listener) {
 	for {
 		conn, err := l.Accept()
@@ -146,10 +134,7 @@ func echo(l net.Listener) {
 		go func() {
 			defer conn.Close()
 			_ = conn.SetDeadline(time.Now().Add(time.Second))
-			b := make([]byte, 100)
-			if n, err := conn.Read(b); err == nil {
-				_, _ = conn.Write(b[:n])
-			}
+			_, _ = io.CopyN(conn, conn, int64(len("a question")))
 		}()
 	}
 }
@@ -177,7 +162,7 @@ func dialLoopback(turn int) error {
 // datagrams go over loopback, or to the host, which takes none.
 func datagrams(turn int) error {
 	if turn%2 == 0 {
-		conn, err := net.Dial("udp", hostPort(0))
+		conn, err := net.Dial("udp", answering.Load().(string))
 		if err != nil {
 			return err
 		}
