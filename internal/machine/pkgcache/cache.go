@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -264,24 +265,29 @@ func mayFollow(next *http.Request, before []*http.Request) error {
 	return nil
 }
 
-// admits reports whether a registry would give a layer to a client with these credentials.
+// admits reports whether a registry gives a layer to a client with these credentials:
+// it gives the first byte, itself or at the place that it redirects to. A redirection
+// alone says nothing: a plain http port redirects every request.
 func (c *Cache) admits(ctx context.Context, w wish) bool {
 	u, err := w.url(nil)
 	if err != nil {
 		return false
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, u.String(), nil)
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
 		return false
 	}
 	req.Header.Set("Authorization", w.credentials)
+	req.Header.Set("Range", "bytes=0-0")
 	req.Header.Set("User-Agent", agent)
-	resp, err := c.direct.RoundTrip(req)
+	resp, err := (&http.Client{Transport: c.direct, CheckRedirect: mayFollow}).Do(req)
 	if err != nil {
 		return false
 	}
-	_ = resp.Body.Close() // a HEAD has none
-	return resp.StatusCode == http.StatusOK || resp.StatusCode/100 == 3 && resp.Header.Get("Location") != ""
+	_ = resp.Body.Close()
+	return resp.StatusCode == http.StatusPartialContent && strings.HasPrefix(resp.Header.Get("Content-Range"), "bytes 0-0/")
 }
 
 func (c *Cache) isDown(host string) bool {

@@ -528,63 +528,121 @@ func TestWhatNobodyUsedForAMonthGoes(t *testing.T) {
 	}
 }
 
-// privateRegistry answers clients that show what it gave them, and leads them
-// elsewhere for its layers.
-func privateRegistry(t *testing.T, u *upstream, layer string) (blob string, sent *atomic.Int64) {
-	sent = new(atomic.Int64)
-	digest := fmt.Sprintf("%x", sha256.Sum256([]byte(layer)))
-	u.mux.HandleFunc("/v2/{repository...}", func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "Bearer of "+strings.Split(r.URL.Path, "/")[2] {
+// private is a registry that answers clients that show what it gave them, and leads
+// them elsewhere for its layers. Its plain http port leads every request to https.
+type private struct {
+	blob   string
+	sent   atomic.Int64 // layers that were sent whole
+	secure *httptest.Server
+	plain  *httptest.Server
+	gone   atomic.Bool
+}
+
+func newPrivate(t *testing.T, layer string) *private {
+	p := &private{blob: fmt.Sprintf("blobs/sha256:%x", sha256.Sum256([]byte(layer)))}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/v2/{repository...}", func(w http.ResponseWriter, r *http.Request) {
+		switch team := strings.Split(r.URL.Path, "/")[2]; {
+		case team == "login": // some lead those that they refuse to a page
+			http.Redirect(w, r, "https://images.lan/login", http.StatusFound)
+		case r.Header.Get("Authorization") != "Bearer of "+team:
 			w.Header().Set("Www-Authenticate", `Bearer realm="https://auth.lan/token"`)
 			http.Error(w, "not yours", http.StatusUnauthorized)
-			return
+		default:
+			http.Redirect(w, r, "https://files.images.lan/data?signature=x", http.StatusTemporaryRedirect)
 		}
-		http.Redirect(w, r, "http://files.images.lan/data?signature=x", http.StatusTemporaryRedirect)
 	})
-	u.mux.HandleFunc("GET /data", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /login", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "who are you?") })
+	mux.HandleFunc("GET /data", func(w http.ResponseWriter, r *http.Request) {
 		if given := r.Header.Get("Authorization"); given != "" || r.Host != "files.images.lan" || r.URL.RawQuery != "signature=x" {
 			t.Errorf("the place of layers was asked for %s%s with %q", r.Host, r.URL, given)
 		}
-		sent.Add(1)
-		_, _ = io.WriteString(w, layer)
+		if r.Header.Get("Range") == "" {
+			p.sent.Add(1)
+		}
+		http.ServeContent(w, r, "", time.Time{}, strings.NewReader(layer))
 	})
-	return "blobs/sha256:" + digest, sent
+	p.secure = httptest.NewTLSServer(mux)
+	t.Cleanup(p.secure.Close)
+	p.plain = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "https://"+r.Host+r.URL.Path, http.StatusMovedPermanently)
+	}))
+	t.Cleanup(p.plain.Close)
+	return p
+}
+
+func (p *private) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if p.gone.Load() {
+		return nil, errors.New("no network")
+	}
+	to := p.secure
+	if strings.HasSuffix(address, ":80") {
+		to = p.plain
+	}
+	return new(net.Dialer).DialContext(ctx, network, to.Listener.Addr().String())
+}
+
+// open opens a cache in front of the registry, and a client's way to it by either scheme.
+func (p *private) open(t *testing.T) (c *Cache, ask func(scheme, method, team, blob, token string) answer) {
+	c, err := Open(Config{Dir: t.TempDir(), Limit: 1 << 20, Hosts: []Host{{Name: "images.lan"}}, Dial: p.dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	c.direct.TLSClientConfig = p.secure.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	c.direct.TLSClientConfig.ServerName = "example.com" // the certificate's
+	fronts := map[string]*httptest.Server{"http": front(t, c)}
+	fronts["https"] = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.Serve(w, r, "https", r.Host) }))
+	t.Cleanup(fronts["https"].Close)
+	return c, func(scheme, method, team, blob, token string) answer {
+		return get(t, fronts[scheme], method, "images.lan", "/v2/"+team+"/app/"+blob, "Authorization", token)
+	}
 }
 
 func TestLayersOfARegistryThatAsksForCredentials(t *testing.T) {
-	u := newUpstream(t)
 	const layer = "a layer of an image"
-	blob, sent := privateRegistry(t, u, layer)
-	c := openCache(t, u, t.TempDir(), 1<<20)
-	s := front(t, c)
-	ask := func(method, team, token string) answer {
-		return get(t, s, method, "images.lan", "/v2/"+team+"/app/"+blob, "Authorization", token)
-	}
-	want(t, ask("GET", "red", "Bearer of red"), 200, "miss", layer)
-	want(t, ask("GET", "red", "Bearer of red"), 200, "hit", layer)
-	want(t, ask("HEAD", "red", "Bearer of red"), 200, "hit", "")
-	want(t, ask("GET", "blue", "Bearer of blue"), 200, "hit", layer) // the same layer in another image
-	if n := sent.Load(); n != 1 {
+	p := newPrivate(t, layer)
+	c, ask := p.open(t)
+	want(t, ask("https", "GET", "red", p.blob, "Bearer of red"), 200, "miss", layer)
+	want(t, ask("https", "GET", "red", p.blob, "Bearer of red"), 200, "hit", layer)
+	want(t, ask("https", "HEAD", "red", p.blob, "Bearer of red"), 200, "hit", "")
+	want(t, ask("https", "GET", "blue", p.blob, "Bearer of blue"), 200, "hit", layer) // the same layer in another image
+	if n := p.sent.Load(); n != 1 {
 		t.Errorf("the layer was fetched %d times", n)
 	}
 	for name, token := range map[string]string{"another's": "Bearer of blue", "made up": "Basic eDp5", "none": ""} {
-		if a := ask("GET", "red", token); a.status != http.StatusUnauthorized || strings.Contains(a.body, layer) || a.header.Get("Www-Authenticate") == "" {
+		if a := ask("https", "GET", "red", p.blob, token); a.status != http.StatusUnauthorized || strings.Contains(a.body, layer) || a.header.Get("Www-Authenticate") == "" {
 			t.Errorf("with %s credentials: %d %q", name, a.status, a.body)
 		}
 	}
-	u.lose(c)
-	if a := ask("GET", "red", "Bearer of red"); a.status != http.StatusBadGateway {
+	p.gone.Store(true)
+	c.direct.CloseIdleConnections()
+	if a := ask("https", "GET", "red", p.blob, "Bearer of red"); a.status != http.StatusBadGateway {
 		t.Errorf("while the registry is away: %d %q", a.status, a.body)
 	}
 }
 
+// A redirection is no yes: not that of a port in the clear to https, which all requests
+// get, and not that to a page for those that are refused.
+func TestARedirectionOpensNoLayer(t *testing.T) {
+	const layer = "a layer of an image"
+	p := newPrivate(t, layer)
+	_, ask := p.open(t)
+	want(t, ask("https", "GET", "red", p.blob, "Bearer of red"), 200, "miss", layer)
+	for _, token := range []string{"Bearer of red", "Bearer of blue", "Basic eDp5"} {
+		if a := ask("http", "GET", "red", p.blob, token); a.status != http.StatusMovedPermanently || strings.Contains(a.body, layer) {
+			t.Errorf("in the clear with %q: %d %q, want the registry's own redirection", token, a.status, a.body)
+		}
+	}
+	if a := ask("https", "GET", "login", p.blob, "Basic eDp5"); a.status != http.StatusFound || strings.Contains(a.body, layer) {
+		t.Errorf("led to a page: %d %q, want the registry's own redirection", a.status, a.body)
+	}
+}
+
 func TestALayerThatLiesElsewhereIsTheOneThatWasNamed(t *testing.T) {
-	u := newUpstream(t)
-	blob, _ := privateRegistry(t, u, "a layer")
-	other := "/v2/red/app/" + blob[:len(blob)-4] + "0000"
-	c := openCache(t, u, t.TempDir(), 1<<20)
-	s := front(t, c)
-	if a := get(t, s, "GET", "images.lan", other, "Authorization", "Bearer of red"); a.err == nil {
+	p := newPrivate(t, "a layer")
+	c, ask := p.open(t)
+	if a := ask("https", "GET", "red", p.blob[:len(p.blob)-4]+"0000", "Bearer of red"); a.err == nil {
 		t.Errorf("another layer came whole: %d %q", a.status, a.body)
 	}
 	if got := c.Stats(); got.Files != 0 {

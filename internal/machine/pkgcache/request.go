@@ -31,8 +31,9 @@ type wish struct {
 	encoding     string
 	final        bool // the path names one content for ever
 	anew         bool // the client wants no answer that was kept
-	// credentials are the client's, for a layer of a registry that asks for them. Each
-	// client shows its own to the registry before it gets what is kept.
+	// credentials are the client's, for a layer of a registry that requires them. Each
+	// client presents its own to the registry before it gets what is kept, over https:
+	// only the registry itself, and no party on the way, says that they are good.
 	credentials string
 }
 
@@ -40,7 +41,7 @@ type wish struct {
 func readWish(r *http.Request, scheme, host string) (wish, bool) {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead,
-		r.Header.Get("Authorization") != "" && !isLayer(r.URL.EscapedPath()), r.Header.Get("Cookie") != "",
+		r.Header.Get("Authorization") != "" && !(scheme == "https" && isLayer(r.URL.EscapedPath())), r.Header.Get("Cookie") != "",
 		r.URL.RawQuery != "", r.URL.ForceQuery, r.ContentLength != 0,
 		r.Header.Get("Upgrade") != "":
 		return wish{}, false
