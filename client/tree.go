@@ -83,7 +83,7 @@ func (s *Sandbox) CopyOut(ctx context.Context, from, to string, o CopyOptions) (
 		return Copied{}, local(err, "cannot write")
 	}
 	in := &counter{Reader: tar, tell: o.Progress}
-	stats, err := archive.Unpack(in, to, &archive.Owner{UID: os.Getuid(), GID: os.Getgid()})
+	stats, err := archive.Unpack(ctx, in, to, &archive.Owner{UID: os.Getuid(), GID: os.Getgid()})
 	out := Copied(stats)
 	var bad *archive.FormatError
 	switch {

@@ -223,7 +223,7 @@ func UnpackDir(tar io.Reader, dir string) (Copied, error) {
 		return Copied{}, local(err, "cannot write")
 	}
 	in := &counter{Reader: tar}
-	stats, err := archive.Unpack(in, dir, &archive.Owner{UID: os.Getuid(), GID: os.Getgid()})
+	stats, err := archive.Unpack(context.Background(), in, dir, &archive.Owner{UID: os.Getuid(), GID: os.Getgid()})
 	var bad *archive.FormatError
 	switch {
 	case err == nil:

@@ -39,7 +39,7 @@ func TestRecordsFromBeforeTeams(t *testing.T) {
 	defer f.Close()
 	plain, err := gzip.NewReader(f)
 	if err == nil {
-		_, err = archive.Unpack(plain, w.Config.Data, nil)
+		_, err = archive.Unpack(t.Context(), plain, w.Config.Data, nil)
 	}
 	if err != nil {
 		t.Fatal(err)

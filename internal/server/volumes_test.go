@@ -193,6 +193,10 @@ func TestHostileArchivesForVolumes(t *testing.T) {
 		"fifo":          {"/", tarred(t, tar.Header{Typeflag: tar.TypeFifo, Name: "f"})},
 		"no tar":        {"/", strings.NewReader(strings.Repeat("no tar at all ", 100))},
 		"cut":           {"/", bytes.NewReader(tarred(t, plain("f", strings.Repeat("x", 4000))).Bytes()[:2000])},
+		"deep":          {"/", tarred(t, plain(strings.Repeat("d/", 1500)+"f", "x"))},
+		"a deep link":   {"/", tarred(t, tar.Header{Typeflag: tar.TypeLink, Name: "f", Linkname: strings.Repeat("d/", 1500) + "f"})},
+		"a long name":   {"/", tarred(t, plain(strings.Repeat(strings.Repeat("n", 200)+"/", 30)+"f", "x"))},
+		"a deep path":   {"/" + strings.Repeat("d/", 1500), tarred(t, plain("x", "x"))},
 		"a path up":     {"/../x", tarred(t, plain("x", "x"))},
 		"no UTF-8":      {"/\xff", tarred(t, plain("x", "x"))},
 	} {

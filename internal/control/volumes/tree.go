@@ -17,12 +17,9 @@ import (
 	"github.com/cay-run/cay/internal/guest/archive"
 )
 
-const (
-	// usualOwner is the number of the user and the group that own what comes from
-	// outside: the default user of E2B's templates and of ours.
-	usualOwner = 1000
-	maxPath    = 4096 // bytes; Linux has no longer ones
-)
+// usualOwner is the number of the user and the group that own what comes from
+// outside: the default user of E2B's templates and of ours.
+const usualOwner = 1000
 
 // Fill unpacks a tar into a directory of a volume, which is made if it is missing.
 // Sandboxes may change what is there meanwhile. All belongs to the sandboxes'
@@ -51,7 +48,7 @@ func (v *Volumes) Fill(ctx context.Context, who cay.Caller, ref, dir string, own
 		how.Owner = &archive.Owner{UID: usualOwner, GID: usualOwner}
 	}
 	body := &arriving{Reader: tar}
-	if out, err = how.Into(target, body); err == nil {
+	if out, err = how.Into(ctx, target, body); err == nil {
 		err = syncAll(target) // what is answered for stays
 	}
 	if body.err != nil {
@@ -111,7 +108,7 @@ func (t *Tree) Close() { t.in.leave() }
 
 // Pack writes a tar of it: names are relative to a directory, a file has its own.
 func (t *Tree) Pack(ctx context.Context, tar io.Writer) error {
-	return t.in.error(archive.Packer{}.PackRoot(leaving{ctx, tar}, t.in.root, t.name, t.as), t.name)
+	return t.in.error(archive.Packer{}.PackRoot(ctx, leaving{ctx, tar}, t.in.root, t.name, t.as), t.name)
 }
 
 // leaving ends a copy with its context: a client that is gone reads no more.
@@ -160,8 +157,8 @@ func pathIn(text string) (string, error) {
 	switch {
 	case !utf8.ValidString(text), strings.ContainsRune(text, 0):
 		return "", cay.Errorf(cay.Invalid, "path: %.200q is not UTF-8, or holds a zero byte", text)
-	case len(text) > maxPath:
-		return "", cay.Errorf(cay.Invalid, "path: has more than %d bytes", maxPath)
+	case archive.Deep(text):
+		return "", cay.Errorf(cay.Invalid, "path: %.200q is too long or has too many levels", text)
 	}
 	for part := range strings.SplitSeq(text, "/") {
 		if part == ".." {
@@ -218,7 +215,7 @@ func (in entered) error(err error, name string) error {
 	var bad *archive.FormatError
 	var errno syscall.Errno
 	switch {
-	case err == nil, errors.As(err, &known), errors.Is(err, context.Canceled):
+	case err == nil, errors.As(err, &known), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case errors.As(err, &bad):
 		return cay.Errorf(cay.Invalid, "%s", bad.Reason)

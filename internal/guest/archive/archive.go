@@ -4,6 +4,7 @@
 package archive
 
 import (
+	"context"
 	"io"
 	"os"
 	"strings"
@@ -16,6 +17,10 @@ const (
 	bufSize = 256 << 10
 	// maxEntries bounds what is remembered of one archive.
 	maxEntries = 1 << 20
+	// maxName and maxLevels bound a path, in bytes and in names; each directory that is
+	// open on the way costs a descriptor.
+	maxName   = 4096
+	maxLevels = 256
 	// xattrPrefix marks extended attributes in PAX records.
 	xattrPrefix = "SCHILY.xattr."
 	// maxXattr is what the kernel lets a list or a value measure.
@@ -36,7 +41,7 @@ func Copy(path, dir string) error {
 		p := Packer{Strict: true}
 		w.CloseWithError(p.Pack(w, path, base(path)))
 	}()
-	_, err := Unpack(r, dir, nil)
+	_, err := Unpack(context.Background(), r, dir, nil)
 	_ = r.CloseWithError(err) // lets the packer go
 	return err
 }

@@ -3,6 +3,7 @@ package archive
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -113,7 +114,7 @@ func TestRoundTrip(t *testing.T) {
 
 	var b bytes.Buffer
 	must(t, Packer{User: func(uint32) string { return "me" }}.Pack(&b, src, "."))
-	stats, err := Unpack(&b, dst, me())
+	stats, err := Unpack(t.Context(), &b, dst, me())
 	must(t, err)
 	want := []string{"a/", "a/b/", "a/b/f", "a/empty", "closed/", "link@a/b/f", long + "/", long + "/" + long + "/", long + "/" + long + "/é", "out@/usr/bin/env", "script", "twin"}
 	slices.Sort(want)
@@ -161,7 +162,7 @@ func TestPackOneFile(t *testing.T) {
 	var b bytes.Buffer
 	must(t, Packer{}.Pack(&b, src, "name"))
 	dst := t.TempDir()
-	_, err := Unpack(&b, dst, me())
+	_, err := Unpack(t.Context(), &b, dst, me())
 	must(t, err)
 	if read(t, filepath.Join(dst, "name")) != "text" {
 		t.Error("contents differ")
@@ -193,7 +194,7 @@ func TestUnpackStaysInside(t *testing.T) {
 			for i := range headers {
 				headers[i].Linkname = strings.Replace(headers[i].Linkname, "OUT", out, 1)
 			}
-			_, err := Unpack(tarOf(t, headers...), dir, me())
+			_, err := Unpack(t.Context(), tarOf(t, headers...), dir, me())
 			var bad *FormatError
 			if !errors.As(err, &bad) {
 				t.Errorf("got %v", err)
@@ -223,7 +224,7 @@ func TestUnpackReplacesLinks(t *testing.T) {
 	must(t, os.Symlink("../victim", filepath.Join(dir, "a")))
 	must(t, os.Symlink("inside", filepath.Join(dir, "b")))
 	must(t, os.Link(filepath.Join(top, "victim"), filepath.Join(dir, "c")))
-	_, err := Unpack(tarOf(t, reg("a", "new"), reg("b", "new"), reg("c", "new")), dir, me())
+	_, err := Unpack(t.Context(), tarOf(t, reg("a", "new"), reg("b", "new"), reg("c", "new")), dir, me())
 	must(t, err)
 	if read(t, filepath.Join(top, "victim")) != "safe" || read(t, filepath.Join(dir, "inside")) != "safe" {
 		t.Error("written through a link")
@@ -239,7 +240,7 @@ func TestUnpackMerges(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "d/old"), "old")
 	write(t, filepath.Join(dir, "f"), "old")
-	_, err := Unpack(tarOf(t, tar.Header{Typeflag: tar.TypeDir, Name: "./", Mode: 0o700},
+	_, err := Unpack(t.Context(), tarOf(t, tar.Header{Typeflag: tar.TypeDir, Name: "./", Mode: 0o700},
 		tar.Header{Typeflag: tar.TypeDir, Name: "d/", Mode: 0o755}, reg("./d/new", "new"), reg("f", "new"),
 		tar.Header{Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3},
 		tar.Header{Typeflag: tar.TypeReg, Name: "suid", Mode: 0o6755}), dir, me())
@@ -250,7 +251,7 @@ func TestUnpackMerges(t *testing.T) {
 	if st, _ := os.Stat(filepath.Join(dir, "suid")); st.Mode() != 0o755 {
 		t.Errorf("mode: %v", st.Mode())
 	}
-	_, err = Unpack(tarOf(t, reg("d", "x")), dir, me())
+	_, err = Unpack(t.Context(), tarOf(t, reg("d", "x")), dir, me())
 	var bad *FormatError
 	if !errors.As(err, &bad) || read(t, filepath.Join(dir, "d/new")) != "new" {
 		t.Errorf("a file over a directory: %v", err)
@@ -264,7 +265,7 @@ func TestUnpackBadArchives(t *testing.T) {
 		"nothing": strings.Repeat("no tar at all ", 100),
 	} {
 		dir := t.TempDir()
-		_, err := Unpack(strings.NewReader(text), dir, me())
+		_, err := Unpack(t.Context(), strings.NewReader(text), dir, me())
 		var bad *FormatError
 		if !errors.As(err, &bad) {
 			t.Errorf("%s: %v", name, err)
@@ -281,11 +282,75 @@ func TestUnpackHugeSparseFile(t *testing.T) {
 	w := tar.NewWriter(&b)
 	must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "f", Size: 1 << 60, Mode: 0o644, Format: tar.FormatPAX}))
 	dir := t.TempDir()
-	if _, err := Unpack(&b, dir, me()); !errors.Is(err, syscall.ENOSPC) {
+	if _, err := Unpack(t.Context(), &b, dir, me()); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("got %v", err)
 	}
 	if got := tree(t, dir); len(got) != 0 {
 		t.Errorf("left %v", got)
+	}
+}
+
+// The work for a path grows with its levels, so they are bounded; a directory on the
+// way is opened once for all its neighbours.
+func TestUnpackDeepPaths(t *testing.T) {
+	deepest := strings.Repeat("d/", maxLevels-1) + "f"
+	dir := t.TempDir()
+	_, err := Unpack(t.Context(), tarOf(t, reg(deepest, "text"), link(tar.TypeLink, "near", deepest), reg("last", "text")), dir, me())
+	must(t, err)
+	if read(t, filepath.Join(dir, "near")) != "text" {
+		t.Error("the deepest file is not linked")
+	}
+	for name, h := range map[string]tar.Header{
+		"levels":      reg("d/"+deepest, "x"),
+		"very many":   reg(strings.Repeat("d/", 100_000)+"f", "x"),
+		"bytes":       reg(strings.Repeat(strings.Repeat("n", 100)+"/", maxName/100+1)+"f", "x"),
+		"a directory": {Typeflag: tar.TypeDir, Name: "d/" + deepest},
+		"a target":    link(tar.TypeLink, "l", "d/"+deepest),
+	} {
+		dir, bad := t.TempDir(), new(FormatError)
+		if _, err := Unpack(t.Context(), tarOf(t, h), dir, me()); !errors.As(err, &bad) {
+			t.Errorf("too many %s: %v", name, err)
+		}
+		if got := tree(t, dir); len(got) != 0 {
+			t.Errorf("too many %s: left %d entries", name, len(got))
+		}
+	}
+}
+
+// endless repeats a text, and calls a function each time.
+type endless struct {
+	text   []byte
+	at     int
+	repeat func()
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	if e.at == len(e.text) {
+		e.at = 0
+		e.repeat()
+	}
+	n := copy(p, e.text[e.at:])
+	e.at += n
+	return n, nil
+}
+
+// An archive without an end, and one long file, end with the request that brought them.
+func TestUnpackEndsWithItsContext(t *testing.T) {
+	entries := tarOf(t, reg("f", "text"), reg("g", "text")).Bytes()
+	var long bytes.Buffer
+	must(t, tar.NewWriter(&long).WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "f", Size: 1 << 20, Mode: 0o644}))
+	for name, text := range map[string][]byte{"entries": entries[:len(entries)-1024], "a long file": long.Bytes()} {
+		ctx, stop := context.WithCancel(t.Context())
+		left := 3 * bufSize / len(text)
+		in := &endless{text: text, repeat: func() {
+			if left--; left == 0 {
+				stop()
+			}
+		}}
+		if _, err := (Unpacker{Owner: me(), Endless: true}).Into(ctx, openRoot(t, t.TempDir()), in); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+		stop()
 	}
 }
 
@@ -311,7 +376,7 @@ func FuzzUnpack(f *testing.F) {
 		dir, out := filepath.Join(top, "dir"), filepath.Join(top, "out")
 		must(t, os.Mkdir(dir, 0o755))
 		write(t, filepath.Join(out, "victim"), "safe")
-		_, _ = Unpack(bytes.NewReader(data), dir, me()) // only what it did matters
+		_, _ = Unpack(t.Context(), bytes.NewReader(data), dir, me()) // only what it did matters
 		items, err := os.ReadDir(top)
 		must(t, err)
 		if len(items) != 2 || read(t, filepath.Join(out, "victim")) != "safe" || len(tree(t, out)) != 1 {

@@ -3,6 +3,7 @@ package archive
 import (
 	"archive/tar"
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,19 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// maxDepth bounds how far directories nest: each that is open costs two
-	// descriptors.
-	maxDepth = 512
-	// listing is how many names of a directory are read at once.
-	listing = 1024
-)
+// listing is how many names of a directory are read at once.
+const listing = 1024
 
 // PackRoot writes a tar of what is at file in the directory root, as Pack does,
 // while another process that is not trusted may change any of it: no link is
 // followed, no FIFO waited for, nothing outside read. A file that is larger than
 // the file system that it is on, which holes make possible, is a *FormatError.
-func (o Packer) PackRoot(w io.Writer, root *os.Root, file, name string) error {
+func (o Packer) PackRoot(ctx context.Context, w io.Writer, root *os.Root, file, name string) error {
 	out := bufio.NewWriterSize(w, bufSize)
 	p := &packing{Packer: o, tw: tar.NewWriter(out), buf: make([]byte, bufSize), links: map[inode]string{}}
 	parent := root
@@ -38,7 +34,7 @@ func (o Packer) PackRoot(w io.Writer, root *os.Root, file, name string) error {
 		defer opened.Close()
 		parent = opened
 	}
-	if err := p.addAt(parent, path.Base(file), name, 0); err != nil {
+	if err := p.addAt(ctx, parent, path.Base(file), name, 0); err != nil {
 		return err
 	}
 	if err := p.tw.Close(); err != nil {
@@ -48,7 +44,10 @@ func (o Packer) PackRoot(w io.Writer, root *os.Root, file, name string) error {
 }
 
 // addAt adds what is at base, a single name, in the directory dir.
-func (p *packing) addAt(dir *os.Root, base, name string, depth int) error {
+func (p *packing) addAt(ctx context.Context, dir *os.Root, base, name string, depth int) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	st, err := dir.Lstat(base)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -60,7 +59,7 @@ func (p *packing) addAt(dir *os.Root, base, name string, depth int) error {
 	case mode.IsRegular():
 		return p.fileAt(dir, base, name)
 	case mode.IsDir():
-		return p.dirAt(dir, base, name, st, depth)
+		return p.dirAt(ctx, dir, base, name, st, depth)
 	case mode&fs.ModeSymlink != 0:
 		target, err := dir.Readlink(base)
 		if err != nil {
@@ -89,9 +88,9 @@ func gone(err error) error {
 	return err
 }
 
-func (p *packing) dirAt(parent *os.Root, base, name string, st fs.FileInfo, depth int) error {
-	if depth >= maxDepth {
-		return &FormatError{fmt.Sprintf("%.200q nests deeper than %d directories", name, maxDepth)}
+func (p *packing) dirAt(ctx context.Context, parent *os.Root, base, name string, st fs.FileInfo, depth int) error {
+	if depth >= maxLevels {
+		return &FormatError{fmt.Sprintf("%.200q nests deeper than %d levels", name, maxLevels)}
 	}
 	dir, err := parent.OpenRoot(base)
 	if err != nil {
@@ -116,7 +115,7 @@ func (p *packing) dirAt(parent *os.Root, base, name string, st fs.FileInfo, dept
 	for {
 		names, err := list.Readdirnames(listing)
 		for _, item := range names {
-			if err := p.addAt(dir, item, path.Join(name, item), depth+1); err != nil {
+			if err := p.addAt(ctx, dir, item, path.Join(name, item), depth+1); err != nil {
 				return err
 			}
 		}

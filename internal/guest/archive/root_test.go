@@ -34,8 +34,8 @@ func TestPackRootRoundTrip(t *testing.T) {
 		write(t, filepath.Join(src, "d/many", strings.Repeat("n", i%200+1)+"-"+string(rune('a'+i%26))), "x")
 	}
 	var b bytes.Buffer
-	must(t, Packer{}.PackRoot(&b, openRoot(t, src), "d", "."))
-	_, err := Unpacker{Owner: me(), Strict: true, Endless: true}.Into(openRoot(t, dst), &b)
+	must(t, Packer{}.PackRoot(t.Context(), &b, openRoot(t, src), "d", "."))
+	_, err := Unpacker{Owner: me(), Strict: true, Endless: true}.Into(t.Context(), openRoot(t, dst), &b)
 	must(t, err)
 	must(t, os.Remove(filepath.Join(src, "d/fifo")))
 	got, want := tree(t, dst), tree(t, filepath.Join(src, "d"))
@@ -53,8 +53,8 @@ func TestPackRootOneFile(t *testing.T) {
 	src, dst := t.TempDir(), t.TempDir()
 	write(t, filepath.Join(src, "a/b/f"), "text")
 	var b bytes.Buffer
-	must(t, Packer{}.PackRoot(&b, openRoot(t, src), "a/b/f", "g"))
-	_, err := Unpack(&b, dst, me())
+	must(t, Packer{}.PackRoot(t.Context(), &b, openRoot(t, src), "a/b/f", "g"))
+	_, err := Unpack(t.Context(), &b, dst, me())
 	must(t, err)
 	if read(t, filepath.Join(dst, "g")) != "text" {
 		t.Error("contents differ")
@@ -66,12 +66,12 @@ func TestPackRootRefuses(t *testing.T) {
 	src := t.TempDir()
 	write(t, filepath.Join(src, "holes"), "")
 	must(t, os.Truncate(filepath.Join(src, "holes"), 1<<43))
-	if err := (Packer{}).PackRoot(io.Discard, openRoot(t, src), ".", "."); !errors.As(err, &bad) {
+	if err := (Packer{}).PackRoot(t.Context(), io.Discard, openRoot(t, src), ".", "."); !errors.As(err, &bad) {
 		t.Errorf("a file of holes: %v", err)
 	}
 	src = t.TempDir()
 	deep := openRoot(t, src)
-	for range maxDepth + 2 {
+	for range maxLevels + 2 {
 		must(t, deep.Mkdir("d", 0o700))
 		next, err := deep.OpenRoot("d")
 		must(t, err)
@@ -79,12 +79,12 @@ func TestPackRootRefuses(t *testing.T) {
 		deep = next
 	}
 	must(t, deep.Close())
-	if err := (Packer{}).PackRoot(io.Discard, openRoot(t, src), ".", "."); !errors.As(err, &bad) {
+	if err := (Packer{}).PackRoot(t.Context(), io.Discard, openRoot(t, src), ".", "."); !errors.As(err, &bad) {
 		t.Errorf("deep directories: %v", err)
 	}
 	src = t.TempDir()
 	must(t, os.Symlink("/", filepath.Join(src, "l")))
-	if err := (Packer{}).PackRoot(io.Discard, openRoot(t, src), "l/etc", "."); err == nil {
+	if err := (Packer{}).PackRoot(t.Context(), io.Discard, openRoot(t, src), "l/etc", "."); err == nil {
 		t.Error("a link that leads out was followed")
 	}
 }
@@ -95,7 +95,7 @@ func TestUnpackStrict(t *testing.T) {
 		"fifo":   {Typeflag: tar.TypeFifo, Name: "d"},
 	} {
 		var bad *FormatError
-		if _, err := (Unpacker{Owner: me(), Strict: true}).Into(openRoot(t, t.TempDir()), tarOf(t, h)); !errors.As(err, &bad) {
+		if _, err := (Unpacker{Owner: me(), Strict: true}).Into(t.Context(), openRoot(t, t.TempDir()), tarOf(t, h)); !errors.As(err, &bad) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -133,7 +133,7 @@ func TestPackRootAmongSwaps(t *testing.T) {
 	defer stop()
 	for range 200 {
 		var b bytes.Buffer
-		must(t, Packer{}.PackRoot(&b, openRoot(t, src), ".", "."))
+		must(t, Packer{}.PackRoot(t.Context(), &b, openRoot(t, src), ".", "."))
 		if bytes.Contains(b.Bytes(), []byte("OUTSIDE")) {
 			t.Fatal("what is outside was read")
 		}
@@ -148,7 +148,7 @@ func TestUnpackAmongSwaps(t *testing.T) {
 	stop := swapping(t, filepath.Join(dst, "d"), out)
 	defer stop()
 	for range 200 {
-		_, _ = Unpacker{Owner: me()}.Into(openRoot(t, dst), tarOf(t, reg("d/f", "x"), reg("d/e/g", "x"))) // it may find the link
+		_, _ = Unpacker{Owner: me()}.Into(t.Context(), openRoot(t, dst), tarOf(t, reg("d/f", "x"), reg("d/e/g", "x"))) // it may find the link
 		if got := tree(t, out); len(got) != 0 {
 			t.Fatalf("outside: %v", got)
 		}

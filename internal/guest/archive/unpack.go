@@ -3,6 +3,7 @@ package archive
 import (
 	"archive/tar"
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -40,10 +41,16 @@ type Unpacker struct {
 type unpacking struct {
 	Unpacker
 	root  *os.Root
+	open  []level // the directories down to the one that the last entry is in
 	buf   []byte
-	known map[string]bool // directories that are there and no links
-	dirs  []*tar.Header   // whose modes and times are set last
+	dirs  []*tar.Header // whose modes and times are set last
 	stats Stats
+}
+
+// level is an open directory on the way to an entry.
+type level struct {
+	name string // from the root
+	dir  *os.Root
 }
 
 // Unpack reads a tar into the directory dir, which must exist. All that it
@@ -51,24 +58,29 @@ type unpacking struct {
 // set-id bits. Sockets, FIFOs and devices are left out. The error is
 // *FormatError where the archive is at fault. Files unpacked before an error
 // stay, but no part of a file does.
-func Unpack(r io.Reader, dir string, owner *Owner) (Stats, error) {
+func Unpack(ctx context.Context, r io.Reader, dir string, owner *Owner) (Stats, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return Stats{}, err
 	}
 	defer root.Close()
-	return Unpacker{Owner: owner}.Into(root, r)
+	return Unpacker{Owner: owner}.Into(ctx, root, r)
 }
 
 // Into reads a tar into the directory root, as Unpack does. Another process may
 // change what is below meanwhile, and leads nothing outside.
-func (o Unpacker) Into(root *os.Root, r io.Reader) (Stats, error) {
-	u := &unpacking{Unpacker: o, root: root, buf: make([]byte, bufSize), known: map[string]bool{".": true}}
+func (o Unpacker) Into(ctx context.Context, root *os.Root, r io.Reader) (Stats, error) {
+	u := &unpacking{Unpacker: o, root: root, buf: make([]byte, bufSize)}
+	defer u.leave(0)
 	tr := tar.NewReader(bufio.NewReaderSize(r, bufSize))
+	content := lasting{ctx, tr}
 	for {
+		if err := ctx.Err(); err != nil {
+			return u.stats, err
+		}
 		h, err := tr.Next()
 		if err == io.EOF {
-			return u.stats, u.finish()
+			return u.stats, u.finish(ctx)
 		}
 		if err != nil {
 			return u.stats, readError(err)
@@ -77,16 +89,30 @@ func (o Unpacker) Into(root *os.Root, r io.Reader) (Stats, error) {
 		if err := u.bounded(); err != nil {
 			return u.stats, err
 		}
-		if err := u.entry(h, tr); err != nil {
+		if err := u.entry(h, content); err != nil {
 			return u.stats, err
 		}
 	}
 }
 
+// lasting ends a reader with its context: the holes of a sparse file are read
+// from nowhere.
+type lasting struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (l lasting) Read(p []byte) (int, error) {
+	if err := l.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return l.Reader.Read(p)
+}
+
 // bounded refuses to remember more of an archive than there is room for.
 func (u *unpacking) bounded() error {
 	switch {
-	case u.Endless && len(u.known)+len(u.dirs) > maxEntries:
+	case u.Endless && len(u.dirs) > maxEntries/2:
 		return &FormatError{fmt.Sprintf("the archive has more than %d directories", maxEntries/2)}
 	case !u.Endless && u.stats.Entries > maxEntries:
 		return &FormatError{fmt.Sprintf("the archive has more than %d entries", maxEntries)}
@@ -105,11 +131,20 @@ func readError(err error) error {
 	return err
 }
 
+// Deep reports whether a path has more bytes or levels than an archive's may.
+// Without a bound, a few bytes of an archive make work that grows with their square.
+func Deep(name string) bool {
+	return len(name) > maxName || strings.Count(name, "/") >= maxLevels
+}
+
 // local cleans a name of the archive and refuses one that leads out.
 func local(name string) (string, error) {
 	clean := path.Clean(name)
-	if name == "" || strings.ContainsRune(name, 0) || path.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, "../") {
+	switch {
+	case name == "" || strings.ContainsRune(name, 0) || path.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, "../"):
 		return "", &FormatError{fmt.Sprintf("the archive's entry %.200q does not stay in the directory", name)}
+	case Deep(clean):
+		return "", &FormatError{fmt.Sprintf("the archive's entry %.200q has a path of more than %d bytes or %d levels", name, maxName, maxLevels)}
 	}
 	return clean, nil
 }
@@ -126,16 +161,17 @@ func (u *unpacking) entry(h *tar.Header, r io.Reader) error {
 		return nil
 	}
 	h.Name = name
-	if err := u.parents(path.Dir(name)); err != nil {
+	in, err := u.enter(path.Dir(name), u.mkdir)
+	if err != nil {
 		return u.outside(name, err)
 	}
 	switch h.Typeflag {
 	case tar.TypeDir:
-		err = u.dir(h)
+		err = u.dir(in, h)
 	case tar.TypeReg, tar.TypeGNUSparse:
-		err = u.file(h, r)
+		err = u.file(in, h, r)
 	case tar.TypeSymlink:
-		err = u.symlink(h)
+		err = u.symlink(in, h)
 	case tar.TypeLink:
 		err = u.link(h)
 	default:
@@ -158,48 +194,82 @@ func (u *unpacking) outside(name string, err error) error {
 	return &FormatError{fmt.Sprintf("the archive's entry %.200q does not stay in the directory", name)}
 }
 
-// parents makes the directories that an entry needs and the archive has not
-// named.
-func (u *unpacking) parents(dir string) error {
-	if u.known[dir] {
-		return nil
+// enter opens the directory that an entry is in, from the nearest one on the way
+// that is open. Each step is prepared before it is taken.
+func (u *unpacking) enter(dir string, prepare func(in *os.Root, name string) error) (*os.Root, error) {
+	keep := len(u.open)
+	for keep > 0 && !within(dir, u.open[keep-1].name) {
+		keep--
 	}
-	if err := u.parents(path.Dir(dir)); err != nil {
-		return err
+	u.leave(keep)
+	in, at := u.root, "."
+	if keep > 0 {
+		in, at = u.open[keep-1].dir, u.open[keep-1].name
 	}
-	return u.mkdir(dir, nil)
+	if dir == at {
+		return in, nil
+	}
+	rest := dir
+	if at != "." {
+		rest = dir[len(at)+1:]
+	}
+	for part := range strings.SplitSeq(rest, "/") {
+		at = path.Join(at, part)
+		if err := prepare(in, at); err != nil {
+			return nil, err
+		}
+		next, err := in.OpenRoot(part)
+		if err != nil {
+			return nil, err
+		}
+		u.open = append(u.open, level{at, next})
+		in = next
+	}
+	return in, nil
 }
 
-// mkdir makes a directory unless it is there. A link in its place is neither
+// within reports whether a path is a directory or below it.
+func within(name, dir string) bool {
+	return strings.HasPrefix(name, dir) && (len(name) == len(dir) || name[len(dir)] == '/')
+}
+
+// leave closes all but so many of the open directories.
+func (u *unpacking) leave(keep int) {
+	for _, l := range u.open[keep:] {
+		_ = l.dir.Close()
+	}
+	u.open = u.open[:keep]
+}
+
+// mkdir makes a directory, which the archive may not have named, unless it is there.
+func (u *unpacking) mkdir(in *os.Root, name string) error { return u.mkdirAs(in, name, nil) }
+
+// mkdirAs makes a directory unless it is there. A link in its place is neither
 // followed nor taken away.
 //
 // The check of every directory on the way to an entry keeps an archive inside.
 // os.Root alone does not, where this runs: it opens directories
 // with O_DIRECTORY|O_NOFOLLOW, and gVisor follows links all the same.
-func (u *unpacking) mkdir(dir string, h *tar.Header) error {
-	if u.known[dir] {
+func (u *unpacking) mkdirAs(in *os.Root, name string, h *tar.Header) error {
+	last := path.Base(name)
+	st, err := in.Lstat(last)
+	switch {
+	case err == nil && st.IsDir():
 		return nil
+	case err == nil && st.Mode()&fs.ModeSymlink != 0:
+		return &FormatError{fmt.Sprintf("the archive's directory %.200q is a link here, which is not followed", name)}
 	}
-	st, err := u.root.Lstat(dir)
-	if err == nil && st.IsDir() {
-		u.known[dir] = true
-		return nil
-	}
-	if err == nil && st.Mode()&fs.ModeSymlink != 0 {
-		return &FormatError{fmt.Sprintf("the archive's directory %.200q is a link here, which is not followed", dir)}
-	}
-	if err := u.replace(dir); err != nil {
+	if err := replace(in, name); err != nil {
 		return err
 	}
-	if err := u.root.Mkdir(dir, 0o755); err != nil {
+	if err := in.Mkdir(last, 0o755); err != nil {
 		return err
 	}
-	u.known[dir] = true
-	return u.chown(dir, h)
+	return u.chown(in, last, h)
 }
 
-func (u *unpacking) dir(h *tar.Header) error {
-	if err := u.mkdir(h.Name, h); err != nil {
+func (u *unpacking) dir(in *os.Root, h *tar.Header) error {
+	if err := u.mkdirAs(in, h.Name, h); err != nil {
 		return err
 	}
 	u.dirs = append(u.dirs, h)
@@ -208,8 +278,9 @@ func (u *unpacking) dir(h *tar.Header) error {
 
 // replace takes a file or link out of the way. A directory stays, and is an
 // error.
-func (u *unpacking) replace(name string) error {
-	st, err := u.root.Lstat(name)
+func replace(in *os.Root, name string) error {
+	last := path.Base(name)
+	st, err := in.Lstat(last)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -219,20 +290,21 @@ func (u *unpacking) replace(name string) error {
 	if st.IsDir() {
 		return &FormatError{fmt.Sprintf("a directory is in the way of the archive's entry %.200q", name)}
 	}
-	return u.root.Remove(name)
+	return in.Remove(last)
 }
 
-func (u *unpacking) file(h *tar.Header, r io.Reader) error {
+func (u *unpacking) file(in *os.Root, h *tar.Header, r io.Reader) error {
 	if err := u.room(h.Size); err != nil {
 		return err
 	}
 	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
-	f, err := u.root.OpenFile(h.Name, flags, 0o600)
+	last := path.Base(h.Name)
+	f, err := in.OpenFile(last, flags, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		if err := u.replace(h.Name); err != nil {
+		if err := replace(in, h.Name); err != nil {
 			return err
 		}
-		f, err = u.root.OpenFile(h.Name, flags, 0o600)
+		f, err = in.OpenFile(last, flags, 0o600)
 	}
 	if err != nil {
 		return err
@@ -247,11 +319,11 @@ func (u *unpacking) file(h *tar.Header, r io.Reader) error {
 		err = cerr
 	}
 	if err != nil {
-		_ = u.root.Remove(h.Name) // no part of a file stays
+		_ = in.Remove(last) // no part of a file stays
 		return err
 	}
 	u.stats.Bytes += n
-	_ = u.root.Chtimes(h.Name, time.Time{}, clampTime(h.ModTime)) // a time that cannot be set is no loss
+	_ = in.Chtimes(last, time.Time{}, clampTime(h.ModTime)) // a time that cannot be set is no loss
 	return nil
 }
 
@@ -275,15 +347,16 @@ func (u *unpacking) seal(f *os.File, h *tar.Header) error {
 	return f.Chmod(u.mode(h))
 }
 
-func (u *unpacking) symlink(h *tar.Header) error {
-	if err := u.replace(h.Name); err != nil {
+func (u *unpacking) symlink(in *os.Root, h *tar.Header) error {
+	if err := replace(in, h.Name); err != nil {
 		return err
 	}
 	// Where it leads does not matter: nothing here follows it out.
-	if err := u.root.Symlink(h.Linkname, h.Name); err != nil {
+	last := path.Base(h.Name)
+	if err := in.Symlink(h.Linkname, last); err != nil {
 		return err
 	}
-	return u.chown(h.Name, h)
+	return u.chown(in, last, h)
 }
 
 func (u *unpacking) link(h *tar.Header) error {
@@ -294,10 +367,14 @@ func (u *unpacking) link(h *tar.Header) error {
 	if target == h.Name {
 		return nil
 	}
-	if err := u.parents(path.Dir(target)); err != nil {
+	if _, err := u.enter(path.Dir(target), u.mkdir); err != nil {
 		return err
 	}
-	if err := u.replace(h.Name); err != nil {
+	in, err := u.enter(path.Dir(h.Name), u.mkdir)
+	if err != nil {
+		return err
+	}
+	if err := replace(in, h.Name); err != nil {
 		return err
 	}
 	err = u.root.Link(target, h.Name)
@@ -308,18 +385,35 @@ func (u *unpacking) link(h *tar.Header) error {
 }
 
 // finish sets what unpacking into a directory would have changed.
-func (u *unpacking) finish() error {
+func (u *unpacking) finish(ctx context.Context) error {
 	for i := len(u.dirs) - 1; i >= 0; i-- {
-		h := u.dirs[i]
-		if st, err := u.root.Lstat(h.Name); err != nil || !st.IsDir() {
-			continue // a later entry took its place
-		}
-		if err := u.root.Chmod(h.Name, u.mode(h)); err != nil {
+		if err := ctx.Err(); err != nil {
 			return err
 		}
-		_ = u.root.Chtimes(h.Name, time.Time{}, clampTime(h.ModTime)) // as above
+		h := u.dirs[i]
+		in, err := u.enter(path.Dir(h.Name), there)
+		if err == nil {
+			err = there(in, h.Name)
+		}
+		if err != nil {
+			continue // something else took its place
+		}
+		last := path.Base(h.Name)
+		if err := in.Chmod(last, u.mode(h)); err != nil {
+			return err
+		}
+		_ = in.Chtimes(last, time.Time{}, clampTime(h.ModTime)) // as above
 	}
 	return nil
+}
+
+// there fails unless a name is a directory.
+func there(in *os.Root, name string) error {
+	st, err := in.Lstat(path.Base(name))
+	if err == nil && !st.IsDir() {
+		err = syscall.ENOTDIR
+	}
+	return err
 }
 
 func (u *unpacking) ids(h *tar.Header) (uid, gid int) {
@@ -332,9 +426,9 @@ func (u *unpacking) ids(h *tar.Header) (uid, gid int) {
 	return h.Uid, h.Gid
 }
 
-func (u *unpacking) chown(name string, h *tar.Header) error {
+func (u *unpacking) chown(in *os.Root, name string, h *tar.Header) error {
 	uid, gid := u.ids(h)
-	return u.root.Lchown(name, uid, gid)
+	return in.Lchown(name, uid, gid)
 }
 
 func (u *unpacking) mode(h *tar.Header) fs.FileMode {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/guest/archive"
 	"github.com/cay-run/cay/internal/machine/disk"
 )
 
@@ -83,7 +84,9 @@ func (r *run) firstNames(s cay.BuildStep) (much, single bool, err error) {
 		if files++; files <= 2 {
 			dir = dir || h.Typeflag == tar.TypeDir
 		}
-		read += h.Size
+		if read += h.Size; read > int64(r.spec.Limits.DiskMB)<<20 { // its zeros may be packed in very few bytes
+			return false, false, cay.Errorf(cay.NoSpace, "the step's files are larger than the disk of the template")
+		}
 	}
 	if files == 0 {
 		return false, false, cay.Errorf(cay.Invalid, "the archive of the step's files is empty")
@@ -226,6 +229,9 @@ func (c copying) entry(h *tar.Header) (*tar.Header, error) {
 	clean := path.Clean(h.Name)
 	if path.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, "../") {
 		return nil, cay.Errorf(cay.Invalid, "the archive has a file outside the context: %.200q", h.Name)
+	}
+	if archive.Deep(clean) || archive.Deep(h.Linkname) {
+		return nil, cay.Errorf(cay.Invalid, "the archive's path %.200q is too long or has too many levels", h.Name)
 	}
 	to, ok := c.from.rename(clean)
 	if !ok || to == "." {

@@ -152,10 +152,10 @@ func TestGraftIsWhatTheAgentUnpacks(t *testing.T) {
 		}
 		dir := t.TempDir()
 		must(t, os.Mkdir(filepath.Join(dir, "in"), 0o755))
-		_, _ = archive.Unpack(bytes.NewReader(archiveOf(t, before)), filepath.Join(dir, "in"), nil) // as far as it came
+		_, _ = archive.Unpack(t.Context(), bytes.NewReader(archiveOf(t, before)), filepath.Join(dir, "in"), nil) // as far as it came
 		base, scratch := treeOf(t, dir), treeOf(t, dir)
 		in := archiveOf(t, over)
-		_, agent := archive.Unpack(bytes.NewReader(in), filepath.Join(dir, "in"), &archive.Owner{UID: 1000, GID: 1001})
+		_, agent := archive.Unpack(t.Context(), bytes.NewReader(in), filepath.Join(dir, "in"), &archive.Owner{UID: 1000, GID: 1001})
 		host := grafted(t, store, base, scratch, "/in", in)
 		if (agent == nil) != (host == nil) {
 			t.Fatalf("seed %d: the agent says %v, the host %v", seed, agent, host)

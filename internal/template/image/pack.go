@@ -149,7 +149,7 @@ func (b *Builder) Unpack(ctx context.Context, r io.Reader, recipes []Recipe, p P
 		return cay.Wrap(cay.Internal, err, "decompress")
 	}
 	defer z.Close()
-	if _, err := archive.Unpack(z, work, nil); err != nil {
+	if _, err := archive.Unpack(ctx, z, work, nil); err != nil {
 		return unpackError(err)
 	}
 	known := map[string]bool{}

@@ -89,7 +89,7 @@ func (s *Service) unpack(w http.ResponseWriter, r *http.Request, c call) error {
 	if _, err := makeDirs(dir, c.user); err != nil {
 		return err
 	}
-	stats, err := archive.Unpack(in, dir, &archive.Owner{UID: int(c.user.UID), GID: int(c.user.GID)})
+	stats, err := archive.Unpack(r.Context(), in, dir, &archive.Owner{UID: int(c.user.UID), GID: int(c.user.GID)})
 	var bad *archive.FormatError
 	if errors.As(err, &bad) {
 		return invalid("%s", bad.Reason)
