@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -34,8 +35,26 @@ func invoke(t *testing.T, environ []string, args ...string) (code int, out, errs
 	}
 	defer in.Close()
 	var o, e bytes.Buffer
-	code = run(&app{ctx: t.Context(), in: in, out: &o, err: &e, environ: environ}, args)
+	code = run(&app{ctx: t.Context(), in: in, out: &o, err: &e, environ: isolated(t, environ)}, args)
 	return code, o.String(), e.String()
+}
+
+// isolated adds directories and an address to an environment that names none, so that
+// no test reaches the server that this machine may run, nor its data.
+func isolated(t *testing.T, environ []string) []string {
+	t.Helper()
+	own := []string{"CAY_DATA_DIR=" + t.TempDir(), "CAY_RUN_DIR=" + t.TempDir(), "CAY_LISTEN=127.0.0.1:1"}
+	for _, entry := range own {
+		name, _, _ := strings.Cut(entry, "=")
+		if !slices.ContainsFunc(environ, func(given string) bool { return strings.HasPrefix(given, name+"=") }) {
+			environ = append(slices.Clip(environ), entry)
+		}
+	}
+	machine := config.Default()
+	if c, err := config.Load(environ); err == nil && (c.Data == machine.Data || c.Run == machine.Run || c.Listen == machine.Listen) {
+		t.Fatalf("the test reaches the server of this machine: %v", environ)
+	}
+	return environ
 }
 
 // The list of commands in docs is the program's own: each command, with its help.
