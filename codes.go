@@ -119,7 +119,7 @@ func Kinds() []KindInfo {
 		{Invalid, 400, Retry{}, "The request is wrong; the message names the field.", "Correct the field."},
 		{Unauthenticated, 401, Retry{}, "The request carries no API key, or a wrong one.", "Send a key of this server as `X-API-Key`; `cay env` prints one."},
 		{Denied, 403, Retry{}, "The key is valid, and its team may not do this.", "Use a key of the team that owns the thing."},
-		{NotFound, 404, Retry{}, "The team has no such thing, or it has ended.", "Check the id; `cay why` tells how a sandbox ended."},
+		{NotFound, 404, Retry{}, "The team has no such thing, or it has ended.", "Check the id; `cay sandbox why` explains why a sandbox ended."},
 		{Conflict, 409, Retry{}, "The state of the thing forbids it; the message names the state.", "Bring it into the state that the request needs."},
 		{Exhausted, 429, Retry{}, "A limit is reached; the message names it.", "End or remove some, or have the limit raised."},
 		{Internal, 500, Retry{}, "A part of the server broke.", "Look for the request in the server's log."},

@@ -10,7 +10,7 @@ import (
 )
 
 type memberCmd struct {
-	Add    memberAddCmd    `cmd:"" help:"Have the person of an address be in the team."`
+	Add    memberAddCmd    `cmd:"" help:"Add a person to the team, by e-mail address."`
 	List   memberListCmd   `cmd:"" aliases:"ls" help:"List the team's members."`
 	Role   memberRoleCmd   `cmd:"" help:"Give a member another role."`
 	Remove memberRemoveCmd `cmd:"" aliases:"rm" help:"Have people be no members any more."`
