@@ -265,8 +265,8 @@ type nodeDrainCmd struct {
 
 // Help says what clients notice.
 func (nodeDrainCmd) Help() string {
-	return "Sandboxes that run are paused, copied to the bucket and resumed on another node, four at a time. Requests wait meanwhile; connections " +
-		"break once. Those that are paused go as they are. It returns when the node has none. cay node undrain ends it at any time: sandboxes that have " +
+	return "Sandboxes that run are paused and resumed on another node, four at a time. Requests wait meanwhile; connections " +
+		"break once. Those that are paused go as they are, once the bucket has them. It returns when the node has none, and others need nothing of its disk. cay node undrain ends it at any time: sandboxes that have " +
 		"left stay where they are."
 }
 

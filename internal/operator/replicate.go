@@ -239,7 +239,7 @@ func (d *Desk) replicate(ctx context.Context, r *replication) error {
 	}
 	filed := d.filed.all()
 	err = d.eachCopy(lacking, needs, func(id cay.SnapshotID) error {
-		if _, done := filed[id]; done || d.copied.has(id) {
+		if _, done := filed[id]; done || d.copied.has(id) || d.cfg.Control.CopiedElsewhere(id) {
 			return nil
 		}
 		begun := time.Now()

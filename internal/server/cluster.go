@@ -309,13 +309,13 @@ func (s *Server) clusterServer() *http.Server {
 func (s *Server) runControl(ctx context.Context) {
 	if !s.member() {
 		s.running.Go(func() { _ = s.control.Run(ctx) })
-		s.running.Go(func() { s.control.MoveAlways(ctx, nil) })
+		s.running.Go(func() { s.control.MoveAlways(ctx, nil, nil) })
 		s.running.Go(func() { s.logins.Run(ctx) })
 		return
 	}
 	s.running.Go(func() { _ = s.control.RunOwn(ctx) })
 	s.running.Go(func() { s.followOthers(ctx) })
-	s.running.Go(func() { s.control.MoveAlways(ctx, s.cluster.front.Hand) })
+	s.running.Go(func() { s.control.MoveAlways(ctx, s.cluster.front.Hand, s.cluster.front.Whole) })
 	s.running.Go(func() { s.control.Approvals.Follow(ctx) })
 }
 

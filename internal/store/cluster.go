@@ -46,6 +46,9 @@ type Clusters interface {
 type Homes interface {
 	// SandboxesOf lists the sandboxes of a node, of all teams, that are not killed.
 	SandboxesOf(ctx context.Context, node cay.NodeID) ([]cay.Sandbox, error)
+	// SandboxesFrom lists the sandboxes of other nodes, of all teams, that were saved last on a
+	// node, where the bucket is not known to have that.
+	SandboxesFrom(ctx context.Context, node cay.NodeID) ([]cay.Sandbox, error)
 	// SandboxHome finds the node that has a sandbox of any team.
 	SandboxHome(ctx context.Context, id cay.SandboxID) (cay.Home, error)
 	// SignedElsewhere lists the sandboxes of other nodes that links to files may reach: those
@@ -404,6 +407,13 @@ func (s *DB) RemoveNode(ctx context.Context, node cay.NodeID, silent time.Durati
 func (s *DB) SandboxesOf(ctx context.Context, node cay.NodeID) ([]cay.Sandbox, error) {
 	rows, err := s.r.QueryContext(ctx,
 		`SELECT `+sandboxSQL.read+` FROM sandboxes WHERE node = $1 AND state <> 'killed' ORDER BY started_at, id`, node)
+	return collect(rows, err, s.scanSandbox)
+}
+
+// SandboxesFrom lists the sandboxes that others have of what a node saved last.
+func (s *DB) SandboxesFrom(ctx context.Context, node cay.NodeID) ([]cay.Sandbox, error) {
+	rows, err := s.r.QueryContext(ctx,
+		`SELECT `+sandboxSQL.read+` FROM sandboxes WHERE made_on = $1 AND node <> $1 AND replicated_at = 0 AND state <> 'killed' ORDER BY id`, node)
 	return collect(rows, err, s.scanSandbox)
 }
 

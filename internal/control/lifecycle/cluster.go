@@ -13,22 +13,33 @@ import (
 
 // Has reports whether a sandbox that is not over is this node's. It waits, for as long
 // as ctx lasts, for the end of the way of one that goes to another node.
-func (c *Controller) Has(ctx context.Context, id cay.SandboxID) bool {
+func (c *Controller) Has(ctx context.Context, id cay.SandboxID) (bool, error) {
 	for {
 		e := c.entry(id)
 		if e == nil {
-			return false
+			return false, nil
 		}
 		arrived := e.moving.Load()
 		if arrived == nil {
-			return true
+			return true, nil
 		}
 		select {
 		case <-*arrived:
 		case <-ctx.Done():
-			return true
+			return false, errOnItsWay(id)
 		}
 	}
+}
+
+// errLeft refuses what came here when a sandbox had left.
+func errLeft(id cay.SandboxID) error {
+	return cay.Errorf(cay.Unavailable, "sandbox %s has just gone to another node", id).WithCode(cay.CodeNodeAway).WithHint("try again")
+}
+
+// errOnItsWay refuses what a sandbox cannot do between two nodes.
+func errOnItsWay(id cay.SandboxID) error {
+	return cay.Errorf(cay.Unavailable, "sandbox %s is on its way to another node", id).WithCode(cay.CodeNodeAway).
+		WithHint("it goes on there by itself; try again in some seconds")
 }
 
 // Use tells what the sandboxes of this node take of it.
@@ -46,20 +57,17 @@ func (c *Controller) Drained(how cay.Drain) {
 			e.moveFailed.Store(nil)
 		}
 	}
-	switch c.drain = how; {
-	case how != cay.DrainNone && c.undrained == nil:
-		c.undrained = make(chan struct{})
-	case how == cay.DrainNone && c.undrained != nil:
-		close(c.undrained)
-		c.undrained = nil
+	if c.drain == cay.DrainNone && how != cay.DrainNone {
+		c.left.forget() // the records know of what left before
 	}
+	c.drain = how
 }
 
-// drained is how this node is drained, and a channel that is closed when it is no more.
-func (c *Controller) drained() (how cay.Drain, over <-chan struct{}) {
+// drained is how this node is drained.
+func (c *Controller) drained() cay.Drain {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.drain, c.undrained
+	return c.drain
 }
 
 // Adopt makes a paused sandbox this node's whose own node is gone. Conflict where it
@@ -88,7 +96,7 @@ func (c *Controller) Adopt(ctx context.Context, id cay.SandboxID) error {
 // node knows it, and has it go on if it is moving. Unavailable means that nothing has
 // changed.
 func (c *Controller) Take(ctx context.Context, id cay.SandboxID, from cay.NodeID, version int64, log []byte) error {
-	if how, _ := c.drained(); how != cay.DrainNone {
+	if c.drained() != cay.DrainNone {
 		return cay.Errorf(cay.Unavailable, "this node is drained itself").WithCode(cay.CodeCapacity)
 	}
 	ctx = context.WithoutCancel(ctx)

@@ -161,11 +161,11 @@ type Controller struct {
 	teams map[cay.TeamID]map[cay.SandboxID]*entry
 	// starting are the places that are taken for sandboxes to come, orphans the
 	// last deaths of instances that were not known.
-	starting  map[*starting]struct{}
-	drain     cay.Drain     // but for DrainNone, no new sandboxes are taken
-	undrained chan struct{} // closed when the drain ends; nil while there is none
-	drains    sync.Mutex    // held by the one that changes it and its record
-	orphans   []cay.Death
+	starting map[*starting]struct{}
+	drain    cay.Drain  // but for DrainNone, no new sandboxes are taken
+	drains   sync.Mutex // held by the one that changes it and its record
+	left     left       // what went to other nodes
+	orphans  []cay.Death
 	// uncopied are checkpoints that the bucket lacks, as far as is known.
 	uncopied map[cay.SnapshotID]cay.TeamID
 	// claimed are idempotency keys that a create is at work with; each
@@ -334,7 +334,7 @@ func (c *Controller) still(e *entry, s cay.Sandbox) error {
 	case s.State == cay.Killed:
 		return ledger.NoSandbox(s.ID)
 	case c.entry(s.ID) != e:
-		return cay.Errorf(cay.Unavailable, "sandbox %s has just gone to another node", s.ID).WithCode(cay.CodeNodeAway)
+		return errLeft(s.ID)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ func (c *Controller) Copies() bool { return c.copies }
 // Copied records which paused sandboxes, checkpoints and builds the bucket has: those whose
 // snapshots it has. One that is busy, or cannot be recorded now, is left for the next call.
 func (c *Controller) Copied(ctx context.Context, has func(cay.SnapshotID) bool, ask bool) {
+	c.left.copied(has)
 	c.checkpointsCopied(ctx, has)
 	if ask {
 		c.buildsCopied(ctx, has)
@@ -88,14 +89,20 @@ func (c *Controller) buildsCopied(ctx context.Context, has func(cay.SnapshotID) 
 	}
 }
 
-// copied records it of one sandbox. The caller holds its lock.
+// copied records it of one sandbox: one that is paused, or that goes on from it where its machine is
+// lost. The caller holds its lock.
 func (c *Controller) copied(ctx context.Context, e *entry, has func(cay.SnapshotID) bool) {
 	s := e.sandbox()
-	if c.still(e, s) != nil || s.State != cay.Paused || !s.ReplicatedAt.IsZero() || !has(s.Snapshot) {
+	goesOn := s.State == cay.Running && s.Saved != "" && s.OnHostLoss == cay.ResumeOnHostLoss
+	if c.still(e, s) != nil || s.State != cay.Paused && !goesOn || !s.ReplicatedAt.IsZero() || !has(s.Snapshot) {
 		return
 	}
 	s.ReplicatedAt = ledger.Now()
-	err := c.save(ctx, e, s, ledger.NewEvent(cay.ForTeam(s.Team), s, cay.SandboxReplicated, "", "snapshot", string(s.Snapshot)))
+	var told []cay.Event
+	if !goesOn {
+		told = append(told, ledger.NewEvent(cay.ForTeam(s.Team), s, cay.SandboxReplicated, "", "snapshot", string(s.Snapshot)))
+	}
+	err := c.save(ctx, e, s, told...)
 	if err != nil {
 		c.log.WarnContext(ctx, "cannot record that the bucket has a sandbox", "sandbox", s.ID, "snapshot", s.Snapshot, "err", err)
 	}
@@ -117,12 +124,11 @@ func (c *Controller) PauseDurably(ctx context.Context, who cay.Caller, id cay.Sa
 	if err != nil {
 		return err
 	}
-	return c.awaitCopy(ctx, e, nil)
+	return c.awaitCopy(ctx, e)
 }
 
-// awaitCopy waits until the bucket has what a sandbox was saved in, or, where that
-// comes first, until enough is closed.
-func (c *Controller) awaitCopy(ctx context.Context, e *entry, enough <-chan struct{}) error {
+// awaitCopy waits until the bucket has what a sandbox was saved in.
+func (c *Controller) awaitCopy(ctx context.Context, e *entry) error {
 	saved, begun := e.sandbox(), time.Now()
 	ctx, cancel := context.WithTimeout(ctx, copyWithin)
 	defer cancel()
@@ -147,8 +153,6 @@ func (c *Controller) awaitCopy(ctx context.Context, e *entry, enough <-chan stru
 			if cay.KindOf(c.failure(begun)) == cay.NoSpace { // else it may get on in time
 				return errNotReplicated(saved.ID, "the bucket is full")
 			}
-		case <-enough:
-			return nil
 		case <-c.ledger.Ended():
 			return errNotReplicated(saved.ID, "the server ends")
 		case <-ctx.Done():

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +16,8 @@ import (
 
 // A node that is drained gives its sandboxes to other nodes: those that are paused once
 // the bucket has them, and with DrainMove those that run, which are paused for the way
-// and go on there. Requests wait meanwhile (Has). One that cannot go goes on here, and
-// is tried again later.
+// and go on there with the memory that this node gives (left.go). Requests wait meanwhile
+// (Has). One that cannot go goes on here, and is tried again later.
 
 const (
 	movesAtOnce = 4
@@ -24,6 +25,8 @@ const (
 	moveAgain   = 30 * time.Second
 	// leastLeft is what a sandbox has of its time at least when it goes on.
 	leastLeft = 10 * time.Second
+	// handWithin is longer than another node may take to have a sandbox go on.
+	handWithin = 2 * createWithin
 )
 
 // moveFailed is the reason why a sandbox could not go, and when it is tried again.
@@ -38,12 +41,16 @@ type Hand func(ctx context.Context, s cay.Sandbox, log []byte) error
 
 // MoveAlways gives the sandboxes of this node away while it is drained, and has those go on
 // that are moving, until ctx ends. Without hand there is no other node.
-func (c *Controller) MoveAlways(ctx context.Context, hand Hand) {
+func (c *Controller) MoveAlways(ctx context.Context, hand Hand, whole Whole) {
 	var moves sync.WaitGroup
 	defer moves.Wait()
 	slots := make(chan struct{}, movesAtOnce)
 	for range ticks.AtOnce(ctx, movesLook) {
+		reading := c.awaitReaders(ctx, whole)
 		for _, e := range c.toMove(hand != nil) {
+			if len(slots)+reading >= movesAtOnce { // more would share the link, and all their guests wait
+				break
+			}
 			select {
 			case slots <- struct{}{}:
 			default:
@@ -94,18 +101,14 @@ func (c *Controller) Give(ctx context.Context, id cay.SandboxID, hand Hand) erro
 	}
 	arrived := e.leaves()
 	if arrived == nil {
-		return cay.Errorf(cay.Unavailable, "sandbox %s is on its way to another node", id).WithCode(cay.CodeNodeAway)
+		return errOnItsWay(id)
 	}
 	defer arrived()
 	always := func() bool { return true }
 	if err := c.pauseToMove(ctx, e, always); err != nil {
 		return err
 	}
-	err := c.awaitCopy(ctx, e, nil)
-	gone := false
-	if err == nil {
-		gone, err = c.handOver(ctx, e, hand, always)
-	}
+	gone, err := c.handOver(ctx, e, hand, always)
 	if gone {
 		return nil
 	}
@@ -118,7 +121,7 @@ func (c *Controller) Give(ctx context.Context, id cay.SandboxID, hand Hand) erro
 // toMove lists what is to go now, those first that are paused; with nowhere to go, what is
 // to go on here.
 func (c *Controller) toMove(elsewhere bool) (out []*entry) {
-	how, _ := c.drained()
+	how := c.drained()
 	if !elsewhere {
 		how = cay.DrainNone
 	}
@@ -174,7 +177,7 @@ func (c *Controller) moved(ctx context.Context, e *entry, err error) {
 
 // stuck says why some sandboxes do not leave; empty where all do.
 func (c *Controller) stuck() string {
-	if how, _ := c.drained(); how == cay.DrainNone {
+	if c.drained() == cay.DrainNone {
 		return ""
 	}
 	why, more := "", 0
@@ -189,7 +192,7 @@ func (c *Controller) stuck() string {
 	if more > 1 {
 		why += fmt.Sprintf(", and %d more", more-1)
 	}
-	return why
+	return cmp.Or(why, c.left.stuck())
 }
 
 // moveAway brings a sandbox to another node.
@@ -197,16 +200,11 @@ func (c *Controller) moveAway(ctx context.Context, e *entry, hand Hand) error {
 	if hand == nil {
 		return c.goOn(ctx, e)
 	}
-	moves := func() bool { how, _ := c.drained(); return how == cay.DrainMove }
+	moves := func() bool { return c.drained() == cay.DrainMove }
 	if err := c.pauseToMove(ctx, e, moves); err != nil {
 		return err
 	}
-	if how, over := c.drained(); how != cay.DrainNone && e.sandbox().State == cay.Paused {
-		if err := c.awaitCopy(ctx, e, over); err != nil {
-			return errors.Join(err, c.goOn(ctx, e))
-		}
-	}
-	gone, err := c.handOver(ctx, e, hand, func() bool { how, _ := c.drained(); return how != cay.DrainNone })
+	gone, err := c.handOver(ctx, e, hand, func() bool { return c.drained() != cay.DrainNone })
 	if !gone {
 		err = errors.Join(err, c.goOn(ctx, e))
 	}
@@ -230,16 +228,19 @@ func (c *Controller) pauseToMove(ctx context.Context, e *entry, goes func() bool
 	return c.pause(ctx, cay.ForTeam(s.Team), e, s, cay.MemorySnapshot, cay.ReasonDrained)
 }
 
-// handOver gives a sandbox to another node, if it is still to go.
+// handOver gives a sandbox to another node, if it is still to go. One that is moving goes before
+// the bucket has it: it would stand still for as long as the copy takes.
 func (c *Controller) handOver(ctx context.Context, e *entry, hand Hand, goes func() bool) (gone bool, err error) {
 	if err := e.acquire(ctx); err != nil {
 		return false, err
 	}
 	defer e.release()
 	s := e.sandbox()
-	if !goes() || s.State != cay.Paused || s.ReplicatedAt.IsZero() {
+	if !goes() || s.State != cay.Paused || !s.Moving && s.ReplicatedAt.IsZero() {
 		return false, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, handWithin)
+	defer cancel()
 	log, err := c.logs.Pack(s.ID)
 	if err != nil {
 		c.log.WarnContext(ctx, "a sandbox goes to another node without its log", "sandbox", s.ID, "err", err)
@@ -250,6 +251,7 @@ func (c *Controller) handOver(ctx context.Context, e *entry, hand Hand, goes fun
 			return false, errors.Join(err, changed)
 		}
 	}
+	c.left.put(s)
 	c.drop(s.ID)
 	c.log.InfoContext(ctx, "a sandbox is another node's now", "sandbox", s.ID)
 	return true, nil

@@ -38,6 +38,9 @@ func (c *Controller) pauseAsked(ctx context.Context, who cay.Caller, id cay.Sand
 		return err
 	}
 	return c.change(ctx, who.Team, id, func(e *entry, s cay.Sandbox) error {
+		if s.State == cay.Paused && s.Moving { // it was paused for its way to another node
+			return c.stayPaused(ctx, e, s, kind)
+		}
 		if s.State == cay.Paused && came != cay.Paused && s.Saved == kind && !(strict && s.Unresponsive) { // another caller paused it meanwhile
 			return c.counts(e)
 		}
@@ -54,6 +57,18 @@ func (c *Controller) pauseAsked(ctx context.Context, who cay.Caller, id cay.Sand
 		}
 		return c.counts(e)
 	})
+}
+
+// stayPaused has a sandbox that was to go on by itself stay paused. The caller holds its lock.
+func (c *Controller) stayPaused(ctx context.Context, e *entry, s cay.Sandbox, kind cay.SnapshotKind) error {
+	if s.Saved != kind {
+		return errOnItsWay(s.ID)
+	}
+	s.Moving = false
+	if err := c.save(ctx, e, s); err != nil {
+		return err
+	}
+	return c.counts(e)
 }
 
 // counts refuses to acknowledge a pause in a cluster that may not be recorded: other nodes end the
@@ -404,11 +419,15 @@ func wakes(s cay.Sandbox) bool {
 // when it was created, and for some minutes at least. A sandbox that runs already
 // is no error. The wake goes on without its caller: others may wait for the same.
 func (c *Controller) Wake(ctx context.Context, id cay.SandboxID) error {
-	c.mu.RLock()
-	e := c.live[id]
-	c.mu.RUnlock()
+	e := c.entry(id)
 	if e == nil {
 		return ledger.NoSandbox(id)
+	}
+	switch here, err := c.Has(ctx, id); { // on its way to another node it is woken there
+	case err != nil:
+		return err
+	case !here:
+		return errLeft(id)
 	}
 	if err := e.acquire(ctx); err != nil {
 		return err

@@ -318,7 +318,7 @@ func (c *Controller) beside(ctx context.Context, team cay.TeamID, id, branch cay
 	if err != nil {
 		return nil, err
 	}
-	how, _ := c.drained()
+	how := c.drained()
 	if how != cay.DrainNone { // which is why this node takes none
 		return nil, cay.Errorf(cay.Unavailable, "sandbox %s is on a node that is drained, and its branch %s on another one", id, branch).
 			WithCode(cay.CodeNodeAway).WithHint("try again when it has gone to another node")

@@ -318,7 +318,7 @@ func (c *Controller) ForkCheckpoint(ctx context.Context, who cay.Caller, id cay.
 		return nil, err
 	}
 	if cay.MayGoElsewhere(ctx) && n.Source.Network.Private == nil { // its network is here
-		if how, _ := c.drained(); how != cay.DrainNone {
+		if c.drained() != cay.DrainNone {
 			return nil, errDrained()
 		}
 		if err := c.restores(ctx, n.ID, c.elsewhere); err != nil {

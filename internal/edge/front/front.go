@@ -53,6 +53,7 @@ const (
 
 const (
 	patience  = 10 * time.Second       // with a node that is away, for what was not begun
+	moves     = 45 * time.Second       // of a sandbox on its way to another node; clients wait for a minute
 	pause     = 100 * time.Millisecond // between two tries
 	mostBody  = 1 << 20                // that is held, as the API has it
 	placeMost = 3                      // nodes that a create is offered to
@@ -71,9 +72,9 @@ type Config struct {
 	Own     *member.Member
 	Homes   Homes
 	// Has reports whether a sandbox is this node's, and waits for one that is on its way
-	// to another; Adopt makes one so whose node is
+	// to another, an error where that takes longer than ctx; Adopt makes one so whose node is
 	// gone.
-	Has   func(ctx context.Context, id cay.SandboxID) bool
+	Has   func(ctx context.Context, id cay.SandboxID) (bool, error)
 	Adopt func(ctx context.Context, id cay.SandboxID) error
 	// Take makes a paused sandbox with its log this node's that another node hands over.
 	Take func(ctx context.Context, id cay.SandboxID, from cay.NodeID, version int64, log []byte) error

@@ -93,7 +93,7 @@ func pair(t *testing.T) (*store.DB, *node, *node) {
 		})
 		n.front = New(Config{
 			Members: n.members, Own: own, Homes: db, Log: log,
-			Has:   func(_ context.Context, id cay.SandboxID) bool { return *n.has.Load() == id },
+			Has:   func(_ context.Context, id cay.SandboxID) (bool, error) { return *n.has.Load() == id, nil },
 			Adopt: func(context.Context, cay.SandboxID) error { return cay.Errorf(cay.Conflict, "not tried here") },
 			Asked: func(_ context.Context, what []byte) ([]byte, error) { return (*n.asked.Load())(what) },
 			Dial: func(_ context.Context, id cay.SandboxID, port int) (net.Conn, error) {

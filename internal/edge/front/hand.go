@@ -13,11 +13,26 @@ import (
 )
 
 // has reports whether a sandbox is this node's. One that is on its way to another node
-// is waited for as a node that is away is.
-func (f *Front) has(ctx context.Context, id cay.SandboxID) bool {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// is waited for.
+func (f *Front) has(ctx context.Context, id cay.SandboxID) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, moves)
 	defer cancel()
 	return f.cfg.Has(ctx, id)
+}
+
+// Whole reports whether a node has all of a snapshot on its disk.
+func (f *Front) Whole(ctx context.Context, node cay.NodeID, id cay.SnapshotID) bool {
+	n, err := f.cfg.Members.Node(ctx, node)
+	if err != nil {
+		return false
+	}
+	resp, err := f.AskFor(n)(ctx, "/snapshots/"+string(id))
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, mostBody))
+	return resp.StatusCode == http.StatusOK
 }
 
 // errRefused means that a node takes a sandbox not, and that nothing has changed.

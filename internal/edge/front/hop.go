@@ -104,7 +104,12 @@ func (f *Front) arrived(w http.ResponseWriter, r *http.Request, next http.Handle
 			return
 		}
 	case toSandbox, toAdopt:
-		if f.has(r.Context(), h.sandbox) {
+		here, err := f.has(r.Context(), h.sandbox)
+		if err != nil {
+			fail(w, err)
+			return
+		}
+		if here {
 			break
 		}
 		home, err := f.home(r.Context(), h.sandbox, true)

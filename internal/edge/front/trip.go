@@ -140,9 +140,12 @@ func (t *trip) resolve(ctx context.Context, fresh bool) error {
 		}
 	default:
 		t.kind = toSandbox
-		if !fresh && f.has(ctx, t.sandbox) {
-			t.node = self
-			return nil
+		if !fresh {
+			here, err := f.has(ctx, t.sandbox)
+			if here || err != nil {
+				t.node = self
+				return err
+			}
 		}
 		home, err := f.home(ctx, t.sandbox, fresh)
 		switch {

@@ -188,6 +188,24 @@ func testCluster(t *testing.T, s store.Store) {
 	noError(t, err)
 	handed.Node, handed.Version = "a", handed.Version+1
 	same(t, "what was handed over", taken, handed)
+	from := func(what string, want ...cay.Sandbox) {
+		t.Helper()
+		found, err := s.SandboxesFrom(ctx, "b")
+		noError(t, err)
+		same(t, what, found, want)
+	}
+	from("what others have that b saved last, while nothing was saved")
+	handed.Node, handed.Snapshot = "b", cay.NewSnapshotID()
+	noError(t, s.UpdateSandbox(ctx, handed))
+	handed.Version++
+	from("what b has itself")
+	handed, err = s.TakeSandbox(ctx, handed.ID, "b", handed.Version, "a")
+	noError(t, err)
+	from("what a has of b", handed)
+	handed.ReplicatedAt = time.UnixMilli(1000).UTC()
+	noError(t, s.UpdateSandbox(ctx, handed))
+	handed.Version++
+	from("what the bucket has")
 	_, err = s.TakeSandbox(ctx, handed.ID, "b", handed.Version-1, "c")
 	wantKind(t, err, cay.Conflict)
 
