@@ -204,11 +204,7 @@ func testJavaScriptErrors(t *testing.T, w *world) {
 }
 
 func TestTypeScript(t *testing.T) {
-	node := nodePath(t)
-	if exec.Command(node, "-e", "if (!require('module').stripTypeScriptTypes) process.exit(1)").Run() != nil {
-		t.Skip("TypeScript needs node 22.13 or newer: set CAY_TEST_NODE to one")
-	}
-	w := openWorld(t, Config{Node: node})
+	w := openWorld(t, Config{Node: nodeOfTypes(t)})
 	w.value(t, "ts", "interface P { n: number }\nconst p: P = await Promise.resolve({ n: 4 })")
 	if got := w.value(t, "TypeScript", "const double = (x: number): number => x * 2\ndouble(p.n)"); got != "8" {
 		t.Fatalf("got %q", got)

@@ -23,10 +23,7 @@ func program(t *testing.T, name string) string {
 }
 
 func TestR(t *testing.T) {
-	w := openWorld(t, Config{R: program(t, "R")})
-	if err := exec.Command("Rscript", "-e", "library(repr); library(jsonlite); library(IRdisplay)").Run(); err != nil {
-		t.Skip("R without r-cran-repr, r-cran-irdisplay and r-cran-jsonlite")
-	}
+	w := openWorld(t, Config{R: rPath(t)})
 	for _, c := range []struct{ code, text, stdout, stderr string }{
 		{"x <- 6; x * 7", "[1] 42", "", ""},
 		{"x", "[1] 6", "", ""},
@@ -81,7 +78,7 @@ cat('{"x":[', paste(text, collapse = ","), ']}\n', sep = ""); data.frame(x = x)`
 		{"1 +* 2", "ParseError", "1:4: unexpected '*'\n1: 1 +*\n       ^", "unexpected"},
 		{"nowhere", "Error", "object 'nowhere' not found", "nowhere"},
 		{"quit(status = 3)", "ExitCode", "3", "3"},
-		{"print.odd <- function(x, ...) stop('shy'); structure(1, class = 'odd'); stop('after')", "Error", "after", "after"},
+		{"print.odd <- function(x, ...) stop('shy'); structure(1, class = 'odd'); stop('after')", "Error", "shy", "print.odd"},
 	} {
 		x := w.in(t, "r", c.code)
 		if x.err.text("name") != c.name || x.err.text("value") != c.value || !strings.Contains(x.err.text("traceback"), c.trace) {

@@ -88,8 +88,8 @@ public class Java {
                 String[] request = line.split(" ");
                 try {
                     handle(request[1]);
-                } catch (RuntimeException | IOException e) {
-                    emit(error("InternalError", String.valueOf(e), String.valueOf(e)));
+                } catch (Throwable e) { // also of the code's, amid what JShell does for it
+                    emit(error(e.getClass().getName(), "the code could not be run to its end", e.getClass().getName()));
                 }
                 System.out.flush();
                 System.err.flush();
@@ -223,11 +223,10 @@ public class Java {
             String value = "this is used before it is defined: " + String.join(", ", shell.unresolvedDependencies(snippet).toList());
             return error("UnresolvedReferenceException", value, value + "\n" + snippet.source());
         }
-        String name = thrown instanceof EvalException e ? e.getExceptionClassName() : thrown.getClass().getName();
+        String name = name(thrown);
         var out = new StringBuilder();
         for (Throwable t = thrown; t != null; t = t.getCause()) {
-            String kind = t instanceof EvalException e ? e.getExceptionClassName() : t.getClass().getName();
-            out.append(t == thrown ? "" : "Caused by: ").append(kind);
+            out.append(t == thrown ? "" : "Caused by: ").append(name(t));
             out.append(t.getMessage() == null ? "" : ": " + t.getMessage()).append('\n');
             for (StackTraceElement frame : t.getStackTrace()) {
                 String file = String.valueOf(frame.getFileName());
@@ -236,6 +235,12 @@ public class Java {
             }
         }
         return error(name, Objects.toString(thrown.getMessage(), ""), out.toString());
+    }
+
+    /** The class of an exception, by the name that the user gave it. */
+    private static String name(Throwable t) {
+        String name = t instanceof EvalException e ? e.getExceptionClassName() : t.getClass().getName();
+        return name.replaceFirst("^REPL\\.\\$JShell\\$\\w+\\$", "");
     }
 
     /** A frame with the names that the user knows: JShell's own say nothing. */

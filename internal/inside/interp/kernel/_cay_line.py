@@ -4,8 +4,8 @@ Jupyter's channels take a message over two or three threads each way, and in a
 sandbox every walk to another thread is dear. The line is read by the loop that
 runs the code, and written by whichever thread has something to say. It carries
 the messages of Jupyter's channels, requests one way and what is published the
-other, in ZeroMQ's frames. Replies are left out: they say nothing
-that was not published.
+other, in ZeroMQ's frames. Replies are left out: what they
+say is published, failures by _cay_failures.
 """
 
 import collections

@@ -68,6 +68,12 @@ __cay_leave() {
 }
 builtin trap __cay_leave EXIT
 builtin trap __cay_stop INT
+# Signals that end a shell leave no other sign: the trap of its exit finds the
+# status of the command before.
+for __cay_status in 1 4 5 6 7 8 10 11 12 13 14 15 24 25 26 31; do
+	builtin trap "__cay_leave $((128 + __cay_status))" "$__cay_status"
+done
+__cay_status=${4-0}
 : >|"$__cay_dir/state" # all variables are in it, and no shell reads it again
 # Until now an interrupt would have ended this shell with all its variables. The
 # agent sends none while the FIFO is empty.

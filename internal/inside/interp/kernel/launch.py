@@ -16,6 +16,7 @@ import ipykernel.compiler
 from ipykernel.iostream import IOPubThread, OutStream
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
+from jupyter_client.jsonutil import json_clean, json_default
 from tornado.ioloop import IOLoop
 
 # Bytes that may wait for a client that reads slowly. Beyond them the code that
@@ -38,6 +39,16 @@ def checksum(code, seed):
     """Names code for tracebacks. ipykernel walks over its characters in Python,
     which takes seconds for megabytes."""
     return zlib.crc32(code.encode("utf-8", "surrogatepass"), seed)
+
+
+def pack(message):
+    """A message as JSON in ASCII: UTF-8 has no bytes for half a character, and the
+    packers of Jupyter lose a message with one."""
+    try:
+        text = json.dumps(message, default=json_default, allow_nan=False)
+    except (TypeError, ValueError):  # jupyter_client forgives as much
+        text = json.dumps(json_clean(message), default=json_default, allow_nan=False)
+    return text.encode()
 
 
 class BoundedStream(OutStream):
@@ -136,7 +147,7 @@ class Held:
 
 
 class Nowhere:
-    """Takes replies, for which no client waits."""
+    """Takes replies, which say nothing that was not published."""
 
     def send_multipart(self, *args, **kwargs):
         pass
@@ -145,22 +156,31 @@ class Nowhere:
 class Kernel(IPythonKernel):
     """A kernel that says over the line only what the agent listens to."""
 
-    held = None
+    held = failures = None
+    idle = True  # that is said of the last request
 
     def take(self, line, loop):
         """Has the kernel listen and speak over line."""
         self.held = self.shell.displayhook.pub_socket = Held(line, self.shell)
+        self.failures = sys.modules["_cay_failures"].Failures(self.shell)
         context, tasks = contextvars.copy_context(), set()
 
+        def done(task):
+            tasks.discard(task)
+            if not self.idle:  # the code cancelled it, or broke what it needs
+                context.run(self._publish_status, "idle", "shell")
+
         def receive(frames):
+            self.idle = False
             task = loop.create_task(self.shell_main(None, frames), context=context)
             tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            task.add_done_callback(done)
 
         line.listen(loop, receive)
 
     def _publish_status(self, status, channel, parent=None):
         if self.held is None or status == "idle" and not _forked:
+            self.idle = True
             super()._publish_status(status, channel, parent)
 
     def _publish_execute_input(self, code, parent, execution_count):
@@ -171,6 +191,22 @@ class Kernel(IPythonKernel):
 
     async def execute_request(self, stream, ident, parent):
         await super().execute_request(stream if self.held is None else Nowhere(), ident, parent)
+
+    async def do_execute(self, *args, **kwargs):
+        if self.failures is None:
+            return await super().do_execute(*args, **kwargs)
+        self.failures.published, before = 0, self.shell.last_execution_result
+        error = None
+        try:
+            reply = await super().do_execute(*args, **kwargs)
+        except BaseException as e:  # also where the code cancels the task that runs it
+            reply, error = {"status": "error", "evalue": ""}, e
+        if reply["status"] == "error" and not self.failures.published:
+            result = self.shell.last_execution_result
+            if error is None and result is not before:
+                error = result.error_before_exec or result.error_in_exec
+            self.failures.publish(error or RuntimeError(reply["evalue"]))
+        return reply
 
 
 class KernelApp(IPKernelApp):
@@ -211,12 +247,14 @@ def main():
     sys.modules["_cay_launch"] = sys.modules["__main__"]
     load("_cay_chart")
     load("_cay")
+    load("_cay_failures")
     load("_cay_line")
     ipykernel.compiler.murmur2_x86 = checksum
     app = KernelApp.instance()
     app.kernel_class = Kernel
     app.outstream_class = "_cay_launch.BoundedStream"
     config = app.config
+    config.Session.packer = "_cay_launch.pack"
     config.InteractiveShell.colors = "NoColor"
     config.PlainTextFormatter.max_seq_length = 0
     config.HistoryManager.enabled = False

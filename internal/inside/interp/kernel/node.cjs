@@ -13,6 +13,10 @@ const util = require('node:util')
 const { Worker, isMainThread, parentPort, workerData } = require('node:worker_threads')
 const random = require(path.join(__dirname, 'node_random.cjs'))
 
+// Code may put others in their place.
+const { Promise } = globalThis
+const { parse, stringify } = JSON
+
 // How long the main thread may be deaf to an interrupt before its code is
 // ended by force, in milliseconds.
 const DEAF = 250
@@ -48,7 +52,7 @@ function read({ dir, answered }) {
     if (n === 0) process.kill(process.pid, 'SIGKILL') // the agent is gone
     let rest = buffer.subarray(0, n)
     for (let end; (end = rest.indexOf(10)) >= 0; rest = rest.subarray(end + 1)) {
-      const request = JSON.parse(Buffer.concat([...parts, rest.subarray(0, end)]).toString())
+      const request = parse(Buffer.concat([...parts, rest.subarray(0, end)]).toString())
       parts = []
       if (request.op === 'interrupt') interrupt()
       else parentPort.postMessage(request)
@@ -64,7 +68,7 @@ function main(dir) {
     const line = Buffer.from(text + '\n')
     for (let n = 0; n < line.length;) n += fs.writeSync(events, line, n)
   }
-  const emit = (event) => say(JSON.stringify(event))
+  const emit = (event) => say(stringify(event))
   // data is JSON: a value goes through it once.
   const result = (main, data) => say(`{"type":"result","main":${main},"data":${data}}`)
   const kernel = { emit, result, cancel: () => {}, undo: [], id: 0 }
@@ -89,9 +93,19 @@ function main(dir) {
     }
     kernel.interrupted = false
     kernel.id = request.id
-    Promise.resolve().then(() => handle(kernel, request)).catch(() => {}).finally(() => finish(kernel, request.id))
+    run(kernel, request)
   })
   emit({ type: 'done', id: 0 })
+}
+
+async function run(kernel, request) {
+  try {
+    await handle(kernel, request)
+  } catch {
+    kernel.emit({ type: 'error', name: 'Error', value: 'an error that cannot be shown', traceback: '' })
+  } finally {
+    finish(kernel, request.id)
+  }
 }
 
 /** Says that a request is done. Saying it twice does no harm. */
@@ -135,7 +149,7 @@ function publish(kernel) {
   /** display(value) shows a value now; {raw: true}: value maps MIME types. */
   const display = (value, { raw = false } = {}) => {
     if (!raw) return kernel.show(value, false)
-    const data = JSON.stringify(value)
+    const data = stringify(value)
     if (!data?.startsWith('{')) throw new TypeError('display: a raw value is an object by MIME types')
     kernel.result(false, data)
   }
@@ -145,11 +159,11 @@ function publish(kernel) {
 /** The forms of a value by MIME type, as JSON. */
 function describe(value) {
   const text = util.inspect(value, { maxStringLength: Infinity, maxArrayLength: 1000, depth: 4 })
-  const forms = [`"text/plain":${JSON.stringify(text)}`]
+  const forms = [`"text/plain":${stringify(text)}`]
   const prototype = value !== null && typeof value === 'object' && Object.getPrototypeOf(value)
   if (Array.isArray(value) || prototype === null || prototype === Object.prototype) {
     try {
-      const json = JSON.stringify(value)
+      const json = stringify(value)
       if (json?.length <= MAX_JSON) forms.push(`"application/json":${json}`)
     } catch {} // a cycle, or a value that JSON does not know
   }

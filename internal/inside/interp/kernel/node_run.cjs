@@ -9,6 +9,10 @@ const path = require('node:path')
 const util = require('node:util')
 const vm = require('node:vm')
 
+// Code may put others in their place.
+const { Promise, setImmediate } = globalThis
+const race = Promise.race.bind(Promise)
+
 const IMPORT = /import\s*(?:([\w$]+)\s*,?\s*)?(?:\*\s*as\s+([\w$]+)\s*|\{([^}]*)\}\s*)?(?:\bfrom\s*)?(["'])((?:(?!\4)[^\\\n])*)\4(?:\s*with\s*(\{[^}]*\}))?/y
 const EXPORT = /export\s+(?:default\s+)?(?=[\w$[{('"`])/y
 const DYNAMIC = /\bimport(?=\s*\()/g
@@ -46,10 +50,12 @@ class Runner {
     })
     try {
       if (language === 'typescript') code = strip(code)
-      let value = await Promise.race([stopped, this.evaluate(code, name)])
+      let value = await race([stopped, this.evaluate(code, name)])
       // The value of an async function at the end is the result.
-      if (util.types.isPromise(value)) value = await Promise.race([stopped, value])
+      if (util.types.isPromise(value)) value = await race([stopped, value])
       kernel.show(value, true)
+      // node reports a promise that failed and that nothing awaits when the code is done.
+      await new Promise(setImmediate)
     } catch (error) {
       if (!(error === kernel.left && error?.code === 0)) kernel.fail(error)
     } finally {
@@ -187,22 +193,32 @@ function strip(code) {
   }
 }
 
-/** An error as clients see it. place says where a syntax error is. */
+/** An error as clients see it, whatever the code makes of its parts. place says
+ * where a syntax error is. */
 function report(error, place) {
-  if (!util.types.isNativeError(error) && !(error instanceof Error)) {
-    const value = util.inspect(error)
+  const native = attempt(() => util.types.isNativeError(error) || error instanceof Error)
+  if (!native) {
+    const value = attempt(() => util.inspect(error)) ?? 'a value that cannot be shown'
     return { name: 'Error', value, traceback: `Uncaught ${value}` }
   }
-  const name = String(error.name || 'Error')
-  const value = String(error.message)
+  const name = attempt(() => String(error.name || 'Error')) ?? 'Error'
+  const value = attempt(() => String(error.message)) ?? ''
   const head = value ? `${name}: ${value}` : name
-  let traceback = String(error.stack || head).split('\n').filter((line) => !ours(line)).join('\n')
+  let traceback = attempt(() => String(error.stack || head).split('\n').filter((line) => !ours(line)).join('\n')) ?? head
   if (error === place?.error) {
     const source = place.code.split('\n')[place.lineNumber] ?? ''
     traceback = `${place.name}:${place.lineNumber + 1}\n${source}\n${' '.repeat(place.columnNumber)}^\n\n${head}`
   }
-  if (error.cause !== undefined) traceback += `\n[cause]: ${util.inspect(error.cause)}`
+  const cause = attempt(() => error.cause === undefined ? '' : util.inspect(error.cause)) ?? 'a value that cannot be shown'
+  if (cause) traceback += `\n[cause]: ${cause}`
   return { name, value, traceback }
+}
+
+/** What a function of the code's returns, undefined where it throws. */
+function attempt(get) {
+  try {
+    return get()
+  } catch {}
 }
 
 const ours = (line) => /^\s+at /.test(line) && (line.includes('node:internal') || line.includes('node:inspector') || line.includes(__dirname))

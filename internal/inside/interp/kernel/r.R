@@ -55,9 +55,11 @@ local({
   # describe is a value in every form that clients know.
   describe <- function(value) {
     forms <- c("text/plain", "text/html", "text/markdown", "text/latex")
-    data <- lapply(repr::mime2repr[forms], function(form) {
+    # A value without a text is an error of its class; other forms are extras.
+    text <- suppressWarnings(repr::mime2repr[[forms[[1]]]](value))
+    data <- c(list(text), lapply(repr::mime2repr[forms[-1]], function(form) {
       tryCatch(suppressWarnings(form(value)), error = function(e) NULL)
-    })
+    }))
     names(data) <- forms
     if (is.data.frame(value)) {
       data[["e2b/data"]] <- tryCatch(json(value, FALSE), error = function(e) NULL)
@@ -98,6 +100,9 @@ local({
     calls <- Filter(function(call) is.name(call[[1]]) && !as.character(call[[1]]) %in% c("h", ".handleSimpleError"), calls)
     vapply(calls, function(call) deparse(call, nlines = 1L)[[1]], "")
   }
+  message_of <- function(e) {
+    tryCatch(paste(as.character(conditionMessage(e)), collapse = "\n"), error = function(e) "")
+  }
   fail <- function(name, value, call = NULL, calls = character()) {
     head <- if (is.null(call)) paste0("Error: ", value)
     else paste0("Error in ", deparse(call, nlines = 1L)[[1]], ": ", value)
@@ -118,10 +123,18 @@ local({
     status <- tryCatch(
       {
         exprs <- tryCatch(parse(text = code, keep.source = TRUE), error = function(e) {
-          fail("ParseError", sub("^<text>:", "", conditionMessage(e)))
+          fail("ParseError", sub("^<text>:", "", message_of(e)))
           NULL
         })
-        withCallingHandlers(run(exprs), error = function(e) calls <<- calls_of(sys.calls()))
+        # R itself would end with an error that no handler takes, such as a warning
+        # that is raised as one.
+        withRestarts(
+          withCallingHandlers(run(exprs), error = function(e) calls <<- calls_of(sys.calls())),
+          abort = function() {
+            fail("Error", sub("^Error[^\n]*: *\n? *", "", sub("\n$", "", geterrmessage())))
+            0
+          }
+        )
       },
       cay_quit = function(e) e$status,
       interrupt = function(e) {
@@ -132,11 +145,11 @@ local({
         name <- class(e)[[1]]
         own <- conditionCall(e)
         if (identical(own, evaluation)) own <- NULL
-        fail(if (name == "simpleError") "Error" else name, conditionMessage(e), own, calls)
+        fail(if (name == "simpleError") "Error" else name, message_of(e), own, calls)
         0
       }
     )
-    tryCatch(show_pages(), error = function(e) fail(class(e)[[1]], conditionMessage(e)), interrupt = function(e) NULL)
+    tryCatch(show_pages(), error = function(e) fail(class(e)[[1]], message_of(e)), interrupt = function(e) NULL)
     flush(stdout())
     status
   }
