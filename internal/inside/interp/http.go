@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -220,7 +221,43 @@ func marshal(v any) ([]byte, error) {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	err := enc.Encode(v)
-	return ascii(b.Bytes()), err
+	return ascii(wellFormed(b.Bytes())), err
+}
+
+// wellFormed puts U+FFFD in the place of each half of a surrogate pair that JSON
+// escapes, in text itself. Values of kernels pass as they came, and a client's
+// language may not print or encode such text.
+func wellFormed(text []byte) []byte {
+	for at := 0; ; {
+		next := bytes.IndexByte(text[at:], '\\')
+		if next < 0 {
+			return text
+		}
+		at += next
+		unit := unitAt(text, at)
+		switch {
+		case unit < 0:
+			at += len(`\n`)
+		case !utf16.IsSurrogate(unit):
+			at += len(`\ufffd`)
+		case utf16.DecodeRune(unit, unitAt(text, at+len(`\ufffd`))) != utf8.RuneError:
+			at += 2 * len(`\ufffd`)
+		default:
+			at += copy(text[at:], `\ufffd`)
+		}
+	}
+}
+
+// unitAt is the unit of UTF-16 that is escaped at a place in JSON, -1 for none.
+func unitAt(text []byte, at int) rune {
+	if len(text) < at+len(`\ufffd`) || text[at] != '\\' || text[at+1] != 'u' {
+		return -1
+	}
+	unit, err := strconv.ParseUint(string(text[at+2:at+6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return rune(unit)
 }
 
 // ascii escapes what in JSON is not ASCII.

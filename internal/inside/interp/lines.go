@@ -347,13 +347,14 @@ func (k *lines) readAll() error {
 		if err != nil {
 			return err
 		}
+		seen := len(half) // and no line ends there
 		half = append(half, buf[:n]...)
 		for _, o := range k.outputs {
 			if text := o.read(buf); text != "" {
 				k.publish(lineEvent{Type: o.name, Text: text})
 			}
 		}
-		if half, err = k.tellLines(half); err != nil {
+		if half, err = k.tellLines(half, seen); err != nil {
 			return err
 		}
 		if gone && n == 0 {
@@ -379,17 +380,19 @@ func (k *lines) poll() (gone bool, err error) {
 	}
 }
 
-// tellLines publishes the events in data and returns the incomplete rest.
-func (k *lines) tellLines(data []byte) (rest []byte, err error) {
+// tellLines publishes the events in data, where no line ends in what was seen
+// before, and returns the incomplete rest.
+func (k *lines) tellLines(data []byte, seen int) (rest []byte, err error) {
 	for {
-		line, after, found := bytes.Cut(data, []byte("\n"))
-		if !found {
+		end := bytes.IndexByte(data[seen:], '\n')
+		if end < 0 {
 			if len(data) > maxLine {
 				return nil, errors.New("a line is too long")
 			}
 			return data, nil
 		}
-		data = after
+		line := data[:seen+end]
+		data, seen = data[seen+end+1:], 0
 		var ev lineEvent
 		if err := json.Unmarshal(line, &ev); err != nil {
 			return nil, err

@@ -76,6 +76,19 @@ func TestLinesAreASCII(t *testing.T) {
 	}
 }
 
+func TestHalvesOfPairsAreReplaced(t *testing.T) {
+	for _, c := range [][2]string{
+		{`"\ud83d"`, `"\ufffd"`}, {`"\ude00"`, `"\ufffd"`}, {`"\ud83d\ude00"`, `"\ud83d\ude00"`},
+		{`"\ude00\ud83d"`, `"\ufffd\ufffd"`}, {`"\ud83d\ud83d\ude00"`, `"\ufffd\ud83d\ude00"`},
+		{`"\\ud83d"`, `"\\ud83d"`}, {`"\\\ud83d"`, `"\\\ufffd"`}, {`"\ud83dx\n"`, `"\ufffdx\n"`},
+		{`{"\udfff":["a","\uD83D\uDE00\ud83d\u0041"]}`, `{"\ufffd":["a","\uD83D\uDE00\ufffd\u0041"]}`}, {`"plain"`, `"plain"`},
+	} {
+		if got := string(wellFormed([]byte(c[0]))); got != c[1] {
+			t.Errorf("%s gives %s, want %s", c[0], got, c[1])
+		}
+	}
+}
+
 // FuzzTellLines reads what a kernel of ours says, in pieces.
 func FuzzTellLines(f *testing.F) {
 	f.Add([]byte(`{"type":"done","id":1}`+"\n"+`{"type":"result","data":{"text/plain":"1"},"main":true}`+"\n"), uint(7))
@@ -87,7 +100,7 @@ func FuzzTellLines(f *testing.F) {
 		var half []byte
 		for _, piece := range [][]byte{data[:at], data[at:]} {
 			var err error
-			if half, err = k.tellLines(append(half, piece...)); err != nil {
+			if half, err = k.tellLines(append(half, piece...), len(half)); err != nil {
 				return
 			}
 		}
@@ -112,7 +125,7 @@ func TestResult(t *testing.T) {
 		"text/plain": raw(`"'x'"`), "image/png": raw(`"aGk=\n"`), "e2b/data": raw(`{"b": [1.0], "a": []}`),
 		"a/b": raw("1e2"), "text/html": raw("null"), "image/jpeg": raw("[1]"), "text/markdown": raw(`"\ud800"`),
 	}, true))
-	want := `{"data":{"b":[1.0],"a":[]},"extra":{"a/b":1e2},"is_main_result":true,"jpeg":[1],"markdown":"\ud800",` +
+	want := `{"data":{"b":[1.0],"a":[]},"extra":{"a/b":1e2},"is_main_result":true,"jpeg":[1],"markdown":"\ufffd",` +
 		`"png":"aGk=","text":"x","type":"result"}` + "\n"
 	if err != nil || string(got) != want {
 		t.Fatalf("%v: got %s, want %s", err, got, want)
@@ -136,7 +149,7 @@ func FuzzResult(f *testing.F) {
 		if json.Compact(&plain, value) != nil || plain.String() == "null" {
 			return
 		}
-		want := string(ascii(plain.Bytes()))
+		want := string(ascii(wellFormed(plain.Bytes())))
 		data := fmt.Sprintf(`{"application/json":%s,"e2b/data":%[1]s,"e2b/chart":%[1]s,"x/y":%[1]s}`, value)
 		var events []any
 		tr := &translator{emit: func(ev any) { events = append(events, ev) }}
