@@ -147,11 +147,9 @@ func (b bash) prepare(k *lines, p preparation) error {
 			fmt.Fprintf(&code, "unset -v %s\n", name)
 		}
 	}
-	for prefix, vars := range map[string]map[string]string{"export %s=%s\n": p.Set, "__cay_call %s %s\n": p.Call} {
-		for name, value := range vars {
-			if shellName.MatchString(name) {
-				fmt.Fprintf(&code, prefix, name, shellQuote(value))
-			}
+	for _, v := range p.variables() {
+		if shellName.MatchString(v.name) {
+			fmt.Fprintf(&code, map[string]string{"set": "export %s=%s\n", "call": "__cay_call %s %s\n"}[v.verb], v.name, shellQuote(v.value))
 		}
 	}
 	if n := len(p.Entropy); n >= 2 {
@@ -215,10 +213,8 @@ func (f files) prepare(k *lines, p preparation) error {
 	for _, name := range p.Unset {
 		change("unset", name, "")
 	}
-	for verb, vars := range map[string]map[string]string{"set": p.Set, "call": p.Call} {
-		for name, value := range vars {
-			change(verb, name, value)
-		}
+	for _, v := range p.variables() {
+		change(v.verb, v.name, v.value)
 	}
 	if len(p.Entropy) > 0 {
 		change("entropy", "", hex.EncodeToString(p.Entropy))

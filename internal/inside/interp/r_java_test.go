@@ -3,6 +3,7 @@ package interp
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -182,6 +183,35 @@ func (w *world) environmentOf(t *testing.T, lang, read string) {
 	w.setEnv(nil)
 	if got := w.out(t, lang, read); got != " " {
 		t.Errorf("%s: the sandbox's variable is gone, and %q", lang, got)
+	}
+}
+
+// TestCallHidesTheSandbox sets a variable of the sandbox and one of a call of the
+// same name at once: the call sees its own, and the next call the sandbox's.
+func TestCallHidesTheSandbox(t *testing.T) {
+	for lang, read := range map[string]string{
+		langPython: `import os; print(os.environ.get("%s"))`, langJavaScript: `console.log(process.env.%s)`,
+		langBash: `echo "$%s"`, langR: `cat(Sys.getenv("%s"), "\n", sep = "")`,
+		langJava: `System.out.println(System.getProperty("%s"));`,
+	} {
+		t.Run(lang, func(t *testing.T) {
+			w := openWorld(t, configs[lang](t))
+			w.in(t, lang, "")
+			for i := range 16 {
+				name := fmt.Sprint("CAY_TEST_", i)
+				w.setEnv(map[string]string{name: "sandbox"})
+				code := fmt.Sprintf(read, name)
+				for _, c := range []struct {
+					envs map[string]string
+					want string
+				}{{map[string]string{name: "call"}, "call\n"}, {nil, "sandbox\n"}} {
+					x := w.execute(t, map[string]any{"code": code, "language": lang, "env_vars": c.envs})
+					if x.err != nil || x.stdout != c.want {
+						t.Fatalf("round %d: %q, want %q: %v", i, x.stdout, c.want, x.err)
+					}
+				}
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -224,6 +225,24 @@ type preparation struct {
 	Entropy []byte            `json:"entropy,omitempty"` // base64 in JSON
 	Stir    []byte            `json:"stir,omitempty"`    // for generators alone that no code can seed
 	Call    map[string]string `json:"call,omitempty"`    // this execution's environment
+}
+
+// variable is a part of a preparation: "set" for the sandbox's, "call" for the
+// execution's.
+type variable struct{ verb, name, value string }
+
+// variables are what a kernel sets, in this order: a call's value hides the
+// sandbox's, and gives way to it afterwards.
+func (p preparation) variables() (all []variable) {
+	for _, part := range []struct {
+		verb   string
+		values map[string]string
+	}{{"set", p.Set}, {"call", p.Call}} {
+		for _, name := range slices.Sorted(maps.Keys(part.values)) {
+			all = append(all, variable{part.verb, name, part.values[name]})
+		}
+	}
+	return all
 }
 
 // prepare brings the kernel up to date: the sandbox's environment where it
