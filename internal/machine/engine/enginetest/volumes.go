@@ -221,7 +221,7 @@ func (s *slot) hasFile(t *testing.T, path, want string) {
 }
 
 // excludes sees that O_EXCL and mkdir keep two instances from doing the same at
-// once, and that locks do not, as the documents say.
+// once.
 func (s *suite) excludes(t *testing.T, a, b *slot) {
 	t.Helper()
 	var made atomic.Int32
@@ -245,12 +245,6 @@ func (s *suite) excludes(t *testing.T, a, b *slot) {
 	}
 	a.expect(t, "", "/mkdir", "path", "/srv/lock")
 	b.refused(t, "file exists", "/mkdir", "path", "/srv/lock")
-	for _, with := range []string{"flock", "fcntl"} {
-		for _, at := range []*slot{a, b} { // each has it: locks are of one instance
-			at.expect(t, "", "/keep", "path", "/srv/locked")
-			at.expect(t, "", "/lock", "path", "/srv/locked", "with", with)
-		}
-	}
 }
 
 // stale saves and restores an instance while others change the files that it has

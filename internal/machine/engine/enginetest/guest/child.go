@@ -22,6 +22,7 @@ var acts = map[string]func() error{
 	"loopback": loopback,
 	"network":  network,
 	"bridge":   bridge,
+	"waiter":   waitLock,
 	"bind":     func() error { return unix.Mount("/.cay/volumes/0", "/srv", "", unix.MS_BIND, "") },
 }
 

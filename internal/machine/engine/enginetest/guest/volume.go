@@ -55,6 +55,15 @@ func keep(r *http.Request) (string, error) {
 	return "", nil
 }
 
+// letGo closes such a file.
+func letGo(path string) error {
+	held.Lock()
+	defer held.Unlock()
+	f := held.files[path]
+	delete(held.files, path)
+	return f.Close()
+}
+
 // kept uses such a file: it appends a text, if there is one, and returns all that
 // the file holds, or the names in a directory.
 func kept(r *http.Request) (string, error) {
@@ -82,21 +91,6 @@ func kept(r *http.Request) (string, error) {
 	}
 	text, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<20))
 	return string(text), err
-}
-
-// lock takes a lock of a file that is kept, without waiting: with flock, or with
-// fcntl.
-func lock(r *http.Request) (string, error) {
-	held.Lock()
-	defer held.Unlock()
-	f := held.files[r.FormValue("path")]
-	if f == nil {
-		return "", errors.New("it is not kept")
-	}
-	if r.FormValue("with") == "flock" {
-		return "", unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	}
-	return "", unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Len: 1})
 }
 
 // alone makes a file that must not be there.
