@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory soak-storms other-builds hunt test-desktop test-bucket test-cache test-cluster test-cluster-faults cluster cluster-down try-cluster test-fence bench-cluster bench-scale test-pgbouncer test-cluster-e2e test-chart test-mcp test-gateway test-docker test-docker-upgrade test-inside examples release release-test console test-console
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes locks many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory soak-storms other-builds hunt test-desktop test-bucket test-cache test-cluster test-cluster-faults cluster cluster-down try-cluster test-fence bench-cluster bench-scale test-pgbouncer test-cluster-e2e test-chart test-mcp test-gateway test-docker test-docker-upgrade test-inside examples release release-test console test-console
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -109,6 +109,9 @@ chaos-volumes: ## the same CHAOS_KILLS (200) times while four sandboxes write to
 
 stress-volumes: ## three sandboxes do random things to one volume for STRESS_SECONDS (30); all of them and the host see the same after each 5 s
 	@scripts/long life/shared.py
+
+locks: ## two sandboxes lock files of one volume in every way that programs do, LOCKS_OPERATIONS (100) times, and lose nothing
+	@scripts/long life/locks.py
 
 many-files: ## MANY_FILES (200000) files in one volume: each call ends, and the server's memory does not grow with them
 	@scripts/long life/manyfiles.py

@@ -220,6 +220,15 @@ def aside(name, port, network, network_name):
     return server
 
 
+def mounted(server, volume):
+    """Where the host has a volume's file system mounted."""
+    for line in open("/proc/self/mountinfo"):
+        at = line.split()[4]
+        if at.startswith(str(server.data)) and f"/{volume}" in at:
+            return at
+    raise SystemExit(f"the volume {volume} is not mounted on the host")
+
+
 def fresh_volume(server, name):
     """Makes a volume of 1 GB in place of one of this name that an earlier run left; its id."""
     for old in json.loads(server.cay("volume", "list", "--json").stdout) or []:
