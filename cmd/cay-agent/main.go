@@ -110,7 +110,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	reaper := reap.New(first)
 	defer reaper.Close()
 	g, ctx := errgroup.WithContext(ctx)
-	cfg := agent.Config{Reaper: reaper, Log: log}
+	cfg := agent.Config{Reaper: reaper, Log: log, First: first}
 	if first {
 		cfg.Services = services.New(services.Config{Reaper: reaper, Self: guest.AgentPath, Log: log})
 		g.Go(func() error {

@@ -35,6 +35,8 @@ type Config struct {
 	Root string
 	// Log hears of failures; slog.Default if nil.
 	Log *slog.Logger
+	// First says that the agent is PID 1 of a sandbox: starts wait for room there.
+	First bool
 	// Services are those that the agent runs as PID 1; nil for none.
 	Services *services.Manager
 }
@@ -78,13 +80,17 @@ func New(cfg Config) *Agent {
 	a.diary.begin()
 	accounts := user.Open(cfg.Root)
 	a.users = accounts
-	a.procs = proc.New(proc.Config{
+	processes := proc.Config{
 		Reaper:   cfg.Reaper,
 		Users:    accounts,
 		Defaults: a.defaults,
 		Env:      a.Env,
 		Note:     func(message string, fields ...string) { a.diary.note("", "info", "process", message, fields...) },
-	})
+	}
+	if cfg.First {
+		processes.Room = room{slots: processLimit(), sample: takeSample, limit: a.promised}.lacks
+	}
+	a.procs = proc.New(processes)
 	a.files = fs.New(fs.Config{
 		Users:       accounts,
 		DefaultUser: func() string { u, _ := a.defaults(); return u },

@@ -90,15 +90,19 @@ func (c census) head(pid int) int {
 
 // crowd finds the most processes that belong together: a process group, or,
 // where none is many, what descends from one child of PID 1, or what has one
-// name, for a bomb may leave its group and its parents may be gone. It is
-// empty where none of those are many.
-func (c census) crowd() []int {
+// name and descends from no child that PID 1 has started, for a bomb may leave
+// its group and its parents may be gone. Commands that clients start have one
+// name often, and each is a family of its own. It is empty where none of those
+// are many.
+func (c census) crowd(started map[int]bool) []int {
 	groups, families, names := map[int][]int{}, map[int][]int{}, map[string][]int{}
 	for pid, m := range c {
 		head := c.head(pid)
 		groups[m.pgrp] = append(groups[m.pgrp], pid)
 		families[head] = append(families[head], pid)
-		names[m.comm] = append(names[m.comm], pid)
+		if !started[head] {
+			names[m.comm] = append(names[m.comm], pid)
+		}
 	}
 	for _, most := range [][]int{longest(groups), longest(families), longest(names)} {
 		if len(most) >= guardStorm {

@@ -75,7 +75,10 @@ type guard struct {
 	// spare those stay stopped that a user had stopped before.
 	freeze func(spare bool) (thaw func())
 	kill   func(pid int) error // as kill(2): a group when negative, all when -1
-	blame  func(pids []int, reason string)
+	// started is the processes that PID 1 itself has started: each is one of its own
+	// and not of a crowd, whatever its name.
+	started func() map[int]bool
+	blame   func(pids []int, reason string)
 	// told: a process, or one and those that belong to it, was ended with so
 	// many bytes.
 	told  func(pid int, comm string, used uint64, reason string)
@@ -107,18 +110,15 @@ func takeSample() (sample, error) {
 // engine is watching too. Only PID 1 may call it: it kills whatever is biggest.
 func (a *Agent) Guard(ctx context.Context, watched bool) {
 	g := &guard{
-		proc: a.procRoot(),
-		self: os.Getpid(),
-		limit: func() uint64 {
-			a.mu.RLock()
-			defer a.mu.RUnlock()
-			return a.limits.memory
-		},
+		proc:    a.procRoot(),
+		self:    os.Getpid(),
+		limit:   a.promised,
 		sample:  takeSample,
 		freeze:  freezer("/proc"),
 		slots:   processLimit(),
 		watched: watched,
 		kill:    func(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) },
+		started: a.cfg.Reaper.Started,
 		blame: func(pids []int, reason string) {
 			a.cfg.Log.Warn("guard", "reason", reason)
 			a.procs.Blame(pids, reason)
@@ -154,6 +154,13 @@ func (a *Agent) Guard(ctx context.Context, watched bool) {
 			timer.Reset(g.rest(g.look(ctx)))
 		}
 	}
+}
+
+// promised is the memory that the host promised, 0 for unknown.
+func (a *Agent) promised() uint64 {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.limits.memory
 }
 
 // processLimit is how many processes one account may have, 0 for unknown.
@@ -323,7 +330,7 @@ func (g *guard) act(ctx context.Context, crowded bool) {
 	if !ok {
 		return
 	}
-	crowd := all.crowd()
+	crowd := all.crowd(g.started())
 	short, tight := now.left <= guardReserve, now.left <= 2*guardReserve
 	switch {
 	case crowded && crowd != nil && (!tight || all.cost(crowd) > v.rss):
@@ -339,8 +346,7 @@ func (g *guard) act(ctx context.Context, crowded bool) {
 func (g *guard) disperse(ctx context.Context, all census, crowd []int, now spare) {
 	first := all[slices.Min(crowd)]
 	cost := all.cost(crowd)
-	reason := fmt.Sprintf("out of memory: %d processes that belong to process %d (%s) used %d MiB and forked on",
-		len(crowd), first.pid, first.comm, cost/mib)
+	reason := crowdReason(len(crowd), first, cost, now)
 	g.blame(append(all.line(first.pid), crowd...), reason)
 	for _, pid := range crowd {
 		_ = g.kill(pid) // it may be gone
@@ -348,6 +354,16 @@ func (g *guard) disperse(ctx context.Context, all census, crowd []int, now spare
 	g.sweep(ctx, all)
 	g.told(first.pid, first.comm, cost, reason)
 	g.awaitMemory(ctx, now.left)
+}
+
+// crowdReason says why a crowd ends. Where memory is left, it is the forks that are too
+// many: the engine refuses them while there is still enough for what they copy.
+func crowdReason(n int, first member, cost uint64, now spare) string {
+	what := fmt.Sprintf("%d processes that belong to process %d (%s)", n, first.pid, first.comm)
+	if now.left <= 2*guardReserve {
+		return fmt.Sprintf("out of memory: %s used %d MiB and forked on", what, cost/mib)
+	}
+	return fmt.Sprintf("too many processes: %s forked on, with %d MiB of memory left", what, now.left/mib)
 }
 
 // sweep ends processes that appear while all others stand still: children of
@@ -398,13 +414,20 @@ func (g *guard) relieve(ctx context.Context, all census, v victim, now spare) {
 // comes on top of what the host promised, so the promise is what counts.
 func (g *guard) spare() (spare, bool) {
 	s, err := g.sample()
-	if err != nil || s.total == 0 {
+	if err != nil {
+		return spare{}, false
+	}
+	return s.spare(g.limit())
+}
+
+func (s sample) spare(limit uint64) (spare, bool) {
+	if s.total == 0 {
 		return spare{}, false
 	}
 	used := s.total - min(s.free, s.total)
 	used += uint64(max(s.tasks-guardFreeTasks, 0)) * guardPerTask
 	total := s.total
-	if limit := g.limit(); limit > 0 {
+	if limit > 0 {
 		total = min(total, limit)
 	}
 	return spare{total - min(used, total), time.Now(), s.tasks}, true

@@ -119,6 +119,7 @@ func TestGuard(t *testing.T) {
 			}
 			now, frozen := c.sample, false
 			g := &guard{
+				started: func() map[int]bool { return nil },
 				freeze: func(spare bool) func() {
 					if frozen = true; !spare {
 						t.Error("what a user has stopped goes on")
@@ -193,27 +194,31 @@ func TestCrowd(t *testing.T) {
 	alone := func(pid int) int { return pid }
 	big := map[int]int{5: 900 * mib / os.Getpagesize()}
 	for name, c := range map[string]struct {
-		sample sample
-		pages  map[int]int
-		group  func(pid int) int
-		slots  int // of which a look learns; 0: the engine refused a fork
-		killed []int
+		sample  sample
+		pages   map[int]int
+		group   func(pid int) int
+		slots   int // of which a look learns; 0: the engine refused a fork
+		killed  []int
+		started map[int]bool
 	}{
-		"a group":                        {plenty, forks(guardStorm), all, 0, pidsFrom(10, guardStorm)},
-		"a family, each a group":         {plenty, forks(guardStorm), alone, 0, pidsFrom(10, guardStorm)},
-		"orphans, each a group":          {plenty, forks(guardStorm), alone, 0, pidsFrom(10, guardStorm)},
-		"not that many":                  {plenty, forks(guardStorm - 1), all, 0, nil},
-		"a group beside a big one":       {plenty, with(big, forks(guardStorm)), all, 0, append([]int{5}, pidsFrom(10, guardStorm)...)},
-		"a big one beside a quiet crowd": {tight, with(big, forks(guardStorm)), alone, 0, nil},
-		"short by a big one":             {sample{total, 10 * mib, 90}, with(big, forks(guardStorm)), alone, 0, []int{5}},
-		"a full table":                   {plenty, forks(guardStorm), all, 110, pidsFrom(10, guardStorm)},
-		"a table with room":              {plenty, forks(guardStorm), all, 200, nil},
+		"a group":                        {plenty, forks(guardStorm), all, 0, pidsFrom(10, guardStorm), nil},
+		"a family, each a group":         {plenty, forks(guardStorm), alone, 0, pidsFrom(10, guardStorm), map[int]bool{10: true}},
+		"orphans, each a group":          {plenty, forks(guardStorm), alone, 0, pidsFrom(10, guardStorm), nil},
+		"orphans of a command":           {plenty, forks(guardStorm + 1), alone, 0, pidsFrom(11, guardStorm), map[int]bool{10: true}},
+		"commands, each a group":         {plenty, forks(3 * guardStorm), alone, 0, nil, set(pidsFrom(10, 3*guardStorm))},
+		"commands in a full table":       {plenty, forks(3 * guardStorm), alone, 330, nil, set(pidsFrom(10, 3*guardStorm))},
+		"not that many":                  {plenty, forks(guardStorm - 1), all, 0, nil, nil},
+		"a group beside a big one":       {plenty, with(big, forks(guardStorm)), all, 0, append([]int{5}, pidsFrom(10, guardStorm)...), nil},
+		"a big one beside a quiet crowd": {tight, with(big, forks(guardStorm)), alone, 0, nil, nil},
+		"short by a big one":             {sample{total, 10 * mib, 90}, with(big, forks(guardStorm)), alone, 0, []int{5}, nil},
+		"a full table":                   {plenty, forks(guardStorm), all, 110, pidsFrom(10, guardStorm), nil},
+		"a table with room":              {plenty, forks(guardStorm), all, 200, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := fakeProc(t, "", c.pages)
 			for pid := range c.pages {
 				parent := pid - 1 // a bomb's processes may be a long line
-				if pid <= 10 || name == "orphans, each a group" {
+				if pid <= 10 || strings.HasPrefix(name, "orphans") || strings.HasPrefix(name, "commands") {
 					parent = 1
 				}
 				line := fmt.Sprintf("%d (bomb) R %d %d 1 0 -1 0 0 0 0 0 1 2 3 4 20 0", pid, parent, c.group(pid))
@@ -240,9 +245,15 @@ func TestCrowd(t *testing.T) {
 					now.free = total
 					return nil
 				},
-				blame: func(pids []int, _ string) { blamed = append(blamed, pids...) },
-				told:  func(int, string, uint64, string) {},
+				blame: func(pids []int, reason string) {
+					if many := strings.HasPrefix(reason, "too many processes: "); many != (c.sample == plenty) {
+						t.Errorf("%d MiB are left: %s", c.sample.free/mib, reason)
+					}
+					blamed = append(blamed, pids...)
+				},
+				told: func(int, string, uint64, string) {},
 			}
+			g.started = func() map[int]bool { return c.started }
 			if c.slots > 0 {
 				g.look(t.Context())
 			} else {
@@ -257,6 +268,39 @@ func TestCrowd(t *testing.T) {
 				t.Errorf("killed %v, blamed %v", killed, blamed)
 			}
 		})
+	}
+}
+
+func set(pids []int) map[int]bool {
+	out := map[int]bool{}
+	for _, pid := range pids {
+		out[pid] = true
+	}
+	return out
+}
+
+// Commands beyond what the sandbox has room for do not begin; a few always do.
+func TestRoom(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		live, young int
+		free        uint64
+		want        string
+	}{
+		{"few in a full sandbox", 10, 10, 0, ""},
+		{"many, with memory", 200, 200, 800 * mib, ""},
+		{"many, with too little", 200, 200, 400 * mib, "not enough memory: 200 commands began within the last minute, and with one more 768 MiB must be left for what they may write, but 400 MiB are"},
+		{"many, and none is young", 400, 0, 100 * mib, ""},
+		{"too many", 448, 0, 800 * mib, "too many processes: 448 commands run, and an account may have 1024 processes"},
+	} {
+		r := room{
+			slots:  1024,
+			sample: func() (sample, error) { return sample{1024 * mib, c.free, 9}, nil },
+			limit:  func() uint64 { return 0 },
+		}
+		if got := r.lacks(c.live, c.young); got != c.want {
+			t.Errorf("%s: %q", c.name, got)
+		}
 	}
 }
 

@@ -22,10 +22,11 @@ const backlog = 8
 
 // process is one process and its subscribers.
 type process struct {
-	pid    uint32
-	tag    *string
-	config *pb.ProcessConfig
-	child  *reap.Child
+	pid     uint32
+	tag     *string
+	config  *pb.ProcessConfig
+	child   *reap.Child
+	started time.Time // set by the table
 
 	outputs []*output
 	stdin   *input     // nil where there is none
@@ -142,7 +143,23 @@ func (p *process) run(buried func()) {
 	}
 	wg.Wait()
 	p.end = endEvent(status, p.killer.Load())
+	p.explain()
 	close(p.ended)
+}
+
+// explain writes why the guard ended the process where people look: E2B's clients
+// show them what was written to stderr, and not the end's own error.
+func (p *process) explain() {
+	killer := p.killer.Load()
+	if killer == nil || p.end.GetExitCode() == 0 {
+		return
+	}
+	if p.tty != nil {
+		text := []byte("\r\n" + *killer + "\r\n")
+		p.show(outputOf(ptyEvent(text), nil), text)
+		return
+	}
+	publish(p.subscribers(), outputOf(stderrEvent([]byte(*killer+"\n")), nil))
 }
 
 // gone reports whether the process is dead and reaped.

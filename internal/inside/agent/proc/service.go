@@ -39,20 +39,24 @@ type Config struct {
 	// Note, if set, hears of processes that start and end; fields are keys
 	// and values by turns. Arguments may hold secrets and are not told.
 	Note func(message string, fields ...string)
+	// Room, if set, says why no other process may start now, empty where one may,
+	// while so many live that calls have started, and so many of them are young.
+	Room func(live, young int) string
 }
 
 // Service implements process.Process.
 type Service struct {
 	cfg   Config
 	table *table
-	room  atomic.Int64 // bytes that may still be kept of terminals
+	line  chan struct{} // holds a value while the first of the starts that wait looks for room
+	room  atomic.Int64  // bytes that may still be kept of terminals
 }
 
 var _ processconnect.ProcessHandler = (*Service)(nil)
 
 // New returns a service without processes.
 func New(cfg Config) *Service {
-	s := &Service{cfg: cfg, table: newTable()}
+	s := &Service{cfg: cfg, table: newTable(), line: make(chan struct{}, 1)}
 	s.room.Store(screensMax)
 	return s
 }
@@ -93,7 +97,12 @@ func (s *Service) List(context.Context, *connect.Request[pb.ListRequest]) (*conn
 
 // Start runs a process and follows it. The process outlives the call.
 func (s *Service) Start(ctx context.Context, req *connect.Request[pb.StartRequest], stream *connect.ServerStream[pb.StartResponse]) error {
+	begun, err := s.admit(ctx)
+	if err != nil {
+		return err
+	}
 	p, sub, err := s.launch(req.Header(), req.Msg)
+	begun()
 	if err != nil {
 		return err
 	}

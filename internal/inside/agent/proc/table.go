@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"sync"
 	"time"
 
@@ -21,10 +22,35 @@ type table struct {
 	live  map[uint32]*process
 	ended map[uint32]*process
 	seq   []*process // live ones, oldest first: the newest bearer of a tag wins
+
+	expected int           // processes that were admitted and are about to start
+	buried   chan struct{} // has an element after an end
 }
 
 func newTable() *table {
-	return &table{live: map[uint32]*process{}, ended: map[uint32]*process{}}
+	return &table{live: map[uint32]*process{}, ended: map[uint32]*process{}, buried: make(chan struct{}, 1)}
+}
+
+// expect counts a process that is about to start, until begun is called.
+func (t *table) expect() (begun func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.expected++
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.expected--
+	}
+}
+
+// starts returns how many processes live or are about to, and how many of them are
+// young.
+func (t *table) starts() (live, young int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	since := time.Now().Add(-startYoung)
+	old := sort.Search(len(t.seq), func(i int) bool { return t.seq[i].started.After(since) })
+	return len(t.seq) + t.expected, len(t.seq) - old + t.expected
 }
 
 func (t *table) add(p *process) {
@@ -32,6 +58,7 @@ func (t *table) add(p *process) {
 	defer t.mu.Unlock()
 	delete(t.ended, p.pid)
 	t.live[p.pid] = p
+	p.started = time.Now()
 	t.seq = append(t.seq, p)
 }
 
@@ -43,6 +70,10 @@ func (t *table) bury(p *process) {
 	if t.live[p.pid] == p {
 		delete(t.live, p.pid)
 		t.ended[p.pid] = p
+	}
+	select {
+	case t.buried <- struct{}{}:
+	default:
 	}
 	time.AfterFunc(linger, func() {
 		t.mu.Lock()

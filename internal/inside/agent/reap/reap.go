@@ -19,7 +19,7 @@ type Reaper struct {
 
 	// mu is held for reading while a process starts, so that no exit is
 	// collected between its fork and its entry in children. Starts that go on
-	// side by side share children under table.
+	// side by side share children under table, as do all changes of it.
 	mu       sync.RWMutex
 	table    sync.Mutex
 	children map[int]*Child
@@ -155,6 +155,18 @@ func (r *Reaper) Adopt(pid int) (*Child, error) {
 	return c, nil
 }
 
+// Started returns the processes that were started or adopted here and live. It waits
+// for no start that is under way.
+func (r *Reaper) Started() map[int]bool {
+	r.table.Lock()
+	defer r.table.Unlock()
+	out := make(map[int]bool, len(r.children))
+	for pid := range r.children {
+		out[pid] = true
+	}
+	return out
+}
+
 // add notes a child whose start is under way; mu is held for reading.
 func (r *Reaper) add(c *Child) {
 	r.table.Lock()
@@ -195,8 +207,11 @@ func (r *Reaper) collectOne(pid int) bool {
 	if err != nil || got <= 0 {
 		return false
 	}
-	if c := r.children[got]; c != nil {
-		delete(r.children, got)
+	r.table.Lock()
+	c := r.children[got]
+	delete(r.children, got)
+	r.table.Unlock()
+	if c != nil {
 		c.status = status
 		close(c.done)
 	}
