@@ -76,8 +76,7 @@ func (s *Server) innerServer() *http.Server {
 	if s.tls != nil {
 		face = onlyTLS(face)
 	}
-	return &http.Server{
-		Handler: trail.Follow(trail.REST, face), ReadHeaderTimeout: s.http.ReadHeaderTimeout, IdleTimeout: s.http.IdleTimeout,
-		Protocols: s.http.Protocols, ErrorLog: s.http.ErrorLog, BaseContext: s.watched,
-	}
+	h := newHTTP(trail.Follow(trail.REST, face), s.log)
+	h.BaseContext = s.watched
+	return h
 }

@@ -311,18 +311,25 @@ func (s *Server) openFaces(context.Context) error {
 	})
 	s.api = s.requests.count(face)
 	s.cluster.inside = trail.Follow(trail.REST, s.between(s.console.Wrap(s.proxy.Wrap(tools.Wrap(s.console.Elsewhere(s.api))))))
-	s.http = &http.Server{
-		Handler:           s.cluster.inside,
-		ReadHeaderTimeout: time.Minute,
-		IdleTimeout:       idleTime,
-		Protocols:         new(http.Protocols),
-		BaseContext:       s.watched,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-	}
+	s.http = newHTTP(s.cluster.inside, s.log)
+	s.http.BaseContext = s.watched
 	s.http.RegisterOnShutdown(s.control.EndStreams)
-	s.http.Protocols.SetHTTP1(true)
-	s.http.Protocols.SetUnencryptedHTTP2(true)
 	return s.openTLS()
+}
+
+// newHTTP is a server as clients need it, on whichever port. Go's own bound of 250
+// requests under way on a connection of HTTP/2 holds back all others of that client
+// without a word until their time is over, where 250 commands run; the agent's own
+// bound is as high.
+func newHTTP(h http.Handler, log *slog.Logger) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: time.Minute, IdleTimeout: idleTime,
+		Protocols: protocols, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 2048},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
 }
 
 // publishBuilt offers the templates that are built already.

@@ -13,7 +13,11 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cay-run/cay/internal/config"
 	"github.com/cay-run/cay/internal/edge/certs"
@@ -24,9 +28,7 @@ func tlsServer(t *testing.T, cfg config.Config, h http.Handler) (addr string, ro
 	t.Helper()
 	cfg.Data = t.TempDir()
 	s := &Server{cfg: cfg, log: slog.New(slog.NewTextHandler(io.Discard, nil))}
-	s.http = &http.Server{Handler: h, Protocols: new(http.Protocols), ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
-	s.http.Protocols.SetHTTP1(true)
-	s.http.Protocols.SetUnencryptedHTTP2(true)
+	s.http = newHTTP(h, s.log)
 	if err := errors.Join(s.openLocal(), s.openTLS()); err != nil {
 		t.Fatal(err)
 	}
@@ -103,6 +105,41 @@ func TestOnePortForAll(t *testing.T) {
 	}
 	if _, err := to(t, addr, roots, h1).Get("https://evil.test/"); err == nil {
 		t.Error("it has a certificate for any name")
+	}
+}
+
+// A client has a thousand requests under way on one connection of HTTP/2.
+func TestAThousandRequestsOnOneConnection(t *testing.T) {
+	const all = 1000
+	var under atomic.Int32
+	full := make(chan struct{})
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if under.Add(1) == all {
+			close(full)
+		}
+		select {
+		case <-full:
+		case <-r.Context().Done():
+		}
+	})
+	cfg := config.Default()
+	cfg.TLS, cfg.Domain = config.TLSLocal, "cay.test:8443"
+	addr, roots := tlsServer(t, cfg, h)
+	client := to(t, addr, roots, func(p *http.Protocols) { p.SetHTTP2(true) })
+	client.Timeout = time.Minute
+	client.Transport.(*http.Transport).MaxConnsPerHost = 1
+	var work errgroup.Group
+	for range all {
+		work.Go(func() error {
+			resp, err := client.Get("https://api.cay.test/")
+			if err == nil {
+				resp.Body.Close()
+			}
+			return err
+		})
+	}
+	if err := work.Wait(); err != nil {
+		t.Errorf("%d came in: %v", under.Load(), err)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 func (f *Front) Server(handler http.Handler) *http.Server {
 	s := &http.Server{
 		Handler: f.fromMember(handler), ReadHeaderTimeout: time.Minute, IdleTimeout: 10 * time.Minute,
-		Protocols: new(http.Protocols), ErrorLog: slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelDebug),
+		Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 2048}, ErrorLog: slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelDebug),
 	}
 	s.Protocols.SetHTTP1(true)
 	s.Protocols.SetHTTP2(true)
