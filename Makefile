@@ -1,7 +1,7 @@
 # Everything a stranger needs is `make demo` and `make test`; both install what
 # they need first. scripts/ holds the work, one file a verb.
 
-.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes locks many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory soak-storms other-builds hunt test-desktop test-bucket test-cache test-cluster test-cluster-faults cluster cluster-down try-cluster test-fence bench-cluster bench-scale test-pgbouncer test-cluster-e2e test-chart test-mcp test-gateway test-docker test-docker-upgrade test-inside examples release release-test console test-console soak-starts
+.PHONY: demo test test-quick test-fast compat unit e2e build setup bench bench-go chaos chaos-volumes stress-volumes locks many-files soak egress fuzz soak-agent density fmt clean soak-interp soak-usage soak-creates soak-memory soak-storms other-builds hunt test-desktop test-bucket test-cache test-cluster test-cluster-faults cluster cluster-down try-cluster test-fence bench-cluster bench-scale test-pgbouncer test-cluster-e2e test-chart test-mcp test-gateway test-docker test-docker-upgrade test-inside examples release release-test console test-console soak-starts soak-edges
 
 demo: ## the quickstart on this machine, from nothing
 	@scripts/demo
@@ -130,6 +130,9 @@ soak-creates: ## SOAK_CREATES (5000) lives of create, run_code, command, kill, t
 
 soak-starts: ## SOAK_STARTS (1000) commands at once in one sandbox, short and of 10 s, terminals and watches, over one client of HTTP/2: each answers, or is refused before it starts
 	@scripts/long life/starts.py
+
+soak-edges: ## SOAK_EDGES (2000) requests of each verb of the SDK across the moment when a sandbox is ended or paused by its time
+	@scripts/long life/edges.py
 
 soak-memory: ## restores by demand, writes, forks, saves and kills, CAY_SOAK_MEMORY (1000) rounds; every byte compared
 	CAY_SOAK_MEMORY=$${CAY_SOAK_MEMORY:-1000} go test -count=1 -v -timeout 25h -run 'TestSoakMemory$$' ./internal/machine/engine/runsc

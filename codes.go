@@ -23,6 +23,8 @@ const (
 	CodeLost              = "snapshot_lost"
 	CodeStorageDown       = "storage_down"
 	CodeRestoreTimeout    = "sandbox_restore_timeout"
+	CodePaused            = "sandbox_paused"
+	CodeEnded             = "sandbox_ended"
 
 	CodeKeyMismatch   = "idempotency_request_mismatch"
 	CodeKeyInProgress = "idempotency_in_progress"
@@ -208,6 +210,12 @@ func sandboxCodes() []CodeInfo {
 		{Code: CodeSavedUnresponsive, Kind: Conflict,
 			Meaning: "The sandbox was saved while the agent in it did not answer, so its memory is not restored.",
 			Cure:    "Resume it with `memory: false` (`on_resume=\"reboot\"` in the SDKs): it boots from its files."},
+		{Code: CodePaused, Kind: Conflict, Status: 502,
+			Meaning: "A request was for a sandbox that is paused: no request resumes this one, or it was paused while the request was under way. Then the status is 503, with `Retry-After`, and the message says whether the request may have run.",
+			Cure:    "Connect to the sandbox, which resumes it, or create it with `auto_resume`; after 503, send the request again if it may run twice."},
+		{Code: CodeEnded, Kind: NotFound, Status: 502,
+			Meaning: "A request was for a sandbox that has ended; `cause` and the message say why.",
+			Cure:    "Create another; `cay sandbox why` has the evidence."},
 		{Code: CodePathNotFound, Kind: NotFound,
 			Meaning: "The volume has nothing at that path, or a link on the way leads nowhere.",
 			Cure:    "List the directory above; `force` makes the directories that lack."},

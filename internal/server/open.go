@@ -113,6 +113,7 @@ func (s *Server) openProxy(context.Context) error {
 		Lookup:   s.lookup,
 		Asleep:   s.asleep,
 		Wake:     s.wake,
+		Fate:     s.fate,
 		Used:     s.used,
 		MayStart: s.mayStart,
 		Tokens:   s.tokens,

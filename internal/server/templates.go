@@ -135,6 +135,12 @@ func (s *Server) asleep(id cay.SandboxID) (proxy.Target, bool) {
 	return proxy.Target{Team: box.Team, Public: box.Network.AllowPublic, TrafficToken: traffic, AccessToken: access}, true
 }
 
+// fate says what became of a sandbox of this machine.
+func (s *Server) fate(id cay.SandboxID) proxy.Fate {
+	state, cause := s.control.Fate(id)
+	return proxy.Fate{State: state, Cause: cause}
+}
+
 func (s *Server) wake(ctx context.Context, id cay.SandboxID) error { return s.control.Wake(ctx, id) }
 
 // used tells of a request that may change a sandbox.

@@ -159,6 +159,7 @@ type Controller struct {
 	live map[cay.SandboxID]*entry // all that are not killed
 	// teams are the same by their team: put and drop change both.
 	teams map[cay.TeamID]map[cay.SandboxID]*entry
+	ends  ends
 	// starting are the places that are taken for sandboxes to come, orphans the
 	// last deaths of instances that were not known.
 	starting map[*starting]struct{}
@@ -431,7 +432,11 @@ func (c *Controller) drop(id cay.SandboxID) {
 		return
 	}
 	delete(c.live, id)
-	team := e.current.Load().Team
+	s := e.current.Load()
+	if s.State == cay.Killed {
+		c.ends.note(id, s.Cause)
+	}
+	team := s.Team
 	if delete(c.teams[team], id); len(c.teams[team]) == 0 {
 		delete(c.teams, team)
 	}

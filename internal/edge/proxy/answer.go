@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/edge/rates"
@@ -20,6 +21,7 @@ type answer struct {
 	Port      int           `json:"port,omitempty"`
 	Code      int           `json:"code"`
 	ErrorCode string        `json:"error_code,omitempty"`
+	Cause     cay.Cause     `json:"cause,omitempty"` // why it ended
 
 	title, text string // of the page
 	retry       cay.Retry
@@ -69,10 +71,65 @@ func tokenInvalid(id cay.SandboxID) answer {
 	return answer{SandboxID: id, Message: m, Code: http.StatusForbidden, title: "Invalid Traffic Access Token", text: m + tokenHint}
 }
 
-// lookupFailed turns a Lookup's error into what callers are told.
+// gone says what became of a sandbox that a request did not reach.
+func (p *Proxy) gone(id cay.SandboxID, err error) answer {
+	if cay.KindOf(err) != cay.NotFound || p.cfg.Fate == nil {
+		return lookupFailed(id, err)
+	}
+	switch fate := p.cfg.Fate(id); fate.State {
+	case cay.Pausing, cay.Paused, cay.Resuming:
+		return p.saved(id)
+	case cay.Killed:
+		return over(id, fate.Cause)
+	}
+	return notFound(id)
+}
+
+// saved is said of a sandbox that is paused. E2B's clients take 502 for one that does
+// not run.
+func (p *Proxy) saved(id cay.SandboxID) answer {
+	a := answer{SandboxID: id, Message: "The sandbox is paused, and no request resumes it: connect to it first", Code: http.StatusBadGateway, ErrorCode: cay.CodePaused}
+	if p.cfg.Asleep != nil {
+		if _, wakes := p.cfg.Asleep(id); wakes {
+			a.Message, a.Code, a.retry = "The sandbox was paused before the request reached it: send it again", http.StatusServiceUnavailable, cay.Retry{May: true, After: time.Second}
+		}
+	}
+	a.title, a.text = "Sandbox Paused", a.Message
+	return a
+}
+
+// ends are causes in words.
+var ends = map[cay.Cause]string{
+	cay.CauseAsked:       "it was ended on request",
+	cay.CauseTimeout:     "its time was over",
+	cay.CauseOutOfMemory: "it ran out of memory",
+	cay.CauseEngine:      "the engine that ran it ended",
+	cay.CauseHostLost:    "it was lost with its host",
+	cay.CauseFailedStart: "it could not be started",
+	cay.CauseBudget:      "a budget of its team was exhausted",
+	cay.CauseMemoryLost:  "its memory could not be read from its snapshot",
+}
+
+// over is said of a sandbox that has ended. E2B's clients look for the first words.
+func over(id cay.SandboxID, cause cay.Cause) answer {
+	a := notFound(id)
+	a.ErrorCode, a.Cause = cay.CodeEnded, cause
+	if words := ends[cause]; words != "" {
+		a.Message += ": " + words
+		a.text = fmt.Sprintf("The sandbox %s has ended: %s.", id, words)
+	}
+	return a
+}
+
+// noSandbox is what Lookup says of a sandbox that has just gone.
+func noSandbox(id cay.SandboxID) error { return cay.Errorf(cay.NotFound, "sandbox %s is over", id) }
+
+// lookupFailed turns a Lookup's error, or a Wake's, into what callers are told.
 func lookupFailed(id cay.SandboxID, err error) answer {
 	a := notFound(id)
 	switch cay.KindOf(err) {
+	case cay.NotFound:
+		return a
 	case cay.Conflict:
 		a.Code, a.Message = http.StatusConflict, "The sandbox is changing its state, try again"
 	case cay.Exhausted:
@@ -83,7 +140,8 @@ func lookupFailed(id cay.SandboxID, err error) answer {
 	case cay.Denied:
 		a.Code, a.Message = http.StatusForbidden, "The sandbox may not be resumed by this request"
 	default:
-		return a
+		a.Code, a.Message = http.StatusServiceUnavailable, "The sandbox is paused or away, and could not be reached now"
+		a.ErrorCode = cay.CodeOf(err)
 	}
 	a.title, a.text, a.retry = http.StatusText(a.Code), a.Message, cay.RetryOf(err)
 	return a

@@ -101,10 +101,13 @@ func (l *upstream) while(ctx context.Context) (context.Context, context.CancelFu
 // lost says what became of a sandbox whose instance is gone.
 func (p *Proxy) lost(at place, l *upstream) answer {
 	now, err := p.cfg.Lookup(at.id)
-	if err == nil && now.Instance != l.instance {
+	switch {
+	case err == nil && now.Instance != l.instance:
 		err = cay.Errorf(cay.Conflict, "sandbox %s has another instance", at.id)
+	case err == nil:
+		err = noSandbox(at.id)
 	}
-	return lookupFailed(at.id, err)
+	return p.gone(at.id, err)
 }
 
 // starts reports whether a request starts a program or code. The path is cleaned

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net/http"
@@ -15,6 +16,9 @@ import (
 // an answer.
 type upload struct {
 	body   io.Reader
+	keep   bool         // what is read is kept, because it is short
+	kept   bytes.Buffer // guarded by mu
+	taken  bool         // something was read; guarded by mu
 	closed atomic.Bool
 	mu     sync.Mutex // held while a read is under way
 	err    error
@@ -34,10 +38,23 @@ func (u *upload) Read(p []byte) (int, error) {
 		return 0, http.ErrBodyReadAfterClose
 	}
 	n, err := u.body.Read(p)
+	if u.taken = u.taken || n > 0; u.keep {
+		u.kept.Write(p[:n])
+	}
 	if err != nil && err != io.EOF && u.err == nil && !errors.Is(err, http.ErrBodyReadAfterClose) {
 		u.err = err
 	}
 	return n, err
+}
+
+// rewound is the body from its beginning, where that is known still.
+func (u *upload) rewound() (body io.ReadCloser, whole bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.taken && !u.keep {
+		return nil, false
+	}
+	return io.NopCloser(io.MultiReader(bytes.NewReader(bytes.Clone(u.kept.Bytes())), u.body)), true
 }
 
 // failure says why the body could not be read to its end, empty where it could

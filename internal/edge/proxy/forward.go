@@ -24,16 +24,25 @@ import (
 func (p *Proxy) forward(w http.ResponseWriter, t *trip) {
 	out := t.outgoing()
 	if out.Body != nil {
-		t.upload = &upload{body: out.Body}
+		t.upload = &upload{body: out.Body, keep: isPlain(out)}
 		out.Body = t.upload
 		defer func() { _ = t.upload.Close() }() // a transport may read on behind our back
 	}
+	if !p.begun(w, t) {
+		return
+	}
+	settle := sync.OnceFunc(t.upstream.settle)
+	defer settle()
 	resp, err := t.sendWatched(w, out)
 	if err != nil {
+		settle()
 		p.failed(w, t, err)
 		return
 	}
 	defer resp.Body.Close()
+	if resp.ContentLength < 0 {
+		settle() // it may be a stream without an end
+	}
 	if resp.StatusCode == http.StatusSwitchingProtocols { // without a request for it
 		noAnswer(t.route).write(w, t.in)
 		return
@@ -48,7 +57,11 @@ func (p *Proxy) forward(w http.ResponseWriter, t *trip) {
 		w.Header().Set("Trailer", strings.Join(announced, ", "))
 	}
 	w.WriteHeader(resp.StatusCode)
-	if err := deliver(w, resp); err != nil {
+	following := followed(t, resp)
+	if err := deliver(w, resp, following); err != nil {
+		if t.upstream.isPaused() && following.endPaused(w) {
+			return
+		}
 		panic(http.ErrAbortHandler) // the client sees a broken answer, not a short one
 	}
 	if len(resp.Trailer) == 0 {
@@ -105,7 +118,7 @@ func (t *trip) send(w http.ResponseWriter, out *http.Request) (*http.Response, e
 
 // deliver copies the body of an answer. Bytes wait for nothing but those that
 // are here already, and nothing big is held while a guest is silent.
-func deliver(w http.ResponseWriter, resp *http.Response) error {
+func deliver(w http.ResponseWriter, resp *http.Response, following *stream) error {
 	if resp.Body == http.NoBody || resp.ContentLength == 0 {
 		return nil
 	}
@@ -123,7 +136,7 @@ func deliver(w http.ResponseWriter, resp *http.Response) error {
 				}
 			}
 		}
-		n, err := carry(w, resp.Body, full)
+		n, err := carry(w, resp.Body, full, following)
 		full = n >= smallSize
 		if err == io.EOF {
 			return nil
@@ -136,7 +149,7 @@ func deliver(w http.ResponseWriter, resp *http.Response) error {
 
 // carry reads once and writes what came, through a large buffer if it is known
 // that much comes: a system call costs more than a copy.
-func carry(w io.Writer, r io.Reader, much bool) (int, error) {
+func carry(w io.Writer, r io.Reader, much bool, following *stream) (int, error) {
 	var b []byte
 	if much {
 		big := large.Get().(*[largeSize]byte)
@@ -149,6 +162,7 @@ func carry(w io.Writer, r io.Reader, much bool) (int, error) {
 	}
 	n, err := r.Read(b)
 	if n > 0 {
+		following.observe(b[:n])
 		if _, e := w.Write(b[:n]); e != nil {
 			return n, e
 		}

@@ -38,6 +38,13 @@ type Target struct {
 	AskCommands []string
 }
 
+// Fate is the state of a sandbox that does not run, as far as it is known, and why it
+// ended if it has.
+type Fate struct {
+	State cay.State
+	Cause cay.Cause
+}
+
 // Config says where sandboxes are.
 type Config struct {
 	// Lookup finds a running sandbox. NotFound is what it says of one that
@@ -48,6 +55,8 @@ type Config struct {
 	// wait for it. Nil means that nothing is ever woken.
 	Asleep func(cay.SandboxID) (Target, bool)
 	Wake   func(context.Context, cay.SandboxID) error
+	// Fate says what became of a sandbox that Lookup does not find. Nil knows nothing.
+	Fate func(cay.SandboxID) Fate
 	// Used is called before an authorized request that may change a sandbox
 	// reaches it; a command is one that starts a program or runs code. The
 	// request waits for the call. Nil makes no call.
@@ -173,6 +182,9 @@ func (p *Proxy) Cut(id cay.SandboxID, instance cay.InstanceID) {
 	p.mu.Unlock()
 	if l != nil {
 		p.cfg.Log.Debug("connections cut", "sandbox", id, "instance", l.instance, "addr", l.addr)
+		if p.isSaved(id) {
+			l.rest()
+		}
 		l.cut()
 	}
 }
@@ -201,6 +213,7 @@ type trip struct {
 	target   Target
 	upstream *upstream
 	upload   *upload // nil without a body
+	wakes    int     // how often the sandbox was woken for it
 }
 
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
@@ -211,17 +224,13 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
 	if followed := trail.Of(r.Context()); followed != nil {
 		followed.Face, followed.Sandbox = faceOf(at.port), at.id
 	}
-	target, l, err := p.upstream(at.id)
-	if err != nil && p.cfg.Asleep != nil {
-		if sleeper, ok := p.cfg.Asleep(at.id); ok {
-			if target, l, err = p.wake(w, r, at, sleeper); l == nil && err == nil {
-				return // answered
-			}
-		}
-	}
+	target, l, err := p.reach(w, r, at)
 	if err != nil {
-		lookupFailed(at.id, err).write(w, r)
+		p.gone(at.id, err).write(w, r)
 		return
+	}
+	if l == nil {
+		return // answered
 	}
 	if answered(w, r, at, target) {
 		return
@@ -236,17 +245,45 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
 		return
 	}
 	if p.cfg.Used != nil {
-		if target, l, err = p.use(r, at.route, target, l); err != nil {
-			lookupFailed(at.id, err).write(w, r)
+		if target, l, err = p.use(w, r, at, target, l); err != nil {
+			p.gone(at.id, err).write(w, r)
 			return
 		}
+		if l == nil {
+			return // answered
+		}
 	}
-	t := &trip{place: at, in: r, target: target, upstream: l}
-	if isUpgrade(r) && at.port != guest.AgentPort {
-		p.upgrade(w, r, t)
+	p.carryOn(w, &trip{place: at, in: r, target: target, upstream: l})
+}
+
+// carryOn sends a request to its guest.
+func (p *Proxy) carryOn(w http.ResponseWriter, t *trip) {
+	if isUpgrade(t.in) && t.port != guest.AgentPort {
+		p.upgrade(w, t.in, t)
 		return
 	}
 	p.forward(w, t)
+}
+
+// reach finds the upstream of a sandbox, and has one that is paused run first. When it
+// returns neither an upstream nor an error, it has answered.
+func (p *Proxy) reach(w http.ResponseWriter, r *http.Request, at place) (Target, *upstream, error) {
+	for wakes := 0; ; wakes++ {
+		target, l, err := p.upstream(at.id)
+		if err == nil || p.cfg.Asleep == nil || wakes == maxWakes {
+			return target, l, err
+		}
+		if cay.KindOf(err) == cay.Conflict { // another instance has just taken its place
+			continue
+		}
+		sleeper, ok := p.cfg.Asleep(at.id)
+		if !ok {
+			return target, l, err
+		}
+		if woken, err := p.wake(w, r, at, sleeper); !woken {
+			return Target{}, nil, err
+		}
+	}
 }
 
 // faceOf is what a request is for.
@@ -364,10 +401,16 @@ func (p *Proxy) failed(w http.ResponseWriter, t *trip, err error) {
 		badBody(t.id, t.upload.failure(r)).write(w, r)
 	case r.Context().Err() != nil: // the caller left
 		panic(http.ErrAbortHandler)
-	case p.closed.Load(), p.replaced(t): // the fate of the request is unknown
+	case p.closed.Load():
+		panic(http.ErrAbortHandler)
+	case t.upstream.isPaused(), errors.Is(err, errOver):
+		if !p.again(w, t, err) {
+			p.interrupted(w, t)
+		}
+	case p.replaced(t): // the fate of the request is unknown
 		panic(http.ErrAbortHandler)
 	case t.upstream.isCut(), !p.alive(t):
-		notFound(t.id).write(w, r)
+		p.gone(t.id, noSandbox(t.id)).write(w, r)
 	case errors.As(err, &dial):
 		if dial.silent {
 			p.cfg.Log.Log(r.Context(), t.upstream.levelOf(t.port), "a guest was silent when it was dialled", "sandbox", t.id, "port", t.port, "err", err)

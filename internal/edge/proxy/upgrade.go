@@ -45,7 +45,11 @@ func (p *Proxy) upgrade(w http.ResponseWriter, r *http.Request, t *trip) {
 	out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
 	out.Header.Set("Connection", "Upgrade")
 	out.Header.Set("Upgrade", protocol)
+	if !p.begun(w, t) {
+		return
+	}
 	conn, reader, resp, err := t.upstream.upgrade(out)
+	t.upstream.settle()
 	if err != nil {
 		p.failed(w, t, err)
 		return

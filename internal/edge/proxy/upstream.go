@@ -76,6 +76,8 @@ type upstream struct {
 	warned atomic.Int32 // times that own ports gave no answer
 
 	mu     sync.Mutex
+	trips  int           // requests that a pause waits for
+	rested chan struct{} // set by a pause; closed when there are no trips
 	conns  map[*upstreamConn]struct{}
 	direct map[string][]*direct // idle, by address, the longest idle first
 	sweep  *time.Timer          // set while direct connections are idle

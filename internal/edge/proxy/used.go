@@ -19,17 +19,17 @@ var changesFiles = []string{
 }
 
 // use tells of a request that may change the sandbox. Meanwhile the sandbox may
-// have got another instance.
-func (p *Proxy) use(r *http.Request, rt route, target Target, l *upstream) (Target, *upstream, error) {
-	change, command := changes(r, rt.port)
+// have got another instance; reach says what it returns.
+func (p *Proxy) use(w http.ResponseWriter, r *http.Request, at place, target Target, l *upstream) (Target, *upstream, error) {
+	change, command := changes(r, at.port)
 	if !change || !opensAgent(r, target.AccessToken) {
 		return target, l, nil
 	}
-	p.cfg.Used(r.Context(), rt.id, command)
+	p.cfg.Used(r.Context(), at.id, command)
 	if !command {
 		return target, l, nil
 	}
-	return p.upstream(rt.id)
+	return p.reach(w, r, at)
 }
 
 // changes reports whether a request may change a sandbox, and whether it is a

@@ -11,22 +11,22 @@ import (
 )
 
 // wake has a paused sandbox run for a request that may enter it. When it
-// returns neither an upstream nor an error, it has answered.
-func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, at place, sleeper Target) (Target, *upstream, error) {
+// reports neither that nor an error, it has answered.
+func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, at place, sleeper Target) (woken bool, err error) {
 	if answered(w, r, at, sleeper) {
-		return Target{}, nil, nil
+		return false, nil
 	}
 	if at.port == guest.AgentPort && preflight(w, r) {
-		return Target{}, nil, nil
+		return false, nil
 	}
 	if at.port == guest.AgentPort && !opensAgent(r, sleeper.AccessToken) {
-		return Target{}, nil, cay.Errorf(cay.Denied, "the request has no token of sandbox %s", at.id)
+		return false, cay.Errorf(cay.Denied, "the request has no token of sandbox %s", at.id)
 	}
 	if err := p.cfg.Wake(r.Context(), at.id); err != nil {
 		p.cfg.Log.WarnContext(r.Context(), "a sandbox could not be woken", "sandbox", at.id, "err", err)
-		return Target{}, nil, err
+		return false, err
 	}
-	return p.upstream(at.id)
+	return true, nil
 }
 
 // preflight answers a browser that asks whether a page may call the agent, and
