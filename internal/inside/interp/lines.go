@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -22,6 +23,9 @@ const (
 	maxLine = 512 << 20
 	// pipeSize is what a pipe holds: one read of this size empties it.
 	pipeSize = 64 << 10
+	// R writes a line in pieces. Text waits for more of its line, for a moment
+	// where the line is whole, and never for long.
+	restOfLine, moreLines, longest = 30 * time.Millisecond, 3 * time.Millisecond, 50 * time.Millisecond
 )
 
 // errStuck says that a kernel was ended because its code would not stop.
@@ -50,6 +54,9 @@ type lines struct {
 	gone     [2]*os.File // a pipe whose end of file is the process's end
 	count    int         // executions
 	last     int         // request
+
+	held  lineEvent // text that waits for more of its output
+	since time.Time // that there is some
 
 	mu  sync.Mutex
 	sub *listener
@@ -337,7 +344,7 @@ func (k *lines) readAll() error {
 	buf := make([]byte, pipeSize)
 	var half []byte // of a line
 	for {
-		gone, err := k.poll()
+		gone, err := k.poll(k.patience())
 		if err != nil {
 			return err
 		}
@@ -349,10 +356,15 @@ func (k *lines) readAll() error {
 		}
 		seen := len(half) // and no line ends there
 		half = append(half, buf[:n]...)
+		printed := false
 		for _, o := range k.outputs {
 			if text := o.read(buf); text != "" {
-				k.publish(lineEvent{Type: o.name, Text: text})
+				k.hold(o.name, text)
+				printed = true
 			}
+		}
+		if !printed || n > 0 || gone || time.Since(k.since) > longest {
+			k.tellHeld()
 		}
 		if half, err = k.tellLines(half, seen); err != nil {
 			return err
@@ -363,8 +375,40 @@ func (k *lines) readAll() error {
 	}
 }
 
-// poll waits for something to read and reports whether the process is gone.
-func (k *lines) poll() (gone bool, err error) {
+// hold keeps text that was printed until more of it is there.
+func (k *lines) hold(name, text string) {
+	if k.held.Type != name {
+		k.tellHeld()
+		k.since = time.Now()
+	}
+	k.held.Type, k.held.Text = name, k.held.Text+text
+	if len(k.held.Text) >= pipeSize {
+		k.tellHeld()
+	}
+}
+
+func (k *lines) tellHeld() {
+	if k.held.Type != "" {
+		k.publish(k.held)
+		k.held = lineEvent{}
+	}
+}
+
+// patience is how long the held text waits.
+func (k *lines) patience() time.Duration {
+	switch {
+	case k.held.Type == "":
+		return -time.Millisecond // nothing does
+	case strings.HasSuffix(k.held.Text, "\n"):
+		return moreLines
+	default:
+		return restOfLine
+	}
+}
+
+// poll waits for something to read, for so long or where it is negative for ever,
+// and reports whether the process is gone.
+func (k *lines) poll(limit time.Duration) (gone bool, err error) {
 	fds := []unix.PollFd{
 		{Fd: int32(k.gone[0].Fd()), Events: unix.POLLIN},
 		{Fd: int32(k.events), Events: unix.POLLIN},
@@ -373,7 +417,7 @@ func (k *lines) poll() (gone bool, err error) {
 		fds = append(fds, unix.PollFd{Fd: int32(o.fd), Events: unix.POLLIN})
 	}
 	for {
-		_, err := unix.Poll(fds, -1)
+		_, err := unix.Poll(fds, int(limit.Milliseconds()))
 		if !errors.Is(err, unix.EINTR) {
 			return fds[0].Revents != 0, err
 		}

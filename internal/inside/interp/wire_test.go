@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -108,6 +110,35 @@ func FuzzTellLines(f *testing.F) {
 			t.Fatalf("a whole line is left: %q", half)
 		}
 	})
+}
+
+// TestHeldText prints in pieces: those of one output that come together are one
+// event, in the order in which the outputs were written.
+func TestHeldText(t *testing.T) {
+	k := &lines{process: &process{done: make(chan struct{})}}
+	sub := k.listen()
+	go func() {
+		for _, piece := range [][2]string{{"stdout", "[1]"}, {"stdout", " 1"}, {"stdout", "\n"}, {"stderr", "warn"}, {"stdout", "2\n"}} {
+			k.hold(piece[0], piece[1])
+		}
+		if k.patience() != moreLines {
+			t.Error("a whole line waits for its rest")
+		}
+		k.tellHeld()
+		k.tellHeld() // nothing
+		k.hold("stdout", strings.Repeat("x", pipeSize))
+		if k.patience() > 0 {
+			t.Error("a full pipe waits")
+		}
+		close(sub.events)
+	}()
+	var got []string
+	for ev := range sub.events {
+		got = append(got, ev.Type+": "+ev.Text[:min(len(ev.Text), 9)])
+	}
+	if want := []string{"stdout: [1] 1\n", "stderr: warn", "stdout: 2\n", "stdout: xxxxxxxxx"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }
 
 func TestStripANSI(t *testing.T) {
