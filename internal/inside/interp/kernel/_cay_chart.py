@@ -147,7 +147,15 @@ def _lines(ax):
             "points": _points(ax, line.get_xdata(orig=True), line.get_ydata(orig=True)),
         }
         for number, line in enumerate(ax.lines, 1)
+        if not _rules(line)
     ]
+
+
+def _rules(line):
+    """Whether a line is one of axhline, axvline or the like, by E2B's rule: two
+    points along an axis are no series."""
+    xs, ys = line.get_xdata(), line.get_ydata()
+    return len(xs) == len(ys) == 2 and bool(xs[0] == xs[1] or ys[0] == ys[1])
 
 
 def _scatters(ax):

@@ -1,0 +1,6 @@
+ax.axhline(0)
+ax.plot([1, 2, 4], [1, 4, 9])
+ax.axvline(2, label="now")
+ax.plot([1, 2], [3, 3])
+ax.plot([1, 2], [3, 4])
+ax.set(xticks=[1, 4], yticks=[0, 9])
