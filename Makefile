@@ -182,7 +182,10 @@ soak-agent: ## CAY_SOAK_COMMANDS (1000) processes, 100 at a time: the agent keep
 soak-interp: ## the code interpreter for CAY_SOAK_INTERP (1m; 1h is the long run), every language: it keeps nothing
 	CAY_SOAK_INTERP=$${CAY_SOAK_INTERP:-1m} go test -count=1 -v -timeout 25h -run Interpreter ./test/soak
 
-.PHONY: failures
+.PHONY: failures texts
+texts: ## a table of nasty texts by every way out of the interpreter, and 20 MB without the end of a line, in each language
+	CAY_TEST_PYTHON=$(CURDIR)/build/pyenv/bin/python go test -count=1 -v -timeout 30m -run 'TestTexts$$|TestBytesThatAreNoText$$|TestLongLines$$' ./internal/inside/interp
+
 failures: ## twenty and more ways to fail in each language of the interpreter: none ends as success; LANGUAGES=python|r names some
 	CAY_TEST_PYTHON=$(CURDIR)/build/pyenv/bin/python go test -count=1 -v -timeout 30m -run 'TestFailures$$/^($(or $(LANGUAGES),.*))$$' ./internal/inside/interp
 

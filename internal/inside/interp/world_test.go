@@ -171,6 +171,8 @@ func (w *world) execute(t testing.TB, body map[string]any) *execution {
 func gather(t testing.TB, r io.Reader) *execution {
 	t.Helper()
 	x := &execution{}
+	printed := map[string]*strings.Builder{"stdout": {}, "stderr": {}}
+	defer func() { x.stdout, x.stderr = printed["stdout"].String(), printed["stderr"].String() }()
 	lines := bufio.NewReader(r)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -187,6 +189,9 @@ func gather(t testing.TB, r io.Reader) *execution {
 		if e.kind() == "result" {
 			x.lines = append(x.lines, string(line))
 		}
+		if out := printed[e.kind()]; out != nil {
+			out.WriteString(e.text("text"))
+		}
 		x.add(e)
 	}
 	if n := len(x.events); n == 0 || x.events[n-1].kind() != "end_of_execution" {
@@ -201,10 +206,6 @@ func (x *execution) add(e event) {
 	}
 	x.events = append(x.events, e)
 	switch e.kind() {
-	case "stdout":
-		x.stdout += e.text("text")
-	case "stderr":
-		x.stderr += e.text("text")
 	case "result":
 		x.results = append(x.results, e)
 	case "error":

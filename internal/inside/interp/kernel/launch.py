@@ -4,12 +4,15 @@ import sys
 
 sys.path.pop(0)  # our own directory is not the user's business
 
+import codecs
 import contextvars
 import faulthandler
 import importlib.util
 import io
 import json
 import os
+import select
+import threading
 import zlib
 
 import ipykernel.compiler
@@ -57,6 +60,32 @@ class BoundedStream(OutStream):
     flush_timeout = 24 * 3600
     _unflushed = 0
 
+    def __init__(self, *args, **kwargs):
+        # Of what is written to the descriptor, by programs above all.
+        self._taking = threading.RLock()
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        super().__init__(*args, **kwargs)
+
+    def _watch_pipe_fd(self):
+        os.set_blocking(self._fid, False)
+        ready = select.poll()
+        ready.register(self._fid, select.POLLIN)
+        while self._should_watch:
+            ready.poll()
+            self._take()
+
+    def _take(self):
+        """Prints what is in the descriptor's pipe. A flush takes it as well: it may
+        be the last before the code is done."""
+        with self._taking:
+            try:
+                data = os.read(self._fid, 1 << 16)
+            except BlockingIOError:
+                return
+            self._should_watch = self._should_watch and bool(data)  # until the code closes it
+            self.write(self._decode(data))
+            os.write(self._original_stdstream_copy, data)
+
     def _is_master_process(self):
         """Asked at every write, where os.getpid() would cost more than all else:
         a system call is dear in a sandbox."""
@@ -67,6 +96,8 @@ class BoundedStream(OutStream):
         kernel flushes four times in each execution, each time a walk to another
         thread and back."""
         line = getattr(self.pub_thread, "line", None)
+        if not _forked and self._should_watch and line is not None and not line.mine():
+            self._take()
         if line is None or _forked:
             if self._buffers:
                 super().flush()
