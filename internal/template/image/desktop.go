@@ -22,7 +22,7 @@ func Desktop() Recipe {
 			xfce4-terminal thunar mousepad ristretto
 			dbus-x11 xdg-utils libgtk-3-bin desktop-file-utils
 			shared-mime-info librsvg2-common adwaita-icon-theme
-			fonts-dejavu-core chromium`),
+			fonts-dejavu-core chromium ` + scripts),
 		Files: []File{
 			{Path: "/etc/chromium/policies/managed/cay.json", Mode: 0o644, Data: []byte(browserPolicies)},
 			{Path: "/etc/chromium.d/cay", Mode: 0o644, Data: []byte(browserFlags)},

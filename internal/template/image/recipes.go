@@ -56,7 +56,7 @@ func Base() Recipe {
 			python3 python3-dev python3-pip python3-venv python-is-python3`),
 		Node:  "24",
 		NPM:   "11",
-		Files: SystemFiles(),
+		Files: append(SystemFiles(), File{Path: "/etc/gitconfig", Mode: 0o644, Data: []byte(gitConfig)}),
 		Steps: []Step{
 			{Name: "make the user", Script: makeUser},
 			{Name: "tidy up", Script: tidy},
@@ -100,13 +100,14 @@ func CodeInterpreter() Recipe {
 		// Java's compiler and console are in its headless runtime.
 		Packages: strings.Fields(`
 			r-base-core r-cran-jsonlite r-cran-repr r-cran-irdisplay
-			openjdk-17-jre-headless`),
+			openjdk-17-jre-headless ` + scripts),
 		Python: strings.Fields(`
-			beautifulsoup4 kaleido==0.2.1 librosa nbformat nltk numba
+			altair beautifulsoup4 bokeh ipywidgets kaleido==0.2.1 librosa nbformat nltk numba
 			opencv-python-headless openpyxl plotly==6.0.1 pytest python-docx
 			requests scikit-learn scipy seaborn spacy sympy xarray xlrd`),
 		Steps: []Step{
 			{Name: "compile Python modules", Script: compile},
+			{Name: "let charts draw every script", Script: chartFonts + fontCache},
 			{Name: "archive Java's console", Script: javaClasses},
 			{Name: "tidy up", Script: tidy},
 		},
@@ -122,7 +123,7 @@ func CodeInterpreterNewer() Recipe {
 		Python: strings.Fields(newer),
 		Steps: []Step{
 			{Name: "compile Python modules", Script: compile},
-			{Name: "build the font cache", Script: fontCache},
+			{Name: "let charts draw every script", Script: chartFonts + fontCache},
 			{Name: "tidy up", Script: tidy},
 		},
 	}
@@ -137,6 +138,13 @@ const startUpPath = "/root/.jupyter/start-up.sh"
 const startUp = `#!/bin/sh
 until curl -sf -o /dev/null http://localhost:49999/health; do sleep 0.2; done
 exec sleep infinity
+`
+
+// Git refuses a repository of another user. In a sandbox there is none to guard
+// against: the user is root by sudo, and files that a client or a build step wrote
+// as root are the user's too.
+const gitConfig = `[safe]
+	directory = *
 `
 
 const hosts = `127.0.0.1 localhost ` + Hostname + `
@@ -195,7 +203,21 @@ java -XX:+UseSerialGC -Xlog:disable -XX:ArchiveClassesAtExit=` + guest.JavaClass
 chmod 0644 ` + guest.JavaClasses + `
 `
 
+// scripts are the packages of fonts for what DejaVu lacks, 134 MB: Chinese,
+// Japanese and Korean in the first, those of India, Thai and many more in the other.
+const scripts = "fonts-noto-cjk fonts-noto-core"
+
+// chartFonts names them to matplotlib, which takes a character from the first font
+// of this list that has it.
+const chartFonts = `
+cat >>"$(python3 -c 'import matplotlib; print(matplotlib.get_data_path())')/matplotlibrc" <<'END'
+
+font.family: sans-serif, Noto Sans CJK JP, Noto Sans Devanagari, Noto Sans Thai, Noto Sans Bengali, Noto Sans Gujarati, Noto Sans Gurmukhi, Noto Sans Kannada, Noto Sans Malayalam, Noto Sans Oriya, Noto Sans Sinhala, Noto Sans Tamil, Noto Sans Telugu, Noto Sans Khmer, Noto Sans Lao, Noto Sans Myanmar, Noto Sans Ethiopic, Noto Sans Symbols2
+END
+`
+
 const fontCache = `
+rm -rf /home/user/.cache/matplotlib
 runuser -u user -- env HOME=/home/user MPLBACKEND=agg python3 -c 'import matplotlib.pyplot'
 `
 

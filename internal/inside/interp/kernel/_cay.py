@@ -117,9 +117,11 @@ def rehearse():
 
 
 def _add_font(matplotlib):
-    """Lets labels hold Chinese, Japanese and Korean where a font is there."""
+    """Lets labels hold Chinese, Japanese and Korean where a font is there and no
+    setting names others."""
     font = "Noto Sans CJK JP"
-    if any(f.name == font for f in matplotlib.font_manager.fontManager.ttflist):
+    plain = matplotlib.rcParams["font.family"] == ["sans-serif"]
+    if plain and any(f.name == font for f in matplotlib.font_manager.fontManager.ttflist):
         matplotlib.rcParams["font.family"] = ["sans-serif", font]
 
 
