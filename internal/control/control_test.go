@@ -34,6 +34,12 @@ type world struct {
 	audit  *audit.Log
 	files  *files // of volumes; nil for a server without
 	member bool   // of a cluster
+
+	lost *storetest.Lost // answers of the store; nil for a store that answers
+	stop func()          // of its server, where a test ends that by hand
+
+	lossy   bool     // volumes may lose their files
+	builder *builder // of templates; nil for a server that builds none
 }
 
 func newWorld(t *testing.T) *world {
@@ -76,6 +82,9 @@ func (w *world) open(s store.Store) *control.Control {
 	cfg := control.Config{Store: s, Node: w.node, NodeID: "n", Member: w.member, Tokens: tokens, Logs: w.logs, Audit: w.audit}
 	if w.files != nil {
 		cfg.Volumes = w.files
+	}
+	if w.builder != nil {
+		cfg.Builder, cfg.Sealer = w.builder, sealer(w.T)
 	}
 	c, err := control.Open(w.Context(), cfg)
 	if err != nil {

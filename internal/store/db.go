@@ -24,6 +24,7 @@ type DB struct {
 	engine   engine
 	seal     Sealer
 	observer Observer                    // nil tells none
+	answers  Answers                     // nil but in tests
 	priced   *atomic.Pointer[cay.Prices] // nil in it until they are read
 
 	reader *sql.DB
@@ -57,6 +58,8 @@ type engine interface {
 	committed()
 	// secure makes what is committed survive a power cut.
 	secure() error
+	// settled is Store's Settled.
+	settled(ctx context.Context) error
 	// many reports whether other servers may write at the same time. Only then
 	// have hold and now work to do.
 	many() bool

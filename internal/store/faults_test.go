@@ -37,6 +37,49 @@ func TestPostgresWithoutItsStandby(t *testing.T) {
 	}
 }
 
+// TestPostgresIsNotSettled has a commit wait for a standby that is away: until it counts, and
+// is seen, nothing may be removed because no record names it.
+func TestPostgresIsNotSettled(t *testing.T) {
+	store.HurryCommits(t)
+	server := pgtest.Start(t)
+	standby := server.Standby(t)
+	s := storetest.OpenPostgres(t, server.URL(server.Database(t, "")))
+	team := cay.Team{ID: cay.NewTeamID(), Name: "a", CreatedAt: time.Now()}
+	b, created := box(team.ID)
+	for _, err := range []error{s.AddTeam(t.Context(), team), s.AddSandbox(t.Context(), b, created), s.Settled(t.Context())} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	standby.Stop(syscall.SIGQUIT)
+	n := cay.Checkpoint{ID: cay.NewSnapshotID(), Team: team.ID, Sandbox: b.ID, Kind: cay.MemorySnapshot, CreatedAt: time.Now()}
+	answer := make(chan error, 1)
+	go func() {
+		_, err := s.AddCheckpoint(t.Context(), n)
+		answer <- err
+	}()
+	var early error
+	for s.Settled(t.Context()) == nil && early == nil {
+		select {
+		case early = <-answer:
+			t.Fatalf("it was answered before it was seen to wait: %v", early)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if used, err := s.SnapshotUsed(t.Context(), n.ID); used || err != nil {
+		t.Errorf("a commit that waits is seen: %t, %v", used, err)
+	}
+	if err := <-answer; cay.KindOf(err) != cay.Unavailable {
+		t.Errorf("it was answered with %v", err)
+	}
+	for s.Settled(t.Context()) != nil { // PostgreSQL hears of its client's end
+		time.Sleep(time.Millisecond)
+	}
+	if used, err := s.SnapshotUsed(t.Context(), n.ID); !used || err != nil {
+		t.Errorf("what was not confirmed counts, and is not seen when all is settled: %t, %v", used, err)
+	}
+}
+
 // TestPostgresCountsAnew has PostgreSQL crash before a transaction is committed, and give
 // that one's number to another: the answer of the first is not the other one's.
 func TestPostgresCountsAnew(t *testing.T) {

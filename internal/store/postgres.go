@@ -363,6 +363,24 @@ func (p *postgres) reads(*sql.DB) reader { return patient{p} }
 
 func (p *postgres) guard(g guard) { p.held.Store(&g) }
 
+// inDoubt are transactions of the database that may be committed, or will be, though their
+// clients had no answer: those that wait for a standby, and those that write for longer than any
+// of Cay's does. A client gives up on a commit later than that (commitWithin).
+const inDoubt = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'
+AND (wait_event = 'SyncRep' OR backend_xid IS NOT NULL AND xact_start < clock_timestamp() - interval '5 seconds')`
+
+func (p *postgres) settled(ctx context.Context) error {
+	n := 0
+	if err := p.reads(nil).QueryRowContext(ctx, inDoubt).Scan(&n); err != nil {
+		return dbError(err)
+	}
+	if n > 0 {
+		return cay.Errorf(cay.Unavailable, "%d changes of the records are not confirmed yet", n).
+			WithHint("see whether the synchronous standby of PostgreSQL is connected (pg_stat_replication)")
+	}
+	return nil
+}
+
 func (p *postgres) self() cay.NodeID {
 	if g := p.held.Load(); g != nil {
 		return g.node

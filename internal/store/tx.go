@@ -68,6 +68,12 @@ func (s *DB) tx(ctx context.Context, f func(*sql.Tx) error) error {
 
 func (s *DB) try(ctx context.Context, f func(*sql.Tx) error) error {
 	asked := time.Now()
+	if s.answers != nil {
+		if err := s.answers.Begin(ctx); err != nil {
+			return err
+		}
+		ctx = context.WithoutCancel(ctx)
+	}
 	tx, err := s.engine.begin(ctx)
 	if err != nil {
 		return dbError(err)
@@ -76,13 +82,42 @@ func (s *DB) try(ctx context.Context, f func(*sql.Tx) error) error {
 		began := time.Now()
 		defer func() { s.observer.Took(operation(), began.Sub(asked), time.Since(began)) }()
 	}
-	defer func() { _ = tx.Rollback() }() // does nothing after Commit
+	over := tx.Rollback // does nothing after Commit
+	defer func() { _ = over() }()
 	if err := f(tx); err != nil {
 		return dbError(err)
 	}
-	err = tx.Commit()
+	if s.answers != nil {
+		over = func() error { return nil }
+		err = s.answers.Commit(tx)
+	} else {
+		err = tx.Commit()
+	}
 	s.engine.committed()
 	return dbError(err)
+}
+
+// Answers is between commits and those who wait for them. A test has it lose their answers.
+type Answers interface {
+	// Begin is called before a transaction that writes.
+	Begin(ctx context.Context) error
+	// Commit ends a transaction, at once or later, and answers.
+	Commit(tx *sql.Tx) error
+	// Settled is Store's Settled.
+	Settled() error
+}
+
+// Answer has a test's answers be given. It is called before any other goroutine uses the records.
+func (s *DB) Answer(a Answers) { s.answers = a }
+
+// Settled is an error while a change may still come to count that no reader sees.
+func (s *DB) Settled(ctx context.Context) error {
+	if s.answers != nil {
+		if err := s.answers.Settled(); err != nil {
+			return err
+		}
+	}
+	return s.engine.settled(ctx)
 }
 
 // sync makes what is committed survive a power cut as well, which is a write to

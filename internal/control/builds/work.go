@@ -23,6 +23,7 @@ const (
 	leaseFor   = 30 * time.Second
 	renewEvery = 10 * time.Second
 	lookEvery  = 30 * time.Second
+	lookAgain  = 5 * time.Second // at the end of a build that was not confirmed
 )
 
 // Run carries builds out until ctx ends. Those that wait then are carried out
@@ -109,6 +110,13 @@ func (q *Queue) Busy() bool {
 	return len(q.running) > 0
 }
 
+// carries reports whether a build is carried out here.
+func (q *Queue) carries(id cay.BuildID) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.running[id] != nil
+}
+
 func (q *Queue) leave(id cay.BuildID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -151,7 +159,7 @@ func (q *Queue) watch(ctx context.Context) {
 				q.signal()
 				return false
 			}
-			return one.Owner != q.owner && one.Over
+			return one.Over && !q.carries(one.Build) // this server may have taken it without an answer
 		})
 		if err != nil && ctx.Err() == nil {
 			q.log.WarnContext(ctx, "cannot look at the queue of builds", "err", err)
@@ -351,6 +359,16 @@ func savedSetup(template cay.Setup, b cay.Boot) cay.Setup {
 	return out
 }
 
+// wait waits, and reports whether ctx lasts.
+func (*Queue) wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
 // finishBuild records a build that is ready; sandboxes start from it now. Snapshots
 // that only the builds before it needed are removed. Release gives up the hold on the
 // snapshot, which the record keeps then.
@@ -358,15 +376,26 @@ func (q *Queue) finishBuild(ctx context.Context, b cay.Build, r cay.BuildResult,
 	before := q.ledger.TagSnapshots(ctx, b.Template, b.Tags)
 	b.State, b.Snapshot, b.Setup, b.RecipeDigest = cay.BuildReady, r.Snapshot, r.Setup, r.Digest
 	b.EnvdVersion, b.UpdatedAt, b.FinishedAt = guest.EnvdVersion, ledger.Now(), ledger.Now()
-	err := q.store.Tx(ctx, func(tx store.Store) error {
-		if err := tx.EndBuild(ctx, b.ID, q.owner); err != nil {
-			return err
+	record := func() error {
+		return q.store.Tx(ctx, func(tx store.Store) error {
+			if err := tx.EndBuild(ctx, b.ID, q.owner); err != nil {
+				return err
+			}
+			if err := count(ctx, tx, b, took); err != nil {
+				return err
+			}
+			return tx.PutBuild(ctx, b)
+		})
+	}
+	err := record()
+	for cay.KindOf(err) == cay.Unavailable && q.wait(ctx, lookAgain) { // it may count: one that does has ended the build
+		if err = record(); cay.KindOf(err) != cay.NotFound {
+			continue
 		}
-		if err := count(ctx, tx, b, took); err != nil {
-			return err
+		if recorded, rerr := q.store.Build(ctx, b.Team, b.ID); rerr == nil && recorded.State == cay.BuildReady && recorded.Snapshot == b.Snapshot {
+			err = nil
 		}
-		return tx.PutBuild(ctx, b)
-	})
+	}
 	release()
 	if err != nil {
 		q.ledger.Tidy(ctx, r.Snapshot)

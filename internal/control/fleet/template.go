@@ -7,6 +7,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // Template finds a template by id, name or team/name, each with or without
@@ -94,24 +95,31 @@ func (c *Catalogue) Publish(ctx context.Context, p Publication) (cay.Template, e
 		return cay.Template{}, cay.Errorf(cay.Invalid, "a build needs a name and a snapshot to be published")
 	}
 	t, err := c.store.TemplateByName(ctx, p.Team, p.Names[0])
+	made := false
 	switch {
 	case cay.KindOf(err) == cay.NotFound || err == nil && t.Team != p.Team:
 		t = cay.Template{
 			ID: cay.NewTemplateID(), Team: p.Team, Names: p.Names, Public: p.Public,
 			CreatedAt: ledger.Now(), UpdatedAt: ledger.Now(),
 		}
-		if err := c.store.AddTemplate(ctx, t); err != nil {
-			return cay.Template{}, err
-		}
+		made = true
 	case err != nil:
 		return cay.Template{}, err
 	case t.Snapshot == p.Snapshot && t.RecipeDigest == p.RecipeDigest && t.Limits == p.Limits && reflect.DeepEqual(t.Setup, p.Setup):
 		return t, nil
 	}
-	err = c.store.PutBuild(ctx, cay.Build{
+	b := cay.Build{
 		ID: cay.NewBuildID(), Template: t.ID, Team: t.Team, State: cay.BuildReady,
 		Snapshot: p.Snapshot, RecipeDigest: p.RecipeDigest, Limits: p.Limits, EnvdVersion: p.EnvdVersion, Setup: p.Setup,
 		CreatedAt: ledger.Now(), UpdatedAt: ledger.Now(), FinishedAt: ledger.Now(),
+	}
+	err = c.store.Tx(ctx, func(tx store.Store) error { // both count, or none
+		if made {
+			if err := tx.AddTemplate(ctx, t); err != nil {
+				return err
+			}
+		}
+		return tx.PutBuild(ctx, b)
 	})
 	if err != nil {
 		return cay.Template{}, err

@@ -16,17 +16,30 @@ func (l *Ledger) Needs(ctx context.Context, id cay.SnapshotID) bool {
 		return true
 	}
 	used, err := l.store.SnapshotUsed(ctx, id)
-	return used || err != nil
+	return used || err != nil || !l.unused(ctx, id)
+}
+
+// unused reports whether no record names a snapshot, and none that was written before can come
+// to name it: a change may count that was not confirmed. Garbage collection removes it later.
+func (l *Ledger) unused(ctx context.Context, id cay.SnapshotID) bool {
+	if l.store.Settled(ctx) != nil {
+		return false
+	}
+	used, err := l.store.SnapshotUsed(ctx, id)
+	return !used && err == nil
 }
 
 // Discard removes a snapshot that was taken of a sandbox or made of a team's
 // template, if nothing needs it, and reports whether it did.
 func (l *Ledger) Discard(ctx context.Context, id cay.SnapshotID) (bool, error) {
-	if id == "" || l.Needs(ctx, id) {
+	if id == "" || l.holds.has(string(id)) {
+		return false, nil
+	}
+	if used, err := l.store.SnapshotUsed(ctx, id); used || err != nil {
 		return false, nil
 	}
 	return l.holds.remove(string(id),
-		func() bool { used, err := l.store.SnapshotUsed(ctx, id); return !used && err == nil },
+		func() bool { return l.unused(ctx, id) },
 		func() error { return l.snapshots.RemoveSnapshot(ctx, id) })
 }
 

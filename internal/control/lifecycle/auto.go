@@ -26,13 +26,13 @@ func (c *Controller) SetAuto(ctx context.Context, who cay.Caller, id cay.Sandbox
 	if err != nil {
 		return auto, err
 	}
-	err = c.change(ctx, who.Team, id, func(e *entry, s cay.Sandbox) error { return c.putAuto(ctx, e, s, auto) })
+	err = c.change(ctx, who.Team, id, func(e *entry, _ cay.Sandbox) error { return c.putAuto(ctx, e, auto) })
 	return auto, err
 }
 
 // putAuto records what checkAuto has let pass. The caller holds the lock.
-func (c *Controller) putAuto(ctx context.Context, e *entry, s cay.Sandbox, auto cay.AutoCheckpoint) error {
-	err := c.changeBranch(ctx, s, func(b *cay.Branch) { b.Auto = auto })
+func (c *Controller) putAuto(ctx context.Context, e *entry, auto cay.AutoCheckpoint) error {
+	err := c.changeBranch(ctx, e, func(b *cay.Branch) { b.Auto = auto })
 	if err != nil {
 		return err
 	}
@@ -43,15 +43,27 @@ func (c *Controller) putAuto(ctx context.Context, e *entry, s cay.Sandbox, auto 
 }
 
 // changeBranch changes where a sandbox is in its tree.
-func (c *Controller) changeBranch(ctx context.Context, s cay.Sandbox, change func(*cay.Branch)) error {
-	return c.store.Tx(ctx, func(tx store.Store) error {
-		b, err := tx.Branch(ctx, s.Team, s.ID)
-		if err != nil {
-			return err
-		}
-		change(&b)
-		return tx.PutBranch(ctx, b)
+func (c *Controller) changeBranch(ctx context.Context, e *entry, change func(*cay.Branch)) error {
+	s := e.sandbox()
+	return c.recordTree(ctx, e, func(ctx context.Context) error {
+		return c.store.Tx(ctx, func(tx store.Store) error {
+			b, err := tx.Branch(ctx, s.Team, s.ID)
+			if err != nil {
+				return err
+			}
+			change(&b)
+			return tx.PutBranch(ctx, b)
+		})
 	})
+}
+
+// enterTree notes where a sandbox is in its tree.
+func (e *entry) enterTree(at cay.Branch) {
+	e.tree.member.Store(at.Checkpoint != "" || at.Tree != at.Sandbox || at.Auto.On())
+	e.tree.rewound.Store(at.Rewound)
+	if auto := e.tree.auto.Load(); auto == nil && at.Auto.On() || auto != nil && *auto != at.Auto {
+		e.setAuto(at.Auto)
+	}
 }
 
 // lookAtCheckpoints says that an automatic one may be due.
@@ -114,7 +126,7 @@ func (c *Controller) Used(ctx context.Context, id cay.SandboxID, command bool) {
 	}
 	fresh := e.tree.rewound.Load() && e.tree.rewound.Swap(false)
 	if fresh {
-		if err := c.changeBranch(ctx, e.sandbox(), func(b *cay.Branch) { b.Rewound = false }); err != nil {
+		if err := c.changeBranch(ctx, e, func(b *cay.Branch) { b.Rewound = false }); err != nil {
 			c.log.WarnContext(ctx, "cannot record that a sandbox is used again", "sandbox", id, "err", err)
 		}
 	}
@@ -133,6 +145,9 @@ func (c *Controller) autoCheckpoint(ctx context.Context, e *entry, auto cay.Auto
 		return err
 	}
 	defer e.release()
+	if err := c.settled(ctx, e); err != nil {
+		return err
+	}
 	s := e.sandbox()
 	if s.State != cay.Running {
 		return nil

@@ -158,9 +158,7 @@ func (c *Controller) enterPaused(ctx context.Context, s cay.Sandbox) (*entry, er
 		return nil, err
 	}
 	e := newEntry(s)
-	e.tree.member.Store(branch.Tree != s.ID || branch.Auto.On())
-	e.tree.rewound.Store(branch.Rewound)
-	e.setAuto(branch.Auto)
+	e.enterTree(branch)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if known := c.live[s.ID]; known != nil {

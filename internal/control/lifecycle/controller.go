@@ -201,6 +201,8 @@ type entry struct {
 
 	unsure atomic.Bool                         // a change of its record may count or not
 	born   func(context.Context) (bool, error) // whether it is recorded, where that is not known; guarded by the lock
+	place  *cay.Branch                         // its place in its tree, where the record may have another one; guarded by the lock
+	spares atomic.Pointer[[]cay.InstanceID]    // instances that the record may name: they end when it is known
 }
 
 func newEntry(s cay.Sandbox) *entry {
@@ -321,11 +323,13 @@ func (c *Controller) change(ctx context.Context, team cay.TeamID, id cay.Sandbox
 		return err
 	}
 	defer e.release()
-	s := e.sandbox()
-	if err := c.still(e, s); err != nil { // while this waited
+	if err := c.still(e, e.sandbox()); err != nil { // while this waited
 		return err
 	}
-	return f(e, s)
+	if err := c.settled(ctx, e); err != nil {
+		return err
+	}
+	return f(e, e.sandbox())
 }
 
 // still reports, as an error, a sandbox that is over, or another node's by now. The
@@ -348,8 +352,9 @@ func (c *Controller) save(ctx context.Context, e *entry, s cay.Sandbox, events .
 	return c.record(ctx, e, s, func(ctx context.Context, s cay.Sandbox) error { return c.store.UpdateSandbox(ctx, s, events...) })
 }
 
-// record is save with what is to be written. The version is the one that this
-// server knows: Conflict when another one has changed the record.
+// record is save with what is to be written: the only way to change the record of a
+// sandbox that lives (TestOneDoor). The version is the one that this server knows:
+// Conflict when another one has changed the record.
 func (c *Controller) record(ctx context.Context, e *entry, s cay.Sandbox, write func(context.Context, cay.Sandbox) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 	defer cancel()
@@ -365,10 +370,7 @@ func (c *Controller) record(ctx context.Context, e *entry, s cay.Sandbox, write 
 			err = write(ctx, s)
 		}
 	}
-	if err != nil {
-		if unsure(err) {
-			e.unsure.Store(true)
-		}
+	if err := e.noted(err); err != nil {
 		return err
 	}
 	s.Version++
@@ -410,6 +412,7 @@ func (c *Controller) over(ctx context.Context, e *entry, was, s cay.Sandbox) {
 		c.readDiary(ctx, e, diaryLast)
 	}
 	c.stop(ctx, was.Instance, s.Cause)
+	c.endSpares(ctx, e)
 	c.ledger.Tidy(ctx, was.Snapshot)
 	c.leaveTree(ctx, e, s)
 }

@@ -217,6 +217,9 @@ func (c *Controller) pauseToMove(ctx context.Context, e *entry, goes func() bool
 		return err
 	}
 	defer e.release()
+	if err := c.settled(ctx, e); err != nil {
+		return err
+	}
 	s := e.sandbox()
 	if !goes() || s.State != cay.Running {
 		return nil
@@ -235,6 +238,9 @@ func (c *Controller) handOver(ctx context.Context, e *entry, hand Hand, goes fun
 		return false, err
 	}
 	defer e.release()
+	if err := c.settled(ctx, e); err != nil {
+		return false, err
+	}
 	s := e.sandbox()
 	if !goes() || s.State != cay.Paused || !s.Moving && s.ReplicatedAt.IsZero() {
 		return false, nil
@@ -264,6 +270,9 @@ func (c *Controller) goOn(ctx context.Context, e *entry) error {
 		return err
 	}
 	defer e.release()
+	if err := c.settled(ctx, e); err != nil {
+		return err
+	}
 	s := e.sandbox()
 	if s.State != cay.Paused || !s.Moving {
 		return nil

@@ -203,11 +203,16 @@ func resumeError(err error, memory bool) error {
 // is put right with a later sweep, or by the next start, which finds the same facts.
 func (c *Controller) saveOutcome(ctx context.Context, e *entry, s cay.Sandbox, events ...cay.Event) {
 	if err := c.save(ctx, e, s, events...); err != nil {
-		c.log.ErrorContext(ctx, "cannot record a sandbox's state", "sandbox", s.ID, "state", s.State, "err", err)
-		s.Version = e.sandbox().Version
-		e.current.Store(&s)
-		e.unsure.Store(true)
+		c.isNonetheless(ctx, e, s, err)
 	}
+}
+
+// isNonetheless notes what a sandbox is though that could not be recorded.
+func (c *Controller) isNonetheless(ctx context.Context, e *entry, s cay.Sandbox, why error) {
+	c.log.ErrorContext(ctx, "cannot record a sandbox's state", "sandbox", s.ID, "state", s.State, "err", why)
+	s.Version = e.sandbox().Version
+	e.current.Store(&s)
+	e.unsure.Store(true)
 }
 
 // Connect makes sure that a sandbox runs for at least that long from now. One
@@ -343,7 +348,7 @@ func (c *Controller) resume(ctx context.Context, who cay.Caller, e *entry, s cay
 	if err != nil {
 		// Memory and store would disagree: it stays saved as it was.
 		c.saveOutcome(ctx, e, paused(saved), ledger.NewEvent(who, s, cay.SandboxPaused, cay.ReasonFailed))
-		c.stop(ctx, spec.Instance, cay.CauseFailedStart)
+		c.giveUp(ctx, e, spec.Instance)
 		return cay.Sandbox{}, err
 	}
 	c.look(ctx, e)
@@ -433,10 +438,13 @@ func (c *Controller) Wake(ctx context.Context, id cay.SandboxID) error {
 		return err
 	}
 	defer e.release()
-	s := e.sandbox()
-	if err := c.still(e, s); err != nil {
+	if err := c.still(e, e.sandbox()); err != nil {
 		return err
 	}
+	if err := c.settled(ctx, e); err != nil {
+		return err
+	}
+	s := e.sandbox()
 	switch {
 	case s.State == cay.Running:
 		return nil

@@ -210,47 +210,43 @@ func backError(err error) error {
 func (c *Controller) move(ctx context.Context, who cay.Caller, e *entry, before, s cay.Sandbox, to cay.SnapshotID, event cay.Event) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 	defer cancel()
-	s.Version = e.sandbox().Version
 	at, err := c.store.Branch(ctx, s.Team, s.ID)
 	if err == nil {
-		err = c.putAt(ctx, s, to, true, event)
-	}
-	if err == nil {
-		s.Version++
-		e.current.Store(&s)
+		there := at
+		there.Checkpoint, there.Rewound = to, true
+		err = c.recordAt(ctx, e, s, there, event)
 	}
 	if err == nil && s.Instance != "" {
 		if err = c.node.Route(ctx, s.Instance); err != nil { // it died just now
-			before.Version = s.Version
-			if undone := c.putAt(ctx, before, at.Checkpoint, at.Rewound,
-				ledger.NewEvent(who, before, cay.SandboxRunning, cay.ReasonFailed, "error", ledger.Visible(err))); undone != nil {
-				c.log.ErrorContext(ctx, "cannot record a sandbox's state", "sandbox", s.ID, "err", undone)
-			} else {
-				before.Version++
+			failed := ledger.NewEvent(who, before, cay.SandboxRunning, cay.ReasonFailed, "error", ledger.Visible(err))
+			if undone := c.recordAt(ctx, e, before, at, failed); undone != nil {
+				c.isNonetheless(ctx, e, before, undone)
 			}
-			e.current.Store(&before)
 		}
 	}
 	if err != nil {
-		c.stop(ctx, s.Instance, cay.CauseFailedStart)
-		return err
+		if e.unsure.Load() {
+			e.place = &at
+		}
+		c.giveUp(ctx, e, s.Instance)
 	}
-	c.ledger.Wake(s.Team)
-	return nil
+	return err
 }
 
-// putAt records a sandbox at a checkpoint of its tree.
-func (c *Controller) putAt(ctx context.Context, s cay.Sandbox, to cay.SnapshotID, rewound bool, event cay.Event) error {
-	return c.store.Tx(ctx, func(tx store.Store) error {
-		at, err := tx.Branch(ctx, s.Team, s.ID)
-		if err != nil {
-			return err
-		}
-		at.Checkpoint, at.Rewound = to, rewound
-		if err := tx.UpdateSandbox(ctx, s, event); err != nil {
-			return err
-		}
-		return tx.PutBranch(ctx, at)
+// recordAt records a sandbox and its place in its tree.
+func (c *Controller) recordAt(ctx context.Context, e *entry, s cay.Sandbox, at cay.Branch, event cay.Event) error {
+	return c.record(ctx, e, s, func(ctx context.Context, s cay.Sandbox) error {
+		return c.store.Tx(ctx, func(tx store.Store) error {
+			now, err := tx.Branch(ctx, s.Team, s.ID)
+			if err != nil {
+				return err
+			}
+			now.Checkpoint, now.Rewound = at.Checkpoint, at.Rewound
+			if err := tx.UpdateSandbox(ctx, s, event); err != nil {
+				return err
+			}
+			return tx.PutBranch(ctx, now)
+		})
 	})
 }
 

@@ -251,6 +251,9 @@ func (c *Controller) reconcileInstances(ctx context.Context, before map[cay.Inst
 		if id := e.tree.standby.Load(); id != nil {
 			wanted[*id] = true
 		}
+		for _, id := range e.spare() {
+			wanted[id] = true
+		}
 	}
 	strays := make(map[cay.InstanceID]bool)
 	for id := range alive {

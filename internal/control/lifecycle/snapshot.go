@@ -6,6 +6,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
 	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // Snapshot saves a running sandbox, which runs on, as something that sandboxes
@@ -29,17 +30,7 @@ func (c *Controller) Snapshot(ctx context.Context, who cay.Caller, id cay.Sandbo
 	// It is taken: a client that leaves now finds it in the list.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 	defer cancel()
-	t, err := c.snapshotTemplate(ctx, source, name)
-	if err != nil {
-		return ledger.Snap{}, err
-	}
-	before := c.ledger.TagSnapshots(ctx, t.ID, []string{tag})
-	at := ledger.Now()
-	err = c.store.PutBuild(ctx, cay.Build{
-		ID: cay.NewBuildID(), Template: t.ID, Team: who.Team, State: cay.BuildReady, Snapshot: saved,
-		Limits: source.Limits, EnvdVersion: guest.EnvdVersion, Setup: c.setupOf(ctx, source),
-		CreatedAt: at, UpdatedAt: at, FinishedAt: at, Tags: []string{tag},
-	})
+	t, before, err := c.recordSnapshot(ctx, source, saved, name, tag)
 	if err != nil {
 		return ledger.Snap{}, err
 	}
@@ -104,22 +95,48 @@ func (c *Controller) ownSnapshot(ctx context.Context, team cay.TeamID, name stri
 	return t, err
 }
 
-// snapshotTemplate finds or makes the template of a snapshot.
-func (c *Controller) snapshotTemplate(ctx context.Context, source cay.Sandbox, name string) (cay.Template, error) {
-	t := cay.Template{
+// recordSnapshot records a snapshot as the build of a template, which is recorded with it where
+// there is none of its name: both count, or none. Before are the snapshots that the tag stood for.
+func (c *Controller) recordSnapshot(ctx context.Context, source cay.Sandbox, saved cay.SnapshotID, name, tag string) (t cay.Template, before []cay.SnapshotID, err error) {
+	b := cay.Build{
+		ID: cay.NewBuildID(), Team: source.Team, State: cay.BuildReady, Snapshot: saved,
+		Limits: source.Limits, EnvdVersion: guest.EnvdVersion, Setup: c.setupOf(ctx, source), CreatedAt: ledger.Now(), Tags: []string{tag},
+	}
+	b.UpdatedAt, b.FinishedAt = b.CreatedAt, b.CreatedAt
+	for range 2 { // another caller may make the template in between
+		made := false
+		t, made, err = c.snapshotTemplate(ctx, source, name)
+		if err != nil {
+			return t, nil, err
+		}
+		b.Template, before = t.ID, c.ledger.TagSnapshots(ctx, t.ID, []string{tag})
+		err = c.store.Tx(ctx, func(tx store.Store) error {
+			if made {
+				if err := tx.AddTemplate(ctx, t); err != nil {
+					return err
+				}
+			}
+			return tx.PutBuild(ctx, b)
+		})
+		if !made || cay.KindOf(err) != cay.Conflict {
+			break
+		}
+	}
+	return t, before, err
+}
+
+// snapshotTemplate finds the template of a snapshot, or is one that is to be made.
+func (c *Controller) snapshotTemplate(ctx context.Context, source cay.Sandbox, name string) (t cay.Template, made bool, err error) {
+	t = cay.Template{
 		ID: cay.NewTemplateID(), Team: source.Team, Source: source.ID, CreatedAt: ledger.Now(), UpdatedAt: ledger.Now(),
 	}
 	if name == "" {
-		return t, c.store.AddTemplate(ctx, t)
+		return t, true, nil
 	}
 	found, err := c.ownSnapshot(ctx, source.Team, name)
 	if cay.KindOf(err) != cay.NotFound {
-		return found, err
+		return found, false, err
 	}
 	t.Names = []string{name}
-	err = c.store.AddTemplate(ctx, t)
-	if cay.KindOf(err) == cay.Conflict { // another caller just made it
-		return c.ownSnapshot(ctx, source.Team, name)
-	}
-	return t, err
+	return t, true, nil
 }

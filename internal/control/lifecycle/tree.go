@@ -156,7 +156,11 @@ func (c *Controller) recordCheckpoint(ctx context.Context, who cay.Caller, e *en
 		reason = cay.ReasonAuto
 	}
 	event := ledger.NewEvent(who, s, cay.SandboxCheckpointed, reason, "checkpoint", string(n.ID), "label", n.Label)
-	if n, err = c.store.AddCheckpoint(ctx, n, event); err != nil {
+	err = c.recordTree(ctx, e, func(ctx context.Context) (err error) {
+		n, err = c.store.AddCheckpoint(ctx, n, event)
+		return err
+	})
+	if err != nil {
 		return n, err
 	}
 	c.toCopy(n)
@@ -400,9 +404,8 @@ func (c *Controller) reconcileTrees(ctx context.Context) error {
 	}
 	for _, b := range branches {
 		if e := c.live[b.Sandbox]; e != nil {
+			e.enterTree(b)
 			e.tree.member.Store(true)
-			e.tree.rewound.Store(b.Rewound)
-			e.setAuto(b.Auto)
 		}
 	}
 	nodes, err := c.store.Checkpoints(ctx, store.CheckpointQuery{})

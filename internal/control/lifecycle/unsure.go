@@ -2,9 +2,11 @@ package lifecycle
 
 import (
 	"context"
+	"slices"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/store"
 )
 
 // A change of a record may count though its answer never came: the database failed over, or
@@ -40,6 +42,52 @@ func (c *Controller) readBack(ctx context.Context, e *entry) (recorded cay.Sandb
 	return recorded, nil
 }
 
+// noted notes a change of a sandbox's records that may count.
+func (e *entry) noted(err error) error {
+	if unsure(err) {
+		e.unsure.Store(true)
+	}
+	return err
+}
+
+// recordTree changes the place of a sandbox in its tree: the record of the sandbox itself
+// stays as it is.
+func (c *Controller) recordTree(ctx context.Context, e *entry, write func(context.Context) error) error {
+	return e.noted(write(ctx))
+}
+
+// giveUp ends an instance that a sandbox was to have. Where its record may name it, it lives
+// until that is known: after a crash the next start goes by the record.
+func (c *Controller) giveUp(ctx context.Context, e *entry, id cay.InstanceID) {
+	if id == "" {
+		return
+	}
+	if !e.unsure.Load() {
+		c.stop(ctx, id, cay.CauseFailedStart)
+		return
+	}
+	kept := append(slices.Clone(e.spare()), id)
+	e.spares.Store(&kept)
+}
+
+// spare lists the instances that the record may name.
+func (e *entry) spare() []cay.InstanceID {
+	if kept := e.spares.Load(); kept != nil {
+		return *kept
+	}
+	return nil
+}
+
+// endSpares ends them, now that the record names another one. The caller holds the lock.
+func (c *Controller) endSpares(ctx context.Context, e *entry) {
+	for _, id := range e.spare() {
+		if id != e.sandbox().Instance {
+			c.stop(ctx, id, cay.CauseFailedStart)
+		}
+	}
+	e.spares.Store(nil)
+}
+
 // settle records what sandboxes are after changes that may count or not.
 func (c *Controller) settle(ctx context.Context) {
 	for _, e := range c.entries() {
@@ -57,9 +105,30 @@ func (c *Controller) settleOne(ctx context.Context, e *entry) error {
 	}
 	defer e.release()
 	s := e.sandbox()
-	if c.still(e, s) != nil {
+	if c.still(e, s) != nil || !e.unsure.Load() {
 		return nil
 	}
+	return c.settleHeld(ctx, e)
+}
+
+// settled has the record of a sandbox be known before another change of it. The caller
+// holds its lock.
+func (c *Controller) settled(ctx context.Context, e *entry) error {
+	if !e.unsure.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
+	defer cancel()
+	if err := c.settleHeld(ctx, e); err != nil {
+		return err
+	}
+	return c.still(e, e.sandbox())
+}
+
+// settleHeld records what a sandbox is. No change from before can count after it: each
+// holds the row of the team, which this one needs.
+func (c *Controller) settleHeld(ctx context.Context, e *entry) error {
+	s := e.sandbox()
 	if e.born != nil {
 		born, err := e.born(ctx)
 		if err != nil {
@@ -83,10 +152,26 @@ func (c *Controller) settleOne(ctx context.Context, e *entry) error {
 	if recorded.State != s.State {
 		events = append(events, foundEvent(s))
 	}
-	if err := c.save(ctx, e, s, events...); err != nil {
+	err = c.record(ctx, e, s, func(ctx context.Context, s cay.Sandbox) error {
+		return c.store.Tx(ctx, func(tx store.Store) error {
+			err := tx.UpdateNetwork(ctx, s, events...)
+			if err == nil && e.place != nil {
+				err = tx.PutBranch(ctx, *e.place)
+			}
+			return err
+		})
+	})
+	if err != nil {
 		return err
 	}
+	at, err := c.store.Branch(ctx, s.Team, s.ID)
+	if err != nil {
+		return err
+	}
+	e.enterTree(at)
+	e.place = nil
 	e.unsure.Store(false)
+	c.endSpares(ctx, e)
 	c.log.InfoContext(ctx, "a sandbox is recorded as it is, after a change that was not confirmed", "sandbox", s.ID, "state", s.State)
 	return nil
 }

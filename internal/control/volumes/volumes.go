@@ -152,7 +152,9 @@ func (v *Volumes) recorded(ctx context.Context, team cay.TeamID, id cay.VolumeID
 		return err
 	}
 	if err := v.store.Tx(ctx, record); err != nil {
-		v.discard(ctx, id)
+		if cay.KindOf(err) != cay.Unavailable { // else the record may count: Sweep finds it out
+			v.discard(ctx, id)
+		}
 		return err
 	}
 	v.ledger.Wake(team)
@@ -464,6 +466,9 @@ func (v *Volumes) Sweep(ctx context.Context, dry bool) (out []cay.Garbage, err e
 		return nil, err
 	}
 	making := v.work.made()
+	if err := v.store.Settled(ctx); err != nil { // a record may come to be seen
+		return nil, err
+	}
 	owners, err := v.owners(ctx)
 	if err != nil {
 		return nil, err
