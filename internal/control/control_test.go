@@ -38,6 +38,7 @@ type world struct {
 	lost *storetest.Lost // answers of the store; nil for a store that answers
 	stop func()          // of its server, where a test ends that by hand
 
+	copies  bool     // to a bucket
 	lossy   bool     // volumes may lose their files
 	builder *builder // of templates; nil for a server that builds none
 }
@@ -83,6 +84,7 @@ func (w *world) open(s store.Store) *control.Control {
 	if w.files != nil {
 		cfg.Volumes = w.files
 	}
+	cfg.Copies = w.copies
 	if w.builder != nil {
 		cfg.Builder, cfg.Sealer = w.builder, sealer(w.T)
 	}

@@ -59,7 +59,7 @@ type table struct{ name, columns string }
 // to: the order of their making.
 func (s *DB) tables(ctx context.Context) ([]table, error) {
 	rows, err := s.reader.QueryContext(ctx, `SELECT m.name, (SELECT string_agg(c.name, ', ' ORDER BY c.cid) FROM pragma_table_info(m.name) c)
-FROM sqlite_master m WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite%' AND m.name <> 'goose_db_version' ORDER BY m.rowid`)
+FROM sqlite_master m WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite%' AND m.name NOT IN ('goose_db_version', 'compatible_migrations') ORDER BY m.rowid`)
 	return collect(rows, err, func(row scanner) (t table, err error) { return t, row.Scan(&t.name, &t.columns) })
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -147,12 +148,49 @@ func migrate(ctx context.Context, dialect goose.Dialect, db *sql.DB, files fs.FS
 	if err != nil {
 		return cay.Wrap(cay.Internal, err, "cannot read the database's schema")
 	}
+	if err := knows(ctx, p, db); err != nil {
+		return err
+	}
 	if _, err := p.Up(ctx); err != nil {
 		return cay.Wrap(cay.Internal, err, "cannot bring the database up to date").
-			WithHint("it may have been made by a newer version, or be damaged")
+			WithHint("it may be damaged: cay snapshot verify looks through it")
 	}
 	return nil
 }
+
+// compatibleSince is the migration that made the table of compatible ones.
+const compatibleSince = 211
+
+// knows refuses a database with migrations of a newer version of Cay, but for those that it says
+// this one can work with.
+func knows(ctx context.Context, p *goose.Provider, db *sql.DB) error {
+	if _, err := p.GetDBVersion(ctx); err != nil { // which makes its table where there is none
+		return cay.Wrap(cay.Internal, dbError(err), "cannot read the database's schema")
+	}
+	rows, err := db.QueryContext(ctx, `SELECT DISTINCT version_id FROM goose_db_version WHERE version_id > 0 ORDER BY version_id`)
+	has, err := collect(rows, err, scanVersion)
+	if err != nil {
+		return err
+	}
+	var compatible []int64
+	if slices.Contains(has, compatibleSince) {
+		rows, err := db.QueryContext(ctx, `SELECT version FROM compatible_migrations`)
+		if compatible, err = collect(rows, err, scanVersion); err != nil {
+			return err
+		}
+	}
+	for _, one := range p.ListSources() {
+		compatible = append(compatible, one.Version)
+	}
+	newer := slices.DeleteFunc(has, func(version int64) bool { return slices.Contains(compatible, version) })
+	if len(newer) > 0 {
+		return cay.Errorf(cay.Unsupported, "the database is of a newer version of Cay, which this one does not know (migrations %v)", newer).
+			WithHint("start the newer version; to go back, restore a backup of before it was started")
+	}
+	return nil
+}
+
+func scanVersion(row scanner) (version int64, err error) { return version, row.Scan(&version) }
 
 // Close lets go of the database.
 func (s *DB) Close() error { return s.engine.close() }

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -160,21 +161,8 @@ func (c *Controller) autoCheckpoint(ctx context.Context, e *entry, auto cay.Auto
 	if err != nil {
 		return err
 	}
-	kept := 0
-	for i := len(nodes) - 1; i >= 0; i-- {
-		n := nodes[i]
-		if !n.Auto || n.Label != "" {
-			continue
-		}
-		if kept++; kept <= auto.Keep || c.inUse(n.ID) != "" {
-			continue
-		}
-		if err := c.store.RemoveCheckpoint(ctx, s.Team, n.ID); err != nil {
-			return err
-		}
-		c.ledger.Tidy(ctx, n.ID)
-	}
-	return nil
+	nodes = slices.DeleteFunc(nodes, func(n cay.Checkpoint) bool { return !n.Auto || n.Label != "" })
+	return c.forgetUnused(ctx, nodes[:max(0, len(nodes)-auto.Keep)]) // the oldest come first
 }
 
 // checkpointByTime takes the checkpoints that are due every so often. It

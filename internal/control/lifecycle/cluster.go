@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -80,13 +81,10 @@ func (c *Controller) Adopt(ctx context.Context, id cay.SandboxID) error {
 		return err
 	}
 	s, err := c.store.AdoptSandbox(ctx, id, c.nodeID)
-	if err != nil {
+	if c.mine(err) != nil {
 		return err
 	}
-	e, err := c.enterPaused(ctx, s)
-	if err != nil {
-		return err
-	}
+	e := c.enterPaused(ctx, s)
 	e.lost.Store(true)
 	c.log.InfoContext(ctx, "a paused sandbox of a node that is gone is this node's now", "sandbox", id)
 	return nil
@@ -106,16 +104,13 @@ func (c *Controller) Take(ctx context.Context, id cay.SandboxID, from cay.NodeID
 		return err
 	}
 	s, err := c.store.TakeSandbox(within, id, from, version, c.nodeID)
-	if err != nil {
+	if c.mine(err) != nil {
 		return err
 	}
 	if err := c.logs.Unpack(id, log); err != nil {
 		c.log.WarnContext(ctx, "a sandbox comes from another node without its log", "sandbox", id, "err", err)
 	}
-	e, err := c.enterPaused(within, s)
-	if err != nil {
-		return err
-	}
+	e := c.enterPaused(within, s)
 	c.log.InfoContext(ctx, "a paused sandbox of another node is this node's now", "sandbox", id, "from", from, "goes on", s.Moving)
 	if s.Moving {
 		c.moved(ctx, e, c.goOn(ctx, e))
@@ -151,21 +146,63 @@ func (c *Controller) restores(ctx context.Context, id cay.SnapshotID, better fun
 	return cay.Wrap(cay.Unavailable, why, "another node can go on with it: %s", ledger.Visible(why)).WithCode(cay.CodeProcessor)
 }
 
-// enterPaused makes a paused sandbox known that has become this node's.
-func (c *Controller) enterPaused(ctx context.Context, s cay.Sandbox) (*entry, error) {
+// enterPaused makes a paused sandbox known that has become this node's. The record says so, and no
+// error changes that: where its place in its tree cannot be read now, a sweep reads it.
+func (c *Controller) enterPaused(ctx context.Context, s cay.Sandbox) *entry {
+	e := newEntry(s)
 	branch, err := c.store.Branch(ctx, s.Team, s.ID)
 	if err != nil {
-		return nil, err
+		c.log.WarnContext(ctx, "the place of a sandbox in its tree is not known yet", "sandbox", s.ID, "err", err)
+		e.unsure.Store(true)
+	} else {
+		e.enterTree(branch)
 	}
-	e := newEntry(s)
-	e.enterTree(branch)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if known := c.live[s.ID]; known != nil {
-		return known, nil
+		return known
 	}
 	c.put(e)
-	return e, nil
+	return e
+}
+
+// mine has the next sweep look for sandboxes that this node has by the records alone, where
+// it is not known whether one has become its.
+func (c *Controller) mine(err error) error {
+	if unsure(err) {
+		c.unheld.Store(true)
+	}
+	return err
+}
+
+// lookForOwn is how often they are looked for besides.
+const lookForOwn = 10 * time.Minute
+
+// enterOwn makes the paused sandboxes known that the records say are this node's. One that is
+// another node's by now, or over, is left again as its record is settled.
+func (c *Controller) enterOwn(ctx context.Context) {
+	if !c.member || !c.unheld.Swap(false) && time.Since(c.lookedForOwn) < lookForOwn {
+		return
+	}
+	c.lookedForOwn = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, ledger.EndWithin)
+	defer cancel()
+	err := c.store.Settled(ctx)
+	var rows []cay.Sandbox
+	if err == nil {
+		rows, err = c.store.SandboxesOf(ctx, c.nodeID)
+	}
+	if err != nil {
+		c.log.WarnContext(ctx, "cannot look which sandboxes are this node's", "err", err)
+		c.unheld.Store(true)
+		return
+	}
+	for _, s := range rows {
+		if s.State == cay.Paused && c.entry(s.ID) == nil {
+			c.log.WarnContext(ctx, "a paused sandbox is this node's by its record, and was not known here", "sandbox", s.ID)
+			c.enterPaused(ctx, s).unsure.Store(true)
+		}
+	}
 }
 
 // EndLost records the ends of what ran on a node that is gone. Sandboxes that are paused, or

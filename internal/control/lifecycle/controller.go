@@ -173,6 +173,9 @@ type Controller struct {
 	// channel is closed when it is done.
 	claimed map[onceKey]chan struct{}
 
+	unheld       atomic.Bool // the records may have sandboxes of this node that it does not know
+	lookedForOwn time.Time   // of the sweep
+
 	saves saves
 
 	comparing, searching turns

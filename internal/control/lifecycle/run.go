@@ -172,6 +172,7 @@ func (c *Controller) sweep(ctx context.Context) {
 	pruned := time.Now()
 	for range ticks.Every(ctx, sweepEvery) {
 		c.sample(ctx)
+		c.enterOwn(ctx)
 		c.settle(ctx)
 		strays = c.reconcileInstances(ctx, strays)
 		if time.Since(pruned) >= pruneEvery {

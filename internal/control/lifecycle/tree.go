@@ -235,13 +235,9 @@ func (c *Controller) RemoveCheckpoint(ctx context.Context, who cay.Caller, id ca
 	if err != nil {
 		return err
 	}
-	why := c.inUse(id)
-	if why == "" && c.member {
-		if why, err = c.inUseElsewhere(ctx, n); err != nil {
-			return err
-		}
-	}
-	if why != "" {
+	if why, err := c.usedBy(ctx, n); err != nil {
+		return err
+	} else if why != "" {
 		return cay.Errorf(cay.Conflict, "checkpoint %s is in use: %s", id, why)
 	}
 	if err := c.ledger.Do(ctx, who, "checkpoint.removed", string(id), func(tx store.Store) error {
@@ -254,7 +250,26 @@ func (c *Controller) RemoveCheckpoint(ctx context.Context, who cay.Caller, id ca
 	return nil
 }
 
-// inUse says why a checkpoint's snapshot is needed, or nothing. A need that
+// forget removes a checkpoint without a use.
+func (c *Controller) forget(ctx context.Context, n cay.Checkpoint) error {
+	err := c.store.RemoveCheckpoint(ctx, n.Team, n.ID)
+	if err != nil && cay.KindOf(err) != cay.NotFound {
+		return err
+	}
+	c.copyOver(n.ID)
+	c.ledger.Tidy(ctx, n.ID)
+	return nil
+}
+
+// usedBy says why a checkpoint is needed, on any node, or nothing.
+func (c *Controller) usedBy(ctx context.Context, n cay.Checkpoint) (why string, err error) {
+	if why = c.inUse(n.ID); why == "" && c.member {
+		why, err = c.inUseElsewhere(ctx, n)
+	}
+	return why, err
+}
+
+// inUse says why a checkpoint's snapshot is needed here, or nothing. A need that
 // arises after this has a hold of its own.
 func (c *Controller) inUse(id cay.SnapshotID) string {
 	if c.ledger.Holds(id) {
@@ -356,17 +371,7 @@ func (c *Controller) pruneTree(ctx context.Context, team cay.TeamID, tree cay.Sa
 	if err == nil && len(nodes) > 0 {
 		var living []cay.Branch
 		if living, err = c.store.Branches(ctx, tree); err == nil {
-			for _, id := range unwanted(nodes, living) {
-				if c.inUse(id) != "" {
-					continue
-				}
-				if err = c.store.RemoveCheckpoint(ctx, team, id); err != nil && cay.KindOf(err) != cay.NotFound {
-					break
-				}
-				err = nil
-				c.copyOver(id)
-				c.ledger.Tidy(ctx, id)
-			}
+			err = c.forgetUnused(ctx, unwanted(nodes, living))
 		}
 	}
 	if err != nil {
@@ -374,7 +379,21 @@ func (c *Controller) pruneTree(ctx context.Context, team cay.TeamID, tree cay.Sa
 	}
 }
 
-func unwanted(nodes []cay.Checkpoint, living []cay.Branch) []cay.SnapshotID {
+// forgetUnused removes those of some checkpoints that nothing needs.
+func (c *Controller) forgetUnused(ctx context.Context, nodes []cay.Checkpoint) error {
+	for _, n := range nodes {
+		why, err := c.usedBy(ctx, n)
+		if err == nil && why == "" {
+			err = c.forget(ctx, n)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func unwanted(nodes []cay.Checkpoint, living []cay.Branch) []cay.Checkpoint {
 	byID := make(map[cay.SnapshotID]cay.Checkpoint, len(nodes))
 	for _, n := range nodes {
 		byID[n.ID] = n
@@ -387,10 +406,10 @@ func unwanted(nodes []cay.Checkpoint, living []cay.Branch) []cay.SnapshotID {
 			wanted[id] = true
 		}
 	}
-	var out []cay.SnapshotID
+	var out []cay.Checkpoint
 	for _, n := range nodes {
 		if n.Label == "" && !alive[n.Sandbox] && !wanted[n.ID] {
-			out = append(out, n.ID)
+			out = append(out, n)
 		}
 	}
 	return out
