@@ -46,7 +46,12 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "cay.db")
-	s := storetest.Open(t, path)
+	return worldOver(t, storetest.Open(t, path), path)
+}
+
+// worldOver is newWorld over a store without records.
+func worldOver(t *testing.T, s *store.DB, path string) *world {
+	t.Helper()
 	var err error
 	w := &world{T: t, store: s, path: path, node: controltest.NewNode()}
 	if w.logs, err = logbook.Open(t.TempDir()); err != nil {
@@ -58,7 +63,7 @@ func newWorld(t *testing.T) *world {
 	w.audit = audit.New(audit.Config{Store: s, Key: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))})
 	w.restart()
 	_, err = w.c.Publish(t.Context(), fleet.Publication{
-		Team: w.team.ID, Names: []string{"base", "alias"}, Snapshot: "s1", RecipeDigest: "d1",
+		Team: w.team.ID, Names: []string{"base", "alias"}, Public: true, Snapshot: "s1", RecipeDigest: "d1",
 		Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024},
 	})
 	if err != nil {

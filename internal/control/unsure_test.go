@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +16,7 @@ import (
 	"github.com/cay-run/cay/internal/control/builds"
 	"github.com/cay-run/cay/internal/control/fleet"
 	"github.com/cay-run/cay/internal/store"
+	"github.com/cay-run/cay/internal/store/pgtest"
 	"github.com/cay-run/cay/internal/store/storetest"
 )
 
@@ -424,7 +428,7 @@ func (w *world) agrees(what string) {
 			w.Errorf("%s: a sandbox that was started from %s is recorded at %s of its tree", what, row.Snapshot, at.Checkpoint)
 		}
 	}
-	alive := w.node.Alive()
+	alive := slices.DeleteFunc(w.node.Alive(), func(i cay.Instance) bool { return i.Spec.Team != w.team.ID })
 	for _, i := range alive {
 		if row, ok := running[i.Spec.Instance]; !ok {
 			w.Errorf("%s: an instance lives of which no record says so", what)
@@ -469,12 +473,15 @@ func (w *world) keepsWhatIsNamed(what string, named map[cay.SnapshotID]bool) {
 	}
 	delete(named, "s1") // the node made it by no call
 	delete(named, "")
-	for _, one := range w.node.Saved() {
+	saved := func() []cay.Snapshot {
+		return slices.DeleteFunc(w.node.Saved(), func(s cay.Snapshot) bool { return s.Team != w.team.ID })
+	}
+	for _, one := range saved() {
 		if _, err := w.c.Discard(w.Context(), one.ID); err != nil {
 			w.Error(err)
 		}
 	}
-	for _, one := range w.node.Saved() {
+	for _, one := range saved() {
 		if !named[one.ID] {
 			w.Errorf("%s: snapshot %s is kept for nothing", what, one.ID)
 		}
@@ -482,6 +489,9 @@ func (w *world) keepsWhatIsNamed(what string, named map[cay.SnapshotID]bool) {
 	}
 	for id := range named {
 		w.Errorf("%s: snapshot %s is gone, which a record names", what, id)
+	}
+	if w.files == nil {
+		return
 	}
 	if _, err := w.c.Vols.Sweep(w.Context(), false); err != nil {
 		w.Error(err)
@@ -506,4 +516,79 @@ func (w *world) keepsWhatIsNamed(what string, named map[cay.SnapshotID]bool) {
 	if len(files) > len(volumes)+len(copies) {
 		w.Errorf("%s: %d volumes have files, %d have records", what, len(files), len(volumes)+len(copies))
 	}
+}
+
+// The same with a PostgreSQL whose synchronous standby goes away, and comes back: each use case in
+// a team of its own, all at once.
+func TestUnconfirmedInPostgres(t *testing.T) {
+	server := pgtest.Start(t)
+	standby := server.Standby(t)
+	w := worldOver(t, storetest.OpenPostgres(t, server.URL(server.Database(t, ""))), "")
+	w.run()
+	type call struct {
+		what string
+		w    *world
+		s    cay.Sandbox
+		do   func() error
+	}
+	var all []call
+	for _, what := range []string{
+		"create once", "timeout", "pause", "resume", "wake", "kill", "network", "checkpoint", "rollback", "rollback while paused",
+		"undo", "snapshot", "fork", "removal of a checkpoint", "removal of a template", "promote",
+	} {
+		own := *w
+		own.team = cay.Team{ID: cay.NewTeamID(), Name: strings.ReplaceAll(what, " ", "-"), CreatedAt: time.Now()}
+		if err := w.store.AddTeam(t.Context(), own.team); err != nil {
+			t.Fatal(err)
+		}
+		s := own.create(time.Hour)
+		all = append(all, call{what, &own, s, changes[what].prepare(&own, s)})
+	}
+	standby.Stop(syscall.SIGQUIT)
+	var calls sync.WaitGroup
+	for _, one := range all {
+		calls.Go(func() {
+			born := one.what == "create once" || one.what == "fork" // which find out that they count
+			if err := one.do(); cay.KindOf(err) != cay.Unavailable && (err != nil || !born) {
+				t.Errorf("%s without the standby: %v", one.what, err)
+			}
+		})
+	}
+	calls.Wait()
+	standby.Run()
+	w.until("all changes are settled", func() bool { return w.store.Settled(t.Context()) == nil })
+	for _, one := range all {
+		one.w.until(one.what+" is settled", func() bool { return one.w.same() })
+		one.w.agrees(one.what)
+		if again := changes[one.what].again; again != nil {
+			if err := again(one.w, one.s); err != nil {
+				t.Errorf("%s: again: %v", one.what, err)
+			}
+		}
+		if err := w.c.Kill(t.Context(), one.w.who(), one.s.ID); err != nil && cay.KindOf(err) != cay.NotFound {
+			t.Errorf("%s: it cannot be ended: %v", one.what, err)
+		}
+		one.w.agrees(one.what)
+	}
+}
+
+// same reports whether what is known of all sandboxes of the team is what is recorded, and what
+// lives is what runs.
+func (w *world) same() bool {
+	rows, err := w.store.Sandboxes(w.Context(), store.SandboxQuery{Team: w.team.ID})
+	if err != nil {
+		w.Fatal(err)
+	}
+	running := 0
+	for _, row := range rows {
+		known, err := w.c.Get(w.Context(), w.who(), row.ID)
+		if err == nil && known.Version != row.Version || (err != nil) != (row.State == cay.Killed) {
+			return false
+		}
+		if row.State == cay.Running {
+			running++
+		}
+	}
+	alive := slices.DeleteFunc(w.node.Alive(), func(i cay.Instance) bool { return i.Spec.Team != w.team.ID })
+	return running == len(alive)
 }

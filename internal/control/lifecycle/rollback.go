@@ -336,6 +336,9 @@ func (c *Controller) beside(ctx context.Context, team cay.TeamID, id, branch cay
 // first, so that no answer of it is lost; until the sandbox has taken its state
 // over, that state is the branch's.
 func (c *Controller) promote(ctx context.Context, who cay.Caller, e *entry, s cay.Sandbox, f *entry) (cay.Sandbox, cay.Checkpoint, error) {
+	if err := c.settled(ctx, f); err != nil {
+		return s, cay.Checkpoint{}, err
+	}
 	b := f.sandbox()
 	if b.State == cay.Killed {
 		return s, cay.Checkpoint{}, ledger.NoSandbox(b.ID)
