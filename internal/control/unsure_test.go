@@ -90,7 +90,7 @@ func TestUnconfirmed(t *testing.T) {
 	}
 }
 
-// change is a use case that changes a sandbox. What is prepared is confirmed.
+// change is a use case that changes a sandbox. Its preparation is confirmed.
 type change struct {
 	prepare func(w *world, s cay.Sandbox) (call func() error)
 	again   func(w *world, s cay.Sandbox) error // is to succeed when all is settled; nil for none

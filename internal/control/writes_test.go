@@ -166,8 +166,8 @@ func in(names ...string) row { return row{in: names} }
 
 func needless(why string) row { return row{why: why} }
 
-// Reasons. What a client is told of such a change is that it may count, and a repetition of it
-// does the same or says that it is so already: nothing beside the records depends on it.
+// Reasons. The error says that the change may count, and a repetition of it does the same or says
+// that it is so already: nothing outside the records depends on it.
 const (
 	recordsAlone = "it changes records alone"
 	recordFirst  = "it removes what a record named after the record: an error leaves it to the next collection"
