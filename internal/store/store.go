@@ -54,7 +54,7 @@ type Store interface {
 	// more than once, and returns the error of a call that failed.
 	Tx(ctx context.Context, f func(tx Store) error) error
 	// Settled is an error while a change may still come to count that no reader sees: its
-	// commit waits for a standby, or is on its way. Whoever removes what no record names
+	// commit waits for a standby, or is on its way. The removal of what no record names
 	// calls it first, and reads the records after it.
 	Settled(ctx context.Context) error
 	// Close lets go of the database. No call may follow.
