@@ -184,7 +184,7 @@ soak-interp: ## the code interpreter for CAY_SOAK_INTERP (1m; 1h is the long run
 
 .PHONY: failures texts
 texts: ## a table of nasty texts by every way out of the interpreter, and 20 MB without the end of a line, in each language
-	CAY_TEST_PYTHON=$(CURDIR)/build/pyenv/bin/python go test -count=1 -v -timeout 30m -run 'TestTexts$$|TestBytesThatAreNoText$$|TestLongLines$$' ./internal/inside/interp
+	CAY_TEST_LINE=10000000 CAY_TEST_PYTHON=$(CURDIR)/build/pyenv/bin/python go test -count=1 -v -timeout 30m -run 'TestTexts$$|TestBytesThatAreNoText$$|TestLongLines$$' ./internal/inside/interp
 
 failures: ## twenty and more ways to fail in each language of the interpreter: none ends as success; LANGUAGES=python|r names some
 	CAY_TEST_PYTHON=$(CURDIR)/build/pyenv/bin/python go test -count=1 -v -timeout 30m -run 'TestFailures$$/^($(or $(LANGUAGES),.*))$$' ./internal/inside/interp

@@ -2,7 +2,9 @@ package interp
 
 import (
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf16"
@@ -227,13 +229,20 @@ func TestBytesThatAreNoText(t *testing.T) {
 	}
 }
 
-// TestLongLines prints, shows and raises 20 MB without the end of a line.
+// TestLongLines prints, shows and raises 2 MB without the end of a line, or
+// twice CAY_TEST_LINE bytes.
 func TestLongLines(t *testing.T) {
-	const size = 10_000_000
+	size := 1_000_000
+	if set := os.Getenv("CAY_TEST_LINE"); set != "" {
+		var err error
+		if size, err = strconv.Atoi(set); err != nil {
+			t.Fatal(err)
+		}
+	}
 	want := strings.Repeat("é", size)
 	for lang, text := range map[string]string{
-		langPython: "'\\u00e9' * 10_000_000", langJavaScript: "'é'.repeat(1e7)", langJava: `"é".repeat(10_000_000)`,
-		langR: `strrep("\u00e9", 1e7)`,
+		langPython: "'\\u00e9' * %d", langJavaScript: "'é'.repeat(%d)", langJava: `"é".repeat(%d)`,
+		langR: `strrep("\u00e9", %d)`,
 	} {
 		t.Run(lang, func(t *testing.T) {
 			w := openWorld(t, configs[lang](t))
@@ -241,7 +250,7 @@ func TestLongLines(t *testing.T) {
 				if !slices.Contains([]string{"stdout", "result", "error"}, way.name) {
 					continue
 				}
-				x := w.in(t, lang, strings.ReplaceAll(way.code, "%s", "("+text+")"))
+				x := w.in(t, lang, strings.ReplaceAll(way.code, "%s", "("+fmt.Sprintf(text, size)+")"))
 				if got := way.got(x); got != want && !byItself(lang, way.name, []rune(want), got) {
 					t.Errorf("by %s came %d bytes of %d: %.200q", way.name, len(got), len(want), got)
 				}
@@ -250,7 +259,7 @@ func TestLongLines(t *testing.T) {
 	}
 	t.Run(langBash, func(t *testing.T) {
 		w := openWorld(t, configs[langBash](t))
-		if x := w.in(t, langBash, `yes é | head -n 10000000 | tr -d '\n'`); x.stdout != want {
+		if x := w.in(t, langBash, fmt.Sprintf(`yes é | head -n %d | tr -d '\n'`, size)); x.stdout != want {
 			t.Errorf("%d bytes of %d", len(x.stdout), len(want))
 		}
 	})
