@@ -213,12 +213,12 @@ func (s *Server) openTemplates(context.Context) (err error) {
 		Log:             s.log,
 	})
 	s.images = oci.NewTeams(filepath.Join(s.cfg.Data, "oci"), oci.Options{
-		Allowed: s.cfg.Registries, PlainHTTP: s.cfg.PlainRegistries,
+		Allowed: s.cfg.Registries, PlainHTTP: s.cfg.PlainRegistries, Disk: operator.Reserve(s.cfg),
 		Networks: outside.Networks{Opened: s.cfg.NetworkOpen, Closed: append(slices.Clone(s.cfg.NetworkClosed), s.cfg.Network)},
 	})
 	s.builds, err = build.New(build.Config{
 		Data: s.cfg.Data, Node: s.node, Snapshots: s.host.Snapshots, Fetch: s.fetch(), Images: s.images, AgentPath: s.host.Binaries.AgentPath,
-		Times: build.Times{Step: s.cfg.BuildStepTimeout, Ready: s.cfg.BuildReadyTimeout}, Log: s.log,
+		Times: build.Times{Step: s.cfg.BuildStepTimeout, Ready: s.cfg.BuildReadyTimeout}, Disk: operator.Reserve(s.cfg), Log: s.log,
 	})
 	return err
 }

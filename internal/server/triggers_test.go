@@ -632,3 +632,26 @@ func TestBadTriggers(t *testing.T) {
 		t.Errorf("a cron of a hook, by a change: %v", err)
 	}
 }
+
+// A stranger who knows a hook's id takes nothing of its team's rate.
+func TestStrangersTakeNoRateOfAHook(t *testing.T) {
+	w := servertest.Start(t)
+	x := hook(t, w, client.TriggerOptions{Name: ptr("off"), Command: ptr("true"), Enabled: ptr(false)})
+	limited(t, w, map[string]*int64{string(cay.LimitWrites): ptr(int64(1)), string(cay.LimitWriteBurst): ptr(int64(2))})
+	for range 20 {
+		if status, _, text := deliver(t, w, x, http.Header{"Authorization": {"Bearer wrong"}}, "{}"); status != http.StatusUnauthorized {
+			t.Fatalf("a stranger: %d %s", status, text)
+		}
+	}
+	if status, _, text := deliver(t, w, x, bearer(x), "{}"); status != http.StatusConflict { // it is off
+		t.Errorf("the sender: %d %s", status, text)
+	}
+	refused := false
+	for range 20 {
+		status, _, _ := deliver(t, w, x, bearer(x), "{}")
+		refused = refused || status == http.StatusTooManyRequests
+	}
+	if !refused {
+		t.Error("the sender has no rate")
+	}
+}

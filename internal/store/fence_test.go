@@ -427,7 +427,7 @@ func fenceClock(t *testing.T, database func() (string, string), server *pgtest.S
 		t.Fatal(list, err)
 	}
 	b := waitingBuild(t, one, list[0].ID)
-	if _, _, err := one.TakeBuild(t.Context(), "other", lease); err != nil {
+	if _, _, err := one.TakeBuild(t.Context(), "other", 1, lease); err != nil {
 		t.Fatal(err)
 	}
 	over := func(want bool) {

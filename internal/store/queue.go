@@ -56,10 +56,12 @@ func (s *DB) QueuedBuilds(ctx context.Context) ([]QueuedBuild, error) {
 	})
 }
 
-// TakeBuild leases the build that waits longest.
-func (s *DB) TakeBuild(ctx context.Context, owner cay.NodeID, lease time.Duration) (b cay.Build, sealed string, err error) {
+// TakeBuild leases the build whose turn it is.
+func (s *DB) TakeBuild(ctx context.Context, owner cay.NodeID, most int, lease time.Duration) (b cay.Build, sealed string, err error) {
 	err = s.tx(ctx, func(tx *sql.Tx) error {
-		row := tx.QueryRowContext(ctx, `SELECT build, sealed FROM build_queue WHERE owner = '' ORDER BY queued_at, build LIMIT 1`+s.skipLocked())
+		row := tx.QueryRowContext(ctx, `SELECT q.build, q.sealed FROM build_queue q
+			WHERE q.owner = '' AND (SELECT count(*) FROM build_queue r WHERE r.team = q.team AND r.owner = $1) < $2
+			ORDER BY (SELECT count(*) FROM build_queue r WHERE r.team = q.team AND r.owner <> ''), q.queued_at, q.build LIMIT 1`+s.skipLocked(), owner, most)
 		id, err := one(row, func(row scanner) (id cay.BuildID, err error) {
 			err = row.Scan(&id, &sealed)
 			return id, err

@@ -389,10 +389,11 @@ type Builds interface {
 	// QueuedBuilds lists all teams' builds that wait or run, those that wait
 	// longest first.
 	QueuedBuilds(ctx context.Context) ([]QueuedBuild, error)
-	// TakeBuild leases the build that waits longest to an owner, by the database's
-	// clock, and forgets what it is made from, which it returns. NotFound means that
-	// none waits.
-	TakeBuild(ctx context.Context, owner cay.NodeID, lease time.Duration) (b cay.Build, sealed string, err error)
+	// TakeBuild leases a build to an owner, by the database's clock, and forgets what
+	// it is made from, which it returns: one of the team of which the fewest run, and
+	// of those the one that waits longest. An owner has so many of a team at once.
+	// NotFound means that none waits for it.
+	TakeBuild(ctx context.Context, owner cay.NodeID, most int, lease time.Duration) (b cay.Build, sealed string, err error)
 	// RenewBuild moves the end of a lease. NotFound means that the owner has it
 	// no more.
 	RenewBuild(ctx context.Context, id cay.BuildID, owner cay.NodeID, lease time.Duration) error

@@ -157,7 +157,7 @@ func buildsTogether(t *testing.T, both func(func(*store.DB, int) error), s *stor
 	var mu sync.Mutex
 	taken := map[cay.BuildID]int{}
 	both(func(s *store.DB, n int) error {
-		b, sealed, err := s.TakeBuild(ctx, cay.NodeID(fmt.Sprint(n)), time.Hour)
+		b, sealed, err := s.TakeBuild(ctx, cay.NodeID(fmt.Sprint(n)), 1, time.Hour)
 		if cay.KindOf(err) == cay.NotFound {
 			return nil
 		}

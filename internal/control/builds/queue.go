@@ -12,6 +12,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/shares"
 	"github.com/cay-run/cay/internal/store"
 )
 
@@ -34,7 +35,8 @@ type Builder interface {
 }
 
 const (
-	buildsAtOnce   = 2                // of a server
+	buildsAtOnce   = 3                // of a server
+	buildsOfTeam   = 2                // of them; the last place is for another team
 	buildsWaiting  = 256              // of all teams
 	buildTries     = 2                // when a snapshot that was to be used again has just gone
 	saveWithin     = 10 * time.Minute // to record the end of a build
@@ -200,7 +202,7 @@ func checkRoom(all []store.QueuedBuild, team cay.TeamID, most int64) error {
 	case most > 0 && int64(own) >= most:
 		return cay.Errorf(cay.Exhausted, "too many builds: %d are under way, and your team may have %d", own, most).
 			WithCode(cay.CodeBuildLimit).WithHint("wait until one is done, or have the limit %s raised", cay.LimitBuilds)
-	case len(all) >= buildsWaiting:
+	case !shares.Fits(buildsWaiting, int64(len(all)), int64(own), 1):
 		return cay.Errorf(cay.Exhausted, "too many builds wait on this server").WithCode(cay.CodeBuildLimit).WithHint("try again later")
 	}
 	return nil

@@ -227,7 +227,7 @@ func TestTheBuildsOfADeadServerFail(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				b := w.start(w.open("n", ends), "app")
-				if _, _, err := w.store.TakeBuild(t.Context(), c.owner, 35*time.Second); err != nil {
+				if _, _, err := w.store.TakeBuild(t.Context(), c.owner, 1, 35*time.Second); err != nil {
 					t.Fatal(err)
 				}
 				w.run(w.open("n", ends))

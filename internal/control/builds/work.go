@@ -72,7 +72,7 @@ func (q *Queue) work(ctx context.Context) {
 func (q *Queue) take(ctx context.Context) (cay.Build, string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.EndWithin)
 	defer cancel()
-	return q.store.TakeBuild(ctx, q.owner, leaseFor)
+	return q.store.TakeBuild(ctx, q.owner, buildsOfTeam, leaseFor)
 }
 
 // carry carries out a build that this server has leased.

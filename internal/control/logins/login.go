@@ -15,6 +15,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/auth"
+	"github.com/cay-run/cay/internal/shares"
 )
 
 const (
@@ -22,7 +23,9 @@ const (
 	loginWithin = 10 * time.Minute
 	// maxLogins bounds the logins that are under way. They are kept in memory
 	// alone: one that a restart breaks is begun again.
-	maxLogins = 1000
+	maxLogins = 10_000
+	// siteBits are of an IPv6 address what names the site of a party.
+	siteBits = 48
 	// waitWithin is how long a client waits for a login before it asks again.
 	waitWithin = 25 * time.Second
 )
@@ -42,6 +45,7 @@ type attempt struct {
 	challenge string // SHA-256 of the program's verifier
 	back      string // a page of the console that gets the browser back; empty for a program without pages
 	from      *cay.Origin
+	network   string // that it began from
 
 	browser, state, nonce, pkce string // of the browser's way to the provider
 
@@ -82,15 +86,22 @@ func (l *Logins) Begin(challenge, back string, from *cay.Origin) (Begun, error) 
 		Begun:     Begun{ID: rand.Text(), Code: words(), Ends: time.Now().Add(loginWithin)},
 		challenge: challenge, back: back, from: from, settled: make(chan struct{}),
 	}
+	if from != nil {
+		at.network = shares.Network(from.Address, siteBits)
+	}
 	l.under.mu.Lock()
 	defer l.under.mu.Unlock()
+	held := int64(0)
 	for id, old := range l.under.all {
+		if old.network == at.network {
+			held++
+		}
 		if !time.Now().Before(old.Ends) {
 			delete(l.under.all, id)
 		}
 	}
-	if len(l.under.all) >= maxLogins {
-		return Begun{}, cay.Errorf(cay.Exhausted, "%d logins are under way", maxLogins).WithCode(cay.CodeLoginRate)
+	if !shares.Fits(maxLogins, int64(len(l.under.all)), held, 1) {
+		return Begun{}, cay.Errorf(cay.Exhausted, "too many logins are under way").WithCode(cay.CodeLoginRate)
 	}
 	l.under.all[at.ID] = at
 	return at.Begun, nil

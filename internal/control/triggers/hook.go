@@ -75,8 +75,9 @@ func (t *Triggers) hook(ctx context.Context, id cay.TriggerID) (cay.Trigger, err
 
 // Receive takes a request to a hook: it checks where it comes from, by the bytes
 // as they came, and records a run for it. The request is done with then: the run
-// is started as soon as there is a place.
-func (t *Triggers) Receive(ctx context.Context, id cay.TriggerID, h http.Header, body []byte, from *cay.Origin) (Received, error) {
+// is started as soon as there is a place. Once the proof is good, admit is called, which
+// may refuse: what a stranger sends counts to no rate of the team.
+func (t *Triggers) Receive(ctx context.Context, id cay.TriggerID, h http.Header, body []byte, from *cay.Origin, admit func() error) (Received, error) {
 	x, err := t.hook(ctx, id)
 	if err != nil {
 		return Received{}, err
@@ -87,6 +88,9 @@ func (t *Triggers) Receive(ctx context.Context, id cay.TriggerID, h http.Header,
 	}
 	now := ledger.Now()
 	if err := prove(x.Proof, s.secrets(now), h, body, now); err != nil {
+		return Received{}, err
+	}
+	if err := admit(); err != nil {
 		return Received{}, err
 	}
 	team, err := t.store.Team(ctx, x.Team)
@@ -145,6 +149,9 @@ func (t *Triggers) queue(ctx context.Context, who cay.Caller, x cay.Trigger, r r
 		run, repeated, err = tx.QueueRun(ctx, run, max(x.MaxWaiting, 1), bodiesMost)
 		return err
 	}, "name", x.Name, "run", string(run.ID), "event", run.Event)
+	if cay.KindOf(err) == cay.NotFound { // it was removed meanwhile
+		return run, false, cay.Wrap(cay.NotFound, err, "trigger %q not found", x.Name)
+	}
 	if cay.KindOf(err) == cay.Exhausted {
 		err = cay.Wrap(cay.Exhausted, err, "as many runs of %q wait as may", x.Name).WithCode(cay.CodeTriggerFull).
 			WithHint("send it again later, or give the trigger more places: maxRunning, maxWaiting")

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	mostAtOnce = 32 // attempts of all webhooks
-	mostAiling = 16 // attempts of webhooks whose last attempt failed; they have places of their own
+	mostAtOnce = 64 // attempts of all webhooks
+	mostAiling = 32 // attempts of webhooks whose last attempt failed; they have places of their own
 	// grace is how long attempts may go on when the server ends.
 	grace = 2 * time.Second
 	// perAttempt is the least time between two attempts in the long run, for all

@@ -379,26 +379,31 @@ func (l *line) save(ctx context.Context) error {
 // one; a later one has the body of the first.
 func (l *line) attempt(ctx, work context.Context, a cay.WebhookAttempt, e cay.Event) {
 	l.mu.Lock()
-	w, places := l.hook, l.h.slots
+	w, places := l.hook, l.h.places
 	if l.ailing() {
 		places = l.h.ailing
 	}
 	l.mu.Unlock()
-	if take(ctx, places) != nil || l.h.pace.wait(ctx) != nil { // the server ends before it began
+	if take(ctx, places, w.Team) != nil { // the server ends before it began
+		l.drop(a)
+		return
+	}
+	if l.h.pace.wait(ctx) != nil {
+		places.Give(w.Team, 1)
 		l.drop(a)
 		return
 	}
 	if a.Number == 1 {
 		var err error
 		if a.Body, err = l.h.body(work, e, a.Type); err != nil {
-			<-places
+			places.Give(w.Team, 1)
 			l.h.log.Error("cannot read what a webhook is to be told", "webhook", l.id, "err", err)
 			l.giveBack(ctx, a)
 			return
 		}
 	}
 	l.h.try(work, w, &a)
-	<-places
+	places.Give(w.Team, 1)
 	l.h.outcomes <- outcome{l, a}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/control/ledger"
+	"github.com/cay-run/cay/internal/shares"
 	"github.com/cay-run/cay/internal/store"
 )
 
@@ -66,8 +67,8 @@ type Hooks struct {
 	lookAgain time.Duration
 	log       *slog.Logger
 
-	slots    chan struct{} // a token for each attempt at once
-	ailing   chan struct{} // and of those to addresses that fail
+	places   *shares.Bound[cay.TeamID] // of attempts at once
+	ailing   *shares.Bound[cay.TeamID] // and of those to addresses that fail
 	outcomes chan outcome
 	pace     pace
 
@@ -82,7 +83,7 @@ func New(cfg Config) *Hooks {
 	h := &Hooks{
 		ledger: cfg.Ledger, store: cfg.Store, sealer: cfg.Sealer, networks: cfg.Networks, transport: cfg.Transport, link: cfg.Link, log: cfg.Log,
 		lookAgain: cmp.Or(cfg.LookAgain, time.Minute),
-		slots:     make(chan struct{}, mostAtOnce), ailing: make(chan struct{}, mostAiling),
+		places:    shares.New[cay.TeamID](mostAtOnce, 0), ailing: shares.New[cay.TeamID](mostAiling, 0),
 		outcomes: make(chan outcome), lines: make(map[cay.WebhookID]*line), tests: make(map[cay.TeamID]int),
 	}
 	if h.log == nil {
@@ -421,10 +422,10 @@ func (h *Hooks) TestWebhook(ctx context.Context, who cay.Caller, id cay.WebhookI
 		return a, cay.Errorf(cay.Exhausted, "your team tests %d webhooks already", testsAtOnce).WithCode(cay.CodeRateLimit)
 	}
 	defer h.endTest(w.Team)
-	if err := take(ctx, h.ailing); err != nil {
+	if err := take(ctx, h.ailing, w.Team); err != nil {
 		return a, err
 	}
-	defer func() { <-h.ailing }()
+	defer h.ailing.Give(w.Team, 1)
 	h.try(ctx, w, &a)
 	a.Next = time.Time{}
 	return a, h.store.RecordAttempts(context.WithoutCancel(ctx), []cay.WebhookAttempt{a}, nil)
@@ -454,11 +455,9 @@ func (h *Hooks) endTest(team cay.TeamID) {
 }
 
 // take waits for a place among those that work at once.
-func take(ctx context.Context, places chan struct{}) error {
-	select {
-	case places <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return cay.Wrap(cay.Unavailable, ctx.Err(), "the server sends many webhooks")
+func take(ctx context.Context, places *shares.Bound[cay.TeamID], team cay.TeamID) error {
+	if err := places.Wait(ctx, team, 1); err != nil {
+		return cay.Wrap(cay.Unavailable, err, "the server sends many webhooks")
 	}
+	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/shares"
 )
 
 // Port is where the VNC server of a sandbox listens.
@@ -46,6 +47,7 @@ type Config struct {
 // Box is a sandbox that runs; Token is its agent's, if that asks for one.
 type Box struct {
 	ID    cay.SandboxID
+	Team  cay.TeamID
 	Token string
 }
 
@@ -62,7 +64,7 @@ type Desktops struct {
 
 	mu      sync.Mutex
 	screens map[cay.SandboxID]*screen
-	pixels  int // of all screens
+	pixels  *shares.Bound[cay.TeamID] // of all screens
 }
 
 // New returns desktops that are not looked at.
@@ -70,7 +72,7 @@ func New(cfg Config) *Desktops {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Desktops{cfg: cfg, screens: map[cay.SandboxID]*screen{}}
+	return &Desktops{cfg: cfg, screens: map[cay.SandboxID]*screen{}, pixels: shares.New[cay.TeamID](maxAllPixels, 0)}
 }
 
 // screen is the desktop of one sandbox, while there are viewers.
@@ -166,17 +168,11 @@ func (s *screen) run() {
 
 // size gives the screen a picture of a size, which is black. The caller holds s.mu.
 func (s *screen) size(w, h int) error {
-	had := 0
 	if s.frame != nil {
-		had = s.frame.w * s.frame.h
+		s.of.pixels.Give(s.box.Team, int64(s.frame.w*s.frame.h))
+		s.frame.w, s.frame.h = 0, 0
 	}
-	s.of.mu.Lock()
-	full := s.of.pixels-had+w*h > maxAllPixels
-	if !full {
-		s.of.pixels += w*h - had
-	}
-	s.of.mu.Unlock()
-	if full {
+	if !s.of.pixels.Take(s.box.Team, int64(w*h)) {
 		return cay.Errorf(cay.Exhausted, "too many desktops are looked at on this server").WithCode(cay.CodeCapacity)
 	}
 	seq := uint64(0)

@@ -445,7 +445,7 @@ func TestTheLastViewerEndsIt(t *testing.T) {
 		_ = b.c.CloseNow()
 		for { // it is gone once its handler has returned
 			x.d.mu.Lock()
-			n, pixels := len(x.d.screens), x.d.pixels
+			n, pixels := len(x.d.screens), x.d.pixels.Used()
 			x.d.mu.Unlock()
 			if n == 0 && pixels == 0 {
 				break

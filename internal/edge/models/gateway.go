@@ -20,12 +20,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/conns/outside"
 	"github.com/cay-run/cay/internal/control/providers"
+	"github.com/cay-run/cay/internal/shares"
 )
 
 // The bounds of requests.
@@ -82,7 +82,8 @@ type Gateway struct {
 	secure  *http.Transport
 	plain   *http.Transport
 	resting resting
-	memory  memory
+	bodies  *shares.Bound[cay.TeamID] // bytes that requests hold
+	guests  *shares.Bound[cay.SandboxID]
 }
 
 // New returns a gateway.
@@ -93,7 +94,7 @@ func New(cfg Config) *Gateway {
 	if cfg.Watch == nil {
 		cfg.Watch = unwatched{}
 	}
-	g := &Gateway{cfg: cfg, memory: memory{of: map[cay.SandboxID]int64{}}, resting: resting{until: map[string]rest{}, told: map[string]time.Time{}}}
+	g := &Gateway{cfg: cfg, bodies: shares.New[cay.TeamID](maxHeld, 0), guests: shares.New[cay.SandboxID](maxHeld, maxOfGuest), resting: resting{until: map[string]rest{}, told: map[string]time.Time{}}}
 	g.secure, g.plain = transport(cfg.Networks.DialContext), transport(g.dialPlain)
 	return g
 }
@@ -170,7 +171,7 @@ func (g *Gateway) carry(rw http.ResponseWriter, r *http.Request, from Guest, to 
 			g.cfg.Log.ErrorContext(r.Context(), "the tokens of a sandbox are not counted", "sandbox", from.Sandbox, "input", input, "output", output, "err", err)
 		}
 	}()
-	body, release, err := g.read(rw, r, from.Sandbox)
+	body, release, err := g.read(rw, r, from)
 	if err != nil {
 		failed(err)
 		return
@@ -215,8 +216,20 @@ func (g *Gateway) carry(rw http.ResponseWriter, r *http.Request, from Guest, to 
 	}
 }
 
+// take takes room for the body of a request.
+func (g *Gateway) take(from Guest, n int64) bool {
+	if !g.guests.Take(from.Sandbox, n) {
+		return false
+	}
+	if !g.bodies.Take(from.Team, n) {
+		g.guests.Give(from.Sandbox, n)
+		return false
+	}
+	return true
+}
+
 // read reads the body of a request.
-func (g *Gateway) read(rw http.ResponseWriter, r *http.Request, id cay.SandboxID) (body []byte, release func(), err error) {
+func (g *Gateway) read(rw http.ResponseWriter, r *http.Request, from Guest) (body []byte, release func(), err error) {
 	large := cay.Errorf(cay.Invalid, "the request has more than %d MiB", maxBody>>20)
 	n := r.ContentLength
 	if n > maxBody {
@@ -225,10 +238,10 @@ func (g *Gateway) read(rw http.ResponseWriter, r *http.Request, id cay.SandboxID
 	if n < 0 {
 		n = maxBody
 	}
-	if !g.memory.take(id, n) {
+	if !g.take(from, n) {
 		return nil, nil, cay.Errorf(cay.Exhausted, "the requests to models that are under way are too large together").WithCode(cay.CodeRateLimit).WithHint("try again in a moment")
 	}
-	release = func() { g.memory.give(id, n) }
+	release = func() { g.bodies.Give(from.Team, n); g.guests.Give(from.Sandbox, n) }
 	control := http.NewResponseController(rw)
 	_ = control.SetReadDeadline(time.Now().Add(bodyWithin)) // where a connection has one
 	body, err = io.ReadAll(http.MaxBytesReader(rw, r.Body, maxBody))
@@ -242,31 +255,4 @@ func (g *Gateway) read(rw http.ResponseWriter, r *http.Request, id cay.SandboxID
 		return nil, nil, cay.Wrap(cay.Invalid, err, "the request's body did not come whole")
 	}
 	return body, release, nil
-}
-
-// memory bounds what requests hold.
-type memory struct {
-	mu  sync.Mutex
-	all int64
-	of  map[cay.SandboxID]int64
-}
-
-func (m *memory) take(id cay.SandboxID, n int64) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.all+n > maxHeld || m.of[id]+n > maxOfGuest {
-		return false
-	}
-	m.all += n
-	m.of[id] += n
-	return true
-}
-
-func (m *memory) give(id cay.SandboxID, n int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.all -= n
-	if m.of[id] -= n; m.of[id] == 0 {
-		delete(m.of, id)
-	}
 }

@@ -584,28 +584,27 @@ func TestLargeBodies(t *testing.T) {
 		s.gateway.Serve(answer, r, Guest{s.who.Team, s.box.ID}, "")
 		s.want("a large body", answer.Result(), 400, "more than 32 MiB", "", "")
 	}
-	var m memory
-	m.of = map[cay.SandboxID]int64{}
+	g := New(Config{})
+	a, b := Guest{Team: "hostile", Sandbox: "a"}, Guest{Team: "hostile", Sandbox: "b"}
 	for _, body := range []struct {
-		of   cay.SandboxID
+		of   Guest
 		size int64
 		want bool
-	}{{"a", maxBody, true}, {"a", maxBody, true}, {"a", 1, false}, {"b", maxBody, true}} {
-		if got := m.take(body.of, body.size); got != body.want {
+	}{{a, maxBody, true}, {a, maxBody, true}, {a, 1, false}, {b, maxBody, true}} {
+		if got := g.take(body.of, body.size); got != body.want {
 			t.Errorf("%d bytes of %s are taken: %v", body.size, body.of, got)
 		}
 	}
-	for i := range maxHeld/maxBody - 3 {
-		if !m.take(cay.SandboxID(fmt.Sprint(i)), maxBody) {
-			t.Errorf("body %d of all is refused", i)
+	for i := range maxHeld/maxBody/2 - 3 {
+		if !g.take(Guest{"hostile", cay.SandboxID(fmt.Sprint(i))}, maxBody) {
+			t.Errorf("body %d of the team is refused", i)
 		}
 	}
-	if m.take("c", 1) {
-		t.Error("all bodies have no bound")
+	if g.take(Guest{"hostile", "c"}, 1) {
+		t.Error("one team's bodies have no bound")
 	}
-	m.give("a", maxBody)
-	if !m.take("c", maxBody) || p.n() != 0 {
-		t.Error("what is given back is not there")
+	if !g.take(Guest{"calm", "d"}, maxBody) || p.n() != 0 {
+		t.Error("one team's bodies leave no room for another's")
 	}
 }
 

@@ -9,12 +9,12 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/go-chi/chi/v5"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/rest/e2b"
+	"github.com/cay-run/cay/internal/shares"
 	"github.com/cay-run/cay/internal/trail"
 )
 
@@ -43,6 +43,7 @@ const (
 	// maxIgnored is how much is read of content that is refused: a client that is
 	// cut off while it sends does not read why.
 	maxIgnored = 256 << 20
+	maxStrange = 1 << 20 // of a client without a token that is good
 )
 
 // Content are the files of volumes.
@@ -75,9 +76,9 @@ type contentCall func(files VolumeFiles, w http.ResponseWriter, r *http.Request)
 
 // mountContent adds the routes.
 func (s *server) mountContent(root chi.Router, content Content) {
-	all, lists := newTurns(maxContent, maxContentTeam), newTurns(maxLists, maxListsTeam)
+	all, lists := turns{shares.New[cay.TeamID](maxContent, maxContentTeam)}, turns{shares.New[cay.TeamID](maxLists, maxListsTeam)}
 	route := func(method, path string, call contentCall) {
-		turns := []*turns{all}
+		turns := []turns{all}
 		if method == http.MethodGet && path == "/dir" {
 			turns = append(turns, lists)
 		}
@@ -88,7 +89,11 @@ func (s *server) mountContent(root chi.Router, content Content) {
 				return
 			}
 			if method == http.MethodPut && r.Header.Get("Expect") == "" { // else it waits to be asked
-				_, _ = io.CopyN(io.Discard, r.Body, maxIgnored) // the client may be gone
+				most := int64(maxIgnored)
+				if cay.KindOf(err) == cay.Unauthenticated {
+					most = maxStrange
+				}
+				_, _ = io.CopyN(io.Discard, r.Body, most) // the client may be gone
 			}
 			s.failContent(w, r, err)
 		}
@@ -120,7 +125,7 @@ func allowOrigins(w http.ResponseWriter) {
 }
 
 // contentOf checks the token, takes a turn, and calls.
-func (s *server) contentOf(content Content, turns []*turns, call contentCall, w http.ResponseWriter, r *http.Request) error {
+func (s *server) contentOf(content Content, turns []turns, call contentCall, w http.ResponseWriter, r *http.Request) error {
 	id := cay.VolumeID(strings.ToLower(chi.URLParam(r, "volumeID")))
 	token := ""
 	if scheme, text, _ := strings.Cut(r.Header.Get("Authorization"), " "); strings.EqualFold(scheme, "bearer") {
@@ -165,38 +170,17 @@ func (s *server) paceContent(w http.ResponseWriter, r *http.Request, team cay.Te
 }
 
 // turns bounds how many requests are under way.
-type turns struct {
-	most, mostTeam int
-
-	mu    sync.Mutex
-	all   int
-	teams map[cay.TeamID]int
-}
-
-func newTurns(most, mostTeam int) *turns {
-	return &turns{most: most, mostTeam: mostTeam, teams: map[cay.TeamID]int{}}
-}
+type turns struct{ *shares.Bound[cay.TeamID] }
 
 // take takes a turn, which is given back.
-func (t *turns) take(team cay.TeamID) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.all >= t.most || t.teams[team] >= t.mostTeam {
+func (t turns) take(team cay.TeamID) error {
+	if !t.Take(team, 1) {
 		return cay.Errorf(cay.Exhausted, "too many requests are about files of volumes just now").WithCode(cay.CodeRateLimit)
 	}
-	t.all++
-	t.teams[team]++
 	return nil
 }
 
-func (t *turns) give(team cay.TeamID) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.all--
-	if t.teams[team]--; t.teams[team] == 0 {
-		delete(t.teams, team)
-	}
-}
+func (t turns) give(team cay.TeamID) { t.Give(team, 1) }
 
 // contentQuery is what a request says of an entry.
 type contentQuery struct {

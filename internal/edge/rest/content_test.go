@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/shares"
 )
 
 // FuzzContentQuery reads queries and bodies about files of volumes: what is
@@ -32,7 +33,7 @@ func FuzzContentQuery(f *testing.F) {
 
 // One team leaves turns to the others, and every turn comes back.
 func TestTurns(t *testing.T) {
-	turns := newTurns(maxContent, maxContentTeam)
+	turns := turns{shares.New[cay.TeamID](maxContent, maxContentTeam)}
 	for range maxContentTeam {
 		if err := turns.take("a"); err != nil {
 			t.Fatal("a team gets too few turns")
@@ -48,7 +49,7 @@ func TestTurns(t *testing.T) {
 	for range maxContentTeam {
 		turns.give("a")
 	}
-	if turns.all != 0 || len(turns.teams) != 0 {
-		t.Errorf("there are %d turns left, of %v", turns.all, turns.teams)
+	if left := turns.Used(); left != 0 {
+		t.Errorf("there are %d turns left", left)
 	}
 }

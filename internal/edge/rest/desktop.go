@@ -35,7 +35,7 @@ func (o own) screenOf(ctx context.Context, id string) (box desktop.Box, who desk
 		return box, who, cay.Errorf(cay.Conflict, "sandbox %s is %s: it has no screen", b.ID, b.State)
 	}
 	access, _ := o.sandboxes.TokensOf(b)
-	return desktop.Box{ID: b.ID, Token: access}, desktop.Person{Name: cay.Fit(cmp.Or(caller.Name, "operator"), 100)}, nil
+	return desktop.Box{ID: b.ID, Team: b.Team, Token: access}, desktop.Person{Name: cay.Fit(cmp.Or(caller.Name, "operator"), 100)}, nil
 }
 
 // WatchDesktop shows the screen of a sandbox at a websocket.

@@ -31,6 +31,7 @@ import (
 	"github.com/cay-run/cay/internal/control/volumes"
 	"github.com/cay-run/cay/internal/control/webhooks"
 	"github.com/cay-run/cay/internal/edge/rates"
+	"github.com/cay-run/cay/internal/shares"
 	"github.com/cay-run/cay/internal/trail"
 )
 
@@ -109,36 +110,37 @@ type Links interface {
 
 // server is the REST face: it translates and holds no state.
 type server struct {
-	fleet     *fleet.Catalogue
-	sandboxes *lifecycle.Controller
-	builds    *builds.Queue
-	usage     *usage.Meter
-	accounts  *accounts.Accounts
-	logins    *logins.Logins
-	url       string
-	console   func() string
-	pace      pace
-	machine   func() (Machine, error)
-	checks    func(context.Context) []Check
-	upkeep    Upkeep
-	members   Members
-	webhooks  *webhooks.Hooks
-	triggers  *triggers.Triggers
-	approvals *approvals.Approvals
-	providers *providers.Providers
-	volumes   *volumes.Volumes
-	auth      *auth.Auth
-	domain    string
-	links     Links
-	dial      func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
-	ssh       Shells
-	sshAt     string
-	desktops  Desktops
-	explain   func(error) error
-	rates     *rates.Limiter // nil for none
-	log       *slog.Logger
-	streams   *turns // of events, that are open
-	trees     *turns // of archives of volumes
+	fleet      *fleet.Catalogue
+	sandboxes  *lifecycle.Controller
+	builds     *builds.Queue
+	usage      *usage.Meter
+	accounts   *accounts.Accounts
+	logins     *logins.Logins
+	url        string
+	console    func() string
+	pace       pace
+	machine    func() (Machine, error)
+	checks     func(context.Context) []Check
+	upkeep     Upkeep
+	members    Members
+	webhooks   *webhooks.Hooks
+	triggers   *triggers.Triggers
+	approvals  *approvals.Approvals
+	providers  *providers.Providers
+	volumes    *volumes.Volumes
+	auth       *auth.Auth
+	domain     string
+	links      Links
+	dial       func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
+	ssh        Shells
+	sshAt      string
+	desktops   Desktops
+	explain    func(error) error
+	rates      *rates.Limiter // nil for none
+	log        *slog.Logger
+	streams    turns                 // of events, that are open
+	trees      turns                 // of archives of volumes
+	hookBodies *shares.Bound[string] // bytes, by the network that they come from
 
 	volumeTokens VolumeTokens
 
@@ -165,7 +167,8 @@ func route(cfg Config) (*server, chi.Router) {
 		s.checks = func(context.Context) []Check { return nil }
 	}
 	s.volumes, s.volumeTokens = cfg.Volumes, cfg.VolumeTokens
-	s.trees, s.streams = newTurns(maxTrees, maxTreesTeam), newTurns(maxStreams, maxStreamsTeam)
+	s.hookBodies = shares.New[string](maxHookBodies, 0)
+	s.trees, s.streams = turns{shares.New[cay.TeamID](maxTrees, maxTreesTeam)}, turns{shares.New[cay.TeamID](maxStreams, maxStreamsTeam)}
 	s.defaults, s.webhooks, s.audit, s.rates = cfg.Defaults, cfg.Webhooks, cfg.Audit, cfg.Rates
 	if s.explain == nil {
 		s.explain = func(err error) error { return err }

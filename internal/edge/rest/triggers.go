@@ -17,6 +17,7 @@ import (
 	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/control/triggers"
 	"github.com/cay-run/cay/internal/edge/rates"
+	"github.com/cay-run/cay/internal/shares"
 	"github.com/cay-run/cay/internal/trail"
 )
 
@@ -38,25 +39,22 @@ func (s *server) receive(w http.ResponseWriter, r *http.Request) {
 	if followed := trail.Of(r.Context()); followed != nil {
 		followed.Team = team
 	}
-	if s.rates != nil {
-		if state := s.rates.Take(team, rates.Write); !state.Allowed {
-			state.Tell(w.Header())
-			s.fail(w, r, state.Refusal())
-			return
-		}
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, cay.MaxHookBody))
+	body, err := s.hookBody(w, r)
 	if err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
-			err = cay.Errorf(cay.Invalid, "the body has more than %d bytes", cay.MaxHookBody)
-		} else {
-			err = cay.Wrap(cay.Invalid, err, "the body cannot be read")
-		}
 		s.fail(w, r, err)
 		return
 	}
-	got, err := s.triggers.Receive(r.Context(), id, r.Header, body, trail.OriginOf(r.Context()))
+	got, err := s.triggers.Receive(r.Context(), id, r.Header, body, trail.OriginOf(r.Context()), func() error {
+		if s.rates == nil {
+			return nil
+		}
+		state := s.rates.Take(team, rates.Write)
+		if state.Allowed {
+			return nil
+		}
+		state.Tell(w.Header())
+		return state.Refusal()
+	})
 	if err != nil {
 		if cay.KindOf(err) == cay.Unauthenticated {
 			s.audit.Count(audit.Seen{Who: cay.Caller{Team: team, From: trail.OriginOf(r.Context())}, Action: "trigger.refused", Target: string(id), Outcome: cay.OutcomeDenied})
@@ -65,6 +63,45 @@ func (s *server) receive(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answerHook(w, got)
+}
+
+const (
+	// maxHookBodies bounds the bodies that requests to hooks hold before their proof is
+	// checked. Any stranger sends some: the bound is shared by networks.
+	maxHookBodies = 256 << 20
+	hookWithin    = 30 * time.Second
+)
+
+// hookBody reads the body of a request whose sender may be a stranger.
+func (s *server) hookBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	large := cay.Errorf(cay.Invalid, "the body has more than %d bytes", cay.MaxHookBody)
+	n := r.ContentLength
+	if n > cay.MaxHookBody {
+		return nil, large
+	}
+	if n < 0 {
+		n = cay.MaxHookBody
+	}
+	network := ""
+	if from := trail.OriginOf(r.Context()); from != nil {
+		network = shares.Network(from.Address, networkBits)
+	}
+	if !s.hookBodies.Take(network, n) {
+		return nil, cay.Errorf(cay.Exhausted, "too many requests to hooks are under way").WithCode(cay.CodeRateLimit)
+	}
+	defer s.hookBodies.Give(network, n)
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(hookWithin)) // where a connection has one
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, cay.MaxHookBody))
+	_ = control.SetReadDeadline(time.Time{})
+	var over *http.MaxBytesError
+	switch {
+	case errors.As(err, &over):
+		return nil, large
+	case err != nil:
+		return nil, cay.Wrap(cay.Invalid, err, "the body cannot be read")
+	}
+	return body, nil
 }
 
 // answerHook says what becomes of a request to a hook.

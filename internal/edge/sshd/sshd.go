@@ -17,12 +17,13 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/conns"
+	"github.com/cay-run/cay/internal/shares"
 	"github.com/cay-run/cay/internal/trail"
 )
 
 const (
 	greetWithin  = 30 * time.Second // until a caller has logged in
-	greeting     = 64               // callers that have not yet; more are turned away
+	greeting     = 128              // callers that have not yet, shared by networks; more are turned away
 	perTeam      = 64               // connections of a team
 	perConn      = 32               // channels of a connection
 	maxTries     = 6
@@ -80,7 +81,7 @@ type Server struct {
 	signer ssh.Signer
 	ctx    context.Context
 	cancel context.CancelFunc
-	greets chan struct{}
+	greets *shares.Bound[string]
 	work   sync.WaitGroup
 
 	mu    sync.Mutex
@@ -98,7 +99,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, cay.Wrap(cay.Internal, err, "the SSH host key is of no use")
 	}
-	s := &Server{cfg: cfg, signer: signer, greets: make(chan struct{}, greeting), teams: map[cay.TeamID]int{}, keyed: map[*visit]struct{}{}}
+	s := &Server{cfg: cfg, signer: signer, greets: shares.New[string](greeting, 0), teams: map[cay.TeamID]int{}, keyed: map[*visit]struct{}{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -120,9 +121,8 @@ func (s *Server) Close() {
 // Serve takes connections until the listener is closed.
 func (s *Server) Serve(l net.Listener) {
 	for c := range conns.Each(l) {
-		select {
-		case s.greets <- struct{}{}:
-		default:
+		network := networkOf(c)
+		if !s.greets.Take(network, 1) {
 			c.Close()
 			continue
 		}
@@ -132,9 +132,18 @@ func (s *Server) Serve(l net.Listener) {
 		}
 		go func() {
 			defer s.work.Done()
-			s.serve(c, s.stranger(), known{}, func() { <-s.greets })
+			s.serve(c, s.stranger(), known{}, func() { s.greets.Give(network, 1) })
 		}()
 	}
+}
+
+// networkOf is the network that a connection comes from.
+func networkOf(c net.Conn) string {
+	host, _, err := net.SplitHostPort(c.RemoteAddr().String())
+	if err != nil {
+		return ""
+	}
+	return shares.Network(host, 64)
 }
 
 // ServeTrusted serves one connection of a caller that is known already, to its

@@ -13,13 +13,14 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/conns"
+	"github.com/cay-run/cay/internal/shares"
 )
 
 const (
 	maxQuestion  = 512
-	questionsUDP = 1024 // under way, of all guests; more are dropped
+	questionsUDP = 2048 // under way, of all guests; more are dropped
 	questionsOne = 128  // of one guest
-	questionsTCP = 64   // connections; more wait
+	questionsTCP = 128  // connections; more are refused
 	questionIdle = 15 * time.Second
 	answerTTL    = 30 // seconds; more would outlive changes of policy
 	memberTTL    = 5  // members come and go
@@ -34,7 +35,7 @@ const (
 
 // ServeUDP answers guests' questions until the connection is closed.
 func (p *Proxy) ServeUDP(c net.PacketConn) {
-	slots := make(chan struct{}, questionsUDP)
+	places := shares.New[cay.TeamID](questionsUDP, 0)
 	buf := make([]byte, maxQuestion+1)
 	for {
 		n, from, err := c.ReadFrom(buf)
@@ -48,14 +49,12 @@ func (p *Proxy) ServeUDP(c net.PacketConn) {
 		if g == nil || g.asking.Load() >= questionsOne {
 			continue
 		}
-		select {
-		case slots <- struct{}{}:
-		default:
+		if !places.Take(g.team, 1) {
 			continue
 		}
 		g.asking.Add(1)
 		query := append([]byte(nil), buf[:n]...)
-		done := func() { g.asking.Add(-1); <-slots }
+		done := func() { g.asking.Add(-1); places.Give(g.team, 1) }
 		if !p.start(func() {
 			defer done()
 			if reply := p.answer(p.ctx, g, query); reply != nil {
@@ -69,29 +68,27 @@ func (p *Proxy) ServeUDP(c net.PacketConn) {
 
 // ServeTCP is ServeUDP for connections.
 func (p *Proxy) ServeTCP(l net.Listener) {
-	slots := make(chan struct{}, questionsTCP)
+	places := shares.New[cay.TeamID](questionsTCP, 0)
 	for c := range conns.Each(l) {
-		select {
-		case slots <- struct{}{}:
-		default:
+		g := p.guest(c.RemoteAddr())
+		if g == nil || !places.Take(g.team, 1) {
 			reset(c)
 			continue
 		}
 		if !p.start(func() {
-			defer func() { <-slots }()
-			p.serveQuestions(c)
+			defer places.Give(g.team, 1)
+			p.serveQuestions(c, g)
 		}) {
-			<-slots
+			places.Give(g.team, 1)
 			reset(c)
 		}
 	}
 }
 
-func (p *Proxy) serveQuestions(c net.Conn) {
+func (p *Proxy) serveQuestions(c net.Conn, g *guest) {
 	defer c.Close()
 	defer context.AfterFunc(p.ctx, func() { c.Close() })()
-	g := p.guest(c.RemoteAddr())
-	if g == nil || c.SetDeadline(time.Now().Add(questionIdle)) != nil {
+	if c.SetDeadline(time.Now().Add(questionIdle)) != nil {
 		return
 	}
 	for {

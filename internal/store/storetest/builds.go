@@ -131,6 +131,26 @@ func testBuildLogs(t *testing.T, s store.Store) {
 	}
 }
 
+// testQueueTurns has the builds of a team with a long queue wait for the one of another.
+func testQueueTurns(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	hostile, calm := addTeam(t, s, "a"), addTeam(t, s, "b")
+	for i, owner := range []cay.TeamID{hostile.ID, hostile.ID, hostile.ID, hostile.ID, calm.ID, calm.ID} {
+		tmpl := template(owner, i, "app"+string(rune('a'+i)))
+		noError(t, s.AddTemplate(ctx, tmpl))
+		b := build(tmpl, 10+i, cay.BuildBuilding)
+		noError(t, s.PutBuild(ctx, b))
+		noError(t, s.QueueBuild(ctx, b, "sealed"))
+	}
+	var got []cay.TeamID
+	for _, owner := range []cay.NodeID{"n1", "n1", "n2", "n1", "n2"} {
+		b, _, err := s.TakeBuild(ctx, owner, 2, time.Hour)
+		noError(t, err)
+		got = append(got, b.Team)
+	}
+	same(t, "whose turn it was", got, []cay.TeamID{hostile.ID, calm.ID, hostile.ID, calm.ID, hostile.ID})
+}
+
 // testQueue has builds wait in their order, and only the owner of a lease change
 // it.
 func testQueue(t *testing.T, s store.Store) {
@@ -155,16 +175,19 @@ func testQueue(t *testing.T, s store.Store) {
 	waits := func(b cay.Build) store.QueuedBuild { return store.QueuedBuild{Build: b.ID, Team: b.Team} }
 	queued(waits(all[2]), waits(all[1]), waits(all[0]))
 
-	got, sealed, err := s.TakeBuild(ctx, "n1", time.Hour)
+	got, sealed, err := s.TakeBuild(ctx, "n1", 2, time.Hour)
 	noError(t, err)
 	same(t, "the build that waits longest", got, all[2])
 	same(t, "what it is made from", sealed, "sealed "+string(all[2].ID))
 	leased := waits(all[2])
 	leased.Owner = "n1"
 	queued(leased, waits(all[1]), waits(all[0]))
-	got, _, err = s.TakeBuild(ctx, "n2", time.Hour)
+	got, _, err = s.TakeBuild(ctx, "n2", 2, time.Hour)
 	noError(t, err)
 	same(t, "the next one", got, all[1])
+
+	_, _, err = s.TakeBuild(ctx, "n1", 1, time.Hour) // it has one of the team
+	wantKind(t, err, cay.NotFound)
 
 	wantKind(t, s.RenewBuild(ctx, all[2].ID, "n2", time.Hour), cay.NotFound)
 	wantKind(t, s.EndBuild(ctx, all[2].ID, "n2"), cay.NotFound)
@@ -176,6 +199,6 @@ func testQueue(t *testing.T, s store.Store) {
 	wantKind(t, s.RenewBuild(ctx, all[2].ID, "n1", time.Hour), cay.NotFound)
 	noError(t, s.RemoveTemplate(ctx, team.ID, all[0].Template))
 	queued()
-	_, _, err = s.TakeBuild(ctx, "n1", time.Hour)
+	_, _, err = s.TakeBuild(ctx, "n1", 2, time.Hour)
 	wantKind(t, err, cay.NotFound)
 }

@@ -47,6 +47,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Tags", testTags},
 		{"BuildLogs", testBuildLogs},
 		{"BuildQueue", testQueue},
+		{"BuildQueueTurns", testQueueTurns},
 		{"Sandbox", testSandbox},
 		{"SandboxTeams", testSandboxTeams},
 		{"List", testList},

@@ -62,6 +62,7 @@ type Config struct {
 	Images    *oci.Teams // images of registries; nil for none
 	AgentPath string     // the agent to put into their roots
 	Times     Times
+	Disk      disk.Reserve // of the data directory's disk; without a directory nothing is bounded
 	Log       *slog.Logger
 }
 

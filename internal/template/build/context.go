@@ -40,7 +40,8 @@ func (b *Builder) Upload(ctx context.Context, team cay.TeamID, hash string, arch
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return uploadError(err)
 	}
-	if err := disk.Room(dir, "the archive", size); err != nil {
+	ration := &disk.Ration{Disk: b.cfg.Disk, What: "archives for COPY", Held: func() int64 { return bytesIn(dir) }}
+	if err := ration.Check(size); err != nil {
 		return err
 	}
 	f, err := os.CreateTemp(dir, tempPrefix)
@@ -48,7 +49,7 @@ func (b *Builder) Upload(ctx context.Context, team cay.TeamID, hash string, arch
 		return uploadError(err)
 	}
 	defer os.Remove(f.Name()) // fails when it has its name
-	_, err = io.Copy(f, archive)
+	_, err = io.Copy(ration.Writer(f), archive)
 	err = errors.Join(err, f.Close())
 	if err == nil && ctx.Err() == nil {
 		err = os.Rename(f.Name(), b.upload(team, hash))
@@ -56,11 +57,25 @@ func (b *Builder) Upload(ctx context.Context, team cay.TeamID, hash string, arch
 	return uploadError(errors.Join(err, ctx.Err()))
 }
 
+// bytesIn is how many bytes the files of a directory have.
+func bytesIn(dir string) (sum int64) {
+	entries, _ := os.ReadDir(dir) // what cannot be listed has none
+	for _, e := range entries {
+		if st, err := e.Info(); err == nil {
+			sum += st.Size()
+		}
+	}
+	return sum
+}
+
 func uploadError(err error) error {
 	var ours *fs.PathError
+	var known *cay.Error
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &known):
+		return known
 	case errors.As(err, &ours), errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return disk.Error(err, "keep the archive")
 	}

@@ -81,11 +81,14 @@ func (s *Store) spool(ctx context.Context, r io.Reader, to string) (err error) {
 			err = disk.Error(closed, "write the archive to disk")
 		}
 	}()
-	most := s.opts.Limits.Bytes
-	n, err := io.Copy(f, io.LimitReader(&cancelled{ctx, from}, most+1))
+	most, grow := s.opts.Limits.Bytes, s.grow()
+	defer grow.done() // its image is counted as it is unpacked
+	n, err := io.Copy(io.MultiWriter(f, grow), io.LimitReader(&cancelled{ctx, from}, most+1))
 	switch {
 	case ctx.Err() != nil:
 		return cay.Wrap(cay.Unavailable, ctx.Err(), "the import was cancelled")
+	case cay.KindOf(err) == cay.NoSpace:
+		return err
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, gzip.ErrChecksum), errors.Is(err, gzip.ErrHeader):
 		return cay.Wrap(cay.Invalid, err, "the archive is damaged or ends early")
 	case err != nil:

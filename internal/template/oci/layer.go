@@ -36,6 +36,7 @@ const (
 type unpacker struct {
 	tree *tree
 	left Limits
+	grow *growth
 }
 
 // latest is the newest time that image files can hold; a newer one is from a wrong
@@ -257,6 +258,9 @@ func (l *layer) file(h *tar.Header, dir place, base string, body io.Reader) erro
 		return cay.Errorf(cay.Exhausted, "the image is larger than allowed")
 	}
 	l.left.Bytes -= h.Size
+	if err := l.grow.take(h.Size); err != nil {
+		return err
+	}
 	fd, err := unix.Openat(dir.fd, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err

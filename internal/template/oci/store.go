@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -36,6 +37,8 @@ type Options struct {
 	// Networks are those where all other registries are.
 	Networks outside.Networks
 	Limits   Limits // zero means DefaultLimits
+	// Disk is that of the images; without a directory no share of it is bounded.
+	Disk disk.Reserve
 }
 
 // Store keeps images below one directory: <dir>/<digest>/tree and, written
@@ -48,6 +51,8 @@ type Store struct {
 	mu     sync.Mutex
 	images map[string]*kept // by digest
 	busy   map[string]chan struct{}
+
+	growing atomic.Int64 // bytes of images that are on their way
 }
 
 // kept is an image and how many read its tree.
@@ -229,7 +234,9 @@ func (s *Store) unpack(ctx context.Context, img v1.Image, config *v1.ConfigFile,
 	if err := os.Mkdir(tree, 0o755); err != nil {
 		return disk.Error(err, "make %s", tree)
 	}
-	took, err := unpack(ctx, img, config, tree, s.opts.Limits, pulled, step)
+	grow := s.grow()
+	defer grow.done()
+	took, err := unpack(ctx, img, config, tree, s.opts.Limits, grow, pulled, step)
 	if err != nil {
 		return err
 	}
@@ -247,6 +254,44 @@ func (s *Store) unpack(ctx context.Context, img v1.Image, config *v1.ConfigFile,
 	s.images[digest] = &kept{Image: record}
 	s.mu.Unlock()
 	return nil
+}
+
+// growth is what one pull or import adds to the images of a team, within its share of the
+// disk.
+type growth struct {
+	s      *Store
+	ration disk.Ration
+	bytes  int64
+}
+
+func (s *Store) grow() *growth {
+	return &growth{s: s, ration: disk.Ration{Disk: s.opts.Disk, What: "images", Held: s.held}}
+}
+
+// take counts bytes that are written, and fails where the share ends.
+func (g *growth) take(bytes int64) error {
+	if g == nil { // a tree that is no team's
+		return nil
+	}
+	g.bytes += bytes
+	g.s.growing.Add(bytes)
+	return g.ration.Took(bytes)
+}
+
+func (g *growth) Write(p []byte) (int, error) { return len(p), g.take(int64(len(p))) }
+
+// done ends the growth: what came of it is an image, or gone.
+func (g *growth) done() { g.s.growing.Add(-g.bytes) }
+
+// held is how many bytes the images have, with those that are on their way.
+func (s *Store) held() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sum := s.growing.Load()
+	for _, k := range s.images {
+		sum += k.Size
+	}
+	return sum
 }
 
 func configOf(c *v1.ConfigFile) Config {

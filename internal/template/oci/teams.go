@@ -14,6 +14,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/machine/disk"
+	"github.com/cay-run/cay/internal/shares"
 )
 
 // Teams keeps a Store for each team, below one directory. No other team can name
@@ -22,14 +23,19 @@ type Teams struct {
 	dir  string
 	opts Options
 
+	places *shares.Bound[cay.TeamID] // of pulls and imports at once
+
 	mu     sync.Mutex
 	stores map[cay.TeamID]*Store
 }
 
+// takenAtOnce is how many images are pulled or imported at once; others wait.
+const takenAtOnce = 16
+
 // NewTeams returns the stores below a directory, which are made when they are
 // asked for.
 func NewTeams(dir string, opts Options) *Teams {
-	return &Teams{dir: dir, opts: opts, stores: map[cay.TeamID]*Store{}}
+	return &Teams{dir: dir, opts: opts, places: shares.New[cay.TeamID](takenAtOnce, 0), stores: map[cay.TeamID]*Store{}}
 }
 
 // Of returns a team's store.
@@ -75,6 +81,10 @@ func (t *Teams) Pull(ctx context.Context, team cay.TeamID, ref string, a *cay.Re
 	if err != nil {
 		return Image{}, err
 	}
+	if err := t.wait(ctx, team); err != nil {
+		return Image{}, err
+	}
+	defer t.places.Give(team, 1)
 	return s.Pull(ctx, ref, CredentialsOf(a), step)
 }
 
@@ -84,7 +94,19 @@ func (t *Teams) Import(ctx context.Context, team cay.TeamID, archive io.Reader, 
 	if err != nil {
 		return Image{}, err
 	}
+	if err := t.wait(ctx, team); err != nil {
+		return Image{}, err
+	}
+	defer t.places.Give(team, 1)
 	return s.Import(ctx, archive, as, step)
+}
+
+// wait waits for a place.
+func (t *Teams) wait(ctx context.Context, team cay.TeamID) error {
+	if err := t.places.Wait(ctx, team, 1); err != nil {
+		return cay.Wrap(cay.Unavailable, err, "many images are pulled on this server")
+	}
+	return nil
 }
 
 // Remove forgets a team's image, as Store.Remove does.

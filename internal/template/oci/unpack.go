@@ -32,7 +32,7 @@ type used struct {
 // the digest that the image's configuration has of it. step is told which, and
 // how large it is where a registry said so: to know the size of one that is in
 // an archive, it would be compressed.
-func unpack(ctx context.Context, img v1.Image, config *v1.ConfigFile, dir string, limits Limits, pulled bool, step func(string)) (used, error) {
+func unpack(ctx context.Context, img v1.Image, config *v1.ConfigFile, dir string, limits Limits, grow *growth, pulled bool, step func(string)) (used, error) {
 	layers, err := img.Layers()
 	if err != nil {
 		return used{}, cay.Wrap(cay.Invalid, err, "the image's list of layers is unusable: %v", err)
@@ -46,7 +46,7 @@ func unpack(ctx context.Context, img v1.Image, config *v1.ConfigFile, dir string
 		return used{}, disk.Error(err, "open %s", dir)
 	}
 	defer func() { _ = t.close() }()
-	u := &unpacker{tree: t, left: limits}
+	u := &unpacker{tree: t, left: limits, grow: grow}
 	for i, l := range layers {
 		which := fmt.Sprintf("layer %d of %d", i+1, len(layers))
 		if pulled {
