@@ -89,3 +89,52 @@ func TestLogIsJSON(t *testing.T) {
 		t.Errorf("%d lines, %d requests", lines, requests)
 	}
 }
+
+// A caller finds each of its requests in the log by the id that it chose: also one that needs no line
+// for its own sake. A stranger writes none.
+func TestChosenIDsAreInTheLog(t *testing.T) {
+	w := servertest.New(t)
+	w.Config.LogLevel = "info"
+	w.Start()
+	send := func(id, key, method, path, body string) int {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, w.URL()+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X-API-Key", key)
+		r.Header.Set("Content-Type", "application/json")
+		if id != "" {
+			r.Header.Set("X-Request-ID", id)
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	for id, call := range map[string]struct {
+		key, method, path, body string
+		status                  int
+		logged                  bool
+	}{
+		"a-create": {w.Key, "POST", "/sandboxes", `{"templateID":"base"}`, 201, true},
+		"a-404":    {w.Key, "GET", "/sandboxes/inone", "", 404, true},
+		"a-list":   {w.Key, "GET", "/v2/sandboxes", "", 200, true},
+		"stranger": {"e2b_" + strings.Repeat("0", 40), "GET", "/v2/sandboxes", "", 401, false},
+	} {
+		if status := send(id, call.key, call.method, call.path, call.body); status != call.status {
+			t.Errorf("%s: %d", id, status)
+		}
+		lines := strings.Count(w.Log(), "msg=answered")
+		if got := strings.Contains(w.Log(), "request="+id); got != call.logged {
+			t.Errorf("%s is in the log: %t, of %d lines", id, got, lines)
+		}
+	}
+	before := strings.Count(w.Log(), "msg=answered")
+	send("", w.Key, "GET", "/v2/sandboxes", "")
+	if after := strings.Count(w.Log(), "msg=answered"); after != before {
+		t.Error("a request without an id of its own has a line")
+	}
+}

@@ -125,7 +125,11 @@ func (t *Telemetry) Answered(ctx context.Context, r *http.Request, of *trail.Req
 		t.requests.WithLabelValues(route, method, statusOf(a.Status)).Inc()
 		t.requestTime.WithLabelValues(route, method).Observe(a.Took.Seconds())
 	}
-	t.log.LogAttrs(ctx, slog.LevelDebug, "answered", slog.String("face", string(of.Face)), slog.String("method", methodOf(r.Method)),
+	level := slog.LevelDebug
+	if of.Face == trail.REST && of.Team != "" && of.Chosen() { // a client that chose an id looks for it
+		level = slog.LevelInfo
+	}
+	t.log.LogAttrs(ctx, level, "answered", slog.String("face", string(of.Face)), slog.String("method", methodOf(r.Method)),
 		slog.String("route", of.Route), slog.String("team", string(of.Team)), slog.Int("status", a.Status),
 		slog.Bool("whole", a.Whole), slog.Duration("took", a.Took))
 }

@@ -41,6 +41,9 @@ type Request struct {
 	Code    string // of the error that it was answered with, or its kind
 }
 
+// Chosen reports whether the caller chose the id.
+func (r *Request) Chosen() bool { return r.Request != r.Trace }
+
 // Face is a way in.
 type Face string
 
