@@ -276,7 +276,7 @@ func (d *Desk) eachCopy(ids []cay.SnapshotID, needs func(cay.SnapshotID) bool, d
 	for _, id := range ids {
 		err := do(id)
 		switch {
-		case cay.KindOf(err) == cay.NotFound && !needs(id):
+		case err != nil && !needs(id): // it was removed in the middle: that may look like damage
 			d.filed.drop(id)
 		case cay.CodeOf(err) == cay.CodeDamaged:
 			damaged = err
