@@ -78,7 +78,7 @@ func TestActions(t *testing.T) {
 	for i := range many {
 		many[i] = string(cay.NewSandboxID())
 	}
-	away := "503 node_unavailablenode nb does not answer: the connection to it broke"
+	away := "503 node_unavailablenode nb does not answer: the connection to it broke, and the request may have been carried out"
 	for _, x := range []struct {
 		name   string
 		b      http.HandlerFunc

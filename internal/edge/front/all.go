@@ -193,7 +193,7 @@ func (t *trip) ask(id cay.NodeID, body []byte) (*answer, error) {
 	resp, err := f.peers.to(n, false).RoundTrip(r.WithContext(mutedTrace{r.Context()}))
 	if err != nil {
 		f.cfg.Log.WarnContext(r.Context(), "a node does not answer", "node", id, "err", err)
-		return nil, errAway(id, "the connection to it broke")
+		return nil, errBroke(id)
 	}
 	if resp.Header.Get(hopMoved) != "" {
 		_ = resp.Body.Close()
@@ -207,7 +207,7 @@ func (a *answer) read(resp *http.Response, id cay.NodeID) error {
 	defer resp.Body.Close()
 	a.status, a.header = resp.StatusCode, resp.Header
 	if _, err := io.Copy(&a.body, io.LimitReader(resp.Body, mostAnswer)); err != nil {
-		return errAway(id, "the connection to it broke")
+		return errBroke(id)
 	}
 	return nil
 }

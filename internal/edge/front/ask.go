@@ -77,7 +77,7 @@ func answered(resp *http.Response, node cay.NodeID) ([]byte, error) {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, mostAsked))
 	if err != nil {
-		return nil, errAway(node, "the connection to it broke")
+		return nil, errBroke(node)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return text, nil

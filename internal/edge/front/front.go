@@ -209,6 +209,11 @@ func errAway(node cay.NodeID, why string) error {
 	return cay.Errorf(cay.Unavailable, "node %s does not answer: %s", node, why).WithCode(cay.CodeNodeAway)
 }
 
+// errBroke is of a node that may have begun a request.
+func errBroke(node cay.NodeID) error {
+	return errAway(node, "the connection to it broke, and the request may have been carried out")
+}
+
 func errBody(err error) error {
 	return cay.Wrap(cay.Invalid, err, "the request's body could not be read")
 }

@@ -90,7 +90,7 @@ func (t *trip) broke(err error) error {
 		return err
 	}
 	t.front.cfg.Log.WarnContext(t.in.Context(), "a node does not answer", "node", t.node, "sandbox", t.sandbox, "err", err)
-	return errAway(t.node, "the connection to it broke")
+	return errBroke(t.node)
 }
 
 // joined has the connection of a member become one to this node's SSH server, or to a port

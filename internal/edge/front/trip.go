@@ -528,7 +528,7 @@ func (t *trip) failed(w http.ResponseWriter, r *http.Request, err error) {
 	t.front.cfg.Log.WarnContext(r.Context(), "a request did not reach its node", "node", t.node, "for", t.kind, "sandbox", t.sandbox, "err", err)
 	var ours *cay.Error
 	if !errors.As(err, &ours) {
-		err = errAway(t.node, "the connection to it broke")
+		err = errBroke(t.node)
 	}
 	fail(w, err)
 }
