@@ -56,19 +56,51 @@ func TakeLease(ctx context.Context, cfg config.Config, records *store.DB) (Lease
 	if err != nil {
 		return Lease{}, err
 	}
-	if err := l.checkMember(ctx, machine); err != nil {
+	if err := l.checkMember(ctx, cfg.Data, machine); err != nil {
 		return Lease{}, err
 	}
 	if l.Epoch, err = records.TakeNode(ctx, l.Node, machine, NodeLease); err != nil {
 		return Lease{}, err
 	}
 	records.Guard(l.Node, l.Epoch)
-	return l, nil
+	return l, l.renewMember(ctx, cfg.Data, time.Now())
+}
+
+// renewMember gives this node a new certificate where its own is old. The records are changed between two
+// writes of files: whenever it breaks off, the next start finds the certificate that the records have.
+func (l *Lease) renewMember(ctx context.Context, data string, now time.Time) error {
+	if l.Member == nil || !l.Member.IsOld(now) {
+		return nil
+	}
+	c, err := l.records.Cluster(ctx)
+	if err != nil {
+		return err
+	}
+	secret, err := seal.Secret(filepath.Join(data, seal.File))
+	if err != nil {
+		return err
+	}
+	files, err := issue(c, secret, l.Node)
+	if err != nil {
+		return err
+	}
+	made, err := member.Parse(files)
+	if err != nil {
+		return err
+	}
+	if err := files.WriteNext(data); err != nil {
+		return err
+	}
+	if err := l.records.SetFingerprint(ctx, l.Node, l.Epoch, made.Fingerprint); err != nil {
+		return err
+	}
+	l.Member = made
+	return member.TakeNext(data, made.Fingerprint)
 }
 
 // checkMember has the records and the machine agree on whether it is one of a
 // cluster.
-func (l *Lease) checkMember(ctx context.Context, machine string) error {
+func (l *Lease) checkMember(ctx context.Context, data, machine string) error {
 	c, err := l.records.Cluster(ctx)
 	switch {
 	case cay.KindOf(err) == cay.NotFound && l.Member == nil:
@@ -86,6 +118,11 @@ func (l *Lease) checkMember(ctx context.Context, machine string) error {
 			WithHint("check CAY_DATABASE_URL")
 	}
 	n, err := l.records.Node(ctx, l.Member.Node)
+	if err == nil && n.Fingerprint != l.Member.Fingerprint { // a renewal may have broken off
+		if err = member.TakeNext(data, n.Fingerprint); err == nil {
+			l.Member, err = member.Open(data)
+		}
+	}
 	switch {
 	case cay.KindOf(err) == cay.NotFound:
 		return cay.Errorf(cay.Denied, "this machine was node %s, which was removed from the cluster", l.Member.Node).

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"time"
 
 	"github.com/cay-run/cay/internal/operator"
 	"github.com/cay-run/cay/internal/telemetry"
@@ -68,7 +69,8 @@ func (s *Server) seenCache() telemetry.Cache {
 func (s *Server) seenCluster() telemetry.Cluster {
 	seen, did := s.cluster.members.State(), s.cluster.front.Counts()
 	return telemetry.Cluster{
-		Nodes: seen.Nodes, Draining: seen.Draining, Leads: seen.Leads, Lease: seen.Lease, Clock: s.cluster.members.Clock(), FreeShare: seen.FreeShare,
+		Nodes: seen.Nodes, Draining: seen.Draining, Leads: seen.Leads, Lease: seen.Lease, Clock: s.cluster.members.Clock(),
+		Certificate: time.Until(s.lease.Member.Expires), Authority: time.Until(s.lease.Member.AuthorityExpires), FreeShare: seen.FreeShare,
 		Answered: map[string]int64{"here": did.Here, "node": did.Node, "several": did.Several, "none": did.None}, Moved: did.Moved, Refused: did.Refused,
 	}
 }

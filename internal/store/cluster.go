@@ -28,6 +28,8 @@ type Clusters interface {
 	// ReportNode renews the lease of a member's epoch, with what it tells of itself.
 	// It returns how the node is drained, and the one that leads.
 	ReportNode(ctx context.Context, n cay.Node, lease time.Duration) (NodeTold, error)
+	// SetFingerprint records the certificate of a member's epoch. ErrTakenOver where another one has begun.
+	SetFingerprint(ctx context.Context, node cay.NodeID, epoch int64, fingerprint string) error
 	// StopNode ends the lease of an epoch, and the node's lead.
 	StopNode(ctx context.Context, node cay.NodeID, epoch int64) error
 	// TakeLead has a node lead where none does, or where the one that does was silent
@@ -408,6 +410,18 @@ func (s *DB) SandboxesOf(ctx context.Context, node cay.NodeID) ([]cay.Sandbox, e
 	rows, err := s.r.QueryContext(ctx,
 		`SELECT `+sandboxSQL.read+` FROM sandboxes WHERE node = $1 AND state <> 'killed' ORDER BY started_at, id`, node)
 	return collect(rows, err, s.scanSandbox)
+}
+
+// SetFingerprint records a member's certificate.
+func (s *DB) SetFingerprint(ctx context.Context, node cay.NodeID, epoch int64, fingerprint string) error {
+	res, err := s.exec(ctx, `UPDATE nodes SET fingerprint = $3 WHERE id = $1 AND epoch = $2 AND fingerprint <> ''`, node, epoch, fingerprint)
+	if err != nil {
+		return dbError(err)
+	}
+	if n, err := res.RowsAffected(); err != nil || n > 0 {
+		return err
+	}
+	return ErrTakenOver
 }
 
 // SandboxesFrom lists the sandboxes that others have of what a node saved last.

@@ -93,6 +93,7 @@ var families = []family{
 	{"Cluster", "cay_cluster_lead", gauge, "1 on the node that leads.", nil, nil},
 	{"Cluster", "cay_cluster_lease_seconds", gauge, "For how long this node serves without another renewal of its lease.", nil, nil},
 	{"Cluster", "cay_cluster_clock_seconds", gauge, "By how much the clock of this machine is before the database's at least; negative where it is behind. A server does not begin beyond 10.", nil, nil},
+	{"Cluster", "cay_cluster_certificate_seconds", gauge, "For how long a certificate is good: that of this node, which a start renews, or that of the cluster's authority.", []string{"certificate"}, nil},
 	{"Cluster", "cay_cluster_free_ratio", gauge, "The free part of the memory of all nodes that take new sandboxes, 0 where none does.", nil, nil},
 	{"Cluster", "cay_front_requests_total", counter, "Requests of clients to this node, by what answered them.", []string{"by"}, nil},
 	{"Cluster", "cay_front_moved_total", counter, "Requests that went to a node which did not have the sandbox any more, and from there to the one that has it.", nil, nil},

@@ -42,12 +42,14 @@ type Sources struct {
 
 // Cluster is what a node knows of its cluster, and what it did as a front since it began.
 type Cluster struct {
-	Nodes     map[cay.NodeState]int // the members that it sees
-	Draining  int                   // those of them that are drained
-	Leads     bool                  // this node
-	Lease     time.Duration         // for which this node serves without a renewal
-	Clock     time.Duration         // by which this machine's is before the database's
-	FreeShare float64               // the free part of the memory of all that take new sandboxes
+	Nodes    map[cay.NodeState]int // the members that it sees
+	Draining int                   // those of them that are drained
+	Leads    bool                  // this node
+	Lease    time.Duration         // for which this node serves without a renewal
+	Clock    time.Duration         // by which this machine's is before the database's
+	// Certificate is how long this node's lasts, Authority that of the cluster.
+	Certificate, Authority time.Duration
+	FreeShare              float64 // the free part of the memory of all that take new sandboxes
 
 	Answered map[string]int64 // requests of clients, by what answered them
 	Moved    int64            // that went to a node first which did not have the sandbox any more
@@ -242,6 +244,8 @@ func (s sheet) cluster(c Cluster) {
 	s.put("cay_cluster_lead", truth(c.Leads))
 	s.put("cay_cluster_lease_seconds", c.Lease.Seconds())
 	s.put("cay_cluster_clock_seconds", c.Clock.Seconds())
+	s.put("cay_cluster_certificate_seconds", c.Certificate.Seconds(), "node")
+	s.put("cay_cluster_certificate_seconds", c.Authority.Seconds(), "authority")
 	s.put("cay_cluster_free_ratio", c.FreeShare)
 	for by, n := range c.Answered {
 		s.put("cay_front_requests_total", float64(n), by)

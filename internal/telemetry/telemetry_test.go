@@ -91,7 +91,7 @@ func everything() Sources {
 		},
 		Cluster: func() Cluster {
 			return Cluster{
-				Nodes: map[cay.NodeState]int{cay.NodeReady: 20, cay.NodeSilent: 1}, Draining: 2, Leads: true, Lease: 21500 * time.Millisecond, Clock: -1500 * time.Millisecond, FreeShare: .25,
+				Nodes: map[cay.NodeState]int{cay.NodeReady: 20, cay.NodeSilent: 1}, Draining: 2, Leads: true, Lease: 21500 * time.Millisecond, Clock: -1500 * time.Millisecond, Certificate: time.Hour, Authority: 2 * time.Hour, FreeShare: .25,
 				Answered: map[string]int64{"here": 22, "node": 23, "several": 24, "none": 25}, Moved: 26, Refused: 27,
 			}
 		},
@@ -265,6 +265,8 @@ func TestCounts(t *testing.T) {
 		{"cay_cluster_lead", "", 1},
 		{"cay_cluster_lease_seconds", "", 21.5},
 		{"cay_cluster_clock_seconds", "", -1.5},
+		{"cay_cluster_certificate_seconds", "certificate=node", 3600},
+		{"cay_cluster_certificate_seconds", "certificate=authority", 7200},
 		{"cay_cluster_free_ratio", "", .25},
 		{"cay_front_requests_total", "by=here", 22},
 		{"cay_front_requests_total", "by=node", 23},

@@ -31,10 +31,13 @@ const (
 	// Dir is the directory of a data directory that a member has its files in.
 	Dir = "cluster"
 
-	years    = 10
-	skew     = time.Hour // that another machine's clock may be behind
+	years    = 10                  // of the authority
+	lasts    = 2                   // years of a member
+	renewed  = 90 * 24 * time.Hour // after which a start makes a new one
+	skew     = time.Hour           // that another machine's clock may be behind
 	certFile = "node.crt"
 	keyFile  = "node.key"
+	next     = ".next" // of a certificate that the records may not have yet
 	caFile   = "authority.crt"
 	scheme   = "cay"
 )
@@ -90,7 +93,7 @@ func (a *Authority) Issue(cluster string, node cay.NodeID) (Files, error) {
 	now := time.Now()
 	template := &x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{CommonName: string(node), Organization: []string{"Cay"}},
-		NotBefore: now.Add(-skew), NotAfter: a.cert.NotAfter,
+		NotBefore: now.Add(-skew), NotAfter: earlier(now.AddDate(lasts, 0, 0), a.cert.NotAfter),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		DNSNames: []string{string(node)}, URIs: []*url.URL{{Scheme: scheme, Host: cluster, Path: "/" + string(node)}},
 	}
@@ -103,6 +106,13 @@ func (a *Authority) Issue(cluster string, node cay.NodeID) (Files, error) {
 		Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), Key: key,
 		Authority: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}),
 	}, err
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
@@ -123,7 +133,32 @@ func serial() *big.Int {
 
 // Write puts the files into a data directory: the certificate last, without which it
 // is no member's.
-func (f Files) Write(data string) error {
+func (f Files) Write(data string) error { return f.write(data, "") }
+
+// WriteNext puts the files of a renewed member beside those that it has: TakeNext has them follow, once the
+// records have the new certificate.
+func (f Files) WriteNext(data string) error { return f.write(data, next) }
+
+// TakeNext has the files of WriteNext follow, if they are there and have a certificate of that fingerprint.
+func TakeNext(data, fingerprint string) error {
+	at := func(name string) string { return filepath.Join(data, Dir, name) }
+	cert, err := os.ReadFile(at(certFile + next))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	key, err2 := os.ReadFile(at(keyFile + next))
+	authority, err3 := os.ReadFile(at(caFile))
+	if err := errors.Join(err, err2, err3); err != nil {
+		return cay.Wrap(cay.Unavailable, err, "cannot read the next certificate of this machine")
+	}
+	m, err := Parse(Files{cert, key, authority})
+	if err != nil || m.Fingerprint != fingerprint {
+		return nil // of a renewal that broke off
+	}
+	return Files{cert, key, authority}.Write(data)
+}
+
+func (f Files) write(data, as string) error {
 	dir := filepath.Join(data, Dir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return cay.Wrap(cay.Unavailable, err, "cannot make %s", dir)
@@ -131,7 +166,7 @@ func (f Files) Write(data string) error {
 	for _, one := range []struct {
 		name string
 		text []byte
-	}{{keyFile, f.Key}, {caFile, f.Authority}, {certFile, f.Cert}} {
+	}{{keyFile + as, f.Key}, {caFile, f.Authority}, {certFile + as, f.Cert}} {
 		if err := write(filepath.Join(dir, one.name), one.text); err != nil {
 			return cay.Wrap(cay.Unavailable, err, "cannot write the certificate of this machine")
 		}
@@ -159,8 +194,17 @@ type Member struct {
 	Cluster     string
 	Node        cay.NodeID
 	Fingerprint string
-	cert        tls.Certificate
-	roots       *x509.CertPool
+	// Expires is when its certificate does, AuthorityExpires when that of the cluster's authority does.
+	Expires, AuthorityExpires time.Time
+
+	cert  tls.Certificate
+	roots *x509.CertPool
+}
+
+// IsOld reports whether the certificate of a member is to be renewed.
+func (m *Member) IsOld(now time.Time) bool {
+	made, ends := m.cert.Leaf.NotBefore, m.cert.Leaf.NotAfter
+	return now.Sub(made) > renewed || ends.Sub(made) > (lasts*366+1)*24*time.Hour
 }
 
 // Open reads the files of a data directory; nil where it is no member's.
@@ -197,6 +241,12 @@ func Parse(f Files) (*Member, error) {
 	if !m.roots.AppendCertsFromPEM(f.Authority) {
 		return nil, errors.New("the authority's certificate is none")
 	}
+	block, _ := pem.Decode(f.Authority)
+	authority, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	m.Expires, m.AuthorityExpires = pair.Leaf.NotAfter, authority.NotAfter
 	return m, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cay-run/cay"
 )
@@ -137,6 +138,61 @@ func TestToken(t *testing.T) {
 	for _, text := range []string{"", "cay_join_", "cay_join_00", token.String() + "00", strings.TrimPrefix(token.String(), tokenPrefix), strings.Replace(token.String(), "join", "join2", 1)} {
 		if _, err := ParseToken(text); cay.KindOf(err) != cay.Invalid {
 			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// A member's certificate lasts two years and is old after three months, and each that lasts longer is
+// old; the next one takes its place when the records have it.
+func TestRenewal(t *testing.T) {
+	cert, key, err := NewAuthority("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := OpenAuthority(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	make1 := func() (Files, *Member) {
+		t.Helper()
+		files, err := a.Issue("c", "n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := Parse(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files, m
+	}
+	first, m := make1()
+	now := time.Now()
+	if m.IsOld(now) || !m.IsOld(now.Add(91*24*time.Hour)) || m.Expires.After(now.AddDate(lasts, 0, 1)) || m.AuthorityExpires.Before(now.AddDate(9, 0, 0)) {
+		t.Errorf("it expires %s, its authority %s", m.Expires, m.AuthorityExpires)
+	}
+	long := *m.cert.Leaf
+	long.NotAfter = now.AddDate(10, 0, 0)
+	before := *m
+	if before.cert.Leaf = &long; !before.IsOld(now) {
+		t.Error("one that lasts ten years is not old")
+	}
+	data := t.TempDir()
+	if err := first.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := TakeNext(data, m.Fingerprint); err != nil { // there is none
+		t.Fatal(err)
+	}
+	second, next := make1()
+	if err := second.WriteNext(data); err != nil {
+		t.Fatal(err)
+	}
+	for _, recorded := range []*Member{m, next} {
+		if err := TakeNext(data, recorded.Fingerprint); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := Open(data); err != nil || got.Fingerprint != recorded.Fingerprint {
+			t.Errorf("the records have %s, the directory %+v, %v", recorded.Fingerprint, got, err)
 		}
 	}
 }

@@ -56,6 +56,7 @@ var examinations = []examination{
 	{"run directory", true, runDirectory},
 	{"port", false, port}, // Port asks for it
 	{"database", false, database},
+	{"cluster certificate", false, certificate},
 	{"bucket", false, bucket},
 	{"cache", false, cached},
 	{"sharing", false, sharing},

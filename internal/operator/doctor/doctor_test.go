@@ -9,9 +9,11 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/config"
+	"github.com/cay-run/cay/internal/keys/member"
 	"github.com/cay-run/cay/internal/machine/cache"
 	"github.com/cay-run/cay/internal/machine/disk/disktest"
 	"github.com/cay-run/cay/internal/machine/node"
@@ -280,4 +282,35 @@ func TestBucket(t *testing.T) {
 	if c := bucket(t.Context(), h); c.Status != Fail || c.Hint == "" {
 		t.Errorf("no name of a bucket: %+v", c)
 	}
+}
+
+// The certificates of a member are looked at before they expire.
+func TestCertificate(t *testing.T) {
+	data := t.TempDir()
+	look := func(when time.Time, want Status, say string) {
+		t.Helper()
+		if c := certificateAt(data, when); c.Status != want || !strings.Contains(c.Detail, say) {
+			t.Errorf("%+v, want %s: %s", c, want, say)
+		}
+	}
+	now := time.Now()
+	look(now, OK, "no node")
+	cert, key, err := member.NewAuthority("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := member.OpenAuthority(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := a.Issue("c", "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := files.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	look(now, OK, "node n1 is good until")
+	look(now.AddDate(2, 0, -50), Warn, "node n1 expires")
+	look(now.AddDate(10, 0, -50), Warn, "authority expires")
 }

@@ -188,6 +188,13 @@ func testCluster(t *testing.T, s store.Store) {
 	noError(t, err)
 	handed.Node, handed.Version = "a", handed.Version+1
 	same(t, "what was handed over", taken, handed)
+	noError(t, s.SetFingerprint(ctx, "b", b.Epoch, "renewed"))
+	renewed, err := s.Node(ctx, "b")
+	noError(t, err)
+	same(t, "a renewed certificate", renewed.Fingerprint, "renewed")
+	if err := s.SetFingerprint(ctx, "b", b.Epoch+1, "late"); !errors.Is(err, store.ErrTakenOver) {
+		t.Errorf("a certificate of another epoch: %v", err)
+	}
 	from := func(what string, want ...cay.Sandbox) {
 		t.Helper()
 		found, err := s.SandboxesFrom(ctx, "b")
