@@ -202,7 +202,7 @@ func testCluster(t *testing.T, s store.Store) {
 		same(t, what, found, want)
 	}
 	from("what others have that b saved last, while nothing was saved")
-	handed.Node, handed.Snapshot = "b", cay.NewSnapshotID()
+	handed.Node, handed.Snapshot, handed.ReplicatedAt = "b", cay.NewSnapshotID(), time.Time{}
 	noError(t, s.UpdateSandbox(ctx, handed))
 	handed.Version++
 	from("what b has itself")
