@@ -317,6 +317,11 @@ func (n *Node) startContainer(ctx context.Context, inst *instance, from source) 
 	if from.cold {
 		return n.cfg.Engine.Boot(ctx, n.bootSpec(inst, from))
 	}
+	if len(inst.spec.Volumes) > 0 {
+		if err := n.awaitLocks(ctx, inst.spec.Snapshot); err != nil {
+			return err
+		}
+	}
 	return n.cfg.Engine.Restore(ctx, n.restoreSpec(inst, from))
 }
 

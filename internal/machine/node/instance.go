@@ -154,7 +154,9 @@ func (n *Node) tend(inst *instance) {
 	n.retire(inst)
 	n.unstock(inst)
 	n.keepFiles(inst)
-	if n.finish(inst) && !inst.pooled.Load() && inst.lease == nil { // else no record names it
+	finished := n.finish(inst)
+	n.forgetEnded(inst)
+	if finished && !inst.pooled.Load() && inst.lease == nil { // else no record names it
 		n.deaths.add(d)
 	}
 }

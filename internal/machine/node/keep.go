@@ -33,6 +33,7 @@ func (n *Node) promiseFiles(inst *instance, id cay.SnapshotID, kept func()) {
 	inst.keep, inst.kept = id, func() { unused(); kept() }
 	n.mu.Lock()
 	n.keeping[id] = make(chan struct{})
+	n.ended[id] = inst.gone
 	n.mu.Unlock()
 }
 
@@ -83,6 +84,30 @@ func (n *Node) addFiles(from cay.InstanceID, to cay.SnapshotID) error {
 		return err
 	}
 	return n.cfg.Snapshots.Attach(tmp, to, layerOf(s))
+}
+
+// forgetEnded is for an instance that is gone.
+func (n *Node) forgetEnded(inst *instance) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.ended, inst.keep)
+}
+
+// awaitLocks waits until the instance that was paused into a snapshot is gone, and with it
+// the locks that it has on volumes: the engine takes them again where it restores.
+func (n *Node) awaitLocks(ctx context.Context, id cay.SnapshotID) error {
+	n.mu.Lock()
+	gone := n.ended[id]
+	n.mu.Unlock()
+	if gone == nil {
+		return nil
+	}
+	select {
+	case <-gone:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // awaitFiles waits until a snapshot that was just taken has all that is to be

@@ -238,6 +238,8 @@ type Node struct {
 	bySandbox map[cay.SandboxID]*instance // only what Lookup may find
 	// keeping has the snapshots that files are still added to.
 	keeping map[cay.SnapshotID]chan struct{}
+	// ended has the snapshots whose instances are not gone yet, and tells when they are.
+	ended map[cay.SnapshotID]<-chan struct{}
 	// learnt has the snapshots whose working set was recorded, or is being recorded.
 	learnt map[cay.SnapshotID]bool
 }
@@ -296,6 +298,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 		instances: map[cay.InstanceID]*instance{},
 		bySandbox: map[cay.SandboxID]*instance{},
 		keeping:   map[cay.SnapshotID]chan struct{}{},
+		ended:     map[cay.SnapshotID]<-chan struct{}{},
 		learnt:    map[cay.SnapshotID]bool{},
 		endStream: func() {},
 	}

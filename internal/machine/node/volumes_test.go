@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -282,6 +283,38 @@ func TestACrashWithVolumes(t *testing.T) {
 			unused(t, m, second)
 		})
 	}
+}
+
+// A sandbox with volumes is restored when the instance that it was paused from is gone, and
+// with it the locks of its files: they would be taken for another sandbox's.
+func TestARestoreAwaitsLocks(t *testing.T) {
+	m := newMachine(t)
+	volumesOf(t, m)
+	n := m.open(t)
+	first, err := n.Create(t.Context(), mounting())
+	must(t, err)
+	written, located := make(chan struct{}), make(chan struct{})
+	m.on("files", func() error { <-written; return nil })
+	record := cay.Snapshot{ID: cay.NewSnapshotID(), Kind: cay.MemorySnapshot}
+	must(t, n.Pause(t.Context(), first.Spec.Instance, record))
+	m.on("canrestore", func() error { close(located); m.on("canrestore", nil); return nil })
+	next := mounting()
+	next.Snapshot = record.ID
+	done := make(chan error)
+	go func() {
+		second, err := n.Create(context.Background(), next)
+		next = second.Spec
+		done <- err
+	}()
+	<-located
+	before := len(m.happened())
+	close(written)
+	must(t, <-done)
+	events := m.happened()[before:]
+	if kill, restore := slices.Index(events, "kill"), slices.Index(events, "restore"); kill < 0 || restore < kill {
+		t.Errorf("it is restored before the instance that was paused is gone: %q", events)
+	}
+	must(t, n.Kill(t.Context(), next.Instance, cay.CauseAsked))
 }
 
 // An instance whose volume is not to be had any more is ended, and what it had
