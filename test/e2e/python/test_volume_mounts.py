@@ -112,6 +112,67 @@ def test_what_one_claims_another_does_not_get(mounted):
     assert sum(int(command.wait().stdout) for command in running) == 200
 
 
+INSERT = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
+db.execute("pragma journal_mode=" + sys.argv[2])
+db.execute("create table if not exists rows (n)")
+for n in range(40):
+    db.execute("begin immediate")
+    db.execute("insert into rows select coalesce(max(n), 0) + 1 from rows")
+    db.execute("commit")
+"""
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_rows_of_two_sandboxes(mounted, mode):
+    """SQLite loses no row of two writers, as its locks exclude across sandboxes."""
+    boxes = [mounted(), mounted()]
+    for box in boxes:
+        box.files.write("/tmp/insert.py", INSERT)
+    running = [box.commands.run(f"python3 /tmp/insert.py {PATH}/db {mode}", background=True, timeout=120) for box in boxes]
+    for command in running:
+        command.wait()
+    count = "select count(*), max(n) from rows"
+    found = run(boxes[0], f"python3 -c \"import sqlite3; d = sqlite3.connect('{PATH}/db'); print(d.execute('pragma integrity_check').fetchone(), d.execute('{count}').fetchone())\"")
+    assert found == "('ok',) (80, 80)\n"
+
+
+HOLD = """
+import fcntl, os, sys
+lock, data = open(sys.argv[1] + "/lock", "w"), open(sys.argv[1] + "/data", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("locked", flush=True)
+for line in sys.stdin:
+    try:
+        os.write(data.fileno(), b"x")
+        print("wrote", flush=True)
+    except OSError as error:
+        print(error.strerror, flush=True)
+"""
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_lock_through_a_pause(mounted, taken):
+    """A resume has the locks again, unless another sandbox had them meanwhile: then files
+    that were open fail."""
+    box, other = mounted(), mounted()
+    box.files.write("/tmp/hold.py", HOLD)
+    holder = box.commands.run(f"python3 /tmp/hold.py {PATH} > /tmp/out 2>&1", background=True, stdin=True, timeout=0)
+    run(box, "until grep -q locked /tmp/out; do sleep 0.1; done")
+    assert fails(other, f"flock -n {PATH}/lock echo mine") == ""
+    box.pause()
+    if taken:
+        assert run(other, f"flock -w 60 {PATH}/lock echo mine") == "mine\n"  # its processes end after the answer
+    box = e2b.Sandbox.connect(box.sandbox_id, timeout=300)
+    box.commands.send_stdin(holder.pid, "\n")
+    assert run(box, "until [ $(wc -l < /tmp/out) = 2 ]; do sleep 0.1; done; tail -n 1 /tmp/out") == ("Input/output error\n" if taken else "wrote\n")
+    if taken:
+        assert run(other, f"flock -n {PATH}/lock echo mine") == "mine\n"
+    else:
+        fails(other, f"flock -n {PATH}/lock echo mine")
+
+
 def test_what_one_moves_and_links_another_sees(mounted):
     a, b = mounted(), mounted()
     run(a, f"cd {PATH} && echo one > first && ln first linked && mkdir -p d/e && echo deep > d/e/f")
