@@ -142,6 +142,14 @@ func TestErrorsPage(t *testing.T) {
 		status := cay.StatusOf(cay.Errorf(c.Kind, "").WithCode(c.Code))
 		fmt.Fprintf(&b, "| `%s` | %d | %s | %s | %s |\n", c.Code, status, wireRetry(c.Retry), c.Meaning, c.Cure)
 	}
+	b.WriteString("\n| client | versions read | route | status | text | then |\n|---|---|---|---|---|---|\n")
+	for _, c := range cay.ClientTexts() {
+		text := "any"
+		if c.Text != "" {
+			text = "`" + c.Text + "`"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %d | %s | %s |\n", c.Client, c.Versions, c.Route, c.Status, text, c.Then)
+	}
 	holdPage(t, "docs/use/errors.md", "errors", b.String())
 }
 

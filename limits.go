@@ -117,18 +117,39 @@ func (l TeamLimits) BoundsRunning() bool {
 	return l[LimitSandboxes] > 0 || l[LimitCPUs] > 0 || l[LimitMemory] > 0 || l[LimitDisk] > 0
 }
 
-// Admit refuses more than what may run at once.
+// Admit refuses more than what may run at once, in words that clients wait for
+// room by, unless the sandbox is too large even alone.
 func (l TeamLimits) Admit(t TeamLoad) error {
 	over := func(limit Limit, n int) bool { return l[limit] > 0 && int64(n) > l[limit] }
+	refuse := func(limit Limit, what string, n int) error {
+		if t.Sandboxes == 1 {
+			return Errorf(Exhausted, "the sandbox alone has %d %s, and your team's sandboxes may have %d in all", n, what, l[limit]).WithCode(CodeTeamLimit).
+				WithHint("use a smaller template, or have the limit %s raised; `cay limits` shows it", limit)
+		}
+		return overLimit(limit, "you have reached the "+textSandboxes+": with this one they have %d %s, and may have %d", n, what, l[limit])
+	}
 	switch {
 	case over(LimitSandboxes, t.Sandboxes):
-		return overLimit(LimitSandboxes, "your team has the %d sandboxes running that it may have at once", l[LimitSandboxes])
+		return overLimit(LimitSandboxes, "you have reached the "+textSandboxes+" (%d)", l[LimitSandboxes])
 	case over(LimitMemory, t.Promised.MemoryMB):
-		return overLimit(LimitMemory, "your team's running sandboxes would have %d MB of memory, and may have %d MB at once", t.Promised.MemoryMB, l[LimitMemory])
+		return refuse(LimitMemory, "MB of memory", t.Promised.MemoryMB)
 	case over(LimitCPUs, t.Promised.CPUs):
-		return overLimit(LimitCPUs, "your team's running sandboxes would have %d processors, and may have %d at once", t.Promised.CPUs, l[LimitCPUs])
+		return refuse(LimitCPUs, "processors", t.Promised.CPUs)
 	case over(LimitDisk, t.Promised.DiskMB):
-		return overLimit(LimitDisk, "your team's running sandboxes would have %d MB of disk, and may have %d MB at once", t.Promised.DiskMB, l[LimitDisk])
+		return refuse(LimitDisk, "MB of disk", t.Promised.DiskMB)
+	}
+	return nil
+}
+
+// AdmitBuild refuses a team one more build, which has so many that run or wait, and
+// where the server has no room.
+func (l TeamLimits) AdmitBuild(own int, room bool) error {
+	switch most := l[LimitBuilds]; {
+	case most > 0 && int64(own) >= most:
+		return Errorf(Exhausted, "you have reached the "+textBuilds+" (%d)", most).
+			WithCode(CodeBuildLimit).WithHint("wait until one is done, or have the limit %s raised; `cay limits` shows it", LimitBuilds)
+	case !room:
+		return Errorf(Exhausted, "this server has reached the "+textBuilds).WithCode(CodeBuildLimit).WithHint("try again later")
 	}
 	return nil
 }

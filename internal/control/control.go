@@ -95,6 +95,8 @@ type Config struct {
 	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start) error
 	// Nodes lead the runs of triggers to the sandboxes of other nodes; nil for a machine alone.
 	Nodes triggers.Nodes
+	// Full reports whether the disk of the data directory is nearly full; nil never.
+	Full func() bool
 	// Backlog has the templates of Reserved that are still being built; nil for none.
 	Backlog ledger.Backlog
 }
@@ -143,7 +145,7 @@ func Open(ctx context.Context, cfg Config) (*Control, error) {
 	c.Attach(c.Controller)
 	c.Queue, err = builds.Open(ctx, builds.Config{
 		Ledger: c.ledger, Store: cfg.Store, Node: cfg.Node, NodeID: cfg.NodeID, Builder: cfg.Builder, Images: cfg.Images, Sealer: cfg.Sealer,
-		Reserved: slices.Concat(cfg.Reserved, cfg.Extras), Log: cfg.Log,
+		Reserved: slices.Concat(cfg.Reserved, cfg.Extras), Full: cfg.Full, Log: cfg.Log,
 	})
 	if err != nil {
 		return nil, err

@@ -260,6 +260,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		Nodes:         s.nodes(),
 		Links:         s.tokensOf,
 		URL:           s.cfg.URL(),
+		Full:          s.nearlyFull,
 		Builder:       s.builds, Images: s.images, Reserved: builtin.Names(), Extras: builtin.Extras(), Backlog: s.backlog,
 	})
 	if err != nil {

@@ -127,6 +127,12 @@ func (s *Server) reserve() disk.Reserve {
 	return out
 }
 
+// nearlyFull reports whether new work will be refused soon for want of disk.
+func (s *Server) nearlyFull() bool {
+	level, err := operator.Reserve(s.cfg).Level()
+	return err == nil && level.Near()
+}
+
 // keepCache keeps the cache within its bounds until ctx ends.
 func (s *Server) keepCache(ctx context.Context) {
 	if c := s.cache.Load(); c != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"strings"
 	"time"
 
@@ -33,10 +34,18 @@ func (s *DB) Build(ctx context.Context, team cay.TeamID, id cay.BuildID) (cay.Bu
 	return one(row, scanBuild, "build", id)
 }
 
-// putTags points tags to a build.
+// putTags points tags to a build. The builds that have no tag any more then are
+// superseded, but for snapshots and for templates that Cay brings.
 func putTags(ctx context.Context, tx *sql.Tx, b cay.Build, tags []string, at time.Time) error {
+	var before []cay.BuildID
 	for _, tag := range tags {
-		_, err := tx.ExecContext(ctx, `
+		var old cay.BuildID
+		err := tx.QueryRowContext(ctx, `SELECT build FROM template_tags WHERE template = $1 AND tag = $2`, b.Template, tag).Scan(&old)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		before = append(before, old)
+		_, err = tx.ExecContext(ctx, `
 INSERT INTO template_tags (template, tag, team, build, created_at) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (template, tag) DO UPDATE SET build = excluded.build, created_at = excluded.created_at`,
 			b.Template, tag, b.Team, b.ID, millis(at))
@@ -51,7 +60,68 @@ ON CONFLICT (template, tag) DO UPDATE SET build = excluded.build, created_at = e
 			return err
 		}
 	}
-	return nil
+	return supersede(ctx, tx, b.ID, before, at)
+}
+
+func supersede(ctx context.Context, tx *sql.Tx, by cay.BuildID, before []cay.BuildID, at time.Time) error {
+	_, err := tx.ExecContext(ctx, `UPDATE builds SET superseded_at = 0 WHERE id = $1 AND superseded_at > 0`, by)
+	for _, old := range before {
+		if err != nil {
+			return err
+		}
+		if old == "" || old == by {
+			continue
+		}
+		_, err = tx.ExecContext(ctx, `
+UPDATE builds SET superseded_at = $1 WHERE id = $2 AND state = $3 AND snapshot <> '' AND tags <> ''
+AND NOT EXISTS (SELECT 1 FROM template_tags t WHERE t.build = builds.id)
+AND EXISTS (SELECT 1 FROM templates t WHERE t.id = builds.template AND t.source = '')`, millis(at), old, cay.BuildReady)
+	}
+	return err
+}
+
+// SupersededBuild is a build that no tag points to any more, and that is kept.
+type SupersededBuild struct {
+	ID       cay.BuildID
+	Template cay.TemplateID
+	Snapshot cay.SnapshotID
+	At       time.Time
+}
+
+// SupersededBuilds lists the builds of all teams that are superseded and kept,
+// those first that were superseded last.
+func (s *DB) SupersededBuilds(ctx context.Context) ([]SupersededBuild, error) {
+	rows, err := s.r.QueryContext(ctx, `
+SELECT id, template, snapshot, superseded_at FROM builds WHERE superseded_at > 0 ORDER BY superseded_at DESC, id`)
+	return collect(rows, err, func(row scanner) (b SupersededBuild, err error) {
+		var at int64
+		err = row.Scan(&b.ID, &b.Template, &b.Snapshot, &at)
+		b.At = fromMillis(at)
+		return b, err
+	})
+}
+
+// DropSuperseded has a superseded build be kept no longer.
+func (s *DB) DropSuperseded(ctx context.Context, id cay.BuildID) error {
+	_, err := s.exec(ctx, `UPDATE builds SET superseded_at = 0 WHERE id = $1`, id)
+	return dbError(err)
+}
+
+// StartableBuild finds a build of a template that sandboxes may start from: a
+// tag points to it, or it is superseded and kept.
+func (s *DB) StartableBuild(ctx context.Context, template cay.TemplateID, id cay.BuildID) (cay.Build, error) {
+	row := s.r.QueryRowContext(ctx, `SELECT `+buildColumns+` FROM builds
+WHERE id = $1 AND template = $2 AND state = $3
+AND (superseded_at > 0 OR EXISTS (SELECT 1 FROM template_tags t WHERE t.build = builds.id))`, id, template, cay.BuildReady)
+	return one(row, scanBuild, "build", id)
+}
+
+// BuildsUnderWay lists the builds of a template that were started and are not
+// over, the newest first.
+func (s *DB) BuildsUnderWay(ctx context.Context, template cay.TemplateID) ([]cay.Build, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT `+buildColumns+` FROM builds
+WHERE template = $1 AND state = $2 ORDER BY updated_at DESC, id`, template, cay.BuildBuilding)
+	return collect(rows, err, scanBuild)
 }
 
 // keepAssignments is how many assignments of a tag are kept.

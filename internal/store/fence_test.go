@@ -467,7 +467,7 @@ func waitingBuild(t *testing.T, s *store.DB, team cay.TeamID) cay.BuildID {
 	t.Helper()
 	kind := cay.Template{ID: cay.NewTemplateID(), Team: team}
 	b := cay.Build{ID: cay.NewBuildID(), Template: kind.ID, Team: team, State: cay.BuildBuilding, UpdatedAt: time.Now()}
-	for _, err := range []error{s.AddTemplate(t.Context(), kind), s.PutBuild(t.Context(), b), s.QueueBuild(t.Context(), b, "sealed")} {
+	for _, err := range []error{s.AddTemplate(t.Context(), kind), s.PutBuild(t.Context(), b), s.QueueBuild(t.Context(), b, "sealed", "")} {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,11 +27,12 @@ func BuildsOf(queue []QueuedBuild, team cay.TeamID) int {
 	return n
 }
 
-// QueueBuild has a build wait.
-func (s *DB) QueueBuild(ctx context.Context, b cay.Build, sealed string) error {
+// QueueBuild has a build wait. Same is a digest of what it is made from; empty
+// for one that is like no other.
+func (s *DB) QueueBuild(ctx context.Context, b cay.Build, sealed, same string) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO build_queue (build, team, queued_at, sealed) VALUES ($1, $2, $3, $4)`,
-			b.ID, b.Team, millis(b.UpdatedAt), sealed)
+		_, err := tx.ExecContext(ctx, `INSERT INTO build_queue (build, team, queued_at, sealed, same) VALUES ($1, $2, $3, $4, $5)`,
+			b.ID, b.Team, millis(b.UpdatedAt), sealed, same)
 		return err
 	})
 }
@@ -56,11 +57,14 @@ func (s *DB) QueuedBuilds(ctx context.Context) ([]QueuedBuild, error) {
 	})
 }
 
-// TakeBuild leases the build whose turn it is.
+// TakeBuild leases the build whose turn it is. One that is the same as an earlier one
+// of its team waits for the end of that.
 func (s *DB) TakeBuild(ctx context.Context, owner cay.NodeID, most int, lease time.Duration) (b cay.Build, sealed string, err error) {
 	err = s.tx(ctx, func(tx *sql.Tx) error {
 		row := tx.QueryRowContext(ctx, `SELECT q.build, q.sealed FROM build_queue q
 			WHERE q.owner = '' AND (SELECT count(*) FROM build_queue r WHERE r.team = q.team AND r.owner = $1) < $2
+			AND (q.same = '' OR NOT EXISTS (SELECT 1 FROM build_queue e WHERE e.team = q.team AND e.same = q.same
+				AND (e.queued_at < q.queued_at OR e.queued_at = q.queued_at AND e.build < q.build)))
 			ORDER BY (SELECT count(*) FROM build_queue r WHERE r.team = q.team AND r.owner <> ''), q.queued_at, q.build LIMIT 1`+s.skipLocked(), owner, most)
 		id, err := one(row, func(row scanner) (id cay.BuildID, err error) {
 			err = row.Scan(&id, &sealed)

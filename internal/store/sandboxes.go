@@ -308,7 +308,8 @@ func (s *DB) SnapshotUsed(ctx context.Context, id cay.SnapshotID) (bool, error) 
 SELECT EXISTS (SELECT 1 FROM sandboxes WHERE snapshot = $1 AND state <> 'killed')
     OR EXISTS (SELECT 1 FROM checkpoints WHERE id = $1)
     OR EXISTS (SELECT 1 FROM builds b JOIN templates t ON t.build = b.id WHERE b.snapshot = $1)
-    OR EXISTS (SELECT 1 FROM builds b JOIN template_tags t ON t.build = b.id WHERE b.snapshot = $1)`,
+    OR EXISTS (SELECT 1 FROM builds b JOIN template_tags t ON t.build = b.id WHERE b.snapshot = $1)
+    OR EXISTS (SELECT 1 FROM builds b WHERE b.snapshot = $1 AND b.superseded_at > 0)`,
 		id).Scan(&used)
 	return used, dbError(err)
 }

@@ -264,14 +264,17 @@ type Tags interface {
 	// RemoveTags removes tags of a template; a tag that it lacks is no error.
 	// Without the default tag the template starts from no build.
 	RemoveTags(ctx context.Context, template cay.TemplateID, tags []string) error
-	// Tags lists the tags of a template by name.
 	Tags(ctx context.Context, template cay.TemplateID) ([]cay.Tag, error)
 	// TagAssignments lists the times that the tags of a template were pointed
 	// to builds that are ready, newest first, the last 200 of each tag. They
 	// are removed with their tag.
 	TagAssignments(ctx context.Context, template cay.TemplateID) ([]cay.TagAssignment, error)
-	// TaggedBuild finds the build that a tag of a template points to.
 	TaggedBuild(ctx context.Context, template cay.TemplateID, tag string) (cay.Build, error)
+	StartableBuild(ctx context.Context, template cay.TemplateID, id cay.BuildID) (cay.Build, error)
+	// BuildsUnderWay and SupersededBuilds, which have lost their tags, come latest first.
+	BuildsUnderWay(ctx context.Context, template cay.TemplateID) ([]cay.Build, error)
+	SupersededBuilds(ctx context.Context) ([]SupersededBuild, error)
+	DropSuperseded(ctx context.Context, id cay.BuildID) error
 }
 
 // Usage is what teams use. Changes of a sandbox's record count it: one that
@@ -385,14 +388,11 @@ type Builds interface {
 
 	// QueueBuild has a recorded build wait, since its last update, with what it
 	// is made from, sealed. Conflict means that it waits or runs.
-	QueueBuild(ctx context.Context, b cay.Build, sealed string) error
-	// QueuedBuilds lists all teams' builds that wait or run, those that wait
-	// longest first.
+	QueueBuild(ctx context.Context, b cay.Build, sealed, same string) error
+	// QueuedBuilds lists all teams' builds that wait or run, oldest first.
 	QueuedBuilds(ctx context.Context) ([]QueuedBuild, error)
-	// TakeBuild leases a build to an owner, by the database's clock, and forgets what
-	// it is made from, which it returns: one of the team of which the fewest run, and
-	// of those the one that waits longest. An owner has so many of a team at once.
-	// NotFound means that none waits for it.
+	// TakeBuild leases a build to an owner and returns what it is made from, for once: of
+	// the team of which the fewest run, the one that waits longest; most of a team at once.
 	TakeBuild(ctx context.Context, owner cay.NodeID, most int, lease time.Duration) (b cay.Build, sealed string, err error)
 	// RenewBuild moves the end of a lease. NotFound means that the owner has it
 	// no more.

@@ -147,7 +147,7 @@ func buildsTogether(t *testing.T, both func(func(*store.DB, int) error), s *stor
 				return err
 			}
 			b := cay.Build{ID: cay.NewBuildID(), Template: kind.ID, Team: team, State: cay.BuildBuilding, UpdatedAt: time.Now()}
-			return errors.Join(tx.PutBuild(ctx, b), tx.QueueBuild(ctx, b, "sealed"))
+			return errors.Join(tx.PutBuild(ctx, b), tx.QueueBuild(ctx, b, "sealed", ""))
 		})
 	})
 	queue, err := s.QueuedBuilds(ctx)

@@ -80,6 +80,7 @@ type Config struct {
 	Images   Images // nil keeps none
 	Sealer   Sealer
 	Reserved []string
+	Full     func() bool // the disk is nearly full; nil never is
 	Log      *slog.Logger
 }
 
@@ -94,6 +95,7 @@ type Queue struct {
 	images   Images
 	sealer   Sealer
 	reserved []string
+	full     func() bool
 	log      *slog.Logger
 	waiting  chan struct{} // a build may wait
 
@@ -106,8 +108,11 @@ type Queue struct {
 func Open(ctx context.Context, cfg Config) (*Queue, error) {
 	q := &Queue{
 		ledger: cfg.Ledger, store: cfg.Store, node: cfg.Node, owner: cfg.NodeID, builder: cfg.Builder, images: cfg.Images, sealer: cfg.Sealer,
-		reserved: cfg.Reserved, log: cfg.Log,
+		reserved: cfg.Reserved, full: cfg.Full, log: cfg.Log,
 		waiting: make(chan struct{}, 1), running: make(map[cay.BuildID]context.CancelFunc),
+	}
+	if q.full == nil {
+		q.full = func() bool { return false }
 	}
 	if q.log == nil {
 		q.log = slog.New(slog.DiscardHandler)
@@ -116,7 +121,10 @@ func Open(ctx context.Context, cfg Config) (*Queue, error) {
 }
 
 func errStarted(b cay.Build) error {
-	return cay.Errorf(cay.Invalid, "build %s is not waiting to be started", b.ID)
+	if b.State == cay.BuildBuilding {
+		return cay.Errorf(cay.Conflict, "build %s is under way already", b.ID).WithHint("read its status until it is ready")
+	}
+	return cay.Errorf(cay.Invalid, "build %s is not waiting to be started: it is over", b.ID).WithHint("request another one")
 }
 
 // StartBuild starts a build that RequestBuild recorded. It is building when
@@ -176,36 +184,28 @@ func (q *Queue) enqueue(ctx context.Context, who cay.Caller, b cay.Build, start 
 		if b.State != cay.BuildWaiting { // another request has just started it
 			return errStarted(b)
 		}
-		all, err := tx.QueuedBuilds(ctx)
-		if err != nil {
-			return err
-		}
-		if err := checkRoom(all, b.Team, q.ledger.Limits(b.Team)[cay.LimitBuilds]); err != nil {
+		if err := q.hasRoom(ctx, tx, b.Team); err != nil {
 			return err
 		}
 		b.State, b.UpdatedAt = cay.BuildBuilding, ledger.Now()
 		if err := tx.PutBuild(ctx, b); err != nil {
 			return err
 		}
-		return tx.QueueBuild(ctx, b, sealed)
+		return tx.QueueBuild(ctx, b, sealed, start.same(b))
 	}, "template", string(b.Template))
 }
 
 // placeOf is where the request of a build is sealed for.
 func placeOf(id cay.BuildID) string { return "build " + string(id) }
 
-// checkRoom refuses one more build than a team, or all teams, may have under
-// way.
-func checkRoom(all []store.QueuedBuild, team cay.TeamID, most int64) error {
-	own := store.BuildsOf(all, team)
-	switch {
-	case most > 0 && int64(own) >= most:
-		return cay.Errorf(cay.Exhausted, "too many builds: %d are under way, and your team may have %d", own, most).
-			WithCode(cay.CodeBuildLimit).WithHint("wait until one is done, or have the limit %s raised", cay.LimitBuilds)
-	case !shares.Fits(buildsWaiting, int64(len(all)), int64(own), 1):
-		return cay.Errorf(cay.Exhausted, "too many builds wait on this server").WithCode(cay.CodeBuildLimit).WithHint("try again later")
+// hasRoom refuses one more build than a team, or all teams, may have under way.
+func (q *Queue) hasRoom(ctx context.Context, tx store.Store, team cay.TeamID) error {
+	all, err := tx.QueuedBuilds(ctx)
+	if err != nil {
+		return err
 	}
-	return nil
+	own := store.BuildsOf(all, team)
+	return q.ledger.Limits(team).AdmitBuild(own, shares.Fits(buildsWaiting, int64(len(all)), int64(own), 1))
 }
 
 // ownBuild finds a build of a team's own template.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -55,6 +56,7 @@ type world struct {
 	store *store.DB
 	key   *seal.Key
 	team  cay.TeamID
+	full  func() bool
 }
 
 func newWorld(t *testing.T) *world {
@@ -98,7 +100,7 @@ func (w *world) open(node cay.NodeID, b builder) server {
 	machine := controltest.NewNode()
 	shared := ledger.New(ledger.Config{Store: w.store, Snapshots: machine, TeamLimits: cay.TeamLimits{cay.LimitBuilds: 20}})
 	q, err := builds.Open(w.Context(), builds.Config{
-		Ledger: shared, Store: w.store, Node: machine, NodeID: node, Builder: b, Sealer: w.key,
+		Ledger: shared, Store: w.store, Node: machine, NodeID: node, Builder: b, Sealer: w.key, Full: w.full,
 	})
 	if err != nil {
 		w.Fatal(err)
@@ -384,7 +386,7 @@ func TestABuildStartsOnce(t *testing.T) {
 		switch {
 		case err == nil:
 			started++
-		case cay.KindOf(err) != cay.Invalid:
+		case cay.KindOf(err) != cay.Conflict:
 			t.Errorf("started again: %v", err)
 		}
 	}
@@ -393,21 +395,157 @@ func TestABuildStartsOnce(t *testing.T) {
 	}
 }
 
+// TestTheSameBuildWaits starts one build of a template twice, beside another one of
+// that template and one that is forced: the second of the same waits for the first.
+func TestTheSameBuildWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var mu sync.Mutex
+		running, ended := map[cay.BuildID]bool{}, map[cay.BuildID]time.Time{}
+		var twice []cay.BuildID
+		build := func(_ context.Context, spec cay.BuildSpec) error {
+			mu.Lock()
+			for _, same := range running {
+				if same && spec.StartCmd == "same" && !spec.Force {
+					twice = append(twice, spec.Build)
+				}
+			}
+			running[spec.Build] = spec.StartCmd == "same" && !spec.Force
+			mu.Unlock()
+			time.Sleep(time.Minute)
+			mu.Lock()
+			delete(running, spec.Build)
+			ended[spec.Build] = time.Now()
+			mu.Unlock()
+			return nil
+		}
+		one, other := w.open("n", build), w.open("other", build)
+		start := func(command string, force bool) cay.Build {
+			b := w.request(one, w.team, "app")
+			err := one.StartBuild(t.Context(), cay.ForTeam(w.team), "app", b.ID, builds.BuildStart{FromTemplate: "base", StartCmd: command, Force: force})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond) // the order of the queue
+			return b
+		}
+		first, second := start("same", false), start("same", false)
+		w.run(one)
+		w.run(other)
+		time.Sleep(time.Second)
+		different, forced := start("different", false), start("same", true)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		for _, b := range []cay.Build{first, second, different, forced} {
+			w.is(b, cay.BuildReady, "")
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if ended[second.ID].Sub(ended[first.ID]) < time.Minute {
+			t.Error("the second build did not wait for the same one before it")
+		}
+		for _, b := range []cay.Build{different, forced} {
+			if !ended[b.ID].Before(ended[second.ID]) {
+				t.Error("a build that is not the same waited")
+			}
+		}
+		if slices.Contains(twice, second.ID) {
+			t.Error("two of the same ran at once")
+		}
+	})
+}
+
+// TestASupersededBuildIsKept builds one template under one tag again and again: what
+// was ready is found by its id for a day, while the template has few of them and
+// the disk has room, and its tag says which build is under way.
+func TestASupersededBuildIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var full atomic.Bool
+		w.full = full.Load
+		slow := func(context.Context, cay.BuildSpec) error { time.Sleep(time.Second); return nil }
+		s := w.open("n", slow)
+		w.run(s)
+		who := cay.ForTeam(w.team)
+		find := func(ref string) error { _, err := s.fleet.Template(t.Context(), who, ref); return err }
+		build := func() cay.Build {
+			b := w.start(s, "app")
+			if tags, err := s.fleet.Tags(t.Context(), who, "app"); err != nil || len(tags) != 1 || tags[0].Build != b.ID {
+				t.Errorf("while a build is under way the tags are %+v, %v", tags, err)
+			}
+			if err := find("app:" + string(b.ID)); cay.KindOf(err) != cay.NotFound || !strings.Contains(err.Error(), "does not exist") {
+				t.Errorf("a build that is under way is found: %v", err)
+			}
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			return b
+		}
+		first := build()
+		second := build()
+		for _, b := range []cay.Build{first, second} {
+			if err := find("app:" + string(b.ID)); err != nil {
+				t.Errorf("a ready build is not found: %v", err)
+			}
+		}
+		if used, err := w.store.SnapshotUsed(t.Context(), "of "+cay.SnapshotID(first.ID)); err != nil || !used {
+			t.Errorf("the snapshot of a superseded build is used: %v, %v", used, err)
+		}
+		time.Sleep(builds.KeepSuperseded - time.Minute)
+		synctest.Wait()
+		if err := find("app:" + string(first.ID)); err != nil {
+			t.Errorf("within a day: %v", err)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if err := find("app:" + string(first.ID)); cay.KindOf(err) != cay.NotFound {
+			t.Errorf("after a day: %v", err)
+		}
+		for range 9 {
+			build()
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if err := find("app:" + string(second.ID)); cay.KindOf(err) != cay.NotFound {
+			t.Errorf("with eight newer ones: %v", err)
+		}
+		kept, err := w.store.SupersededBuilds(t.Context())
+		if err != nil || len(kept) != 8 {
+			t.Errorf("%d superseded builds are kept, %v", len(kept), err)
+		}
+		full.Store(true)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if kept, err = w.store.SupersededBuilds(t.Context()); err != nil || len(kept) != 0 {
+			t.Errorf("on a full disk %d superseded builds are kept, %v", len(kept), err)
+		}
+		if err := find("app"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestTheRoomOfTeams counts each team's builds apart, whichever server has them.
 func TestTheRoomOfTeams(t *testing.T) {
 	w := newWorld(t)
 	s := w.open("n", ends)
+	them := w.newTeam("them")
+	asked := map[cay.TeamID]cay.Build{w.team: w.request(s, w.team, "more"), them: w.request(s, them, "more")}
 	for i := range 20 {
 		w.start(s, "app"+strconv.Itoa(i))
 	}
 	s = w.open("n", ends) // another server counts them too
-	them := w.newTeam("them")
+	if _, _, err := s.RequestBuild(t.Context(), cay.ForTeam(w.team), builds.BuildRequest{Name: "another"}); cay.KindOf(err) != cay.Exhausted {
+		t.Errorf("one more may be requested: %v", err)
+	}
+	if _, err := s.fleet.Template(t.Context(), cay.ForTeam(w.team), "another"); cay.KindOf(err) != cay.NotFound {
+		t.Errorf("a refused request made a template: %v", err)
+	}
 	for team, kind := range map[cay.TeamID]cay.Kind{w.team: cay.Exhausted, them: ""} {
-		b := w.request(s, team, "more")
-		err := s.StartBuild(t.Context(), cay.ForTeam(team), "more", b.ID, builds.BuildStart{FromTemplate: "base"})
-		if (err == nil) != (kind == "") || err != nil && cay.KindOf(err) != kind {
+		err := s.StartBuild(t.Context(), cay.ForTeam(team), "more", asked[team].ID, builds.BuildStart{FromTemplate: "base"})
+		if cay.KindOf(err) != kind {
 			t.Errorf("one more of team %s: %v", team, err)
 		}
+		b := asked[team]
 		if err := s.StartBuild(t.Context(), cay.ForTeam(cay.NewTeamID()), "more", b.ID, builds.BuildStart{FromTemplate: "base"}); cay.KindOf(err) != cay.NotFound {
 			t.Errorf("started by another team: %v", err)
 		}

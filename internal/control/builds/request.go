@@ -3,6 +3,9 @@ package builds
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"path"
 	"regexp"
 	"slices"
@@ -65,6 +68,9 @@ func (q *Queue) RequestBuild(ctx context.Context, who cay.Caller, r BuildRequest
 	}
 	if slices.Contains(q.reserved, name) {
 		return fail(cay.Errorf(cay.Denied, "name: %q is a template that Cay brings", name).WithHint("choose another name"))
+	}
+	if err := q.hasRoom(ctx, q.store, who.Team); err != nil { // before anything is made or uploaded; StartBuild decides
+		return fail(err)
 	}
 	t, err := q.templateFor(ctx, who.Team, name)
 	if err != nil {
@@ -184,6 +190,21 @@ type BuildStart struct {
 	Secrets      map[string][]byte
 	Mounts       []cay.MountSpec   `json:"-"` // volumes that the caller asks for
 	Volumes      []cay.VolumeMount // those, as they were found; no caller sets it
+}
+
+// same is a digest of a template and of what its build is made from: two of one
+// digest become the same. It is empty for a build that is to run whatever is known.
+func (s BuildStart) same(b cay.Build) string {
+	if s.Force || slices.ContainsFunc(s.Steps, func(step cay.BuildStep) bool { return step.Force }) {
+		return ""
+	}
+	s.Secrets, s.Registry = nil, nil // their values are no part of what is built, and of no digest
+	text, err := json.Marshal([]any{b.Template, b.Limits, s})
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
 }
 
 // check refuses what no build could do.

@@ -164,6 +164,7 @@ func (q *Queue) watch(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			q.log.WarnContext(ctx, "cannot look at the queue of builds", "err", err)
 		}
+		q.dropSuperseded(ctx)
 	}
 }
 

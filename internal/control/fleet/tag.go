@@ -103,7 +103,7 @@ func (c *Catalogue) RemoveTags(ctx context.Context, who cay.Caller, name string,
 	return nil
 }
 
-// Tags lists a template's tags by name.
+// Tags lists a template's tags by name, with the builds that are under way.
 func (c *Catalogue) Tags(ctx context.Context, who cay.Caller, ref string) ([]cay.Tag, error) {
 	if err := who.May(cay.ReadTemplates); err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func (c *Catalogue) Tags(ctx context.Context, who cay.Caller, ref string) ([]cay
 	if err != nil {
 		return nil, err
 	}
-	return c.store.Tags(ctx, t.ID)
+	return c.ledger.Tags(ctx, t.ID)
 }
 
 // SetPublic says whether other teams may use a template.

@@ -141,8 +141,15 @@ func (l *Ledger) FindTemplate(ctx context.Context, team cay.TeamID, ref string) 
 			WithHint("use an id, a name, or name:tag")
 	}
 	t, err := l.template(ctx, team, space, name)
-	if err == nil && tag != "" && tag != cay.DefaultTag {
-		t, err = l.Tagged(ctx, t, tag)
+	switch {
+	case err != nil || tag == "":
+	case tag != cay.DefaultTag:
+		found := t
+		if t, err = l.Tagged(ctx, found, tag); cay.KindOf(err) == cay.NotFound {
+			return cay.Template{}, l.NoTag(ctx, found, strings.TrimSuffix(ref, ":"+tag), tag)
+		}
+	case t.Build == "":
+		return cay.Template{}, l.NoTag(ctx, t, strings.TrimSuffix(ref, ":"+tag), tag)
 	}
 	if err == nil {
 		t.Snapshot = l.SnapshotHere(t)
@@ -167,24 +174,54 @@ func (l *Ledger) FindTemplate(ctx context.Context, team cay.TeamID, ref string) 
 	return t, err
 }
 
-// Tagged returns a template as the build of a tag has it. In place of a tag,
-// the id of a build that some tag points to will do: others are not kept.
+// Tagged returns a template as the build of a tag has it. In place of a tag, the
+// id of a build will do, while the build is kept.
 func (l *Ledger) Tagged(ctx context.Context, t cay.Template, tag string) (cay.Template, error) {
+	find := func() (cay.Build, error) { return l.store.TaggedBuild(ctx, t.ID, tag) }
 	if cay.ValidUUID(tag) {
-		tags, err := l.store.Tags(ctx, t.ID)
-		if err != nil {
-			return t, err
-		}
-		i := slices.IndexFunc(tags, func(one cay.Tag) bool { return string(one.Build) == tag })
-		if i < 0 {
-			return t, cay.Errorf(cay.NotFound, "no tag of template %s points to build %s", t.ID, tag)
-		}
-		tag = tags[i].Name
+		find = func() (cay.Build, error) { return l.store.StartableBuild(ctx, t.ID, cay.BuildID(tag)) }
 	}
-	b, err := l.store.TaggedBuild(ctx, t.ID, tag)
+	b, err := find()
 	t.Build, t.Snapshot, t.BuildState = b.ID, b.Snapshot, b.State
 	t.Limits, t.EnvdVersion, t.RecipeDigest, t.Setup = b.Limits, b.EnvdVersion, b.RecipeDigest, b.Setup
 	return t, err
+}
+
+// NoTag is the error for a tag of a template, or a build in place of one, that
+// nothing can be started from now.
+func (l *Ledger) NoTag(ctx context.Context, t cay.Template, name, tag string) error {
+	err := cay.NoTag(name, tag)
+	building, failed := l.store.BuildsUnderWay(ctx, t.ID)
+	switch {
+	case failed != nil:
+		return failed
+	case slices.ContainsFunc(building, func(b cay.Build) bool { return string(b.ID) == tag || slices.Contains(b.Tags, tag) }):
+		return err.WithHint("its build is under way: read its status until it is ready")
+	case cay.ValidUUID(tag):
+		return err.WithHint("it failed, or a newer build took its tags more than a day ago; `cay template list` shows what there is")
+	}
+	return err.WithHint("`cay template list` shows what there is")
+}
+
+// Tags lists the tags of a template by name. One whose build is under way points
+// to that build already; sandboxes start from the one before it until it is ready.
+func (l *Ledger) Tags(ctx context.Context, t cay.TemplateID) ([]cay.Tag, error) {
+	tags, err := l.store.Tags(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	building, err := l.store.BuildsUnderWay(ctx, t)
+	for _, b := range slices.Backward(building) { // the newest one last
+		for _, name := range b.Tags {
+			tag := cay.Tag{Name: name, Build: b.ID, CreatedAt: b.UpdatedAt}
+			at, known := slices.BinarySearchFunc(tags, name, func(t cay.Tag, name string) int { return strings.Compare(t.Name, name) })
+			if !known {
+				tags = slices.Insert(tags, at, tag)
+			}
+			tags[at] = tag
+		}
+	}
+	return tags, err
 }
 
 func (l *Ledger) template(ctx context.Context, team cay.TeamID, space, name string) (cay.Template, error) {

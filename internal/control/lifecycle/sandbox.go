@@ -62,8 +62,7 @@ func (c *Controller) create(ctx context.Context, who cay.Caller, spec cay.Create
 		return cay.Sandbox{}, err
 	}
 	if t.Build == "" || t.Snapshot == "" {
-		return cay.Sandbox{}, cay.Errorf(cay.NotFound, "template %q not found ready: it has no finished build", spec.Template).
-			WithHint("wait for its build, or build it again")
+		return cay.Sandbox{}, c.ledger.NoTag(ctx, t, spec.Template, cay.DefaultTag)
 	}
 	mounts, err := c.mountsOf(ctx, who, spec.Volumes, t)
 	if err != nil {

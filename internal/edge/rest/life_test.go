@@ -182,7 +182,7 @@ func TestSnapshotTags(t *testing.T) {
 	want[any](t, w.call("DELETE", "/templates/"+url.PathEscape(full+":default"), ""), 204)
 	wantError(t, w.call("POST", "/v2/sandboxes", `{"templateID":"mine"}`), 404, "mine")
 	from("mine:v2")
-	wantError(t, w.call("DELETE", "/templates/"+url.PathEscape(full+":default"), ""), 404, "not found")
+	wantError(t, w.call("DELETE", "/templates/"+url.PathEscape(full+":default"), ""), 404, "does not exist")
 	want[any](t, w.call("DELETE", "/templates/"+url.PathEscape(full+":v2"), ""), 204)
 	wantError(t, w.call("GET", "/templates/mine", ""), 404, "not found")
 	if n := len(w.node.Saved()); n != 0 {
@@ -281,7 +281,7 @@ func TestTagOfABuild(t *testing.T) {
 		}
 	}
 	want[any](t, w.call("DELETE", "/templates/tags", `{"name":"base","tags":["stable","keep"]}`), 204)
-	wantError(t, w.call("POST", "/templates/tags", `{"target":"`+target+`","tags":["late"]}`), 404, "not found")
+	wantError(t, w.call("POST", "/templates/tags", `{"target":"`+target+`","tags":["late"]}`), 404, "does not exist")
 }
 
 // TestPauseWithAgent has the fields of a pause whose agent does not answer.

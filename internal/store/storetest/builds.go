@@ -79,6 +79,7 @@ func testTags(t *testing.T, s store.Store) {
 			t.Errorf("snapshot %s is used: %v, want %v", id, used, want)
 		}
 	}
+	testSuperseded(t, s, tmpl, second)
 	noError(t, s.SetPublic(t.Context(), team.ID, tmpl.ID, true))
 	got, err = s.Template(t.Context(), team.ID, tmpl.ID)
 	noError(t, err)
@@ -87,6 +88,47 @@ func testTags(t *testing.T, s store.Store) {
 	}
 	wantKind(t, s.SetPublic(t.Context(), cay.NewTeamID(), tmpl.ID, true), cay.NotFound)
 	noError(t, s.RemoveTemplate(t.Context(), team.ID, tmpl.ID))
+}
+
+// testSuperseded points the last tags of a build to another one.
+func testSuperseded(t *testing.T, s store.Store, tmpl cay.Template, first cay.Build) {
+	t.Helper()
+	startable := func(b cay.Build, want cay.Kind) {
+		t.Helper()
+		_, err := s.StartableBuild(t.Context(), tmpl.ID, b.ID)
+		wantKind(t, err, want)
+	}
+	startable(first, "")
+	second, third := build(tmpl, 500, cay.BuildReady), build(tmpl, 501, cay.BuildBuilding)
+	second.Snapshot, second.Tags = cay.NewSnapshotID(), []string{"default", "v2", "v3"}
+	third.Tags = []string{"default"}
+	noError(t, s.PutBuild(t.Context(), second))
+	noError(t, s.PutBuild(t.Context(), third))
+	startable(third, cay.NotFound)
+	kept, err := s.SupersededBuilds(t.Context())
+	noError(t, err)
+	same(t, "while one tag is left", kept, []store.SupersededBuild(nil))
+	noError(t, s.PutTags(t.Context(), second, []string{"busy"}, at(502)))
+	kept, err = s.SupersededBuilds(t.Context())
+	noError(t, err)
+	same(t, "without a tag", kept, []store.SupersededBuild{{ID: first.ID, Template: tmpl.ID, Snapshot: first.Snapshot, At: at(502)}})
+	startable(first, "")
+	used, err := s.SnapshotUsed(t.Context(), first.Snapshot)
+	noError(t, err)
+	same(t, "its snapshot is used", used, true)
+	noError(t, s.PutTags(t.Context(), first, []string{"old"}, at(503)))
+	kept, err = s.SupersededBuilds(t.Context())
+	noError(t, err)
+	same(t, "with a tag again", kept, []store.SupersededBuild(nil))
+	noError(t, s.PutTags(t.Context(), second, []string{"old"}, at(504)))
+	noError(t, s.DropSuperseded(t.Context(), first.ID))
+	startable(first, cay.NotFound)
+	used, err = s.SnapshotUsed(t.Context(), first.Snapshot)
+	noError(t, err)
+	same(t, "its snapshot is used", used, false)
+	building, err := s.BuildsUnderWay(t.Context(), tmpl.ID)
+	noError(t, err)
+	same(t, "what is under way", building, []cay.Build{third})
 }
 
 func testBuildLogs(t *testing.T, s store.Store) {
@@ -140,7 +182,7 @@ func testQueueTurns(t *testing.T, s store.Store) {
 		noError(t, s.AddTemplate(ctx, tmpl))
 		b := build(tmpl, 10+i, cay.BuildBuilding)
 		noError(t, s.PutBuild(ctx, b))
-		noError(t, s.QueueBuild(ctx, b, "sealed"))
+		noError(t, s.QueueBuild(ctx, b, "sealed", ""))
 	}
 	var got []cay.TeamID
 	for _, owner := range []cay.NodeID{"n1", "n1", "n2", "n1", "n2"} {
@@ -162,10 +204,10 @@ func testQueue(t *testing.T, s store.Store) {
 		noError(t, s.AddTemplate(ctx, tmpl))
 		b := build(tmpl, 30-i, cay.BuildBuilding) // the last one waits longest
 		noError(t, s.PutBuild(ctx, b))
-		noError(t, s.QueueBuild(ctx, b, "sealed "+string(b.ID)))
+		noError(t, s.QueueBuild(ctx, b, "sealed "+string(b.ID), ""))
 		all = append(all, b)
 	}
-	wantKind(t, s.QueueBuild(ctx, all[0], "again"), cay.Conflict)
+	wantKind(t, s.QueueBuild(ctx, all[0], "again", ""), cay.Conflict)
 	queued := func(want ...store.QueuedBuild) {
 		t.Helper()
 		got, err := s.QueuedBuilds(ctx)
@@ -201,4 +243,23 @@ func testQueue(t *testing.T, s store.Store) {
 	queued()
 	_, _, err = s.TakeBuild(ctx, "n1", 2, time.Hour)
 	wantKind(t, err, cay.NotFound)
+
+	tmpl := template(team.ID, 9, "same")
+	noError(t, s.AddTemplate(ctx, tmpl))
+	for i, digest := range []string{"x", "x", "y"} {
+		all[i] = build(tmpl, 40+i, cay.BuildBuilding)
+		noError(t, s.PutBuild(ctx, all[i]))
+		noError(t, s.QueueBuild(ctx, all[i], "sealed", digest))
+	}
+	for _, i := range []int{0, 2} {
+		got, _, err = s.TakeBuild(ctx, "n1", 100, time.Hour)
+		noError(t, err)
+		same(t, "one that is not the same as an earlier one", got.ID, all[i].ID)
+	}
+	_, _, err = s.TakeBuild(ctx, "n1", 100, time.Hour)
+	wantKind(t, err, cay.NotFound)
+	noError(t, s.EndBuild(ctx, all[0].ID, "n1"))
+	got, _, err = s.TakeBuild(ctx, "n1", 100, time.Hour)
+	noError(t, err)
+	same(t, "the same one, once the earlier is over", got.ID, all[1].ID)
 }
