@@ -93,6 +93,12 @@ func TestCopyIsLaidOutAsDockerWould(t *testing.T) {
 	if err := os.Symlink("a.txt", filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
+	write(t, dir, map[string]string{"links/": ""})
+	for name, to := range map[string]string{"libs": "/lib", "out": "../../a.txt", "links/dangling": "nowhere", "nowhere": "none", "round": "round"} {
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	var archive bytes.Buffer
 	z := gzip.NewWriter(&archive)
 	w := tar.NewWriter(z)
@@ -111,21 +117,31 @@ func TestCopyIsLaidOutAsDockerWould(t *testing.T) {
 		want   string
 		single string
 	}{
-		"a file":                   {dockerfile.Copy{Sources: []string{"a.txt"}, Dest: "/x"}, "a.txt=1", "a.txt"},
-		"two files":                {dockerfile.Copy{Sources: []string{"a.txt", "./b.txt"}, Dest: "/x/"}, "a.txt=1 b.txt=2", ""},
-		"a directory":              {dockerfile.Copy{Sources: []string{"src"}, Dest: "/x"}, "deep/ deep/two=4 one=3", ""},
-		"a directory of one file":  {dockerfile.Copy{Sources: []string{"only/"}, Dest: "/x"}, "file=8", ""},
-		"an empty directory":       {dockerfile.Copy{Sources: []string{"empty"}, Dest: "/x"}, "", ""},
-		"a pattern":                {dockerfile.Copy{Sources: []string{"*.txt"}, Dest: "/x/"}, "a.txt=1 b.txt=2", ""},
-		"a pattern of directories": {dockerfile.Copy{Sources: []string{"lib/*"}, Dest: "/x/"}, "f2=7 f=6", ""},
-		"paths that are kept":      {dockerfile.Copy{Sources: []string{"src/deep/two"}, Dest: "/x/", Parents: true}, "src/deep/two=4", "src/deep/two"},
-		"but some":                 {dockerfile.Copy{Sources: []string{"src"}, Dest: "/x", Exclude: []string{"src/deep"}}, "one=3", ""},
-		"a link":                   {dockerfile.Copy{Sources: []string{"link"}, Dest: "/x"}, "link→a.txt", "link"},
-		"what climbs stays":        {dockerfile.Copy{Sources: []string{"../../a.txt"}, Dest: "/x"}, "a.txt=1", "a.txt"},
-		"text":                     {dockerfile.Copy{Contents: []dockerfile.Content{{Name: "EOF", Data: "t"}}, Dest: "/x"}, "EOF=t", "EOF"},
-		"an archive, added":        {dockerfile.Copy{Sources: []string{"x.tar.gz"}, Dest: "/x/", Add: true}, "inside/f=hi", ""},
-		"what is none, added":      {dockerfile.Copy{Sources: []string{"not.gz"}, Dest: "/x/", Add: true}, "not.gz=plain", "not.gz"},
-		"a URL":                    {dockerfile.Copy{Sources: []string{server.URL + "/get/it"}, Dest: "/x/", Add: true}, "it=net", "it"},
+		"a file":                    {dockerfile.Copy{Sources: []string{"a.txt"}, Dest: "/x"}, "a.txt=1", "a.txt"},
+		"two files":                 {dockerfile.Copy{Sources: []string{"a.txt", "./b.txt"}, Dest: "/x/"}, "a.txt=1 b.txt=2", ""},
+		"a directory":               {dockerfile.Copy{Sources: []string{"src"}, Dest: "/x"}, "deep/ deep/two=4 one=3", ""},
+		"a directory of one file":   {dockerfile.Copy{Sources: []string{"only/"}, Dest: "/x"}, "file=8", ""},
+		"an empty directory":        {dockerfile.Copy{Sources: []string{"empty"}, Dest: "/x"}, "", ""},
+		"a pattern":                 {dockerfile.Copy{Sources: []string{"*.txt"}, Dest: "/x/"}, "a.txt=1 b.txt=2", ""},
+		"a pattern of directories":  {dockerfile.Copy{Sources: []string{"lib/*"}, Dest: "/x/"}, "f2=7 f=6", ""},
+		"paths that are kept":       {dockerfile.Copy{Sources: []string{"src/deep/two"}, Dest: "/x/", Parents: true}, "src/ src/deep/ src/deep/two=4", ""},
+		"paths below a pivot":       {dockerfile.Copy{Sources: []string{"src/./deep/two", "lib/./x"}, Dest: "/x/", Parents: true}, "deep/ deep/two=4 x/ x/f=6", ""},
+		"a path by a pattern":       {dockerfile.Copy{Sources: []string{"lib/*/f*"}, Dest: "/x/", Parents: true}, "lib/ lib/x/ lib/x/f=6 lib/y/ lib/y/f2=7", ""},
+		"but some":                  {dockerfile.Copy{Sources: []string{"src"}, Dest: "/x", Exclude: []string{"src/deep"}}, "one=3", ""},
+		"but some of the source":    {dockerfile.Copy{Sources: []string{"src"}, Dest: "/x", Exclude: []string{"deep/t*", "o*"}}, "deep/", ""},
+		"but files of a pattern":    {dockerfile.Copy{Sources: []string{"*.txt"}, Dest: "/x/", Exclude: []string{"a.*"}}, "b.txt=2", "b.txt"},
+		"but all with an exception": {dockerfile.Copy{Sources: []string{"src"}, Dest: "/x", Exclude: []string{"*", "!one"}}, "one=3", ""},
+		"paths but some":            {dockerfile.Copy{Sources: []string{"lib"}, Dest: "/x", Parents: true, Exclude: []string{"lib/x"}}, "lib/ lib/y/ lib/y/f2=7", ""},
+		"a link":                    {dockerfile.Copy{Sources: []string{"link"}, Dest: "/x"}, "link=1", "link"},
+		"a link to a directory":     {dockerfile.Copy{Sources: []string{"libs"}, Dest: "/x"}, "x/ x/f=6 y/ y/f2=7", ""},
+		"through a link":            {dockerfile.Copy{Sources: []string{"libs/x/f"}, Dest: "/x"}, "f=6", "f"},
+		"a link out of the context": {dockerfile.Copy{Sources: []string{"out"}, Dest: "/x"}, "out=1", "out"},
+		"links in a directory":      {dockerfile.Copy{Sources: []string{"links"}, Dest: "/x"}, "dangling→nowhere", ""},
+		"what climbs stays":         {dockerfile.Copy{Sources: []string{"../../a.txt"}, Dest: "/x"}, "a.txt=1", "a.txt"},
+		"text":                      {dockerfile.Copy{Contents: []dockerfile.Content{{Name: "EOF", Data: "t"}}, Dest: "/x"}, "EOF=t", "EOF"},
+		"an archive, added":         {dockerfile.Copy{Sources: []string{"x.tar.gz"}, Dest: "/x/", Add: true}, "inside/f=hi", ""},
+		"what is none, added":       {dockerfile.Copy{Sources: []string{"not.gz"}, Dest: "/x/", Add: true}, "not.gz=plain", "not.gz"},
+		"a URL":                     {dockerfile.Copy{Sources: []string{server.URL + "/get/it"}, Dest: "/x/", Add: true}, "it=net", "it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, p, err := packed(t, dir, test.copy)
@@ -137,7 +153,7 @@ func TestCopyIsLaidOutAsDockerWould(t *testing.T) {
 			}
 		})
 	}
-	for name, src := range map[string]string{"what is not there": "none", "what is ignored": "secret", "a bad pattern": "[", "what is outside": "/etc/passwd"} {
+	for name, src := range map[string]string{"what is not there": "none", "a link to nothing": "nowhere", "a link to itself": "round", "what is ignored": "secret", "a bad pattern": "[", "what is outside": "/etc/passwd"} {
 		t.Run(name, func(t *testing.T) {
 			if _, _, err := packed(t, dir, dockerfile.Copy{Sources: []string{src}, Dest: "/x"}); err == nil {
 				t.Error("no error")
