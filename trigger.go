@@ -260,6 +260,7 @@ type Run struct {
 	DueAt, StartedAt, BegunAt, EndedAt time.Time
 
 	Sandbox SandboxID // the last attempt's
+	Woke    bool      // the sandbox slept before that attempt
 	// ExitCode is the command's, -1 where a signal ended it; nil where that is not
 	// known.
 	ExitCode *int

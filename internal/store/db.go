@@ -87,6 +87,14 @@ func (s *DB) skipLocked() string {
 	return ""
 }
 
+// keyShare keeps a row that is read from being removed until the end of the transaction.
+func (s *DB) keyShare() string {
+	if s.engine.many() {
+		return " FOR KEY SHARE"
+	}
+	return ""
+}
+
 // hold runs a statement that keeps other servers' transactions away until the
 // end of this one. In a database with one writer none is there.
 func (s *DB) hold(ctx context.Context, tx writer, text string, args ...any) error {

@@ -115,7 +115,7 @@ func (s *DB) MoveTrigger(ctx context.Context, id cay.TriggerID, from, to time.Ti
 	return nil
 }
 
-const runColumns = `id, team, trigger_id, delivery, event, state, attempt, queued_at, due_at, started_at, begun_at, ended_at, sandbox, exit_code, error, output, sealed, bytes`
+const runColumns = `id, team, trigger_id, delivery, event, state, attempt, queued_at, due_at, started_at, begun_at, ended_at, sandbox, exit_code, error, output, sealed, bytes, woke`
 
 // QueueRun records a run, or finds the one that its trigger has for the delivery.
 func (s *DB) QueueRun(ctx context.Context, run cay.Run, mostWaiting, mostBytes int) (out cay.Run, repeated bool, err error) {
@@ -133,15 +133,19 @@ func (s *DB) QueueRun(ctx context.Context, run cay.Run, mostWaiting, mostBytes i
 		if cay.KindOf(err) != cay.NotFound {
 			return err
 		}
+		trigger := tx.QueryRowContext(ctx, `SELECT id FROM triggers WHERE id = $1`+s.keyShare(), run.Trigger)
+		if _, err := one(trigger, func(row scanner) (id cay.TriggerID, err error) { return id, row.Scan(&id) }, "trigger", run.Trigger); err != nil {
+			return err
+		}
 		if run.State == cay.RunWaiting {
 			if err := roomForRun(ctx, tx, run, mostWaiting, mostBytes); err != nil {
 				return err
 			}
 		}
 		_, err = tx.ExecContext(ctx, `INSERT INTO runs (`+runColumns+`)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`,
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)`,
 			run.ID, run.Team, run.Trigger, run.Delivery, run.Event, run.State, run.Attempt, millis(run.QueuedAt), millis(run.DueAt), millis(run.StartedAt),
-			millis(run.BegunAt), millis(run.EndedAt), run.Sandbox, run.ExitCode, run.Error, run.Output, run.Sealed, run.Bytes)
+			millis(run.BegunAt), millis(run.EndedAt), run.Sandbox, run.ExitCode, run.Error, run.Output, run.Sealed, run.Bytes, flag(run.Woke))
 		return err
 	})
 	return out, repeated, err
@@ -170,7 +174,10 @@ func (s *DB) Run(ctx context.Context, team cay.TeamID, id cay.RunID) (cay.Run, e
 	return one(s.r.QueryRowContext(ctx, `SELECT `+runColumns+` FROM runs WHERE team = $1 AND id = $2`, team, id), scanRun, "run", id)
 }
 
-// Runs lists runs, the newest first.
+// listedColumns are those of a list, which has no bodies: they are up to 64 MiB of a team.
+var listedColumns = strings.Replace(runColumns, ", sealed,", ", '' AS sealed,", 1)
+
+// Runs lists runs, the newest first, without their bodies.
 func (s *DB) Runs(ctx context.Context, q RunQuery) ([]cay.Run, error) {
 	c := &conditions{}
 	c.where = append(c.where, "team = "+c.arg(q.Team))
@@ -185,7 +192,7 @@ func (s *DB) Runs(ctx context.Context, q RunQuery) ([]cay.Run, error) {
 		c.where = append(c.where, "(queued_at < "+at+" OR queued_at = "+at+" AND id > "+c.arg(q.After.ID)+")")
 	}
 	rows, err := s.r.QueryContext(ctx,
-		`SELECT `+runColumns+` FROM runs WHERE `+strings.Join(c.where, " AND ")+` ORDER BY queued_at DESC, id LIMIT `+c.arg(q.Limit), c.args...)
+		`SELECT `+listedColumns+` FROM runs WHERE `+strings.Join(c.where, " AND ")+` ORDER BY queued_at DESC, id LIMIT `+c.arg(q.Limit), c.args...)
 	return collect(rows, err, scanRun)
 }
 
@@ -221,10 +228,10 @@ func (s *DB) NextDue(ctx context.Context, after time.Time) (time.Time, error) {
 // PutRun replaces what changes of a run that has a state and is at an attempt.
 func (s *DB) PutRun(ctx context.Context, run cay.Run, from cay.RunState, attempt int) error {
 	res, err := s.exec(ctx, `
-UPDATE runs SET state = $4, attempt = $5, due_at = $6, started_at = $7, begun_at = $8, ended_at = $9, sandbox = $10, exit_code = $11, error = $12, output = $13, sealed = $14, bytes = $15
+UPDATE runs SET state = $4, attempt = $5, due_at = $6, started_at = $7, begun_at = $8, ended_at = $9, sandbox = $10, exit_code = $11, error = $12, output = $13, sealed = $14, bytes = $15, woke = $16
 WHERE id = $1 AND state = $2 AND attempt = $3`,
 		run.ID, from, attempt, run.State, run.Attempt, millis(run.DueAt), millis(run.StartedAt), millis(run.BegunAt), millis(run.EndedAt),
-		run.Sandbox, run.ExitCode, run.Error, run.Output, run.Sealed, run.Bytes)
+		run.Sandbox, run.ExitCode, run.Error, run.Output, run.Sealed, run.Bytes, flag(run.Woke))
 	if err != nil {
 		return dbError(err)
 	}
@@ -262,9 +269,10 @@ func scanTrigger(row scanner) (cay.Trigger, error) {
 
 func scanRun(row scanner) (cay.Run, error) {
 	var r cay.Run
-	var queued, due, started, begun, ended int64
+	var queued, due, started, begun, ended, woke int64
 	err := row.Scan(&r.ID, &r.Team, &r.Trigger, &r.Delivery, &r.Event, &r.State, &r.Attempt, &queued, &due, &started, &begun, &ended,
-		&r.Sandbox, &r.ExitCode, &r.Error, &r.Output, &r.Sealed, &r.Bytes)
+		&r.Sandbox, &r.ExitCode, &r.Error, &r.Output, &r.Sealed, &r.Bytes, &woke)
+	r.Woke = woke != 0
 	r.QueuedAt, r.DueAt, r.StartedAt, r.BegunAt, r.EndedAt = fromMillis(queued), fromMillis(due), fromMillis(started), fromMillis(begun), fromMillis(ended)
 	return r, err
 }

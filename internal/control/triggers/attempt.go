@@ -40,6 +40,7 @@ type attempt struct {
 	run     cay.Run
 	number  int  // of the attempt
 	resumed bool // an earlier server began its command
+	entered bool // it has a sandbox, which is to be left
 	output  tail
 }
 
@@ -62,8 +63,8 @@ func (a *attempt) tag() string {
 	return "cay.run:" + string(a.run.ID) + "." + strconv.Itoa(a.number)
 }
 
-// make gets a sandbox, runs the command in it, and leaves the sandbox as the
-// trigger says.
+// make gets a sandbox and runs the command in it. The caller leaves the sandbox, once
+// the end is recorded: the next server follows the command until then.
 func (a *attempt) make(ctx context.Context) (err error) {
 	if a.trigger, err = a.t.store.TriggerOf(ctx, a.run.Trigger); err != nil {
 		return err
@@ -83,10 +84,12 @@ func (a *attempt) make(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	a.t.enter(box.ID, woke)
-	defer a.leave(ctx, box.ID)
+	if !a.entered {
+		a.entered = true
+		a.t.enter(box.ID, woke)
+	}
 	if !a.resumed || a.run.Sandbox != box.ID {
-		a.run.Sandbox = box.ID
+		a.run.Sandbox, a.run.Woke = box.ID, woke
 		if err := a.put(ctx); err != nil {
 			return err
 		}
@@ -124,7 +127,7 @@ func (a *attempt) sandbox(ctx context.Context) (box cay.Sandbox, woke bool, err 
 	switch {
 	case a.resumed:
 		box, _, err = a.still(ctx)
-		return box, do.Sandbox != "" && do.After == cay.PauseAfterRun, err
+		return box, a.run.Woke, err
 	case do.Sandbox != "":
 		return a.t.sandboxes.Connect(ctx, who, do.Sandbox, do.Timeout+margin, true)
 	}
@@ -314,6 +317,9 @@ func (e *unknownError) Error() string { return e.why }
 
 // leave leaves the sandbox of an attempt as the trigger says.
 func (a *attempt) leave(run context.Context, id cay.SandboxID) {
+	if !a.entered {
+		return
+	}
 	last, woke := a.t.exit(id)
 	if cause := context.Cause(run); cause != nil && !errors.Is(cause, errCancelled) {
 		return // the server stops, and the command goes on

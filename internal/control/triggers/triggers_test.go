@@ -38,6 +38,8 @@ type boxes struct {
 	creates []time.Time   // when sandboxes were asked for
 	starts  []time.Time   // when commands began
 	paused  map[cay.SandboxID]bool
+	killed  []cay.SandboxID
+	awake   bool                     // those that runs connect to
 	keys    map[string]cay.SandboxID // idempotency
 	ended   error                    // what a create of a key that made one fails with
 }
@@ -60,7 +62,9 @@ func (b *boxes) Create(_ context.Context, _ cay.Caller, spec cay.CreateSpec) (ca
 }
 
 func (b *boxes) Connect(_ context.Context, _ cay.Caller, id cay.SandboxID, _ time.Duration, _ bool) (cay.Sandbox, bool, error) {
-	return cay.Sandbox{ID: id, State: cay.Running}, true, nil
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return cay.Sandbox{ID: id, State: cay.Running}, !b.awake, nil
 }
 
 func (b *boxes) Get(_ context.Context, _ cay.Caller, id cay.SandboxID) (cay.Sandbox, error) {
@@ -74,7 +78,12 @@ func (b *boxes) Pause(_ context.Context, _ cay.Caller, id cay.SandboxID, _ cay.S
 	return nil
 }
 
-func (b *boxes) Kill(context.Context, cay.Caller, cay.SandboxID) error { return nil }
+func (b *boxes) Kill(_ context.Context, _ cay.Caller, id cay.SandboxID) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.killed = append(b.killed, id)
+	return nil
+}
 
 func (b *boxes) TokensOf(cay.Sandbox) (access, traffic string) { return "", "" }
 
@@ -398,6 +407,89 @@ func TestALeaderStandsStill(t *testing.T) {
 			}
 			if err != nil || run.State != cay.RunSucceeded || run.Attempt != want || len(b.starts) != 1 {
 				t.Errorf("with the lead lost %v: %+v, %v; commands began at %v", lost, run, err, b.starts)
+			}
+			stop()
+			other.Wait()
+		})
+	}
+}
+
+// away records nothing for a while once a command has ended.
+type away struct {
+	store.Store
+	over func() error
+}
+
+func (a away) PutRun(ctx context.Context, run cay.Run, from cay.RunState, attempt int) error {
+	if run.State.Over() {
+		if err := a.over(); err != nil {
+			return err
+		}
+	}
+	return a.Store.PutRun(ctx, run, from, attempt)
+}
+
+// The sandbox of a run lives until the run's end is recorded: a server that dies between
+// leaves a run that the next one can follow.
+func TestASandboxOutlivesItsRun(t *testing.T) {
+	var sandboxes *boxes
+	fails := 3
+	worldOf(t, func(cfg *Config) {
+		sandboxes = cfg.Sandboxes.(*boxes)
+		cfg.Store = away{cfg.Store, func() error {
+			sandboxes.mu.Lock()
+			defer sandboxes.mu.Unlock()
+			if len(sandboxes.killed) > 0 {
+				t.Error("the sandbox is gone before the run's end is recorded")
+			}
+			if fails--; fails >= 0 {
+				return cay.Errorf(cay.Internal, "the records are away")
+			}
+			return nil
+		}}
+	}, func(t *testing.T, x *Triggers, b *boxes, who cay.Caller) {
+		if _, _, err := x.Create(t.Context(), who, cay.HookTrigger, Change{Name: of("a"), Template: of("base"), Command: of("true"), Proof: of(cay.BearerProof)}); err != nil {
+			t.Fatal(err)
+		}
+		run, err := x.Start(t.Context(), who, "a", Body{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if run, err = x.Run(t.Context(), who, run.ID); err != nil || run.State != cay.RunSucceeded || len(b.starts) != 1 || len(b.killed) != 1 {
+			t.Errorf("%+v, %v; %d commands began, %d sandboxes ended", run, err, len(b.starts), len(b.killed))
+		}
+	})
+}
+
+// A server that follows the run of an earlier one pauses the sandbox that the run woke, and
+// no other: its users work in it.
+func TestAFollowedRunPausesWhatItWoke(t *testing.T) {
+	for _, woke := range []bool{true, false} {
+		var second Config
+		worldOf(t, func(cfg *Config) { second = *cfg }, func(t *testing.T, x *Triggers, b *boxes, who cay.Caller) {
+			id := cay.NewSandboxID()
+			made, _, err := x.Create(t.Context(), who, cay.HookTrigger, Change{Name: of("a"), Sandbox: of(id), After: of(cay.PauseAfterRun), Command: of("true"), Proof: of(cay.BearerProof)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			run := cay.Run{ID: cay.NewRunID(), Team: who.Team, Trigger: made.ID, Delivery: "d", State: cay.RunWaiting, QueuedAt: ledger.Now(), DueAt: ledger.Now().Add(time.Hour)}
+			if _, _, err := second.Store.QueueRun(t.Context(), run, 10, 1<<20); err != nil {
+				t.Fatal(err)
+			}
+			run.State, run.Attempt, run.BegunAt, run.Sandbox, run.Woke = cay.RunRunning, 1, ledger.Now(), id, woke
+			if err := second.Store.PutRun(t.Context(), run, cay.RunWaiting, 0); err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			var other sync.WaitGroup
+			other.Go(func() { New(second).Work(ctx) })
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			run, err = x.Run(t.Context(), who, run.ID)
+			if err != nil || run.State != cay.RunFailed || run.Error == string(cay.Internal) || b.paused[id] != woke {
+				t.Errorf("woken %v: paused %v; %+v, %v", woke, b.paused[id], run, err)
 			}
 			stop()
 			other.Wait()

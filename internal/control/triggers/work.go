@@ -119,7 +119,7 @@ func (t *Triggers) startDue(ctx context.Context, runs *sync.WaitGroup) (time.Dur
 		}
 		was := run.Attempt
 		run.State, run.Attempt, run.StartedAt = cay.RunRunning, run.Attempt+1, now
-		run.BegunAt, run.EndedAt, run.Sandbox, run.ExitCode, run.Error, run.Output = time.Time{}, time.Time{}, "", nil, "", ""
+		run.BegunAt, run.EndedAt, run.Sandbox, run.Woke, run.ExitCode, run.Error, run.Output = time.Time{}, time.Time{}, "", false, nil, "", ""
 		err := t.store.PutRun(ctx, run, cay.RunWaiting, was)
 		if cay.KindOf(err) == cay.Conflict { // cancelled
 			continue
@@ -171,6 +171,12 @@ func (t *Triggers) begin(ctx context.Context, run cay.Run, runs *sync.WaitGroup)
 func (t *Triggers) carryOut(ctx, server context.Context, run cay.Run) {
 	a := &attempt{t: t, run: run, number: run.Attempt, resumed: !run.BegunAt.IsZero()}
 	err := a.make(ctx)
+	for a.isOurs(err) && ticks.Wait(ctx, failedWait) { // the command runs, and is followed once this server can
+		a.resumed = true
+		err = a.make(ctx)
+	}
+	id := a.run.Sandbox
+	defer a.leave(ctx, id)
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errCancelled):
 		err = errCancelled // whatever else that led to
@@ -179,6 +185,17 @@ func (t *Triggers) carryOut(ctx, server context.Context, run cay.Run) {
 	}
 	a.settle(err)
 	t.record(server, a)
+}
+
+// isOurs reports whether an attempt failed by what this server lacks, its records for
+// one, while its command may run.
+func (a *attempt) isOurs(err error) bool {
+	var known *cay.Error
+	if !errors.As(err, &known) || a.run.BegunAt.IsZero() || time.Since(a.run.BegunAt) > a.trigger.Action.Timeout+startWithin {
+		return false
+	}
+	kind := cay.KindOf(err)
+	return kind == cay.Internal || kind == cay.Unavailable
 }
 
 // settle says what an attempt came to: whether the run is over, or tried again.
@@ -229,9 +246,12 @@ func over(run *cay.Run, state cay.RunState, why string) {
 
 // mayComeLater reports whether a start that failed may succeed without a change.
 func mayComeLater(err error) bool {
+	var known *cay.Error
 	switch cay.KindOf(err) {
 	case cay.Exhausted, cay.Unavailable, cay.NoSpace:
 		return true
+	case cay.Internal: // the records may be away
+		return errors.As(err, &known)
 	}
 	return cay.RetryOf(err).May || cay.CodeOf(err) == cay.CodeKeyUnknown // until its node is back, or gone
 }
@@ -248,7 +268,13 @@ func backoff(attempt int) time.Duration {
 }
 
 // visible is the text of an error that the team may read.
-func visible(err error) string { return cay.Fit(ledger.Visible(err), ledger.MaxValue) }
+func visible(err error) string {
+	var unknown *unknownError
+	if errors.As(err, &unknown) {
+		return cay.Fit(unknown.why, ledger.MaxValue)
+	}
+	return cay.Fit(ledger.Visible(err), ledger.MaxValue)
+}
 
 // record records what an attempt came to, and tells of a run that is over. A server
 // that ends and cannot record it leaves that to the next one.

@@ -171,6 +171,9 @@ func testRuns(t *testing.T, s store.Store) {
 		q.Team, q.Limit = team.ID, max(q.Limit, 9*(1-min(q.Limit, 1)))
 		list, err := s.Runs(ctx, q)
 		noError(t, err)
+		for i := range want {
+			want[i].Sealed = "" // a list has no bodies
+		}
 		same(t, name, list, want)
 	}
 	runs("all", store.RunQuery{}, skipped, c, b, d, begun)
@@ -194,5 +197,8 @@ func testRuns(t *testing.T, s store.Store) {
 	if n != 2 { // the oldest, and the third of two
 		t.Errorf("%d runs were forgotten", n)
 	}
+	noError(t, s.RemoveTrigger(ctx, team.ID, two.ID))
+	_, _, err = s.QueueRun(ctx, runOf(two, "9", 99), 3, 1000)
+	wantKind(t, err, cay.NotFound)
 	runs("what is left", store.RunQuery{Trigger: one.ID}, skipped, c, b)
 }
