@@ -38,6 +38,11 @@ const (
 	CauseMemoryLost  Cause = "memory_lost" // its snapshot could not be read any more
 )
 
+// AllCauses lists the causes.
+func AllCauses() []Cause {
+	return []Cause{CauseAsked, CauseTimeout, CauseOutOfMemory, CauseEngine, CauseHostLost, CauseFailedStart, CauseBudget, CauseMemoryLost}
+}
+
 // Limits bound what a sandbox may use. They come from its template.
 type Limits struct {
 	CPUs     int `json:"cpus"`

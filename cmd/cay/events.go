@@ -97,6 +97,7 @@ var reasons = map[string]string{
 	string(cay.CauseEngine):      "the engine that ran it ended",
 	string(cay.CauseHostLost):    "it was lost with its host",
 	string(cay.CauseFailedStart): "it could not be started",
+	string(cay.CauseBudget):      "a budget of its team is used up, and ends sandboxes",
 	string(cay.CauseMemoryLost):  "its memory could not be read from its snapshot",
 }
 

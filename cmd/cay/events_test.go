@@ -1,9 +1,28 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
+
+	"github.com/cay-run/cay"
 )
+
+// Each cause of an end is a sentence here, and a word in the documents.
+func TestEveryEndHasWords(t *testing.T) {
+	page, err := os.ReadFile("../../docs/use/life.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cause := range cay.AllCauses() {
+		if reasons[string(cause)] == "" {
+			t.Errorf("cay sandbox why has no sentence for %q", cause)
+		}
+		if !strings.Contains(string(page), "`"+string(cause)+"`") {
+			t.Errorf("docs/use/life.md has no %q", cause)
+		}
+	}
+}
 
 func TestEventsAndWhy(t *testing.T) {
 	environ := stand(t, map[string]string{

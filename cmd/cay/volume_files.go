@@ -302,7 +302,13 @@ func (c *volumeCpCmd) across(a *app, api *client.Client, fromRef, from, toRef, t
 	if st.Dir() && !c.Recursive {
 		return client.Copied{}, c.needsR(from)
 	}
-	if fromRef == toRef && st.Dir() && strings.HasPrefix(to+"/", strings.TrimSuffix(from, "/")+"/") {
+	same := fromRef == toRef
+	if !same && st.Dir() { // a volume has a name and an id
+		if same, err = isSameVolume(a, api, fromRef, toRef); err != nil {
+			return client.Copied{}, err
+		}
+	}
+	if same && st.Dir() && strings.HasPrefix(to+"/", strings.TrimSuffix(from, "/")+"/") {
 		return client.Copied{}, cay.Errorf(cay.Invalid, "a directory cannot be copied into itself")
 	}
 	target, err := api.VolumeFiles(a.ctx, toRef)
@@ -328,6 +334,15 @@ func (c *volumeCpCmd) across(a *app, api *client.Client, fromRef, from, toRef, t
 		return api.FillVolume(a.ctx, toRef, to, in, c.options())
 	}
 	return c.send(a, target, in, to)
+}
+
+func isSameVolume(a *app, api *client.Client, one, other string) (bool, error) {
+	from, err := api.Volume(a.ctx, one)
+	if err != nil {
+		return false, err
+	}
+	to, err := api.Volume(a.ctx, other)
+	return from.ID == to.ID, err
 }
 
 func (c *volumeCpCmd) needsR(path string) error {

@@ -46,6 +46,7 @@ func TestPathsInVolumes(t *testing.T) {
 func TestVolumeTexts(t *testing.T) {
 	env := stand(t, map[string]string{
 		"GET /cay/v1/volumes":                 `[{"volumeID":"v1","name":"data","sizeMB":10240,"createdAt":"2026-01-01T00:00:00Z"}]`,
+		"GET /cay/v1/volumes/v1":              `{"volumeID":"v1","name":"data","sizeMB":10240,"createdAt":"2026-01-01T00:00:00Z"}`,
 		"GET /cay/v1/volumes/data":            `{"volumeID":"v1","name":"data","sizeMB":10240,"createdAt":"2026-01-01T00:00:00Z","usage":{"usedBytes":5000000,"sizeBytes":10737418240,"files":3,"storedBytes":6000000},"sandboxes":["i1","i2"]}`,
 		"POST /cay/v1/volumes/data/snapshots": `{"snapshotID":"s1","name":"before","volumeID":"v1","sizeMB":10240,"createdAt":"2026-01-01T00:00:00Z"}`,
 		"GET /cay/v1/volumes/data/snapshots":  `[{"snapshotID":"s1","name":"before","volumeID":"v1","sizeMB":10240,"createdAt":"2026-01-01T00:00:00Z"}]`,
@@ -85,6 +86,7 @@ func TestVolumeTexts(t *testing.T) {
 		{"cp /tmp data:/x", "cp -r"},
 		{"cp data:/d /tmp/x", "cp -r"},
 		{"cp -r data:/d data:/d/e", "into itself"},
+		{"cp -r data:/d v1:/d/e", "into itself"},
 		{"create x --size 10", "500MB"},
 		{"delete a b --snapshot s", "single"},
 		{"fill data /none/such", "cannot read"},

@@ -197,6 +197,25 @@ WHERE t.template = $1 ORDER BY t.tag`, template)
 	})
 }
 
+// TeamTags lists the tags of all templates of a team.
+func (s *DB) TeamTags(ctx context.Context, team cay.TeamID) (map[cay.TemplateID][]cay.Tag, error) {
+	rows, err := s.r.QueryContext(ctx,
+		`SELECT t.template, t.tag, t.build, t.created_at, COALESCE(b.replicated_at, 0) FROM template_tags t LEFT JOIN builds b ON b.id = t.build
+WHERE t.template IN (SELECT id FROM templates WHERE team = $1) ORDER BY t.template, t.tag`, team)
+	out := map[cay.TemplateID][]cay.Tag{}
+	_, err = collect(rows, err, func(row scanner) (t cay.Tag, err error) {
+		var of cay.TemplateID
+		var at, replicated int64
+		if err = row.Scan(&of, &t.Name, &t.Build, &at, &replicated); err != nil {
+			return t, err
+		}
+		t.CreatedAt, t.ReplicatedAt = fromMillis(at), fromMillis(replicated)
+		out[of] = append(out[of], t)
+		return t, nil
+	})
+	return out, err
+}
+
 // TaggedBuild finds the build that a tag of a template points to.
 func (s *DB) TaggedBuild(ctx context.Context, template cay.TemplateID, tag string) (cay.Build, error) {
 	row := s.r.QueryRowContext(ctx, `SELECT `+buildColumns+` FROM builds

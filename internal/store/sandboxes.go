@@ -288,6 +288,19 @@ func (s *DB) LiveSandboxes(ctx context.Context) ([]cay.Sandbox, error) {
 	return collect(rows, err, s.scanSandbox)
 }
 
+// CountMadeOf counts the sandboxes that were made of a template and are not killed.
+func (s *DB) CountMadeOf(ctx context.Context, template cay.TemplateID) (n int, err error) {
+	err = s.r.QueryRowContext(ctx, `SELECT COUNT(*) FROM sandboxes WHERE state <> $1 AND template = $2`, cay.Killed, template).Scan(&n)
+	return n, dbError(err)
+}
+
+// CountBorrowed counts those of other teams that were made of a team's templates.
+func (s *DB) CountBorrowed(ctx context.Context, team cay.TeamID) (n int, err error) {
+	err = s.r.QueryRowContext(ctx, `SELECT COUNT(*) FROM sandboxes
+WHERE state <> $1 AND team <> $2 AND template IN (SELECT id FROM templates WHERE team = $2)`, cay.Killed, team).Scan(&n)
+	return n, dbError(err)
+}
+
 // PruneSandboxes forgets sandboxes that were killed before a time, and the
 // policies that were theirs alone.
 func (s *DB) PruneSandboxes(ctx context.Context, before time.Time) (int, error) {

@@ -264,7 +264,10 @@ type Tags interface {
 	// RemoveTags removes tags of a template; a tag that it lacks is no error.
 	// Without the default tag the template starts from no build.
 	RemoveTags(ctx context.Context, template cay.TemplateID, tags []string) error
+	// Tags lists the tags of a template by name, TeamTags those of all templates of
+	// a team.
 	Tags(ctx context.Context, template cay.TemplateID) ([]cay.Tag, error)
+	TeamTags(ctx context.Context, team cay.TeamID) (map[cay.TemplateID][]cay.Tag, error)
 	// TagAssignments lists the times that the tags of a template were pointed
 	// to builds that are ready, newest first, the last 200 of each tag. They
 	// are removed with their tag.
@@ -376,6 +379,8 @@ type Builds interface {
 	// Builds lists the builds of a template that the team may see, newest
 	// first.
 	Builds(ctx context.Context, team cay.TeamID, id cay.TemplateID) ([]cay.Build, error)
+	// BuiltSnapshots lists the snapshots of the builds of all templates of a team.
+	BuiltSnapshots(ctx context.Context, team cay.TeamID) (map[cay.TemplateID][]cay.SnapshotID, error)
 	// UncopiedBuilds lists the snapshots of builds that the bucket lacks, and
 	// BuildsReplicated records that it has one. One that no build has is no error.
 	UncopiedBuilds(ctx context.Context) ([]cay.SnapshotID, error)
@@ -422,6 +427,10 @@ type Sandboxes interface {
 	CountSandboxes(ctx context.Context, q SandboxQuery) (int, error)
 	// LiveSandboxes lists the sandboxes of all teams that are not killed.
 	LiveSandboxes(ctx context.Context) ([]cay.Sandbox, error)
+	// CountMadeOf counts those that were made of a template, and CountBorrowed those
+	// of other teams that were made of a team's templates.
+	CountMadeOf(ctx context.Context, template cay.TemplateID) (int, error)
+	CountBorrowed(ctx context.Context, team cay.TeamID) (int, error)
 	// RunningOf counts what a team has running, or about to, without one
 	// sandbox: how many, and what their templates promise.
 	RunningOf(ctx context.Context, team cay.TeamID, but cay.SandboxID) (cay.TeamLoad, error)

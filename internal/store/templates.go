@@ -187,6 +187,21 @@ ORDER BY created_at DESC, id`, id, team)
 	return collect(rows, err, scanBuild)
 }
 
+// BuiltSnapshots lists the snapshots of the builds of all templates of a team.
+func (s *DB) BuiltSnapshots(ctx context.Context, team cay.TeamID) (map[cay.TemplateID][]cay.SnapshotID, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT template, snapshot FROM builds
+WHERE snapshot <> '' AND template IN (SELECT id FROM templates WHERE team = $1) ORDER BY template, snapshot`, team)
+	out := map[cay.TemplateID][]cay.SnapshotID{}
+	_, err = collect(rows, err, func(row scanner) (id cay.SnapshotID, err error) {
+		var of cay.TemplateID
+		if err = row.Scan(&of, &id); err == nil {
+			out[of] = append(out[of], id)
+		}
+		return id, err
+	})
+	return out, err
+}
+
 func scanBuild(row scanner) (cay.Build, error) {
 	var b cay.Build
 	var created, updated, finished int64

@@ -176,19 +176,9 @@ func (a *Accounts) mayGo(ctx context.Context, t cay.Team, force bool) error {
 		return cay.Errorf(cay.Conflict, "team %q was the first: the templates that Cay brings are its", t.Name).
 			WithHint("disable it instead: cay team disable %s", t.Name)
 	}
-	live, err := a.store.LiveSandboxes(ctx)
+	used, err := a.store.CountBorrowed(ctx, t.ID)
 	if err != nil {
 		return err
-	}
-	theirs, err := a.templates(ctx, t.ID)
-	if err != nil {
-		return err
-	}
-	used := 0
-	for _, s := range live {
-		if s.Team != t.ID && slices.ContainsFunc(theirs, func(x cay.Template) bool { return x.ID == s.Template }) {
-			used++
-		}
 	}
 	if used > 0 {
 		return cay.Errorf(cay.Conflict, "templates of team %q are in use by %d sandboxes of other teams", t.Name, used).

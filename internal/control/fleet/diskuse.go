@@ -27,17 +27,15 @@ func (c *Catalogue) DiskUse(ctx context.Context, who cay.Caller) ([]DiskUse, err
 	if err != nil {
 		return nil, err
 	}
+	built, err := c.store.BuiltSnapshots(ctx, who.Team)
+	if err != nil {
+		return nil, err
+	}
 	groups := make([][]cay.SnapshotID, len(all))
 	for i, t := range all {
 		snapshots := map[cay.SnapshotID]bool{t.Snapshot: true, c.ledger.SnapshotHere(t): true}
-		if t.Team == who.Team {
-			builds, err := c.store.Builds(ctx, who.Team, t.ID)
-			if err != nil {
-				return nil, err
-			}
-			for _, b := range builds {
-				snapshots[b.Snapshot] = true
-			}
+		for _, id := range built[t.ID] {
+			snapshots[id] = true
 		}
 		delete(snapshots, "")
 		groups[i] = slices.Sorted(maps.Keys(snapshots))

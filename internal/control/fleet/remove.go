@@ -79,7 +79,7 @@ func (c *Catalogue) removeSnapshotTag(ctx context.Context, who cay.Caller, t cay
 func (c *Catalogue) removeTemplate(ctx context.Context, who cay.Caller, t cay.Template) (err error) {
 	removed := c.ledger.Remove(t.ID, func() bool {
 		n := 0
-		if n, err = c.users(ctx, t.ID); err != nil {
+		if n, err = c.store.CountMadeOf(ctx, t.ID); err != nil {
 			return false
 		}
 		if n > 0 {
@@ -95,18 +95,6 @@ func (c *Catalogue) removeTemplate(ctx context.Context, who cay.Caller, t cay.Te
 		err = errTemplateUsed(t.ID, "are being started use it")
 	}
 	return err
-}
-
-// users counts the sandboxes of all teams that were made of a template and have
-// not ended.
-func (c *Catalogue) users(ctx context.Context, id cay.TemplateID) (n int, err error) {
-	rows, err := c.store.LiveSandboxes(ctx)
-	for _, s := range rows {
-		if s.Template == id {
-			n++
-		}
-	}
-	return n, err
 }
 
 func errTemplateUsed(id cay.TemplateID, how string, args ...any) error {

@@ -39,15 +39,16 @@ func (c *Catalogue) snapshots(ctx context.Context, team cay.TeamID, of cay.Sandb
 	if err != nil {
 		return nil, err
 	}
+	tagged, err := c.store.TeamTags(ctx, team)
+	if err != nil {
+		return nil, err
+	}
 	var out []Snap
 	for _, t := range all {
 		if t.Source == "" || t.Team != team || of != "" && t.Source != of || only != "" && t.ID != only {
 			continue
 		}
-		tags, err := c.store.Tags(ctx, t.ID)
-		if err != nil {
-			return nil, err
-		}
+		tags := tagged[t.ID]
 		slices.SortStableFunc(tags, func(a, b cay.Tag) int { return b.CreatedAt.Compare(a.CreatedAt) })
 		for _, one := range tags {
 			if tag == "" || one.Name == tag {
