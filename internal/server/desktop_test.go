@@ -142,7 +142,7 @@ func TestTickets(t *testing.T) {
 	for body, status := range map[string]int{
 		`{"sandboxID":"` + box.ID + `","purpose":"all"}`:                               400,
 		`{"sandboxID":"` + box.ID + `","purpose":"port"}`:                              400,
-		`{"sandboxID":"` + box.ID + `","purpose":"port","port":49983}`:                 400,
+		`{"sandboxID":"` + box.ID + `","purpose":"port","port":49983}`:                 403,
 		`{"sandboxID":"` + box.ID + `","purpose":"desktop","port":8000}`:               400,
 		`{"sandboxID":"` + string(cay.NewSandboxID()) + `","purpose":"port","port":1}`: 404,
 	} {

@@ -303,7 +303,7 @@ func (s *Server) openFaces(context.Context) error {
 		Volumes: s.control.Vols, VolumeTokens: s.tokensOf,
 		Logins: s.logins, URL: s.cfg.URL(), Console: s.ConsoleURL,
 		Desktops: desktop.New(desktop.Config{Dial: s.proxy.Dial, Log: s.log}),
-		Dial:     s.proxy.Dial, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
+		Dial:     s.proxy.Dial, MayStart: s.mayStartNow, SSH: s.ssh, SSHListen: s.cfg.SSHListen, Explain: s.explain,
 		Defaults: builtin.Descriptions(), Identity: s.identity, Audit: s.audit, Rates: limiter,
 	})
 	tools := mcp.New(mcp.Config{

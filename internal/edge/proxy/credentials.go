@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/cay-run/cay/internal/auth"
-	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/edge/doors"
 )
 
 // A client that sends its credentials to every address of the server sends
@@ -58,7 +58,7 @@ func (t *trip) isSecret(s string) bool {
 	if auth.IsKey(s) || auth.IsAccessToken(s) || auth.IsSession(s) || auth.IsVolumeToken(s) {
 		return true
 	}
-	if s == "" || t.port == guest.AgentPort || t.port == guest.InterpPort {
+	if s == "" || doors.Is(t.port) {
 		return false
 	}
 	return same(s, t.target.AccessToken) || same(s, t.target.TrafficToken)

@@ -10,13 +10,11 @@ import (
 	"net"
 	"net/http"
 	"net/textproto"
-	"strconv"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cay-run/cay/internal/guest"
 )
 
 // Most requests have a short body or none and ask a guest that speaks HTTP/1.
@@ -210,7 +208,7 @@ const maxIdle = 64
 // idleTime is how long they are kept.
 func idleTime(addr string) time.Duration {
 	_, port, _ := net.SplitHostPort(addr)
-	if port == strconv.Itoa(guest.AgentPort) || port == strconv.Itoa(guest.InterpPort) {
+	if isOwn(port) {
 		return idleOwn
 	}
 	return idleForeign

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/cay-run/cay/internal/edge/doors"
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/trail"
 )
@@ -230,7 +231,7 @@ func (t *trip) outgoing() *http.Request {
 // unmark keeps the request's ids out of the answer of a user's own server, which
 // is passed on as it came. The agent's and the interpreter's have them.
 func (t *trip) unmark(w http.ResponseWriter) {
-	if t.port != guest.AgentPort && t.port != guest.InterpPort {
+	if !doors.Is(t.port) {
 		trail.Leave(w.Header())
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/edge/doors"
 	"github.com/cay-run/cay/internal/edge/rates"
-	"github.com/cay-run/cay/internal/guest"
 )
 
 // IsPort reports whether a host is the name of a sandbox's port below a domain,
@@ -37,7 +37,7 @@ func (p *Proxy) Agents() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at := place{way: byHeaders}
 		at.route, at.verdict = parseHeaders(r.Header)
-		if at.verdict != ours || at.port != guest.AgentPort && at.port != guest.InterpPort {
+		if at.verdict != ours || !doors.Is(at.port) {
 			badRoute(w, r, at)
 			return
 		}

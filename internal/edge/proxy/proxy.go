@@ -19,6 +19,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/internal/conns"
+	"github.com/cay-run/cay/internal/edge/doors"
 	"github.com/cay-run/cay/internal/edge/rates"
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/trail"
@@ -258,7 +259,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
 
 // carryOn sends a request to its guest.
 func (p *Proxy) carryOn(w http.ResponseWriter, t *trip) {
-	if isUpgrade(t.in) && t.port != guest.AgentPort {
+	if isUpgrade(t.in) && !doors.Is(t.port) {
 		p.upgrade(w, t.in, t)
 		return
 	}

@@ -73,7 +73,10 @@ type Config struct {
 	VolumeTokens VolumeTokens
 	// Dial connects to a port of a sandbox that runs; nil offers none.
 	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
-	SSH  Shells // nil offers none
+	// MayStart returns why a program may not start in a sandbox; it may wait until ctx
+	// ends. It is required beside Dial.
+	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start) error
+	SSH      Shells // nil offers none
 	// Desktops shows the screens of sandboxes; nil shows none.
 	Desktops Desktops
 	// SSHListen is where the SSH server listens itself, if it does.
@@ -132,6 +135,7 @@ type server struct {
 	domain     string
 	links      Links
 	dial       func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
+	mayStart   func(ctx context.Context, id cay.SandboxID, s cay.Start) error
 	ssh        Shells
 	sshAt      string
 	desktops   Desktops
@@ -159,6 +163,7 @@ func New(cfg Config) http.Handler {
 // route makes the server and all of its routes.
 func route(cfg Config) (*server, chi.Router) {
 	s := &server{fleet: cfg.Fleet, sandboxes: cfg.Sandboxes, usage: cfg.Usage, builds: cfg.Builds, accounts: cfg.Accounts, auth: cfg.Auth, domain: cfg.Domain, links: cfg.Links, log: cfg.Log}
+	s.mayStart = cfg.MayStart
 	s.dial, s.ssh, s.sshAt, s.explain = cfg.Dial, cfg.SSH, cfg.SSHListen, cfg.Explain
 	s.desktops, s.upkeep = cfg.Desktops, cfg.Upkeep
 	s.logins, s.url, s.console = cfg.Logins, cfg.URL, cfg.Console

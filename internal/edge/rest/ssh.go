@@ -12,7 +12,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/rest/cayv1"
 	"github.com/cay-run/cay/internal/conns"
-	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/edge/doors"
 )
 
 // ListSSHKeys lists the keys that open a team's sandboxes.
@@ -95,18 +95,22 @@ func (o own) ConnectPort(ctx context.Context, r cayv1.ConnectPortRequestObject) 
 	if err := callerOf(ctx).May(cay.ExecSandboxes); err != nil {
 		return nil, err
 	}
-	switch {
-	case o.dial == nil:
+	if o.dial == nil {
 		return nil, cay.Errorf(cay.Unsupported, "this server reaches no ports")
-	case port < 1 || port > 65535:
-		return nil, cay.Errorf(cay.Invalid, "port: must be 1 to 65535")
-	case port == guest.AgentPort:
-		return nil, cay.Errorf(cay.Denied, "port: %d is the agent's", port)
-	case !strings.EqualFold(value(r.Params.Upgrade, ""), "tcp") && socketOf(ctx).r == nil:
+	}
+	if err := doors.Closed(port); err != nil {
+		return nil, err
+	}
+	if !strings.EqualFold(value(r.Params.Upgrade, ""), "tcp") && socketOf(ctx).r == nil {
 		return nil, cay.Errorf(cay.Invalid, "Upgrade: must be tcp or websocket, over HTTP/1.1")
 	}
 	if err := o.sandboxes.Enter(ctx, callerOf(ctx), id); err != nil {
 		return nil, err
+	}
+	if start, starts := doors.Forward(port, ""); starts {
+		if err := o.mayStart(ctx, id, start); err != nil {
+			return nil, err
+		}
 	}
 	far, err := o.dial(ctx, id, port)
 	if err != nil {

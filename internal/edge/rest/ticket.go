@@ -13,7 +13,7 @@ import (
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/rest/cayv1"
 	"github.com/cay-run/cay/internal/auth"
-	"github.com/cay-run/cay/internal/guest"
+	"github.com/cay-run/cay/internal/edge/doors"
 )
 
 // The purposes of tickets.
@@ -49,8 +49,8 @@ func (o own) CreateTicket(ctx context.Context, r cayv1.CreateTicketRequestObject
 			return nil, cay.Errorf(cay.Invalid, "port: is of the purpose port alone")
 		}
 	case forPort:
-		if port < 1 || port > 65535 || port == guest.AgentPort {
-			return nil, cay.Errorf(cay.Invalid, "port: must be 1 to 65535, and not %d", guest.AgentPort)
+		if err := doors.Closed(port); err != nil {
+			return nil, err
 		}
 	default:
 		return nil, cay.Errorf(cay.Invalid, "purpose: must be %s, %s or %s", forDesktop, forView, forPort)

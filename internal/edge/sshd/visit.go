@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/netip"
 	"path"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/proto/process/processconnect"
+	"github.com/cay-run/cay/internal/edge/doors"
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/ticks"
 )
@@ -161,13 +161,12 @@ func (v *visit) forward(c ssh.NewChannel) {
 		_ = c.Reject(ssh.Prohibited, "only the sandbox's own ports are reached, as localhost")
 		return
 	}
-	if to.Port == guest.AgentPort {
-		_ = c.Reject(ssh.Prohibited, "port "+strconv.Itoa(guest.AgentPort)+" is the agent's")
+	if err := doors.Closed(int(to.Port)); err != nil {
+		_ = c.Reject(ssh.Prohibited, err.Error())
 		return
 	}
-	if to.Port == guest.InterpPort {
-		// Code that is sent on such a connection is not seen here.
-		if err := v.mayStart(cay.Start{Command: []string{"ssh", "-L", strconv.Itoa(guest.InterpPort)}, Unseen: true, User: v.who.user}); err != nil {
+	if start, starts := doors.Forward(int(to.Port), v.who.user); starts {
+		if err := v.mayStart(start); err != nil {
 			_ = c.Reject(ssh.Prohibited, publicText(err))
 			return
 		}
