@@ -44,41 +44,109 @@ func CheckAskCommands(patterns []string) error {
 	return nil
 }
 
-// shells are the programs whose script after -c says what runs.
-var shells = []string{"bash", "dash", "sh", "zsh"}
-
-// script is what a shell is given to run after -c, with the script's own arguments; waits
-// says that it is given nothing and reads its input. Neither is so for another program.
-func (s Start) script() (words []string, waits bool) {
-	if len(s.Command) == 0 || !slices.Contains(shells, path.Base(s.Command[0])) {
-		return nil, false
-	}
-	letters, words := shellOptions(s.Command[1:])
-	if strings.Contains(letters, "c") {
-		return words, false
-	}
-	return nil, len(words) == 0 || strings.Contains(letters, "s")
+// bourne are the programs whose script after -c says what runs, with the letters of
+// options that only change how it runs; c, s, o and O have a meaning of their own.
+var bourne = map[string]string{
+	"bash": bashLetters, "rbash": bashLetters, "sh": bashLetters, "dash": bashLetters,
+	"ash": plainLetters, "ksh": plainLetters, "ksh93": plainLetters, "mksh": plainLetters, "yash": plainLetters, "zsh": plainLetters,
 }
 
-// shellOptions takes the options off a shell's arguments, as shells read them: letters in
-// any order, of which some take the next argument. It returns the letters and the rest.
-func shellOptions(args []string) (letters string, rest []string) {
+const (
+	plainLetters = "eflnuvx"
+	bashLetters  = plainLetters + "abhkmprtBCEHPTi"
+)
+
+// harmlessLong are the long options of bash that do no more than that, with one dash or
+// two; otherLong are the others, whose letters alone would be known.
+var (
+	harmlessLong = []string{"login", "noediting", "noprofile", "norc", "posix", "restricted", "verbose"}
+	otherLong    = []string{"debug", "debugger", "dump-po-strings", "dump-strings", "help", "init-file", "pretty-print", "protected", "rcfile", "version", "wordexp"}
+)
+
+// shell is what a start gives a shell to run.
+type shell struct {
+	script []string // after -c, with the script's own arguments
+	// hides says that what runs is not in the words: the shell reads its input, or has an
+	// option that is not known to be harmless.
+	hides bool
+}
+
+// shell is what the start gives a shell; nothing for another program.
+func (s Start) shell() shell {
+	words := s.Command
+	if len(words) > 0 && path.Base(words[0]) == "busybox" {
+		words = words[1:]
+	}
+	if len(words) == 0 {
+		return shell{}
+	}
+	name := path.Base(words[0])
+	known, is := bourne[name]
+	if !is {
+		return shell{}
+	}
+	letters, rest, harmless := shellOptions(words[1:], known, strings.HasSuffix(name, "bash") || name == "sh")
+	switch {
+	case !harmless:
+		return shell{hides: true}
+	case strings.Contains(letters, "c"):
+		return shell{script: rest}
+	}
+	return shell{hides: len(rest) == 0 || strings.Contains(letters, "s")}
+}
+
+// shellOptions takes the options off a shell's arguments, as shells read them: long ones
+// where there are any, then letters in any order, of which some take the next argument. It
+// returns the letters and the rest, and whether each option is known to be harmless.
+func shellOptions(args []string, known string, long bool) (letters string, rest []string, harmless bool) {
+	for long && len(args) > 0 && strings.HasPrefix(args[0], "-") {
+		name := strings.TrimPrefix(args[0][1:], "-")
+		if slices.Contains(otherLong, name) {
+			return "", nil, false
+		}
+		if !slices.Contains(harmlessLong, name) {
+			break
+		}
+		args = args[1:]
+	}
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
-		switch {
-		case arg == "-" || arg == "--":
-			return letters, args[i+1:]
-		case arg == "--rcfile" || arg == "--init-file":
-			i++
-		case strings.HasPrefix(arg, "--"):
-		case strings.HasPrefix(arg, "-") || strings.HasPrefix(arg, "+"):
-			letters += arg[1:]
-			i += strings.Count(arg, "o") + strings.Count(arg, "O")
-		default:
-			return letters, args[i:]
+		if arg == "-" || arg == "--" {
+			return letters, args[i+1:], true
+		}
+		if arg == "" || arg[0] != '-' && arg[0] != '+' {
+			return letters, args[i:], true
+		}
+		for _, letter := range arg[1:] {
+			switch {
+			case letter == 'o' || letter == 'O':
+				i++
+				if i < len(args) && strings.Trim(args[i], "abcdefghijklmnopqrstuvwxyz-_0123456789") != "" {
+					return "", nil, false
+				}
+			case arg[0] == '-' && (letter == 'c' || letter == 's'):
+			case !strings.ContainsRune(known, letter):
+				return "", nil, false
+			}
+			letters += string(letter)
 		}
 	}
-	return letters, nil
+	return letters, nil, true
+}
+
+// harmlessEnv are the variables, beside LC_*, that are known to change no more than how a
+// program looks and speaks. Any other may have it run something else: BASH_ENV, LD_PRELOAD
+// and PATH are some of many.
+var harmlessEnv = []string{"CI", "CLICOLOR", "COLORTERM", "COLUMNS", "DEBIAN_FRONTEND", "FORCE_COLOR", "LANG", "LANGUAGE", "LINES", "NO_COLOR", "PYTHONUNBUFFERED", "TERM", "TZ"}
+
+// hidesInEnv reports whether a variable may have something run that the words do not say.
+func (s Start) hidesInEnv() bool {
+	for name := range s.Env {
+		if !slices.Contains(harmlessEnv, name) && !strings.HasPrefix(name, "LC_") {
+			return true
+		}
+	}
+	return false
 }
 
 // Line is what runs, in the form that patterns are compared with: the script of a
@@ -87,7 +155,7 @@ func (s Start) Line() string {
 	if len(s.Command) == 0 {
 		return s.Code
 	}
-	if script, _ := s.script(); len(script) == 1 {
+	if script := s.shell().script; len(script) == 1 {
 		return script[0]
 	}
 	words := make([]string, len(s.Command))
@@ -108,18 +176,19 @@ func shellWord(s string) string {
 }
 
 // IsAsked reports whether a start waits for a person's yes where these patterns are
-// asked about. One whose deeds come later is asked about with any pattern.
+// asked about. One whose deeds come later, or are not in its words, is asked about with
+// any pattern.
 func (s Start) IsAsked(patterns []string) bool {
 	if len(patterns) == 0 {
 		return false
 	}
-	script, waits := s.script()
-	if waits || s.Unseen {
+	given := s.shell()
+	if given.hides || s.Unseen || s.hidesInEnv() {
 		return true
 	}
 	lines := []string{s.Line()}
-	if len(script) > 1 {
-		lines = append(lines, script[0]) // an argument behind a script hides it from no pattern
+	if len(given.script) > 1 {
+		lines = append(lines, given.script[0]) // an argument behind a script hides it from no pattern
 	}
 	return slices.ContainsFunc(patterns, func(p string) bool {
 		return slices.ContainsFunc(lines, func(line string) bool { return Matches(p, line) })
@@ -170,7 +239,7 @@ func (s Start) Shown() string {
 		}
 		out.WriteString(name + ": " + strings.Join(values, " ") + "\n")
 	}
-	script, _ := s.script()
+	script := s.shell().script
 	text, given := "", len(script) == 1
 	switch {
 	case len(s.Command) == 0:

@@ -1,8 +1,12 @@
 package cay_test
 
 import (
+	"context"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cay-run/cay"
 )
@@ -10,6 +14,13 @@ import (
 func TestStartsThatAreAskedAbout(t *testing.T) {
 	bash := func(line string) cay.Start { return cay.Start{Command: []string{"/bin/bash", "-l", "-c", line}} }
 	program := func(words ...string) cay.Start { return cay.Start{Command: words} }
+	with := func(s cay.Start, names ...string) cay.Start {
+		s.Env = map[string]string{}
+		for _, name := range names {
+			s.Env[name] = "x"
+		}
+		return s
+	}
 	for _, tt := range []struct {
 		start    cay.Start
 		patterns string // between commas
@@ -32,7 +43,22 @@ func TestStartsThatAreAskedAbout(t *testing.T) {
 		{program("bash", "-c", "a $0", "rm"), "rm *", "bash -c 'a $0' rm", false},
 		{program("bash", "-euo", "pipefail", "-c", "rm x"), "rm *", "rm x", true},
 		{program("bash", "-ceuo", "pipefail", "rm x"), "rm *", "rm x", true},
-		{program("bash", "--rcfile", "a", "+e", "-c", "--", "rm x"), "rm *", "rm x", true},
+		{program("bash", "--login", "-norc", "+e", "-c", "--", "rm x"), "rm *", "rm x", true},
+		{program("bash", "-login", "-c", "rm x"), "rm *", "rm x", true},
+		{program("bash", "--rcfile", "a", "+e", "-c", "ls"), "rm *", "bash --rcfile a +e -c ls", true}, // runs what a file has
+		{program("bash", "-rcfile", "a", "-i", "-c", "ls"), "rm *", "bash -rcfile a -i -c ls", true},
+		{program("bash", "-init-file", "a", "-i", "-c", "ls"), "rm *", "bash -init-file a -i -c ls", true},
+		{program("rbash", "-c", "rm x"), "rm *", "rm x", true},
+		{program("busybox", "sh", "-c", "rm x"), "rm *", "rm x", true},
+		{program("busybox", "ls"), "rm *", "busybox ls", false},
+		{program("zsh", "-b", "-c", "ls"), "rm *", "zsh -b -c ls", true}, // ends its options
+		{program("bash", "+c", "ls"), "rm *", "bash +c ls", true},
+		{program("bash", "-c", "-login", "rm x"), "rm *", "bash -c -login 'rm x'", true},
+		{with(bash("ls"), "BASH_ENV"), "rm *", "ls", true}, {with(bash("ls"), "PS4"), "rm *", "ls", true}, {with(program("sh", "-ic", "ls"), "ENV"), "rm *", "ls", true},
+		{with(program("ls"), "LD_PRELOAD"), "rm *", "ls", true}, {with(program("ls"), "LD_AUDIT"), "rm *", "ls", true}, {with(bash("ls"), "PROMPT_COMMAND"), "rm *", "ls", true},
+		{with(bash("ls"), "BASH_FUNC_ls%%"), "rm *", "ls", true}, {with(program("git", "log"), "GIT_PAGER"), "rm *", "git log", true}, {with(program("ls"), "PATH"), "rm *", "ls", true},
+		{with(bash("ls"), "LANG", "LC_ALL", "TERM", "TZ"), "rm *", "ls", false}, {with(bash("ls"), "BASH_ENV"), "", "ls", false},
+		{with(cay.Start{Code: "1"}, "LD_PRELOAD"), "rm *", "1", true},
 		{program("bash", "-s", "x"), "rm *", "bash -s x", true}, // reads what it runs
 		{program("bash", "-o", "pipefail"), "rm *", "bash -o pipefail", true},
 		{program("bash", "-o"), "rm *", "bash -o", true},
@@ -102,4 +128,38 @@ func TestPatternsOfCommands(t *testing.T) {
 	if cay.CheckAskCommands(make([]string, 33)) == nil {
 		t.Error("33 patterns pass")
 	}
+}
+
+// FuzzShells has real shells run a script with any options: where one runs it, a pattern
+// of it is asked about.
+func FuzzShells(f *testing.F) {
+	words := []string{
+		"-c", "-l", "-login", "--login", "-norc", "--norc", "-rcfile", "--rcfile", "--init-file", "/dev/null", "-i", "-e", "+e", "-o", "+o", "pipefail", "-O", "extglob",
+		"--", "-", "-x", "-s", "+c", "-ec", "-ce", "-co", "-euo", "-oc", "-posix", "--posix", "-r", "-D", "", "+", "-k", "--verbose", "-b", "-noprofile", "--debugger", "-P", "-t",
+	}
+	script := len(words)
+	for _, seed := range [][]byte{{0, byte(script)}, {2, 0, byte(script)}, {6, 9, 0, byte(script)}, {25, 15, byte(script)}, {22, byte(script)}, {27, 15, byte(script)}, {0, 18, byte(script)}, {0, byte(script), 1}, {3, 0, 13, 15, byte(script)}} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if len(in) > 8 {
+			return
+		}
+		var args []string
+		for _, b := range in {
+			args = append(args, slices.Concat(words, []string{"echo ran"})[int(b)%(script+1)])
+		}
+		for _, shell := range []string{"bash", "dash", "rbash"} {
+			if _, err := exec.LookPath(shell); err != nil {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			out, _ := exec.CommandContext(ctx, shell, args...).Output() // most options are refused
+			cancel()
+			ran := slices.Contains(strings.Split(string(out), "\n"), "ran")
+			if s := (cay.Start{Command: append([]string{shell}, args...)}); ran && !s.IsAsked([]string{"echo ran"}) {
+				t.Errorf("%q runs the script, and is not asked about", s.Command)
+			}
+		}
+	})
 }
