@@ -19,11 +19,11 @@ var _ cayv1.StrictServerInterface = own{}
 // mountOwn adds the routes of api/openapi/cay.yaml to a router that asks for
 // the key.
 func (s *server) mountOwn(guarded chi.Router) {
-	cayv1.HandlerWithOptions(cayv1.NewStrictHandlerWithOptions(own{s}, []cayv1.StrictMiddlewareFunc{s.recordOwn}, cayv1.StrictHTTPServerOptions{
+	cayv1.HandlerWithOptions(cayv1.NewStrictHandlerWithOptions(own{s}, []cayv1.StrictMiddlewareFunc{knowMembers, s.recordOwn}, cayv1.StrictHTTPServerOptions{
 		RequestErrorHandlerFunc:  s.badBody,
 		ResponseErrorHandlerFunc: s.fail,
 	}), cayv1.ChiServerOptions{
-		BaseRouter: guarded, ErrorHandlerFunc: s.badOwnParam, Middlewares: []cayv1.MiddlewareFunc{s.checkIDs},
+		BaseRouter: guarded, ErrorHandlerFunc: s.badOwnParam, Middlewares: []cayv1.MiddlewareFunc{keepBody, s.checkIDs},
 	})
 }
 
