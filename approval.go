@@ -104,8 +104,8 @@ type Approval struct {
 	Title, Body string
 	Risk        Risk
 	Asked       Actor
-	// Origin are the credentials that may not decide.
-	Origin               Origins
+	// Askers are the parties that asked, or may have: none of them decides.
+	Askers               []Origins
 	CreatedAt, ExpiresAt time.Time
 
 	State     ApprovalState
@@ -116,11 +116,12 @@ type Approval struct {
 	UsedAt    time.Time // when the yes to one time was used
 }
 
-// Origins are the key and the person that asked, or that made the sandbox that
-// asks. Either may be empty.
+// Origins are a party: a key or a person, and what is behind the key. All are empty for
+// the server and its operator.
 type Origins struct {
-	Key    KeyID
-	Person PersonID // behind the key, where it goes back to one
+	Key      KeyID    `json:"key,omitempty"`
+	Person   PersonID `json:"person,omitempty"`   // behind the key, where it goes back to one
+	Exchange string   `json:"exchange,omitempty"` // the same of an exchange of tokens: see APIKey
 }
 
 // Check says what is wrong with a request for an approval.

@@ -17,8 +17,17 @@ type Caller struct {
 	// Session is the person's, where it is a session that the request carries.
 	Session SessionID
 	Scopes  Scopes
+	Behind  Origins    // of a key: the person and the exchange that it goes back to
 	Bounds  *KeyBounds // what keeps a key besides its scopes; nil for nothing
 	From    *Origin    // where the request came from; nil when a part of the server asks
+}
+
+// Origins are the caller as a party.
+func (c Caller) Origins() Origins {
+	if c.Key == "" {
+		return Origins{Person: c.Person}
+	}
+	return Origins{Key: c.Key, Person: c.Behind.Person, Exchange: c.Behind.Exchange}
 }
 
 // Origin is where a request came from.

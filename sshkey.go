@@ -16,4 +16,5 @@ type SSHKey struct {
 	Fingerprint string // SHA256:…, unique in the team
 	Public      string // in the form of authorized_keys, without a comment
 	CreatedAt   time.Time
+	AddedBy     *Origins // nil where no record has it
 }

@@ -46,8 +46,11 @@ type APIKey struct {
 	Hash      [32]byte
 	Mask      string // the first and last characters, for people
 	CreatedAt time.Time
-	CreatedBy string    // a person's or a key's id; empty for the server itself
-	Person    PersonID  // who made it, or the first of the keys that led to it; empty for none
+	CreatedBy string   // a person's or a key's id; empty for the server itself
+	Person    PersonID // who made it, or the first of the keys that led to it; empty for none
+	// Exchange is a digest of the issuer and the subject of the token that it was given
+	// for, or the first of the keys that led to it; empty for none.
+	Exchange  string
 	LastUsed  time.Time // to the minute; zero for never
 	ExpiresAt time.Time // zero for never
 	// Grant are names of scopes and roles. None, as every key of before scopes
@@ -59,7 +62,7 @@ type APIKey struct {
 // Caller is what a request with the key is made by. A name in the record that
 // this release does not know grants nothing.
 func (k APIKey) Caller() Caller {
-	who := Caller{Team: k.Team, Key: k.ID, Name: k.Name, Scopes: TeamScopes}
+	who := Caller{Team: k.Team, Key: k.ID, Name: k.Name, Scopes: TeamScopes, Behind: Origins{Person: k.Person, Exchange: k.Exchange}}
 	if len(k.Grant) > 0 {
 		who.Scopes = 0
 		for _, name := range k.Grant {

@@ -54,6 +54,8 @@ type Trigger struct {
 	// that, and Retries how often a run is tried again that fails.
 	MaxRunning, MaxWaiting, Retries int
 
+	// Makers are the parties that made the trigger and changed it.
+	Makers    []Origins
 	CreatedAt time.Time
 	UpdatedAt time.Time
 	// Version is raised by one with each change that a client asks for.
@@ -270,6 +272,8 @@ type Run struct {
 	// is how large the body is.
 	Sealed string
 	Bytes  int
+	// Askers has the party that started it by hand.
+	Askers []Origins
 }
 
 // CheckRunEvent says what is wrong with the name of an event.

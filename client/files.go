@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cay-run/cay/internal/guest"
@@ -17,7 +18,8 @@ import (
 // agent's port: it needs no token, and reads that file alone until it expires.
 func (s *Sandbox) FileQuery(path, user string, expires time.Time) string {
 	sign := guest.Signature{Path: path, User: user, Expiry: strconv.FormatInt(expires.Unix(), 10)}
-	query := url.Values{"path": {path}, "signature": {sign.Sign("read", s.AccessToken)}, "signature_expiration": {sign.Expiry}}
+	token, _, _ := strings.Cut(s.AccessToken, "~") // what is behind says which party has it
+	query := url.Values{"path": {path}, "signature": {sign.Sign("read", token)}, "signature_expiration": {sign.Expiry}}
 	if user != "" {
 		query.Set("username", user)
 	}

@@ -38,6 +38,7 @@ type Store interface {
 	AddSSHKey(ctx context.Context, key cay.SSHKey, most int) error
 	SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error)
 	SSHKeyOpens(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error)
+	SSHKeyOf(ctx context.Context, team cay.TeamID, fingerprint string) (cay.SSHKey, error)
 	RemoveSSHKey(ctx context.Context, team cay.TeamID, id cay.SSHKeyID) error
 }
 

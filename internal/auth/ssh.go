@@ -38,10 +38,11 @@ func (a *Auth) AddSSHKey(ctx context.Context, who cay.Caller, name, public strin
 	if len(name) > maxSSHName || strings.ContainsFunc(name, unicode.IsControl) {
 		return cay.SSHKey{}, cay.Errorf(cay.Invalid, "name: must be at most %d printable characters", maxSSHName)
 	}
+	by := who.Origins()
 	record := cay.SSHKey{
 		ID: cay.NewSSHKeyID(), Team: team, Name: name, Fingerprint: ssh.FingerprintSHA256(key),
 		Public:    strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))),
-		CreatedAt: time.Now().UTC().Truncate(time.Millisecond),
+		CreatedAt: time.Now().UTC().Truncate(time.Millisecond), AddedBy: &by,
 	}
 	err = a.store.AddSSHKey(ctx, record, maxSSHKeys)
 	if cay.KindOf(err) == cay.Conflict {
@@ -96,6 +97,12 @@ func (a *Auth) RemoveSSHKey(ctx context.Context, who cay.Caller, id cay.SSHKeyID
 		return err
 	}
 	return a.store.RemoveSSHKey(ctx, who.Team, id)
+}
+
+// SSHKeyAdder is the party that added a team's SSH key; nil where no record says it.
+func (a *Auth) SSHKeyAdder(ctx context.Context, team cay.TeamID, fingerprint string) (*cay.Origins, error) {
+	k, err := a.store.SSHKeyOf(ctx, team, fingerprint)
+	return k.AddedBy, err
 }
 
 // SSHKeyOpens reports whether a team has the key of a fingerprint.

@@ -47,6 +47,34 @@ func OpenTokens(dataDir string) (*Tokens, error) {
 // Access returns the token that a secure sandbox's agent asks for.
 func (t *Tokens) Access(id cay.SandboxID) string { return t.derive("access", id) }
 
+// asMark is between an access token and the party that has it alone.
+const asMark = "~"
+
+// AccessAs returns an access token that says which key or person uses it. It is for
+// clients of Cay's own: signed addresses of files are made of the plain token before the
+// mark.
+func (t *Tokens) AccessAs(id cay.SandboxID, by cay.Origins) string {
+	name := string(by.Key) + asMark + string(by.Person)
+	if by.Key != "" {
+		name = string(by.Key) + asMark
+	}
+	return t.Access(id) + asMark + name + asMark + t.derive("party", cay.SandboxID(string(id)+"/"+name))
+}
+
+// AccessOf returns the plain access token of a sandbox that a token stands for, and the
+// party that has it alone, if it is one of AccessAs.
+func (t *Tokens) AccessOf(id cay.SandboxID, token string) (access string, by cay.Origins, marked bool) {
+	parts := strings.Split(token, asMark)
+	if len(parts) != 4 {
+		return token, by, false
+	}
+	by = cay.Origins{Key: cay.KeyID(parts[1]), Person: cay.PersonID(parts[2])}
+	if !equal(token, t.AccessAs(id, by)) {
+		return token, cay.Origins{}, false
+	}
+	return parts[0], by, true
+}
+
 // Traffic returns the token that the proxy asks for where a sandbox's ports
 // are not public.
 func (t *Tokens) Traffic(id cay.SandboxID) string { return t.derive("traffic", id) }

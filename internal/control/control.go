@@ -92,7 +92,7 @@ type Config struct {
 	Links approvals.Links // signs links that decide approvals; nil for none
 	URL   string          // where clients find this server, for those links
 	// MayStart returns why a command of a trigger may not start in a sandbox.
-	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start) error
+	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start, by ...cay.Origins) error
 	// Nodes lead the runs of triggers to the sandboxes of other nodes; nil for a machine alone.
 	Nodes triggers.Nodes
 	// Full reports whether the disk of the data directory is nearly full; nil never.

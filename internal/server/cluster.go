@@ -107,7 +107,7 @@ func (s *Server) openCluster(ctx context.Context) (err error) {
 		Alone: !s.cfg.Fronts(),
 		Has:   s.control.Has, Adopt: s.control.Adopt, Take: s.control.Take, Give: s.control.Give, Names: s.console.Names(s.proxy.Names, s.proxy.AgentOf), Console: s.console, Log: s.log,
 		Asked: s.control.Triggers.Serve, Dial: s.proxy.Dial,
-		Shell: func(c net.Conn, team cay.TeamID) { s.ssh.ServeRelayed(c, team) },
+		Shell: func(c net.Conn, team cay.TeamID, by []cay.Origins) { s.ssh.ServeRelayed(c, team, by) },
 	})
 	s.later(c.front.Close)
 	return c.members.Open(ctx)

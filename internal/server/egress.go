@@ -101,22 +101,22 @@ func (s *Server) ask(ctx context.Context, q egress.Question) egress.Answer {
 
 // mayStart has a person asked whether a command or code may start in a sandbox of
 // this node, where its owner wants that.
-func (s *Server) mayStart(ctx context.Context, id cay.SandboxID, what cay.Start) error {
+func (s *Server) mayStart(ctx context.Context, id cay.SandboxID, what cay.Start, by ...cay.Origins) error {
 	i, found := s.node.Lookup(id)
 	if !found {
 		return ledger.NoSandbox(id)
 	}
-	return s.control.Approvals.MayStart(ctx, cay.Sandbox{ID: id, Team: i.Spec.Team, AskCommands: i.Spec.AskCommands}, what)
+	return s.control.Approvals.MayStart(ctx, cay.Sandbox{ID: id, Team: i.Spec.Team, AskCommands: i.Spec.AskCommands}, what, by...)
 }
 
 // mayStartNow is mayStart for as long as the sandbox has its present instance.
-func (s *Server) mayStartNow(ctx context.Context, id cay.SandboxID, what cay.Start) error {
+func (s *Server) mayStartNow(ctx context.Context, id cay.SandboxID, what cay.Start, by ...cay.Origins) error {
 	now, done, err := s.proxy.While(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer done()
-	err = s.mayStart(now, id, what)
+	err = s.mayStart(now, id, what, by...)
 	if err != nil && now.Err() != nil && ctx.Err() == nil {
 		return cay.Wrap(cay.Unavailable, err, "sandbox %s was paused, rolled back or ended while its command waited for a decision", id)
 	}

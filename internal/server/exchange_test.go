@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/client"
 	"github.com/cay-run/cay/internal/auth/oidc/oidctest"
 	"github.com/cay-run/cay/internal/server/servertest"
 )
@@ -76,6 +77,41 @@ func TestTokenExchange(t *testing.T) {
 	}
 	if code, _ := call(t, w, key, http.MethodGet, "/sandboxes", ""); code != http.StatusUnauthorized {
 		t.Errorf("after its removal: %d", code)
+	}
+}
+
+// Two exchanges of one subject are one party: neither decides what the other asks.
+func TestExchangesOfASubjectAreOneParty(t *testing.T) {
+	ci := oidctest.New(t)
+	w := servertest.New(t)
+	w.Config.TokenExchange = []cay.ExchangeRule{{
+		Issuer: ci.URL, Audience: "https://cay.example", Team: "default", Lifetime: 10 * time.Minute,
+		Scopes: []string{"sandboxes:read", "sandboxes:write", "approvals:decide", "keys:write"},
+		Claims: map[string]string{"repository": "acme/*"},
+	}}
+	w.Start()
+	keyOf := func(subject string) string {
+		t.Helper()
+		claims := ci.Claims("https://cay.example", map[string]any{"repository": "acme/app", "sub": subject})
+		status, got := exchange(t, w, ci.Sign(claims))
+		key, _ := got["key"].(string)
+		if status != http.StatusCreated || key == "" {
+			t.Fatalf("%d %v", status, got)
+		}
+		return key
+	}
+	asker, same, other := keyOf("repo:acme/app:main"), keyOf("repo:acme/app:main"), keyOf("repo:acme/app:review")
+	child, err := w.ClientOf(same).CreateAPIKey(t.Context(), client.NewAPIKey{Name: "child"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := question(t, w.ClientOf(asker), client.NewApproval{})
+	for what, key := range map[string]string{"itself": asker, "another of the subject": same, "a key of that one's": child.Key} {
+		_, err := w.ClientOf(key).DecideApproval(t.Context(), x.ID, true, "", "")
+		wantCode(t, what, err, cay.CodeApprovalOwn)
+	}
+	if _, err := w.ClientOf(other).DecideApproval(t.Context(), x.ID, true, "", ""); err != nil {
+		t.Errorf("another subject: %v", err)
 	}
 }
 

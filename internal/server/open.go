@@ -116,10 +116,13 @@ func (s *Server) openProxy(context.Context) error {
 		Fate:     s.fate,
 		Used:     s.used,
 		MayStart: s.mayStart,
-		Tokens:   s.tokens,
-		Domain:   s.cfg.Domain,
-		Paths:    s.cfg.PathForm(),
-		Log:      s.log,
+		AccessOf: func(id cay.SandboxID, token string) (string, cay.Origins, bool) {
+			return s.tokensOf.AccessOf(id, token)
+		},
+		Tokens: s.tokens,
+		Domain: s.cfg.Domain,
+		Paths:  s.cfg.PathForm(),
+		Log:    s.log,
 	})
 	s.later(func() error { s.proxy.Close(); return nil })
 	if err := s.openEgress(); err != nil {

@@ -40,6 +40,7 @@ func (s *Server) openSSH(keys *auth.Auth) error {
 		Owner:     s.teamOf,
 		Elsewhere: s.shellElsewhere(),
 		Opens:     keys.SSHKeyOpens,
+		Adder:     keys.SSHKeyAdder,
 		Enter: func(ctx context.Context, team cay.TeamID, id cay.SandboxID) error {
 			return s.control.Enter(ctx, cay.ForTeam(team), id)
 		},
@@ -81,7 +82,7 @@ func (s *Server) teamOf(ctx context.Context, id cay.SandboxID) (cay.TeamID, erro
 }
 
 // shellElsewhere leads to the SSH servers of other members; nil for a machine alone.
-func (s *Server) shellElsewhere() func(context.Context, cay.TeamID, cay.SandboxID) (io.ReadWriteCloser, error) {
+func (s *Server) shellElsewhere() func(context.Context, cay.TeamID, cay.SandboxID, []cay.Origins) (io.ReadWriteCloser, error) {
 	if !s.member() {
 		return nil
 	}

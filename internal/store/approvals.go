@@ -4,14 +4,66 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/cay-run/cay"
 )
 
+// Approvals are questions that wait for a decision, and the decisions.
+type Approvals interface {
+	// AddTokenHolder records a party that is given the token of a sandbox; TokenHolders lists them.
+	AddTokenHolder(ctx context.Context, id cay.SandboxID, o cay.Origins) error
+	TokenHolders(ctx context.Context, id cay.SandboxID) ([]cay.Origins, error)
+	// AddApproval records a question, or returns the one that waits with the same
+	// sandbox, kind, subject and body, which joined says; it has the askers of both then. Exhausted when the asking party
+	// has mostOfAsker waiting, or the team most.
+	AddApproval(ctx context.Context, a cay.Approval, mostOfAsker, most int) (out cay.Approval, joined bool, err error)
+	// Approval finds a team's approval, ApprovalOf one of any team.
+	Approval(ctx context.Context, team cay.TeamID, id cay.ApprovalID) (cay.Approval, error)
+	ApprovalOf(ctx context.Context, id cay.ApprovalID) (cay.Approval, error)
+	// Approvals lists approvals, the newest first.
+	Approvals(ctx context.Context, q ApprovalQuery) ([]cay.Approval, error)
+	// LastDecision finds the last yes or no about the subject of a sandbox's
+	// question; one for this once only with the same body.
+	LastDecision(ctx context.Context, q cay.Approval) (cay.Approval, error)
+	// EndApproval records the state, the decision and its party. Conflict means that
+	// the approval does not wait any more; a decision also conflicts with the end of
+	// its time.
+	EndApproval(ctx context.Context, a cay.Approval) error
+	// UseApproval records that a yes to one time was used. Conflict means that it was
+	// before.
+	UseApproval(ctx context.Context, id cay.ApprovalID, at time.Time) error
+	// LapsedApprovals lists approvals of all teams that wait though their time is
+	// over, or their sandbox.
+	LapsedApprovals(ctx context.Context, now time.Time, limit int) ([]cay.Approval, error)
+	// NextLapse tells when the time of the next one that waits is over; zero for
+	// never.
+	NextLapse(ctx context.Context) (time.Time, error)
+	// PruneApprovals forgets approvals that do not wait, from before a time and of
+	// each team all but the newest. It keeps decisions for the life of a sandbox
+	// that lives.
+	PruneApprovals(ctx context.Context, before time.Time, most int) (int, error)
+}
+
+// ApprovalQuery says which of a team's approvals to list.
+type ApprovalQuery struct {
+	Team    cay.TeamID
+	Sandbox cay.SandboxID     // empty means all
+	State   cay.ApprovalState // empty means any
+	After   *ApprovalCursor   // nil means from the newest
+	Limit   int
+}
+
+// ApprovalCursor is a place in a list of approvals.
+type ApprovalCursor struct {
+	At time.Time
+	ID cay.ApprovalID
+}
+
 const approvalColumns = `id, team, sandbox, kind, subject, title, body, risk, asked_kind, asked_id, asked_name, origin_key, origin_person, created_at, expires_at, ` +
-	`state, decided_kind, decided_id, decided_name, decided_at, note, remember, used_at`
+	`state, decided_kind, decided_id, decided_name, decided_at, note, remember, used_at, askers`
 
 // AddApproval records a question, or finds the same one, which waits.
 func (s *DB) AddApproval(ctx context.Context, a cay.Approval, mostOfAsker, most int) (out cay.Approval, joined bool, err error) {
@@ -27,7 +79,7 @@ WHERE sandbox = $1 AND kind = $2 AND subject = $3 AND subject <> '' AND body = $
 			earlier, err := one(row, scanApproval, "approval", a.Subject)
 			if err == nil {
 				out, joined = earlier, true
-				return nil
+				return s.joinApproval(ctx, tx, &out, a.Askers)
 			}
 			if cay.KindOf(err) != cay.NotFound {
 				return err
@@ -36,13 +88,45 @@ WHERE sandbox = $1 AND kind = $2 AND subject = $3 AND subject <> '' AND body = $
 		if err := roomForApproval(ctx, tx, a, mostOfAsker, most); err != nil {
 			return err
 		}
+		var first cay.Origins // which a node of the release before looks at
+		if len(a.Askers) > 0 {
+			first = a.Askers[0]
+		}
 		_, err := tx.ExecContext(ctx, `INSERT INTO approvals (`+approvalColumns+`)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)`,
-			a.ID, a.Team, a.Sandbox, a.Kind, a.Subject, a.Title, a.Body, a.Risk, a.Asked.Kind, a.Asked.ID, a.Asked.Name, a.Origin.Key, a.Origin.Person,
-			millis(a.CreatedAt), millis(a.ExpiresAt), a.State, a.Decided.Kind, a.Decided.ID, a.Decided.Name, millis(a.DecidedAt), a.Note, a.Remember, millis(a.UsedAt))
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)`,
+			a.ID, a.Team, a.Sandbox, a.Kind, a.Subject, a.Title, a.Body, a.Risk, a.Asked.Kind, a.Asked.ID, a.Asked.Name, first.Key, first.Person,
+			millis(a.CreatedAt), millis(a.ExpiresAt), a.State, a.Decided.Kind, a.Decided.ID, a.Decided.Name, millis(a.DecidedAt), a.Note, a.Remember, millis(a.UsedAt), asJSON(a.Askers))
 		return err
 	})
 	return out, joined, err
+}
+
+// joinApproval has more parties ask a question that waits.
+func (s *DB) joinApproval(ctx context.Context, tx *sql.Tx, a *cay.Approval, askers []cay.Origins) error {
+	n := len(a.Askers)
+	for _, o := range askers {
+		if !slices.Contains(a.Askers, o) {
+			a.Askers = append(a.Askers, o)
+		}
+	}
+	if len(a.Askers) == n {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, `UPDATE approvals SET askers = $2 WHERE id = $1`, a.ID, asJSON(a.Askers))
+	return err
+}
+
+// AddTokenHolder records a party that is given the token of a sandbox.
+func (s *DB) AddTokenHolder(ctx context.Context, id cay.SandboxID, o cay.Origins) error {
+	_, err := s.exec(ctx, `INSERT INTO token_holders (sandbox, key_id, person, exchange) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
+		id, o.Key, o.Person, o.Exchange)
+	return dbError(err)
+}
+
+// TokenHolders lists the parties that were given the token of a sandbox.
+func (s *DB) TokenHolders(ctx context.Context, id cay.SandboxID) ([]cay.Origins, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT key_id, person, exchange FROM token_holders WHERE sandbox = $1 ORDER BY key_id, person`, id)
+	return collect(rows, err, func(row scanner) (o cay.Origins, err error) { return o, row.Scan(&o.Key, &o.Person, &o.Exchange) })
 }
 
 // roomForApproval refuses one more question than an asking party, or a team, may
@@ -155,9 +239,14 @@ WHERE created_at < $1 OR place > $2 LIMIT $3)`, millis(before), most)
 
 func scanApproval(row scanner) (cay.Approval, error) {
 	var a cay.Approval
+	var first cay.Origins
+	var askers string
 	var created, expires, decided, used int64
 	err := row.Scan(&a.ID, &a.Team, &a.Sandbox, &a.Kind, &a.Subject, &a.Title, &a.Body, &a.Risk, &a.Asked.Kind, &a.Asked.ID, &a.Asked.Name,
-		&a.Origin.Key, &a.Origin.Person, &created, &expires, &a.State, &a.Decided.Kind, &a.Decided.ID, &a.Decided.Name, &decided, &a.Note, &a.Remember, &used)
+		&first.Key, &first.Person, &created, &expires, &a.State, &a.Decided.Kind, &a.Decided.ID, &a.Decided.Name, &decided, &a.Note, &a.Remember, &used, &askers)
 	a.CreatedAt, a.ExpiresAt, a.DecidedAt, a.UsedAt = fromMillis(created), fromMillis(expires), fromMillis(decided), fromMillis(used)
+	if err = fromJSON(err, askers, &a.Askers); a.Askers == nil && first != (cay.Origins{}) { // of a release before
+		a.Askers = []cay.Origins{first}
+	}
 	return a, err
 }

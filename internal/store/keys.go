@@ -13,7 +13,7 @@ import (
 	"github.com/cay-run/cay"
 )
 
-const keyColumns = `id, team, name, hash, mask, created_at, created_by, last_used, expires_at, grant_names, bounds, person`
+const keyColumns = `id, team, name, hash, mask, created_at, created_by, last_used, expires_at, grant_names, bounds, person, exchange`
 
 // AddKey records a key.
 func (s *DB) AddKey(ctx context.Context, k cay.APIKey) error {
@@ -22,9 +22,9 @@ func (s *DB) AddKey(ctx context.Context, k cay.APIKey) error {
 		return cay.Wrap(cay.Internal, err, "cannot record key %s", k.ID)
 	}
 	_, err = s.exec(ctx,
-		`INSERT INTO api_keys (`+keyColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
+		`INSERT INTO api_keys (`+keyColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
 		k.ID, k.Team, k.Name, hex.EncodeToString(k.Hash[:]), k.Mask, millis(k.CreatedAt),
-		k.CreatedBy, millis(k.LastUsed), millis(k.ExpiresAt), strings.Join(k.Grant, " "), string(bounds), k.Person)
+		k.CreatedBy, millis(k.LastUsed), millis(k.ExpiresAt), strings.Join(k.Grant, " "), string(bounds), k.Person, k.Exchange)
 	return dbError(err)
 }
 
@@ -104,7 +104,7 @@ func scanKey(row scanner) (cay.APIKey, error) {
 	var k cay.APIKey
 	var hash, grant, bounds string
 	var created, used, expires int64
-	err := row.Scan(&k.ID, &k.Team, &k.Name, &hash, &k.Mask, &created, &k.CreatedBy, &used, &expires, &grant, &bounds, &k.Person)
+	err := row.Scan(&k.ID, &k.Team, &k.Name, &hash, &k.Mask, &created, &k.CreatedBy, &used, &expires, &grant, &bounds, &k.Person, &k.Exchange)
 	if err != nil {
 		return k, err
 	}

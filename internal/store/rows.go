@@ -3,9 +3,12 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/cay-run/cay"
 )
 
 // mostRows is how many rows one statement is given.
@@ -48,6 +51,26 @@ func inRows(ctx context.Context, tx *sql.Tx, columns, types string, rows [][]any
 		if _, err := tx.ExecContext(ctx, text+statement, args...); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// asJSON is a value of plain fields as a column has it.
+func asJSON(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil { // plain fields always marshal
+		panic(err)
+	}
+	return string(text)
+}
+
+// fromJSON reads such a column, unless its row could not be read.
+func fromJSON(err error, text string, to any) error {
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal([]byte(text), to); err != nil {
+		return cay.Wrap(cay.Internal, err, "a record is damaged")
 	}
 	return nil
 }

@@ -171,7 +171,7 @@ func TestMigrationsInAnyOrder(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openAt(t, path).SSHKeys(t.Context(), "none"); err != nil {
+	if _, err := openAt(t, path).SSHKeyOpens(t.Context(), "none", "none"); err != nil {
 		t.Error(err)
 	}
 }

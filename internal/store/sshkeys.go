@@ -8,7 +8,7 @@ import (
 	"github.com/cay-run/cay"
 )
 
-const sshKeyColumns = `id, team, name, fingerprint, public, created_at`
+const sshKeyColumns = `id, team, name, fingerprint, public, created_at, added_by`
 
 // AddSSHKey records a key.
 func (s *DB) AddSSHKey(ctx context.Context, k cay.SSHKey, most int) error {
@@ -24,8 +24,8 @@ func (s *DB) AddSSHKey(ctx context.Context, k cay.SSHKey, most int) error {
 			return cay.Errorf(cay.Exhausted, "a team has at most %d SSH keys", most).WithCode(cay.CodeTeamLimit).WithHint("remove one")
 		}
 		_, err := tx.ExecContext(ctx,
-			`INSERT INTO ssh_keys (`+sshKeyColumns+`) VALUES ($1, $2, $3, $4, $5, $6)`,
-			k.ID, k.Team, k.Name, k.Fingerprint, k.Public, millis(k.CreatedAt))
+			`INSERT INTO ssh_keys (`+sshKeyColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+			k.ID, k.Team, k.Name, k.Fingerprint, k.Public, millis(k.CreatedAt), asJSON(k.AddedBy))
 		return err
 	})
 }
@@ -45,6 +45,12 @@ func (s *DB) SSHKeyOpens(ctx context.Context, team cay.TeamID, fingerprint strin
 	return n > 0, dbError(err)
 }
 
+// SSHKeyOf finds a team's key by its fingerprint.
+func (s *DB) SSHKeyOf(ctx context.Context, team cay.TeamID, fingerprint string) (cay.SSHKey, error) {
+	row := s.r.QueryRowContext(ctx, `SELECT `+sshKeyColumns+` FROM ssh_keys WHERE team = $1 AND fingerprint = $2`, team, fingerprint)
+	return one(row, scanSSHKey, "SSH key", fingerprint)
+}
+
 // RemoveSSHKey removes a team's key.
 func (s *DB) RemoveSSHKey(ctx context.Context, team cay.TeamID, id cay.SSHKeyID) error {
 	res, err := s.exec(ctx, `DELETE FROM ssh_keys WHERE team = $1 AND id = $2`, team, id)
@@ -60,7 +66,8 @@ func (s *DB) RemoveSSHKey(ctx context.Context, team cay.TeamID, id cay.SSHKeyID)
 func scanSSHKey(row scanner) (cay.SSHKey, error) {
 	var k cay.SSHKey
 	var created int64
-	err := row.Scan(&k.ID, &k.Team, &k.Name, &k.Fingerprint, &k.Public, &created)
+	var addedBy string
+	err := row.Scan(&k.ID, &k.Team, &k.Name, &k.Fingerprint, &k.Public, &created, &addedBy)
 	k.CreatedAt = fromMillis(created)
-	return k, err
+	return k, fromJSON(err, addedBy, &k.AddedBy)
 }

@@ -201,8 +201,9 @@ type SSHKeys interface {
 	AddSSHKey(ctx context.Context, key cay.SSHKey, most int) error
 	// SSHKeys lists a team's keys, oldest first.
 	SSHKeys(ctx context.Context, team cay.TeamID) ([]cay.SSHKey, error)
-	// SSHKeyOpens reports whether a team has the key of a fingerprint.
+	// SSHKeyOpens reports whether a team has the key of a fingerprint; SSHKeyOf finds it.
 	SSHKeyOpens(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error)
+	SSHKeyOf(ctx context.Context, team cay.TeamID, fingerprint string) (cay.SSHKey, error)
 	// RemoveSSHKey removes a team's key.
 	RemoveSSHKey(ctx context.Context, team cay.TeamID, id cay.SSHKeyID) error
 }
@@ -581,121 +582,6 @@ type WebhookProgress struct {
 	FailingSince time.Time
 	Disabled     string
 	Events       []cay.Event // that go with it
-}
-
-// Triggers say what starts runs.
-type Triggers interface {
-	// AddTrigger records a trigger. Exhausted when the team has most of them,
-	// Conflict for a name that it has.
-	AddTrigger(ctx context.Context, t cay.Trigger, most int) error
-	// Trigger finds a team's trigger by id or name, TriggerOf one of any team.
-	Trigger(ctx context.Context, team cay.TeamID, ref string) (cay.Trigger, error)
-	TriggerOf(ctx context.Context, id cay.TriggerID) (cay.Trigger, error)
-	// Triggers lists a team's triggers, oldest first.
-	Triggers(ctx context.Context, team cay.TeamID) ([]cay.Trigger, error)
-	// UpdateTrigger replaces what clients may change. The version must be one
-	// more than the recorded one, else it is a Conflict.
-	UpdateTrigger(ctx context.Context, t cay.Trigger) error
-	// RemoveTrigger removes a team's trigger with its runs.
-	RemoveTrigger(ctx context.Context, team cay.TeamID, id cay.TriggerID) error
-	// DueTriggers lists the schedules whose time has come, the earliest first.
-	DueTriggers(ctx context.Context, now time.Time, limit int) ([]cay.Trigger, error)
-	// MoveTrigger moves the next time of a schedule. Conflict means that it is
-	// not the recorded one.
-	MoveTrigger(ctx context.Context, id cay.TriggerID, from, to time.Time) error
-}
-
-// Runs are the queue of what triggers start.
-type Runs interface {
-	// QueueRun records a run, or returns the one that its trigger has for the
-	// same delivery. Exhausted when as many as most of the trigger wait, or the
-	// bodies of the team's runs have as many bytes; a run that does not wait is
-	// never refused.
-	QueueRun(ctx context.Context, run cay.Run, mostWaiting, mostBytes int) (out cay.Run, repeated bool, err error)
-	// Run finds a team's run.
-	Run(ctx context.Context, team cay.TeamID, id cay.RunID) (cay.Run, error)
-	// Runs lists runs, the newest first.
-	Runs(ctx context.Context, q RunQuery) ([]cay.Run, error)
-	// StartableRuns lists runs that wait and are due, of triggers that are
-	// enabled, as many of each as it may start, and of each team as many as make
-	// mostOfTeam with those that run; the earliest due first.
-	StartableRuns(ctx context.Context, now time.Time, mostOfTeam, limit int) ([]cay.Run, error)
-	// RunningRuns lists the runs that were started and have not ended, of all
-	// teams, the earliest first.
-	RunningRuns(ctx context.Context) ([]cay.Run, error)
-	// NextDue tells when the next schedule or the next run that waits is due
-	// after a time; zero for never.
-	NextDue(ctx context.Context, after time.Time) (time.Time, error)
-	// PutRun replaces what changes of a run. Conflict means that it has not the
-	// state, or is not at the attempt, that the caller saw.
-	PutRun(ctx context.Context, run cay.Run, from cay.RunState, attempt int) error
-	// PruneRuns forgets runs that are over, from before a time and of each
-	// trigger all but the newest most, and returns how many.
-	PruneRuns(ctx context.Context, before time.Time, most int) (int, error)
-}
-
-// RunQuery says which of a team's runs to list: of a trigger, in a state, after a
-// cursor, where they are set.
-type RunQuery struct {
-	Team    cay.TeamID
-	Trigger cay.TriggerID
-	State   cay.RunState
-	After   *RunCursor
-	Limit   int
-}
-
-// RunCursor is a place in a list of runs.
-type RunCursor struct {
-	At time.Time
-	ID cay.RunID
-}
-
-// Approvals are questions that wait for a decision, and the decisions.
-type Approvals interface {
-	// AddApproval records a question, or returns the one that waits with the same
-	// sandbox, kind, subject and body, which joined says. Exhausted when the asking party
-	// has mostOfAsker waiting, or the team most.
-	AddApproval(ctx context.Context, a cay.Approval, mostOfAsker, most int) (out cay.Approval, joined bool, err error)
-	// Approval finds a team's approval, ApprovalOf one of any team.
-	Approval(ctx context.Context, team cay.TeamID, id cay.ApprovalID) (cay.Approval, error)
-	ApprovalOf(ctx context.Context, id cay.ApprovalID) (cay.Approval, error)
-	// Approvals lists approvals, the newest first.
-	Approvals(ctx context.Context, q ApprovalQuery) ([]cay.Approval, error)
-	// LastDecision finds the last yes or no about the subject of a sandbox's
-	// question; one for this once only with the same body.
-	LastDecision(ctx context.Context, q cay.Approval) (cay.Approval, error)
-	// EndApproval records the state, the decision and its party. Conflict means that
-	// the approval does not wait any more; a decision also conflicts with the end of
-	// its time.
-	EndApproval(ctx context.Context, a cay.Approval) error
-	// UseApproval records that a yes to one time was used. Conflict means that it was
-	// before.
-	UseApproval(ctx context.Context, id cay.ApprovalID, at time.Time) error
-	// LapsedApprovals lists approvals of all teams that wait though their time is
-	// over, or their sandbox.
-	LapsedApprovals(ctx context.Context, now time.Time, limit int) ([]cay.Approval, error)
-	// NextLapse tells when the time of the next one that waits is over; zero for
-	// never.
-	NextLapse(ctx context.Context) (time.Time, error)
-	// PruneApprovals forgets approvals that do not wait, from before a time and of
-	// each team all but the newest. It keeps decisions for the life of a sandbox
-	// that lives.
-	PruneApprovals(ctx context.Context, before time.Time, most int) (int, error)
-}
-
-// ApprovalQuery says which of a team's approvals to list.
-type ApprovalQuery struct {
-	Team    cay.TeamID
-	Sandbox cay.SandboxID     // empty means all
-	State   cay.ApprovalState // empty means any
-	After   *ApprovalCursor   // nil means from the newest
-	Limit   int
-}
-
-// ApprovalCursor is a place in a list of approvals.
-type ApprovalCursor struct {
-	At time.Time
-	ID cay.ApprovalID
 }
 
 // Audits are the chain of what was done, and its signed heads. Events that are

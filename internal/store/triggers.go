@@ -11,10 +11,77 @@ import (
 	"github.com/cay-run/cay"
 )
 
-const triggerColumns = `id, team, name, kind, enabled, action, proof, sealed, events, filters, cron, zone, next_at, max_running, max_waiting, retries, created_at, updated_at, version`
+// Triggers say what starts runs.
+type Triggers interface {
+	// AddTrigger records a trigger. Exhausted when the team has most of them,
+	// Conflict for a name that it has.
+	AddTrigger(ctx context.Context, t cay.Trigger, most int) error
+	// Trigger finds a team's trigger by id or name, TriggerOf one of any team.
+	Trigger(ctx context.Context, team cay.TeamID, ref string) (cay.Trigger, error)
+	TriggerOf(ctx context.Context, id cay.TriggerID) (cay.Trigger, error)
+	// Triggers lists a team's triggers, oldest first.
+	Triggers(ctx context.Context, team cay.TeamID) ([]cay.Trigger, error)
+	// UpdateTrigger replaces what clients may change. The version must be one
+	// more than the recorded one, else it is a Conflict.
+	UpdateTrigger(ctx context.Context, t cay.Trigger) error
+	// RemoveTrigger removes a team's trigger with its runs.
+	RemoveTrigger(ctx context.Context, team cay.TeamID, id cay.TriggerID) error
+	// DueTriggers lists the schedules whose time has come, the earliest first.
+	DueTriggers(ctx context.Context, now time.Time, limit int) ([]cay.Trigger, error)
+	// MoveTrigger moves the next time of a schedule. Conflict means that it is
+	// not the recorded one.
+	MoveTrigger(ctx context.Context, id cay.TriggerID, from, to time.Time) error
+}
+
+// Runs are the queue of what triggers start.
+type Runs interface {
+	// QueueRun records a run, or returns the one that its trigger has for the
+	// same delivery. Exhausted when as many as most of the trigger wait, or the
+	// bodies of the team's runs have as many bytes; a run that does not wait is
+	// never refused.
+	QueueRun(ctx context.Context, run cay.Run, mostWaiting, mostBytes int) (out cay.Run, repeated bool, err error)
+	// Run finds a team's run.
+	Run(ctx context.Context, team cay.TeamID, id cay.RunID) (cay.Run, error)
+	// Runs lists runs, the newest first.
+	Runs(ctx context.Context, q RunQuery) ([]cay.Run, error)
+	// StartableRuns lists runs that wait and are due, of triggers that are
+	// enabled, as many of each as it may start, and of each team as many as make
+	// mostOfTeam with those that run; the earliest due first.
+	StartableRuns(ctx context.Context, now time.Time, mostOfTeam, limit int) ([]cay.Run, error)
+	// RunningRuns lists the runs that were started and have not ended, of all
+	// teams, the earliest first.
+	RunningRuns(ctx context.Context) ([]cay.Run, error)
+	// NextDue tells when the next schedule or the next run that waits is due
+	// after a time; zero for never.
+	NextDue(ctx context.Context, after time.Time) (time.Time, error)
+	// PutRun replaces what changes of a run. Conflict means that it has not the
+	// state, or is not at the attempt, that the caller saw.
+	PutRun(ctx context.Context, run cay.Run, from cay.RunState, attempt int) error
+	// PruneRuns forgets runs that are over, from before a time and of each
+	// trigger all but the newest most, and returns how many.
+	PruneRuns(ctx context.Context, before time.Time, most int) (int, error)
+}
+
+// RunQuery says which of a team's runs to list: of a trigger, in a state, after a
+// cursor, where they are set.
+type RunQuery struct {
+	Team    cay.TeamID
+	Trigger cay.TriggerID
+	State   cay.RunState
+	After   *RunCursor
+	Limit   int
+}
+
+// RunCursor is a place in a list of runs.
+type RunCursor struct {
+	At time.Time
+	ID cay.RunID
+}
+
+const triggerColumns = `id, team, name, kind, enabled, action, proof, sealed, events, filters, cron, zone, next_at, max_running, max_waiting, retries, created_at, updated_at, version, makers`
 
 // triggerTexts are the columns of a trigger that are JSON.
-type triggerTexts struct{ action, events, filters string }
+type triggerTexts struct{ action, events, filters, makers string }
 
 func textsOf(t cay.Trigger) (out triggerTexts, err error) {
 	for to, from := range map[*string]any{&out.action: t.Action, &out.events: t.Events, &out.filters: t.Filters} {
@@ -45,9 +112,9 @@ func (s *DB) AddTrigger(ctx context.Context, t cay.Trigger, most int) error {
 			return cay.Errorf(cay.Exhausted, "the team has %d triggers", n)
 		}
 		_, err := tx.ExecContext(ctx, `INSERT INTO triggers (`+triggerColumns+`)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)`,
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`,
 			t.ID, t.Team, t.Name, t.Kind, flag(t.Enabled), texts.action, t.Proof, t.Sealed, texts.events, texts.filters, t.Cron, t.Zone, millis(t.Next),
-			t.MaxRunning, t.MaxWaiting, t.Retries, millis(t.CreatedAt), millis(t.UpdatedAt), t.Version)
+			t.MaxRunning, t.MaxWaiting, t.Retries, millis(t.CreatedAt), millis(t.UpdatedAt), t.Version, asJSON(t.Makers))
 		return err
 	})
 }
@@ -77,10 +144,10 @@ func (s *DB) UpdateTrigger(ctx context.Context, t cay.Trigger) error {
 	}
 	res, err := s.exec(ctx, `
 UPDATE triggers SET name = $3, enabled = $4, action = $5, proof = $6, sealed = $7, events = $8, filters = $9, cron = $10, zone = $11, next_at = $12,
-    max_running = $13, max_waiting = $14, retries = $15, updated_at = $16, version = $17
+    max_running = $13, max_waiting = $14, retries = $15, updated_at = $16, version = $17, makers = $18
 WHERE id = $1 AND team = $2 AND version = $17 - 1`,
 		t.ID, t.Team, t.Name, flag(t.Enabled), texts.action, t.Proof, t.Sealed, texts.events, texts.filters, t.Cron, t.Zone, millis(t.Next),
-		t.MaxRunning, t.MaxWaiting, t.Retries, millis(t.UpdatedAt), t.Version)
+		t.MaxRunning, t.MaxWaiting, t.Retries, millis(t.UpdatedAt), t.Version, asJSON(t.Makers))
 	if err != nil {
 		return dbError(err)
 	}
@@ -115,7 +182,7 @@ func (s *DB) MoveTrigger(ctx context.Context, id cay.TriggerID, from, to time.Ti
 	return nil
 }
 
-const runColumns = `id, team, trigger_id, delivery, event, state, attempt, queued_at, due_at, started_at, begun_at, ended_at, sandbox, exit_code, error, output, sealed, bytes, woke`
+const runColumns = `id, team, trigger_id, delivery, event, state, attempt, queued_at, due_at, started_at, begun_at, ended_at, sandbox, exit_code, error, output, sealed, bytes, woke, askers`
 
 // QueueRun records a run, or finds the one that its trigger has for the delivery.
 func (s *DB) QueueRun(ctx context.Context, run cay.Run, mostWaiting, mostBytes int) (out cay.Run, repeated bool, err error) {
@@ -143,9 +210,9 @@ func (s *DB) QueueRun(ctx context.Context, run cay.Run, mostWaiting, mostBytes i
 			}
 		}
 		_, err = tx.ExecContext(ctx, `INSERT INTO runs (`+runColumns+`)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)`,
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`,
 			run.ID, run.Team, run.Trigger, run.Delivery, run.Event, run.State, run.Attempt, millis(run.QueuedAt), millis(run.DueAt), millis(run.StartedAt),
-			millis(run.BegunAt), millis(run.EndedAt), run.Sandbox, run.ExitCode, run.Error, run.Output, run.Sealed, run.Bytes, flag(run.Woke))
+			millis(run.BegunAt), millis(run.EndedAt), run.Sandbox, run.ExitCode, run.Error, run.Output, run.Sealed, run.Bytes, flag(run.Woke), asJSON(run.Askers))
 		return err
 	})
 	return out, repeated, err
@@ -254,12 +321,12 @@ func scanTrigger(row scanner) (cay.Trigger, error) {
 	var texts triggerTexts
 	var enabled, next, created, updated int64
 	err := row.Scan(&t.ID, &t.Team, &t.Name, &t.Kind, &enabled, &texts.action, &t.Proof, &t.Sealed, &texts.events, &texts.filters, &t.Cron, &t.Zone, &next,
-		&t.MaxRunning, &t.MaxWaiting, &t.Retries, &created, &updated, &t.Version)
+		&t.MaxRunning, &t.MaxWaiting, &t.Retries, &created, &updated, &t.Version, &texts.makers)
 	if err != nil {
 		return t, err
 	}
 	t.Enabled, t.Next, t.CreatedAt, t.UpdatedAt = enabled != 0, fromMillis(next), fromMillis(created), fromMillis(updated)
-	for text, to := range map[string]any{texts.action: &t.Action, texts.events: &t.Events, texts.filters: &t.Filters} {
+	for text, to := range map[string]any{texts.action: &t.Action, texts.events: &t.Events, texts.filters: &t.Filters, texts.makers: &t.Makers} {
 		if err := json.Unmarshal([]byte(text), to); err != nil {
 			return t, cay.Wrap(cay.Internal, err, "the record of trigger %s is damaged", t.ID)
 		}
@@ -269,10 +336,11 @@ func scanTrigger(row scanner) (cay.Trigger, error) {
 
 func scanRun(row scanner) (cay.Run, error) {
 	var r cay.Run
+	var askers string
 	var queued, due, started, begun, ended, woke int64
 	err := row.Scan(&r.ID, &r.Team, &r.Trigger, &r.Delivery, &r.Event, &r.State, &r.Attempt, &queued, &due, &started, &begun, &ended,
-		&r.Sandbox, &r.ExitCode, &r.Error, &r.Output, &r.Sealed, &r.Bytes, &woke)
+		&r.Sandbox, &r.ExitCode, &r.Error, &r.Output, &r.Sealed, &r.Bytes, &woke, &askers)
 	r.Woke = woke != 0
 	r.QueuedAt, r.DueAt, r.StartedAt, r.BegunAt, r.EndedAt = fromMillis(queued), fromMillis(due), fromMillis(started), fromMillis(begun), fromMillis(ended)
-	return r, err
+	return r, fromJSON(err, askers, &r.Askers)
 }

@@ -31,10 +31,9 @@ function access(id: string): Promise<Access> {
 
 function headersFor(a: Access, id: string, port: string, as: string): Record<string, string> {
   const out: Record<string, string> = { 'E2b-Sandbox-Id': id, 'E2b-Sandbox-Port': port }
-  if (port === agentPort) {
-    out.Authorization = 'Basic ' + btoa(as + ':')
-    if (a.envdAccessToken) out['X-Access-Token'] = a.envdAccessToken
-  } else if (a.trafficAccessToken) out['E2b-Traffic-Access-Token'] = a.trafficAccessToken
+  if (a.envdAccessToken) out['X-Access-Token'] = a.envdAccessToken
+  if (port === agentPort) out.Authorization = 'Basic ' + btoa(as + ':')
+  else if (a.trafficAccessToken) out['E2b-Traffic-Access-Token'] = a.trafficAccessToken
   return out
 }
 

@@ -29,6 +29,9 @@ type NewKey struct {
 	ExpiresAt time.Time // zero for never, or for the end of the key that makes it
 	Bounds    cay.KeyBounds
 
+	// Exchange is what the key goes back to: of keys that are made for a token.
+	Exchange string
+
 	person cay.PersonID // whom the key goes back to
 }
 
@@ -61,7 +64,7 @@ func (a *Accounts) CreateKey(ctx context.Context, who cay.Caller, k NewKey) (key
 		return "", record, err
 	}
 	record = cay.APIKey{
-		Team: who.Team, Name: k.Name, CreatedBy: maker(who), Person: k.person, Grant: k.Scopes, Bounds: k.Bounds,
+		Team: who.Team, Name: k.Name, CreatedBy: maker(who), Person: k.person, Exchange: k.Exchange, Grant: k.Scopes, Bounds: k.Bounds,
 		ExpiresAt: k.ExpiresAt.UTC().Truncate(time.Millisecond),
 	}
 	if k.ExpiresAt.IsZero() {
@@ -148,7 +151,7 @@ func (k *NewKey) within(ctx context.Context, a *Accounts, who cay.Caller) error 
 	if err != nil {
 		return err
 	}
-	k.person = own.Person
+	k.person, k.Exchange = own.Person, own.Exchange
 	return k.withinKey(own)
 }
 

@@ -5,6 +5,7 @@
 package approvals
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -93,9 +94,11 @@ type Question struct {
 	// Each has a yes to one time let one pass of those that wait for it together.
 	Each   bool
 	Within time.Duration // until it expires; 0 means the usual time
+	// Askers are the parties that ask, besides the one that made the sandbox.
+	Askers []cay.Origins
 }
 
-func (q Question) approval(team cay.TeamID, asked cay.Actor, origin cay.Origins) (cay.Approval, error) {
+func (q Question) approval(team cay.TeamID, asked cay.Actor) (cay.Approval, error) {
 	now := ledger.Now()
 	if q.Risk == "" {
 		q.Risk = cay.MediumRisk
@@ -105,7 +108,7 @@ func (q Question) approval(team cay.TeamID, asked cay.Actor, origin cay.Origins)
 	}
 	x := cay.Approval{
 		ID: cay.NewApprovalID(), Team: team, Sandbox: q.Sandbox, Kind: q.Kind, Subject: q.Subject, Title: q.Title, Body: q.Body, Risk: q.Risk,
-		Asked: asked, Origin: origin, CreatedAt: now, ExpiresAt: now.Add(q.Within).Truncate(time.Millisecond), State: cay.ApprovalPending,
+		Asked: asked, Askers: q.Askers, CreatedAt: now, ExpiresAt: now.Add(q.Within).Truncate(time.Millisecond), State: cay.ApprovalPending,
 	}
 	return x, x.Check()
 }
@@ -115,11 +118,10 @@ func (a *Approvals) Request(ctx context.Context, who cay.Caller, q Question) (ca
 	if err := who.May(cay.WriteSandboxes); err != nil {
 		return cay.Approval{}, err
 	}
-	origin, err := a.originOf(ctx, who.Team, cay.Origins{Key: who.Key, Person: who.Person})
-	if err != nil {
-		return cay.Approval{}, err
+	if by := who.Origins(); by != (cay.Origins{}) {
+		q.Askers = []cay.Origins{by}
 	}
-	x, err := q.approval(who.Team, who.Actor(), origin)
+	x, err := q.approval(who.Team, who.Actor())
 	if err == nil && q.Sandbox != "" {
 		_, err = a.living(ctx, who.Team, q.Sandbox)
 	}
@@ -324,15 +326,21 @@ func (a *Approvals) holdOnce(ctx context.Context, team cay.TeamID, q Question, w
 	if err != nil {
 		return x, err
 	}
-	x, err = q.approval(team, cay.Actor{Kind: cay.ActorSandbox, ID: string(s.ID), Name: s.Alias}, cay.Origins{})
+	x, err = q.approval(team, cay.Actor{Kind: cay.ActorSandbox, ID: string(s.ID), Name: s.Alias})
 	if err != nil {
 		return x, err
 	}
 	if x, _, err = a.add(ctx, cay.ForTeam(team), x); err != nil {
 		return x, err
 	}
-	if x, err = a.await(ctx, team, x.ID, within); err != nil || x.State != cay.ApprovalApproved || x.Remember != cay.RememberOnce {
+	if x, err = a.await(ctx, team, x.ID, within); err != nil || x.State != cay.ApprovalApproved {
 		return x, err
+	}
+	if own, err := a.decidedBy(ctx, x, q.Askers); own || err != nil { // decided before it asked as well
+		return x, cmp.Or(err, errTaken)
+	}
+	if x.Remember != cay.RememberOnce {
+		return x, nil
 	}
 	err = a.store.UseApproval(ctx, x.ID, ledger.Now())
 	if cay.KindOf(err) == cay.Conflict { // one that waited too was first
@@ -354,6 +362,9 @@ func (a *Approvals) counting(ctx context.Context, team cay.TeamID, q Question) (
 		return cay.Approval{}, nil
 	}
 	if err != nil || !x.Counts(ledger.Now()) {
+		return cay.Approval{}, err
+	}
+	if own, err := a.decidedBy(ctx, x, q.Askers); own || err != nil {
 		return cay.Approval{}, err
 	}
 	if x.State == cay.ApprovalApproved && x.Remember == cay.RememberOnce {

@@ -3,9 +3,11 @@ package approvals
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cay-run/cay"
+	"github.com/cay-run/cay/internal/control/ledger"
 )
 
 // start is what a client is told that wants a line to run.
@@ -102,5 +104,53 @@ func TestCommandsThatCannotBeAsked(t *testing.T) {
 		if err := s.start("deploy"); cay.KindOf(err) != cay.NotFound {
 			s.t.Errorf("in a sandbox that is over: %v", err)
 		}
+	})
+}
+
+// A yes counts for what another party asks, and not for the same of the one that gave it;
+// of a question that several ask none decides.
+func TestAYesOfOnesOwn(t *testing.T) {
+	world(t, func(s *stage) {
+		t := s.t
+		keys := map[string]cay.KeyID{}
+		for i, name := range []string{"ann", "bob", "carol"} {
+			k := cay.APIKey{ID: cay.NewKeyID(), Team: s.box.Team, Name: name, Hash: [32]byte{byte(i + 1)}, CreatedAt: ledger.Now()}
+			if err := s.records.AddKey(t.Context(), k); err != nil {
+				t.Fatal(err)
+			}
+			keys[name] = k.ID
+		}
+		by := func(name string) cay.Caller {
+			return cay.Caller{Team: s.box.Team, Key: keys[name], Name: name, Scopes: cay.TeamScopes}
+		}
+		start := func(name, line string) error {
+			box := s.box
+			box.AskCommands = []string{"deploy*"}
+			return s.MayStart(t.Context(), box, cay.Start{Command: []string{"/bin/bash", "-c", line}}, by(name).Origins())
+		}
+		s.who = by("bob")
+		s.later(cay.Decision{Approve: true, Remember: cay.RememberHour})
+		wantCode(t, "ann's", start("ann", "deploy a"), "")
+		wantCode(t, "ann's once more", start("ann", "deploy a"), "")
+		wantCode(t, "bob's own", start("bob", "deploy a"), cay.CodeCommandWaits)
+
+		both := make(chan error, 2)
+		for _, name := range []string{"ann", "bob"} {
+			go func() { both <- start(name, "deploy b") }()
+			synctest.Wait()
+		}
+		list, err := s.List(t.Context(), cay.ForTeam(s.box.Team), Query{Limit: 1})
+		if err != nil || len(list) != 1 || len(list[0].Askers) != 2 {
+			t.Fatalf("the question of two: %+v, %v", list, err)
+		}
+		for _, name := range []string{"ann", "bob"} {
+			_, err := s.Decide(t.Context(), by(name), list[0].ID, cay.Decision{Approve: true})
+			wantCode(t, name+" decides", err, cay.CodeApprovalOwn)
+		}
+		if _, err := s.Decide(t.Context(), by("carol"), list[0].ID, cay.Decision{Approve: true, Remember: cay.RememberHour}); err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, "one of two", <-both, "")
+		wantCode(t, "the other", <-both, "")
 	})
 }

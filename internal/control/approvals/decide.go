@@ -1,8 +1,10 @@
 package approvals
 
 import (
+	"cmp"
 	"context"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -24,7 +26,7 @@ func (a *Approvals) Decide(ctx context.Context, who cay.Caller, id cay.ApprovalI
 	if err != nil {
 		return x, known(err, id)
 	}
-	if err := a.apart(ctx, x, cay.Origins{Key: who.Key, Person: who.Person}); err != nil {
+	if err := a.apart(ctx, x, who.Origins()); err != nil {
 		return x, err
 	}
 	return a.decide(ctx, who, who.Actor(), x, d)
@@ -87,7 +89,7 @@ func over(x cay.Approval) error {
 // that made the sandbox, keys that go back to either or to the person behind it. A
 // person may decide what their key asks.
 func (a *Approvals) apart(ctx context.Context, x cay.Approval, by cay.Origins) error {
-	origins := []cay.Origins{x.Origin}
+	origins := slices.Clone(x.Askers)
 	if x.Sandbox != "" {
 		s, err := a.living(ctx, x.Team, x.Sandbox)
 		if cay.KindOf(err) == cay.NotFound {
@@ -115,7 +117,33 @@ func (a *Approvals) apart(ctx context.Context, x cay.Approval, by cay.Origins) e
 	return nil
 }
 
-// originOf adds the person behind a key.
+// decidedBy reports whether a yes came from one of some parties: it does not count for
+// what they ask themselves.
+func (a *Approvals) decidedBy(ctx context.Context, x cay.Approval, askers []cay.Origins) (bool, error) {
+	var by cay.Origins
+	switch {
+	case x.State != cay.ApprovalApproved:
+		return false, nil
+	case x.Decided.Kind == cay.ActorKey:
+		by.Key = cay.KeyID(x.Decided.ID)
+	case x.Decided.Kind == cay.ActorPerson:
+		by.Person = cay.PersonID(x.Decided.ID)
+	case x.Decided.Kind == cay.ActorLink:
+		w, err := a.store.Webhook(ctx, x.Team, cay.WebhookID(x.Decided.ID))
+		if err != nil && cay.KindOf(err) != cay.NotFound {
+			return false, err
+		}
+		by = w.ChosenBy
+	}
+	for _, o := range askers {
+		if same, err := a.sameOrigin(ctx, x.Team, by, o); same || err != nil {
+			return same, err
+		}
+	}
+	return false, nil
+}
+
+// originOf adds the person and the exchange behind a key.
 func (a *Approvals) originOf(ctx context.Context, team cay.TeamID, o cay.Origins) (cay.Origins, error) {
 	if o.Key == "" {
 		return o, nil
@@ -124,7 +152,7 @@ func (a *Approvals) originOf(ctx context.Context, team cay.TeamID, o cay.Origins
 	if err != nil && cay.KindOf(err) != cay.NotFound { // one that is gone decides nothing
 		return o, err
 	}
-	o.Person = k.Person
+	o.Person, o.Exchange = cmp.Or(o.Person, k.Person), cmp.Or(o.Exchange, k.Exchange)
 	return o, nil
 }
 
@@ -139,8 +167,11 @@ func (a *Approvals) sameOrigin(ctx context.Context, team cay.TeamID, by, origin 
 		return true, nil
 	}
 	by, err := a.originOf(ctx, team, by)
-	if err != nil || by.Person != "" && by.Person == origin.Person {
-		return err == nil, err
+	switch {
+	case err != nil:
+		return false, err
+	case by.Person != "" && by.Person == origin.Person, by.Exchange != "" && by.Exchange == origin.Exchange:
+		return true, nil
 	}
 	if origin.Key == "" {
 		return false, nil

@@ -77,6 +77,7 @@ type Node interface {
 // Tokens derives the tokens of a sandbox from its id.
 type Tokens interface {
 	Access(id cay.SandboxID) string
+	AccessAs(id cay.SandboxID, by cay.Origins) string
 	Traffic(id cay.SandboxID) string
 }
 

@@ -145,12 +145,21 @@ func (c *Controller) TokensOf(s cay.Sandbox) (access, traffic string) {
 }
 
 // TokensFor is TokensOf for a caller, who gets none without the scope to reach
-// what is inside.
-func (c *Controller) TokensFor(who cay.Caller, s cay.Sandbox) (access, traffic string) {
+// what is inside. Where commands are asked about, the party is recorded, which may ask
+// then; in a session it gets a token that says so itself.
+func (c *Controller) TokensFor(ctx context.Context, who cay.Caller, s cay.Sandbox) (access, traffic string, err error) {
 	if who.May(cay.ExecSandboxes) != nil {
-		return "", ""
+		return "", "", nil
 	}
-	return c.TokensOf(s)
+	access, traffic = c.TokensOf(s)
+	switch by := who.Origins(); {
+	case len(s.AskCommands) == 0 || by == cay.Origins{}:
+	case who.Session != "" && access != "":
+		access = c.tokens.AccessAs(s.ID, by)
+	default:
+		err = c.store.AddTokenHolder(ctx, s.ID, by)
+	}
+	return access, traffic, err
 }
 
 // Get returns a team's sandbox that is not killed.

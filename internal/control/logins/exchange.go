@@ -3,6 +3,7 @@ package logins
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"slices"
 	"strings"
 	"time"
@@ -50,7 +51,7 @@ func (l *Logins) Exchange(ctx context.Context, raw, team string, from *cay.Origi
 	}
 	who := cay.Caller{Team: t.ID, Scopes: cay.TeamScopes, From: from, Name: keyName(claims)}
 	return l.cfg.Accounts.CreateKey(ctx, who, accounts.NewKey{
-		Name: keyName(claims), Scopes: rule.Scopes, ExpiresAt: time.Now().Add(rule.Lifetime),
+		Name: keyName(claims), Scopes: rule.Scopes, ExpiresAt: time.Now().Add(rule.Lifetime), Exchange: partyOf(claims),
 	})
 }
 
@@ -100,6 +101,13 @@ func (l *Logins) once(ctx context.Context, raw string, claims oidc.Claims) error
 			WithHint("ask the issuer for a new one")
 	}
 	return err
+}
+
+// partyOf names the party that an issuer means by a subject: all its tokens are one
+// party's.
+func partyOf(claims oidc.Claims) string {
+	sum := sha256.Sum256([]byte(claims.Issuer + "\x00" + claims.Subject))
+	return hex.EncodeToString(sum[:])
 }
 
 // keyName tells people in a list of keys where one came from.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -108,7 +109,7 @@ func (a *attempt) make(ctx context.Context) (err error) {
 func (a *attempt) mayStart(ctx context.Context, env map[string]string) error {
 	do := a.trigger.Action
 	// The variables of the run are of no matter: a decision is about the trigger's command.
-	err := a.t.sandboxes.MayStart(ctx, a.run.Sandbox, cay.Start{Command: shellOf(do.Command), User: do.User, Dir: do.Dir, Env: env})
+	err := a.t.sandboxes.MayStart(ctx, a.run.Sandbox, cay.Start{Command: shellOf(do.Command), User: do.User, Dir: do.Dir, Env: env}, slices.Concat(a.trigger.Makers, a.run.Askers)...)
 	if code := cay.CodeOf(err); code == cay.CodeCommandWaits || code == cay.CodeCommandDenied {
 		return &exitError{-1, err.Error()}
 	}

@@ -50,6 +50,7 @@ type Received struct {
 type request struct {
 	delivery, event string
 	body            Body
+	askers          []cay.Origins // the party that starts the run by hand
 }
 
 // noHook is the answer for an address that there is not, and for one that is a
@@ -142,7 +143,7 @@ func (t *Triggers) queue(ctx context.Context, who cay.Caller, x cay.Trigger, r r
 	now := ledger.Now()
 	run = cay.Run{
 		ID: cay.NewRunID(), Team: x.Team, Trigger: x.ID, Delivery: short(r.delivery), Event: short(r.event),
-		State: cay.RunWaiting, QueuedAt: now, DueAt: now, Bytes: len(r.body.Bytes),
+		State: cay.RunWaiting, QueuedAt: now, DueAt: now, Bytes: len(r.body.Bytes), Askers: r.askers,
 	}
 	run.Sealed = t.sealer.Seal(plain, placeOfRun(run))
 	err = t.ledger.Do(ctx, who, "trigger.run_requested", string(x.ID), func(tx store.Store) error {

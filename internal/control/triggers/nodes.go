@@ -31,6 +31,7 @@ type call struct {
 	Memory  bool             `json:",omitempty"`
 	Kind    cay.SnapshotKind `json:",omitempty"`
 	Start   *cay.Start       `json:",omitempty"`
+	By      []cay.Origins    `json:",omitempty"`
 }
 
 // done is what comes of a call.
@@ -61,7 +62,7 @@ func (t *Triggers) Serve(ctx context.Context, text []byte) ([]byte, error) {
 	case c.Do == "kill":
 		err = t.here.Kill(ctx, who, c.Sandbox)
 	case c.Do == "start" && c.Start != nil:
-		err = t.here.MayStart(ctx, c.Sandbox, *c.Start)
+		err = t.here.MayStart(ctx, c.Sandbox, *c.Start, c.By...)
 	default:
 		err = cay.Errorf(cay.Unavailable, "this node is of another version, which has no %.40q for runs", c.Do)
 	}
@@ -75,7 +76,7 @@ func (t *Triggers) Serve(ctx context.Context, text []byte) ([]byte, error) {
 type here struct {
 	Sandboxes
 	dial     Dial
-	mayStart func(ctx context.Context, id cay.SandboxID, s cay.Start) error
+	mayStart func(ctx context.Context, id cay.SandboxID, s cay.Start, by ...cay.Origins) error
 	ledger   *ledger.Ledger
 }
 
@@ -85,8 +86,8 @@ func (h here) Dial(ctx context.Context, id cay.SandboxID, port int) (net.Conn, e
 
 // MayStart returns why a command may not start. A server that stops decides nothing: the
 // next one asks.
-func (h here) MayStart(ctx context.Context, id cay.SandboxID, s cay.Start) error {
-	err := h.mayStart(ctx, id, s)
+func (h here) MayStart(ctx context.Context, id cay.SandboxID, s cay.Start, by ...cay.Origins) error {
+	err := h.mayStart(ctx, id, s, by...)
 	if cay.CodeOf(err) == cay.CodeCommandWaits && !h.ledger.Streaming() {
 		return cay.Wrap(cay.Unavailable, err, "the server stopped while the command waited for a decision")
 	}
@@ -162,8 +163,8 @@ func (e everywhere) Kill(ctx context.Context, who cay.Caller, id cay.SandboxID) 
 	return err
 }
 
-func (e everywhere) MayStart(ctx context.Context, id cay.SandboxID, s cay.Start) error {
-	_, err := e.ask(ctx, cay.Caller{}, call{Do: "start", Sandbox: id, Start: &s})
+func (e everywhere) MayStart(ctx context.Context, id cay.SandboxID, s cay.Start, by ...cay.Origins) error {
+	_, err := e.ask(ctx, cay.Caller{}, call{Do: "start", Sandbox: id, Start: &s, By: by})
 	return err
 }
 

@@ -70,7 +70,7 @@ type Config struct {
 	Dial      Dial
 	// MayStart returns why a command may not start in a sandbox. It may wait, as long
 	// as the sandbox has its present instance.
-	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start) error
+	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start, by ...cay.Origins) error
 	// Nodes lead to the sandboxes of other nodes; nil for a machine alone.
 	Nodes Nodes
 	// Leads reports whether this server, and none beside it, carries runs out; nil for always.
@@ -82,7 +82,7 @@ type Config struct {
 type reach interface {
 	Sandboxes
 	Dial(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
-	MayStart(ctx context.Context, id cay.SandboxID, s cay.Start) error
+	MayStart(ctx context.Context, id cay.SandboxID, s cay.Start, by ...cay.Origins) error
 }
 
 // Triggers are the use cases of triggers, and what runs them.
@@ -252,7 +252,7 @@ func (t *Triggers) Create(ctx context.Context, who cay.Caller, kind cay.TriggerK
 	}
 	at := ledger.Now()
 	x := cay.Trigger{
-		ID: cay.NewTriggerID(), Team: who.Team, Kind: kind, Enabled: true,
+		ID: cay.NewTriggerID(), Team: who.Team, Kind: kind, Enabled: true, Makers: parties(nil, who),
 		CreatedAt: at, UpdatedAt: at, Version: 1,
 	}
 	c.apply(&x)
@@ -294,6 +294,19 @@ func (t *Triggers) Create(ctx context.Context, who cay.Caller, kind cay.TriggerK
 	t.ledger.Wake(x.Team)
 	t.look()
 	return x, made, nil
+}
+
+// makersMost is how many parties a trigger has: of more the last ones.
+const makersMost = 100
+
+// parties are some parties and a caller, who is the last of them.
+func parties(some []cay.Origins, who cay.Caller) []cay.Origins {
+	by := who.Origins()
+	if by == (cay.Origins{}) {
+		return some
+	}
+	out := append(slices.DeleteFunc(slices.Clone(some), func(o cay.Origins) bool { return o == by }), by)
+	return out[max(0, len(out)-makersMost):]
 }
 
 func nameTaken(err error, name string) error {
@@ -452,7 +465,7 @@ func (t *Triggers) change(ctx context.Context, who cay.Caller, x cay.Trigger, c 
 	if err != nil {
 		return x, err
 	}
-	x.Version, x.UpdatedAt = x.Version+1, now
+	x.Version, x.UpdatedAt, x.Makers = x.Version+1, now, parties(x.Makers, who)
 	err = t.store.Tx(ctx, func(tx store.Store) error {
 		if err := tx.UpdateTrigger(ctx, x); err != nil {
 			return err
@@ -557,7 +570,7 @@ func (t *Triggers) Start(ctx context.Context, who cay.Caller, ref string, body B
 	if !x.Enabled {
 		return cay.Run{}, cay.Errorf(cay.Conflict, "trigger %q is turned off", x.Name).WithCode(cay.CodeTriggerOff).WithHint("turn it on first")
 	}
-	run, _, err := t.queue(ctx, who, x, request{delivery: "by hand " + string(cay.NewRunID()), event: "manual", body: body})
+	run, _, err := t.queue(ctx, who, x, request{delivery: "by hand " + string(cay.NewRunID()), event: "manual", body: body, askers: parties(nil, who)})
 	return run, err
 }
 

@@ -164,7 +164,7 @@ func worldOf(t *testing.T, set func(*Config), use func(t *testing.T, x *Triggers
 				lines.conns <- theirs
 				return ours, nil
 			},
-			MayStart: func(context.Context, cay.SandboxID, cay.Start) error {
+			MayStart: func(context.Context, cay.SandboxID, cay.Start, ...cay.Origins) error {
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				return b.hold

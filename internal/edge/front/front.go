@@ -31,6 +31,7 @@ const (
 	hopName   = hopPrefix + "Name"  // the name of the client's TLS connection, behind a colon; none without TLS
 	hopTrail  = hopPrefix + "Trail" // the ids of the request and its trace
 	hopShell  = hopPrefix + "Shell" // the team whose SSH connection it is to become
+	hopBy     = hopPrefix + "By"    // the parties that ask for what is started there, in JSON
 	hopPort   = hopPrefix + "Port"  // the port of the sandbox that its connection is to lead to
 	hopAsk    = hopPrefix + "Ask"   // the member asks for itself, and not for a client
 	hopAlone  = hopPrefix + "Alone" // the client came in where the console alone listens
@@ -85,8 +86,8 @@ type Config struct {
 	// Dial connects to a port of a sandbox of this node.
 	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
 	// Shell serves SSH to this node's sandboxes for a caller of a team whom another member
-	// has let in.
-	Shell func(c net.Conn, team cay.TeamID)
+	// has let in, with the parties that ask for what is started.
+	Shell func(c net.Conn, team cay.TeamID, by []cay.Origins)
 	// Copies answers members that ask for what this node has of snapshots; nil where it has none.
 	Copies http.Handler
 	// Alone says that this node takes no requests of clients, but for its health.

@@ -1,8 +1,10 @@
 package front
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -37,9 +39,10 @@ type hop struct {
 	version int64      // of toTake
 	from    cay.NodeID // the member
 	shell   cay.TeamID // of a connection that is to become SSH
-	port    int        // of a connection that is to become one to it
-	asks    bool       // the member asks for itself
-	brings  bool       // the member asks for the sandbox
+	by      []cay.Origins
+	port    int  // of a connection that is to become one to it
+	asks    bool // the member asks for itself
+	brings  bool // the member asks for the sandbox
 }
 
 func isHop(ctx context.Context) bool { return ctx.Value(hopKey{}) != nil }
@@ -54,6 +57,10 @@ func (f *Front) fromMember(next http.Handler) http.Handler {
 		}
 		sandbox, version, _ := strings.Cut(sandbox, " ")
 		h := hop{kind: kind, sandbox: cay.SandboxID(sandbox), from: member.Peer(r.TLS), shell: cay.TeamID(r.Header.Get(hopShell))}
+		if err := json.Unmarshal([]byte(cmp.Or(r.Header.Get(hopBy), "null")), &h.by); err != nil {
+			fail(w, cay.Wrap(cay.Internal, err, "a call of a member is damaged"))
+			return
+		}
 		h.port, _ = strconv.Atoi(r.Header.Get(hopPort))
 		h.asks, h.brings = r.Header.Get(hopAsk) != "", r.Header.Get(hopBring) != ""
 		h.version, _ = strconv.ParseInt(version, 10, 64) // one that is none is no sandbox's

@@ -2,8 +2,10 @@ package front
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"strconv"
@@ -14,9 +16,14 @@ import (
 )
 
 // Shell brings a connection to the SSH server of the node that has a sandbox, for a caller
-// of a team whom this node has let in. Nil where that is this node.
-func (f *Front) Shell(ctx context.Context, team cay.TeamID, id cay.SandboxID) (io.ReadWriteCloser, error) {
-	return f.join(ctx, id, hopShell, string(team))
+// of a team whom this node has let in, in the name of some parties. Nil where that is this
+// node.
+func (f *Front) Shell(ctx context.Context, team cay.TeamID, id cay.SandboxID, by []cay.Origins) (io.ReadWriteCloser, error) {
+	text, err := json.Marshal(by)
+	if err != nil {
+		return nil, cay.Wrap(cay.Internal, err, "cannot reach sandbox %s", id)
+	}
+	return f.join(ctx, id, http.Header{hopShell: {string(team)}, hopBy: {string(text)}})
 }
 
 // Dial connects to a port of a sandbox that runs, on whichever node. The caller checks the
@@ -25,7 +32,7 @@ func (f *Front) Dial(ctx context.Context, id cay.SandboxID, port int) (net.Conn,
 	// The connection outlives the call: ctx is of the call alone.
 	way, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, cancel)()
-	far, err := f.join(way, id, hopPort, strconv.Itoa(port))
+	far, err := f.join(way, id, http.Header{hopPort: {strconv.Itoa(port)}})
 	switch {
 	case err != nil:
 		cancel()
@@ -48,16 +55,16 @@ func (l *line) Close() error {
 	return l.Stream.Close()
 }
 
-// join has a connection to the node of a sandbox become what a header says. Nil where that
+// join has a connection to the node of a sandbox become what headers say. Nil where that
 // is this node.
-func (f *Front) join(ctx context.Context, id cay.SandboxID, header, value string) (io.ReadWriteCloser, error) {
+func (f *Front) join(ctx context.Context, id cay.SandboxID, headers http.Header) (io.ReadWriteCloser, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://node/", http.NoBody)
 	if err != nil {
 		return nil, cay.Wrap(cay.Internal, err, "cannot reach sandbox %s", id)
 	}
 	r.Header.Set("Connection", "Upgrade")
 	r.Header.Set("Upgrade", "cay")
-	r.Header.Set(header, value)
+	maps.Copy(r.Header, headers)
 	t := &trip{front: f, in: r, kind: toSandbox, sandbox: id}
 	if err := t.resolve(ctx, false); err != nil {
 		return nil, err
@@ -118,7 +125,7 @@ func (f *Front) joined(w http.ResponseWriter, r *http.Request, h hop) {
 	}
 	far := &conns.ReadOn{Conn: conn, R: buffered}
 	if port == nil {
-		f.cfg.Shell(far, h.shell)
+		f.cfg.Shell(far, h.shell, h.by)
 		return
 	}
 	conns.Join(far, port)

@@ -34,9 +34,12 @@ var errLarge = cay.Errorf(cay.Denied, "what starts in this sandbox is looked at 
 
 // mayStart reports whether a request may go on, which has been answered otherwise.
 // It waits for the decision about one that starts something.
-func (p *Proxy) mayStart(w http.ResponseWriter, r *http.Request, at place, target Target, l *upstream) bool {
-	if len(target.AskCommands) == 0 || !starts(r, at.port) || !opensAgent(r, target.AccessToken) {
-		return true // the guest itself refuses a stranger
+func (p *Proxy) mayStart(w http.ResponseWriter, r *http.Request, at place, target Target, l *upstream, by []cay.Origins) bool {
+	switch {
+	case len(target.AskCommands) == 0 || !starts(r, at.port):
+		return true
+	case at.port == guest.AgentPort && !opensAgent(r, target.AccessToken):
+		return true // the agent refuses a stranger, and the interpreter none
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, askedMost))
 	var beyond *http.MaxBytesError
@@ -54,7 +57,7 @@ func (p *Proxy) mayStart(w http.ResponseWriter, r *http.Request, at place, targe
 		if large {
 			return errLarge
 		}
-		return p.cfg.MayStart(ctx, at.id, s)
+		return p.cfg.MayStart(ctx, at.id, s, by...)
 	}
 	seen := (&trip{place: at, in: r, target: target}).headers()
 	var refused http.Handler

@@ -44,7 +44,7 @@ func (s *starter) take() []string {
 
 // asking is a world with the sandbox i1, whose programs of a name in two parts are
 // asked about.
-func asking(t *testing.T, may func(context.Context, cay.SandboxID, cay.Start) error) (*world, *starter) {
+func asking(t *testing.T, may func(context.Context, cay.SandboxID, cay.Start, ...cay.Origins) error) (*world, *starter) {
 	t.Helper()
 	w := newWorldWith(t, func(cfg *Config) { cfg.MayStart = may })
 	agent := &starter{}
@@ -83,7 +83,7 @@ func TestCommandsThatAreAskedAbout(t *testing.T) {
 	var mu sync.Mutex
 	var asked []cay.Start
 	var say error
-	w, agent := asking(t, func(_ context.Context, id cay.SandboxID, s cay.Start) error {
+	w, agent := asking(t, func(_ context.Context, id cay.SandboxID, s cay.Start, _ ...cay.Origins) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if id != "i1" {
@@ -131,7 +131,7 @@ func TestCommandsThatAreAskedAbout(t *testing.T) {
 // call is refused here.
 func TestStartsInOddForms(t *testing.T) {
 	asked := 0
-	w, agent := asking(t, func(context.Context, cay.SandboxID, cay.Start) error {
+	w, agent := asking(t, func(context.Context, cay.SandboxID, cay.Start, ...cay.Origins) error {
 		asked++
 		return cay.Errorf(cay.Denied, "no")
 	})
@@ -187,7 +187,7 @@ func TestCodeThatIsAskedAbout(t *testing.T) {
 	var asked []cay.Start
 	var say error
 	w := newWorldWith(t, func(cfg *Config) {
-		cfg.MayStart = func(_ context.Context, _ cay.SandboxID, s cay.Start) error {
+		cfg.MayStart = func(_ context.Context, _ cay.SandboxID, s cay.Start, _ ...cay.Origins) error {
 			asked = append(asked, s)
 			return say
 		}
@@ -236,7 +236,7 @@ func TestAWaitThatIsCut(t *testing.T) {
 	for what, replaced := range map[string]bool{"it is over": false, "it goes on as another": true} {
 		t.Run(what, func(t *testing.T) {
 			waits := make(chan struct{}, 1)
-			w, agent := asking(t, func(ctx context.Context, _ cay.SandboxID, _ cay.Start) error {
+			w, agent := asking(t, func(ctx context.Context, _ cay.SandboxID, _ cay.Start, _ ...cay.Origins) error {
 				waits <- struct{}{}
 				<-ctx.Done()
 				return ctx.Err()

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
 )
 
 // Most requests have a short body or none and ask a guest that speaks HTTP/1.

@@ -63,8 +63,12 @@ type Config struct {
 	// request waits for the call. Nil makes no call.
 	Used func(ctx context.Context, id cay.SandboxID, command bool)
 	// MayStart returns why a command or code may not start in a sandbox that has
-	// AskCommands; it may wait until ctx ends. It is required where one has.
-	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start) error
+	// AskCommands; it may wait until ctx ends. It is required where one has. The parties
+	// that ask are those that were given the token, where none is named.
+	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start, by ...cay.Origins) error
+	// AccessOf returns the plain token of a sandbox that a token of one party stands for,
+	// and that party, if it is such a token. Nil knows none.
+	AccessOf func(id cay.SandboxID, token string) (access string, by cay.Origins, marked bool)
 	// Tokens yields the access tokens of the sandboxes that a signed file URL
 	// may reach: those that run, and those that traffic may wake. Nil means
 	// that such URLs need a host or headers.
@@ -225,6 +229,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
 	if followed := trail.Of(r.Context()); followed != nil {
 		followed.Face, followed.Sandbox = faceOf(at.port), at.id
 	}
+	r, by := p.unmark(r, at.id)
 	target, l, err := p.reach(w, r, at)
 	if err != nil {
 		p.gone(at.id, err).write(w, r)
@@ -242,7 +247,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, at place) {
 	if r.ProtoMajor == 1 {
 		_ = http.NewResponseController(w).EnableFullDuplex() // net/http's own writers can
 	}
-	if !p.mayStart(w, r, at, target, l) {
+	if !p.mayStart(w, r, at, target, l, by) {
 		return
 	}
 	if p.cfg.Used != nil {
@@ -285,6 +290,22 @@ func (p *Proxy) reach(w http.ResponseWriter, r *http.Request, at place) (Target,
 			return Target{}, nil, err
 		}
 	}
+}
+
+// unmark replaces the token of one party by the plain one, which the guest knows.
+func (p *Proxy) unmark(r *http.Request, id cay.SandboxID) (*http.Request, []cay.Origins) {
+	token := r.Header.Get("X-Access-Token")
+	if p.cfg.AccessOf == nil || token == "" {
+		return r, nil
+	}
+	access, by, marked := p.cfg.AccessOf(id, token)
+	if !marked {
+		return r, nil
+	}
+	in := *r
+	in.Header = r.Header.Clone()
+	in.Header.Set("X-Access-Token", access)
+	return &in, []cay.Origins{by}
 }
 
 // faceOf is what a request is for.

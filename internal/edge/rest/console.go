@@ -91,7 +91,10 @@ func (o own) AccessSandbox(ctx context.Context, r cayv1.AccessSandboxRequestObje
 	if err != nil {
 		return nil, err
 	}
-	box := o.sandbox(ctx, b)
+	box, err := o.sandbox(ctx, b)
+	if err != nil {
+		return nil, err
+	}
 	return cayv1.AccessSandbox200JSONResponse{
 		State: wireState(b.State), EnvdAccessToken: box.EnvdAccessToken, TrafficAccessToken: box.TrafficAccessToken,
 	}, nil

@@ -50,7 +50,8 @@ func (s *server) ResumeSandbox(ctx context.Context, r e2b.ResumeSandboxRequestOb
 	if err != nil {
 		return nil, err
 	}
-	return e2b.ResumeSandbox201JSONResponse{SandboxJSONResponse: e2b.SandboxJSONResponse(s.sandbox(ctx, b))}, nil
+	box, err := s.sandbox(ctx, b)
+	return e2b.ResumeSandbox201JSONResponse{SandboxJSONResponse: e2b.SandboxJSONResponse(box)}, err
 }
 
 // ForkSandbox makes copies of a running sandbox.
@@ -73,7 +74,10 @@ func (s *server) ForkSandbox(ctx context.Context, r e2b.ForkSandboxRequestObject
 			s.logFork(ctx, e, "sandbox", r.SandboxID, f.Err)
 			continue
 		}
-		box := s.sandbox(ctx, f.Sandbox)
+		box, err := s.sandbox(ctx, f.Sandbox)
+		if err != nil {
+			return nil, err
+		}
 		out[i].Sandbox = &box
 	}
 	return out, nil

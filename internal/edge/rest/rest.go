@@ -73,9 +73,9 @@ type Config struct {
 	VolumeTokens VolumeTokens
 	// Dial connects to a port of a sandbox that runs; nil offers none.
 	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
-	// MayStart returns why a program may not start in a sandbox; it may wait until ctx
-	// ends. It is required beside Dial.
-	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start) error
+	// MayStart returns why a program may not start in a sandbox that parties ask for; it
+	// may wait until ctx ends. It is required beside Dial.
+	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start, by ...cay.Origins) error
 	SSH      Shells // nil offers none
 	// Desktops shows the screens of sandboxes; nil shows none.
 	Desktops Desktops
@@ -135,7 +135,7 @@ type server struct {
 	domain     string
 	links      Links
 	dial       func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
-	mayStart   func(ctx context.Context, id cay.SandboxID, s cay.Start) error
+	mayStart   func(ctx context.Context, id cay.SandboxID, s cay.Start, by ...cay.Origins) error
 	ssh        Shells
 	sshAt      string
 	desktops   Desktops

@@ -59,17 +59,17 @@ func (s *server) create(ctx context.Context, body *e2b.NewSandbox, secure bool, 
 	if err != nil {
 		return e2b.Sandbox{}, err
 	}
-	return s.sandbox(ctx, box), nil
+	return s.sandbox(ctx, box)
 }
 
 // sandbox is a sandbox with what the caller needs to talk to it.
-func (s *server) sandbox(ctx context.Context, b cay.Sandbox) e2b.Sandbox {
-	access, traffic := s.sandboxes.TokensFor(callerOf(ctx), b)
+func (s *server) sandbox(ctx context.Context, b cay.Sandbox) (e2b.Sandbox, error) {
+	access, traffic, err := s.sandboxes.TokensFor(ctx, callerOf(ctx), b)
 	return e2b.Sandbox{
 		SandboxID: string(b.ID), TemplateID: string(b.Template), ClientID: clientID,
 		EnvdVersion: guest.EnvdVersion, Alias: pointer(b.Alias), Domain: pointer(s.domain),
 		EnvdAccessToken: pointer(access), TrafficAccessToken: pointer(traffic), Notice: pointer(b.Notice),
-	}
+	}, err
 }
 
 // GetSandbox describes a sandbox.
@@ -78,7 +78,10 @@ func (s *server) GetSandbox(ctx context.Context, r e2b.GetSandboxRequestObject) 
 	if err != nil {
 		return nil, err
 	}
-	access, _ := s.sandboxes.TokensFor(callerOf(ctx), b)
+	access, _, err := s.sandboxes.TokensFor(ctx, callerOf(ctx), b)
+	if err != nil {
+		return nil, err
+	}
 	end := b.EndAt
 	if b.State == cay.Paused {
 		end = b.EndedAt
@@ -184,7 +187,8 @@ func (s *server) connect(ctx context.Context, id string, body *e2b.Connect) (e2b
 	if err != nil {
 		return e2b.Sandbox{}, false, err
 	}
-	return s.sandbox(ctx, b), resumed, nil
+	box, err := s.sandbox(ctx, b)
+	return box, resumed, err
 }
 
 // SetSandboxTimeout makes a sandbox end that long from now.

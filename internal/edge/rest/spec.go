@@ -51,6 +51,9 @@ func createSpec(body *e2b.NewSandbox, secure bool, timeout int64) (cay.CreateSpe
 			return spec, cay.Errorf(cay.Invalid, "envVars: %.80q cannot be in an environment", k)
 		}
 	}
+	if len(spec.AskCommands) > 0 && !secure {
+		return spec, cay.Errorf(cay.Invalid, "askCommands: needs secure: true: without a token it is not known which party asks")
+	}
 	if err := cay.CheckAskCommands(spec.AskCommands); err != nil {
 		return spec, err
 	}

@@ -108,7 +108,7 @@ func (o own) ConnectPort(ctx context.Context, r cayv1.ConnectPortRequestObject) 
 		return nil, err
 	}
 	if start, starts := doors.Forward(port, ""); starts {
-		if err := o.mayStart(ctx, id, start); err != nil {
+		if err := o.mayStart(ctx, id, start, callerOf(ctx).Origins()); err != nil {
 			return nil, err
 		}
 	}

@@ -138,7 +138,10 @@ func (o own) ForkCheckpoint(ctx context.Context, r cayv1.ForkCheckpointRequestOb
 			o.logFork(ctx, e, "checkpoint", r.CheckpointID, f.Err)
 			continue
 		}
-		box := o.sandbox(ctx, f.Sandbox)
+		box, err := o.sandbox(ctx, f.Sandbox)
+		if err != nil {
+			return nil, err
+		}
 		out[i].Sandbox = &cayv1.ForkedSandbox{
 			SandboxID: box.SandboxID, TemplateID: box.TemplateID, ClientID: box.ClientID, EnvdVersion: box.EnvdVersion,
 			Alias: box.Alias, Domain: box.Domain,

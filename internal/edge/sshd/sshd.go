@@ -49,7 +49,7 @@ type Config struct {
 	Owner func(ctx context.Context, id cay.SandboxID) (cay.TeamID, error)
 	// Elsewhere connects to the SSH server of the machine that has a sandbox, which serves a
 	// caller of its team as ServeRelayed does; nil where that is this one. Without it all are.
-	Elsewhere func(ctx context.Context, team cay.TeamID, id cay.SandboxID) (io.ReadWriteCloser, error)
+	Elsewhere func(ctx context.Context, team cay.TeamID, id cay.SandboxID, by []cay.Origins) (io.ReadWriteCloser, error)
 	// Opens reports whether a team registered the key of a fingerprint.
 	Opens func(ctx context.Context, team cay.TeamID, fingerprint string) (bool, error)
 	// Enter has a team's sandbox run for some minutes at least, and wakes it
@@ -59,9 +59,12 @@ type Config struct {
 	Keep func(ctx context.Context, team cay.TeamID, id cay.SandboxID) error
 	// Used is told before a program is started.
 	Used func(ctx context.Context, id cay.SandboxID)
-	// MayStart returns why a program may not be started; it may wait until ctx ends.
-	// Nil lets every one start.
-	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start) error
+	// MayStart returns why a program may not be started that parties ask for, which are
+	// not known where none is named; it may wait until ctx ends. Nil lets every one start.
+	MayStart func(ctx context.Context, id cay.SandboxID, s cay.Start, by ...cay.Origins) error
+	// Adder is the party that registered the key of a fingerprint; nil where it is not
+	// known. It is required beside MayStart.
+	Adder func(ctx context.Context, team cay.TeamID, fingerprint string) (*cay.Origins, error)
 	// Dial connects to a port of a sandbox that runs.
 	Dial func(ctx context.Context, id cay.SandboxID, port int) (net.Conn, error)
 	// Token is the access token of a sandbox's agent, empty for none.
@@ -153,9 +156,9 @@ func (s *Server) ServeTrusted(c net.Conn, who cay.Caller) {
 }
 
 // ServeRelayed is ServeTrusted of a caller that another machine has let in, which tells
-// of the visit. The sandbox is this machine's, or nowhere.
-func (s *Server) ServeRelayed(c net.Conn, team cay.TeamID) {
-	s.serveKnown(c, known{Caller: cay.Caller{Team: team}, relayed: true})
+// of the visit and of the parties that ask. The sandbox is this machine's, or nowhere.
+func (s *Server) ServeRelayed(c net.Conn, team cay.TeamID, by []cay.Origins) {
+	s.serveKnown(c, known{Caller: cay.Caller{Team: team}, relayed: true, by: by})
 }
 
 func (s *Server) serveKnown(c net.Conn, who known) {
@@ -170,7 +173,8 @@ func (s *Server) serveKnown(c net.Conn, who known) {
 // known is a caller that need not log in; zero for one that must.
 type known struct {
 	cay.Caller
-	relayed bool // by the machine that it talks to
+	relayed bool          // by the machine that it talks to
+	by      []cay.Origins // of one that is relayed
 }
 
 func (s *Server) begin() bool {
@@ -227,6 +231,10 @@ func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, known known, greeted f
 	}
 	defer s.leaveTeam(who.team)
 	v := newVisit(s, conn, who, log)
+	if v.by, err = s.asking(known, who); err != nil {
+		log.Warn("it is not known which party an SSH key is of", "team", who.team, "err", err)
+		return
+	}
 	ctx, done := s.cfg.While(s.ctx, who.team, who.apiKey)
 	defer done()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
@@ -247,7 +255,7 @@ func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, known known, greeted f
 		defer s.cfg.Visited(visitor, who.sandbox, true)
 	}
 	if s.cfg.Elsewhere != nil && !known.relayed {
-		far, err := s.cfg.Elsewhere(ctx, who.team, who.sandbox)
+		far, err := s.cfg.Elsewhere(ctx, who.team, who.sandbox, v.by)
 		if err != nil {
 			log.Warn("an SSH connection does not reach the node of its sandbox", "sandbox", who.sandbox, "err", err)
 			v.refuse(publicText(err), channels, requests)
@@ -259,6 +267,27 @@ func (s *Server) serve(c net.Conn, cfg *ssh.ServerConfig, known known, greeted f
 		}
 	}
 	v.serve(channels, requests)
+}
+
+// asking are the parties that ask for what a visit starts; none where they are not known.
+func (s *Server) asking(known known, who caller) ([]cay.Origins, error) {
+	switch {
+	case known.relayed:
+		return known.by, nil
+	case known.Team != "":
+		return []cay.Origins{known.Origins()}, nil
+	case who.apiKey != "":
+		return []cay.Origins{{Key: who.apiKey}}, nil
+	case s.cfg.Adder == nil:
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, greetWithin)
+	defer cancel()
+	by, err := s.cfg.Adder(ctx, who.team, who.key)
+	if by == nil || err != nil {
+		return nil, err
+	}
+	return []cay.Origins{*by}, nil
 }
 
 // idOf is the id of a connection: that of the request which became it, or a new

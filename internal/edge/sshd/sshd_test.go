@@ -174,9 +174,9 @@ func newCluster(t *testing.T) *world {
 		t.Error("it looked for the sandbox on its own machine")
 		return nil, cay.Errorf(cay.NotFound, "it is elsewhere")
 	}
-	cfg.Elsewhere = func(_ context.Context, team cay.TeamID, _ cay.SandboxID) (io.ReadWriteCloser, error) {
+	cfg.Elsewhere = func(_ context.Context, team cay.TeamID, _ cay.SandboxID, by []cay.Origins) (io.ReadWriteCloser, error) {
 		here, there := wire(t)
-		go far.ServeRelayed(there, team)
+		go far.ServeRelayed(there, team, by)
 		return here, nil
 	}
 	var err error

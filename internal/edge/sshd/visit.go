@@ -25,6 +25,7 @@ type visit struct {
 	server *Server
 	conn   ssh.Conn
 	who    caller
+	by     []cay.Origins   // the parties that ask; none where they are not known
 	log    *slog.Logger    // whose lines have the connection's id
 	ctx    context.Context // done when the connection is
 	cancel context.CancelFunc
@@ -253,7 +254,7 @@ func (v *visit) mayStart(s cay.Start) error {
 	if v.server.cfg.MayStart == nil || len(s.Command) == 0 {
 		return nil
 	}
-	return v.server.cfg.MayStart(v.ctx, v.who.sandbox, s)
+	return v.server.cfg.MayStart(v.ctx, v.who.sandbox, s, v.by...)
 }
 
 // half ends what is sent on a connection that can, and breaks others.

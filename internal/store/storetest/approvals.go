@@ -14,7 +14,7 @@ import (
 func approval(box cay.Sandbox, subject string, created int) cay.Approval {
 	return cay.Approval{
 		ID: cay.NewApprovalID(), Team: box.Team, Sandbox: box.ID, Kind: cay.EgressApproval, Subject: subject, Title: "reach \"ü\"", Body: "all\nof it",
-		Risk: cay.HighRisk, Asked: cay.Actor{Kind: cay.ActorSandbox, ID: string(box.ID), Name: "its name"}, Origin: cay.Origins{Key: "k", Person: "p"},
+		Risk: cay.HighRisk, Asked: cay.Actor{Kind: cay.ActorSandbox, ID: string(box.ID), Name: "its name"}, Askers: []cay.Origins{{Key: "k", Person: "p", Exchange: "x"}},
 		CreatedAt: at(created), ExpiresAt: at(created + 1000), State: cay.ApprovalPending,
 	}
 }
@@ -44,6 +44,20 @@ func testApprovals(t *testing.T, s store.Store) {
 	if !joined {
 		t.Error("the same question is another one")
 	}
+	more := approval(box, "b.example", 3)
+	more.Askers = []cay.Origins{{Key: "k2"}, {Key: "k", Person: "p", Exchange: "x"}}
+	two.Askers = append(two.Askers, cay.Origins{Key: "k2"})
+	joins, _, err = s.AddApproval(ctx, more, 2, 3)
+	noError(t, err)
+	same(t, "a question that another party asks too", joins, two)
+	for range 2 {
+		noError(t, s.AddTokenHolder(ctx, box.ID, cay.Origins{Key: "k", Person: "p", Exchange: "x"}))
+	}
+	noError(t, s.AddTokenHolder(ctx, box.ID, cay.Origins{Person: "p"}))
+	noError(t, s.AddTokenHolder(ctx, second.ID, cay.Origins{Key: "k"}))
+	holders, err := s.TokenHolders(ctx, box.ID)
+	noError(t, err)
+	same(t, "those that have a token", holders, []cay.Origins{{Person: "p"}, {Key: "k", Person: "p", Exchange: "x"}})
 	_, _, err = s.AddApproval(ctx, approval(box, "c.example", 3), 2, 9)
 	wantKind(t, err, cay.Exhausted) // of the sandbox
 	three := add(approval(second, "a.example", 3))

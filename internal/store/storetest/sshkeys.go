@@ -12,7 +12,7 @@ import (
 func testSSHKeys(t *testing.T, s store.Store) {
 	team, other := addTeam(t, s, "a"), addTeam(t, s, "b")
 	k := cay.SSHKey{
-		ID: cay.NewSSHKeyID(), Team: team.ID, Name: "laptop", Fingerprint: "SHA256:x", Public: "ssh-ed25519 x", CreatedAt: at(1),
+		ID: cay.NewSSHKeyID(), Team: team.ID, Name: "laptop", Fingerprint: "SHA256:x", Public: "ssh-ed25519 x", CreatedAt: at(1), AddedBy: &cay.Origins{Key: "k", Exchange: "x"},
 	}
 	noError(t, s.AddSSHKey(t.Context(), k, 2))
 	twice := k
@@ -27,6 +27,11 @@ func testSSHKeys(t *testing.T, s store.Store) {
 		}
 	}
 	opens(team.ID, "SHA256:x", true)
+	got, err := s.SSHKeyOf(t.Context(), team.ID, "SHA256:x")
+	noError(t, err)
+	same(t, "the key of a fingerprint", got, k)
+	_, err = s.SSHKeyOf(t.Context(), other.ID, "SHA256:x")
+	wantKind(t, err, cay.NotFound)
 	opens(team.ID, "SHA256:y", false)
 	opens(other.ID, "SHA256:x", false)
 	twice.Team = other.ID

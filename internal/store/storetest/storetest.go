@@ -236,7 +236,7 @@ func testKeys(t *testing.T, s store.Store) {
 	a, b := addTeam(t, s, "a"), addTeam(t, s, "b")
 	key := cay.APIKey{
 		ID: cay.NewKeyID(), Team: a.ID, Name: "first", Hash: sha256.Sum256([]byte("x")),
-		CreatedBy: "a person", Person: "ann", LastUsed: at(2), ExpiresAt: at(3), Grant: []string{"viewer", "secrets:write"},
+		CreatedBy: "a person", Person: "ann", Exchange: "x", LastUsed: at(2), ExpiresAt: at(3), Grant: []string{"viewer", "secrets:write"},
 		Bounds: cay.KeyBounds{Templates: []string{"base"}, Metadata: map[string]string{"app": "x"}},
 		Mask:   "e2b_12…34", CreatedAt: at(1),
 	}

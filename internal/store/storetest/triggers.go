@@ -17,14 +17,14 @@ func trigger(team cay.TeamID, name string, created int) cay.Trigger {
 			Template: "base", Sandbox: "i1", Metadata: map[string]string{"a": "ü"}, Command: "true", User: "user", Dir: "/tmp", Timeout: time.Minute, After: cay.KeepAfterRun,
 		},
 		Proof: cay.GitHubProof, Sealed: "sealed", Events: []string{"push"}, Filters: []cay.HookFilter{{Path: "a.b", Values: []string{"x", "y"}}},
-		Cron: "* * * * *", Zone: "Europe/Berlin", Next: at(100), MaxRunning: 2, MaxWaiting: 3, Retries: 4, CreatedAt: at(created), UpdatedAt: at(created), Version: 1,
+		Cron: "* * * * *", Zone: "Europe/Berlin", Next: at(100), MaxRunning: 2, MaxWaiting: 3, Retries: 4, CreatedAt: at(created), UpdatedAt: at(created), Version: 1, Makers: []cay.Origins{{Key: "k", Person: "p"}, {Person: "q"}},
 	}
 }
 
 func runOf(x cay.Trigger, delivery string, queued int) cay.Run {
 	return cay.Run{
 		ID: cay.NewRunID(), Team: x.Team, Trigger: x.ID, Delivery: delivery, Event: "push", State: cay.RunWaiting,
-		QueuedAt: at(queued), DueAt: at(queued), Sealed: "sealed", Bytes: 10,
+		QueuedAt: at(queued), DueAt: at(queued), Sealed: "sealed", Bytes: 10, Askers: []cay.Origins{{Key: "k"}},
 	}
 }
 
