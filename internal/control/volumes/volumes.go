@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cay-run/cay"
@@ -53,11 +54,14 @@ type Volumes struct {
 	// work is what is under way. Nothing waits for it: it lasts as long as files
 	// are copied, and is of any team.
 	work work
+
+	mu     sync.Mutex
+	stored map[cay.VolumeID]int64 // what each took when that was read last
 }
 
 // New returns the use cases of a server.
 func New(cfg Config) *Volumes {
-	return &Volumes{ledger: cfg.Ledger, store: cfg.Store, storage: cfg.Storage, log: cfg.Log}
+	return &Volumes{ledger: cfg.Ledger, store: cfg.Store, storage: cfg.Storage, log: cfg.Log, stored: map[cay.VolumeID]int64{}}
 }
 
 // Info is a volume, and what is known of it now.
@@ -414,7 +418,8 @@ func (v *Volumes) Run(ctx context.Context) {
 	}
 }
 
-// Kept lists what volumes and their snapshots take of the disk, by team.
+// Kept lists what volumes and their snapshots take of the disk, by team. One that cannot
+// be read counts as it did before: it is of no matter to what others take.
 func (v *Volumes) Kept(ctx context.Context) (map[cay.TeamID]int64, error) {
 	out := map[cay.TeamID]int64{}
 	if v.storage == nil {
@@ -424,16 +429,24 @@ func (v *Volumes) Kept(ctx context.Context) (map[cay.TeamID]int64, error) {
 	if err != nil {
 		return nil, err
 	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := map[cay.VolumeID]int64{}
 	for id, team := range owners {
 		usage, err := v.storage.Usage(ctx, id)
 		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
 		case cay.KindOf(err) == cay.NotFound: // it went just now
+			continue
 		case err != nil:
-			return nil, err
-		default:
-			out[team] += usage.Stored
+			v.log.WarnContext(ctx, "cannot read what a volume takes: it counts as before", "volume", id, "err", err)
+			usage.Stored = v.stored[id]
 		}
+		now[id] = usage.Stored
+		out[team] += usage.Stored
 	}
+	v.stored = now
 	return out, nil
 }
 
