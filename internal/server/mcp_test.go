@@ -616,3 +616,14 @@ func TestToolsEndWithTheirKey(t *testing.T) {
 		}
 	}
 }
+
+// A key that may use one template makes sandboxes of that one where it names none.
+func TestToolsOfABoundedKey(t *testing.T) {
+	w := servertest.New(t)
+	key := w.AddKey(cay.APIKey{Team: agentTeam(t, w), Name: "bounded", Bounds: cay.KeyBounds{Templates: []string{"base"}}})
+	w.Start()
+	text, out, failed := use(t, tools(t, w, key, "a model"), "create_sandbox", map[string]any{})
+	if failed || out["template"] != "base" {
+		t.Errorf("%v %s", out, text)
+	}
+}

@@ -60,7 +60,7 @@ func createSandbox(ctx context.Context, c *call, in createIn) (out sandboxOut, e
 		return out, err
 	}
 	if in.Template == "" {
-		in.Template = c.face.cfg.Template
+		in.Template = c.face.template(c.who)
 	}
 	box, err := c.api.Create(ctx, client.CreateOptions{
 		Template: in.Template, Timeout: alive, Metadata: in.Metadata, Env: in.Env, NoInternet: in.NoInternet, AutoPause: !in.Ends,
