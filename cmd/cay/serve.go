@@ -75,8 +75,8 @@ func (upCmd) Run(a *app) error {
 	return a.serve(cfg)
 }
 
-// serve builds a first template, where there is none, and serves until it is
-// told to end. The server builds the others meanwhile.
+// serve serves until it is told to end. The server builds the templates that it
+// lacks meanwhile.
 func (a *app) serve(cfg config.Config) error {
 	log := a.logger(cfg)
 	slog.SetDefault(log) // for what a library says
@@ -107,18 +107,14 @@ func (a *app) serveWith(cfg config.Config, log *slog.Logger) error {
 			log.Warn("the server did not end cleanly", "err", err)
 		}
 	}()
-	update, end := a.firstBuild(cfg, log)
-	err = s.FirstTemplate(a.ctx, update)
-	end()
-	if err != nil {
-		return err
-	}
+	s.StandIn()
 	go func() {
 		select {
 		case <-s.Ready():
 			a.welcome(cfg, s.FirstKey())
 			a.tellBuilding(cfg, s.Building())
 			a.tellConsole(cfg)
+			a.tellFirst(cfg, s.Building(), log)
 		case <-a.ctx.Done():
 		}
 	}()
@@ -159,6 +155,19 @@ func (a *app) logger(cfg config.Config) *slog.Logger {
 // written beside it.
 func (a *app) logsJSON(cfg config.Config) bool {
 	return cfg.LogFormat == "json" || cfg.LogFormat == "" && a.json
+}
+
+// tellFirst shows how far the first template is, until it is there.
+func (a *app) tellFirst(cfg config.Config, building []string, log *slog.Logger) {
+	if len(building) == 0 {
+		return
+	}
+	update, end := a.firstBuild(cfg, log)
+	err := operator.Ask(cfg).WaitForTemplates(a.ctx, building[:1], update)
+	end()
+	if err == nil && !a.logsJSON(cfg) {
+		fmt.Fprintf(a.err, "Sandboxes start now; templates that are still being built are refused until they are there\n")
+	}
 }
 
 // firstBuild is told how far the first template is.

@@ -108,6 +108,7 @@ type Server struct {
 	authority *egress.Authority // of what guests see at egress
 	templates *builtin.Builder
 	backlog   *builtin.Backlog
+	standIn   bool
 	builds    *build.Builder
 	images    *oci.Teams
 	control   *control.Control
@@ -220,7 +221,7 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, l := range faces {
 		s.running.Go(func() { failed <- s.http.Serve(s.secure(l)) })
 	}
-	s.backlog.Begin(s.missingTemplates())
+	s.backlog.Begin(s.missingTemplates(work))
 	s.running.Go(func() { s.buildTemplates(work) })
 	inner := s.innerServer()
 	s.running.Go(func() { _ = inner.Serve(s.arrivals) })

@@ -11,46 +11,38 @@ import (
 	"github.com/cay-run/cay/internal/edge/proxy"
 	"github.com/cay-run/cay/internal/guest"
 	"github.com/cay-run/cay/internal/template/builtin"
-	"github.com/cay-run/cay/internal/template/image"
 	"github.com/cay-run/cay/internal/ticks"
 )
 
-// FirstTemplate builds what a first sandbox needs, where no template of the
-// code interpreter is there: the one with Python alone. It stands for the one
-// that the SDKs ask for until that is built, which Run does with all others.
-// progress may be nil.
-func (s *Server) FirstTemplate(ctx context.Context, progress image.Progress) error {
-	if !s.cfg.RunsSandboxes() {
-		return nil
-	}
+// StandIn has Run begin, where no template of the code interpreter is there, with the
+// one with Python alone: it stands for the one that the SDKs ask for until that is
+// built. It is called before Run.
+func (s *Server) StandIn() { s.standIn = true }
+
+// lacksInterpreter reports whether another template is to stand for that of the code
+// interpreter.
+func (s *Server) lacksInterpreter(ctx context.Context) bool {
 	_, err := s.control.Template(ctx, cay.ForTeam(s.team.ID), builtin.CodeInterpreter)
-	if err == nil || ctx.Err() != nil {
-		return ctx.Err()
-	}
-	built, err := s.templates.Build(ctx, builtin.CodeInterpreterPython, progress)
-	if err != nil {
-		return err
-	}
-	if err := s.publish(ctx, built); err != nil {
-		return err
-	}
-	built.Name = builtin.CodeInterpreter
-	return s.publish(ctx, built)
+	return s.standIn && err != nil && ctx.Err() == nil
 }
 
 // Building lists the templates that are not built yet, or from something else
 // than this build would make them from.
 func (s *Server) Building() []string { return s.backlog.Names() }
 
-// missingTemplates are those that are to be built.
-func (s *Server) missingTemplates() []string {
+// missingTemplates are those that are to be built, in that order.
+func (s *Server) missingTemplates(ctx context.Context) []string {
 	if !s.cfg.RunsSandboxes() {
 		return nil
 	}
-	return slices.DeleteFunc(s.templates.Wanted(), func(name string) bool {
+	missing := slices.DeleteFunc(s.templates.Wanted(), func(name string) bool {
 		_, err := s.templates.Current(name)
 		return err == nil
 	})
+	if at := slices.Index(missing, builtin.CodeInterpreterPython); at > 0 && s.lacksInterpreter(ctx) {
+		missing = slices.Insert(slices.Delete(missing, at, at+1), 0, builtin.CodeInterpreterPython)
+	}
+	return missing
 }
 
 // How long a failed build rests; its needs may come back, as a network does.
@@ -72,7 +64,7 @@ func (s *Server) buildTemplates(ctx context.Context) {
 		if !ticks.Wait(ctx, wait) {
 			return
 		}
-		s.backlog.Begin(s.missingTemplates())
+		s.backlog.Begin(s.missingTemplates(ctx))
 	}
 }
 
@@ -85,6 +77,10 @@ func (s *Server) buildMissing(ctx context.Context) error {
 		switch {
 		case err == nil:
 			err = s.publish(ctx, built)
+			if err == nil && name == builtin.CodeInterpreterPython && s.lacksInterpreter(ctx) {
+				built.Name = builtin.CodeInterpreter
+				err = s.publish(ctx, built)
+			}
 		case ctx.Err() == nil && slices.Contains(builtin.Extras(), name):
 			s.log.WarnContext(ctx, "template cannot be built again; `cay template add` tries anew", "template", name, "err", err)
 			err = nil

@@ -104,12 +104,14 @@ func (w *World) open() host.Opener {
 }
 
 // Open makes a server and does not run it. The caller closes it.
-func (w *World) Open() (*server.Server, error) {
+func (w *World) Open() (*server.Server, error) { return w.openOn(w.On()) }
+
+func (w *World) openOn(on server.Machine) (*server.Server, error) {
 	level := slog.LevelDebug // unless the world says otherwise
 	if w.Config.LogLevel != "" {
 		level, _ = w.Config.Level()
 	}
-	return server.New(w.t.Context(), w.Config, w.On(), trail.NewLog(&w.log, w.Config.LogFormat == "json", level))
+	return server.New(w.t.Context(), w.Config, on, trail.NewLog(&w.log, w.Config.LogFormat == "json", level))
 }
 
 // place has a first start find records without rows, for which no migration need run.
@@ -123,11 +125,30 @@ func (w *World) place() {
 // Start starts the server and returns when it has built its templates.
 func (w *World) Start() {
 	w.t.Helper()
+	w.Run(w.Begin(func(*server.Machine) {}))
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	if err := w.Operator().WaitForTemplates(ctx, nil, func(string, int) {}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// Begin makes a server for Run, on a machine that change has changed.
+func (w *World) Begin(change func(*server.Machine)) *server.Server {
+	w.t.Helper()
 	w.place()
-	s, err := w.Open()
+	on := w.On()
+	change(&on)
+	s, err := w.openOn(on)
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	return s
+}
+
+// Run runs a server, and returns when it answers.
+func (w *World) Run(s *server.Server) {
+	w.t.Helper()
 	if key := s.FirstKey(); key != "" {
 		w.Key = key
 	}
@@ -139,11 +160,6 @@ func (w *World) Start() {
 	case err := <-w.ended:
 		w.ended <- err
 		w.t.Fatalf("the server ended before it was ready: %v", err)
-	}
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
-	defer cancel()
-	if err := w.Operator().WaitForTemplates(ctx, nil, func(string, int) {}); err != nil {
-		w.t.Fatal(err)
 	}
 }
 
