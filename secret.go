@@ -2,14 +2,14 @@ package cay
 
 import (
 	"regexp"
-	"strings"
 	"time"
 )
 
 // SecretID names a secret.
 type SecretID string
 
-// SecretPrefix begins the id of every secret, and no name of one.
+// SecretPrefix begins the id of every secret. A name may begin with it too: a
+// reference means a secret of that id first, and no name is taken that is an id.
 const SecretPrefix = "sec_"
 
 // NewSecretID returns a fresh id: "sec_" and 20 characters.
@@ -41,11 +41,8 @@ var secretName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 
 // CheckSecretName says what is wrong with a secret's name.
 func CheckSecretName(name string) error {
-	switch {
-	case !secretName.MatchString(name):
+	if !secretName.MatchString(name) {
 		return Errorf(Invalid, "name: %.140q is not 1 to 128 letters, digits, '_' and '-'", name)
-	case strings.HasPrefix(strings.ToLower(name), SecretPrefix):
-		return Errorf(Invalid, "name: must not begin with %q, as ids do", SecretPrefix)
 	}
 	return nil
 }

@@ -68,8 +68,8 @@ const (
 	maxMountPart    = 255      // bytes between two slashes
 )
 
-// CheckVolumeName refuses what cannot be a volume's name. A UUID is none, so
-// that a name and an id are told apart.
+// CheckVolumeName refuses what cannot be a volume's name. It may have the form of an
+// id: a reference means a volume of that id first, and no name is taken that is an id.
 func CheckVolumeName(name string) error {
 	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 	switch {
@@ -79,8 +79,6 @@ func CheckVolumeName(name string) error {
 		return Errorf(Invalid, "name: has more than %d bytes", MaxVolumeName)
 	case strings.Trim(name, allowed) != "":
 		return Errorf(Invalid, "name: %.140q is no name for a volume", name).WithHint("use letters, digits, '_' and '-'")
-	case ValidUUID(name):
-		return Errorf(Invalid, "name: %q has the form of an id", name).WithHint("choose another name")
 	}
 	return nil
 }

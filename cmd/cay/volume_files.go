@@ -23,7 +23,7 @@ import (
 // this machine, as is one with a slash before the colon.
 func inVolume(text string) (ref, file string) {
 	ref, rest, found := strings.Cut(text, ":")
-	if !found || cay.CheckVolumeName(ref) != nil && !cay.ValidUUID(ref) {
+	if !found || cay.CheckVolumeName(ref) != nil {
 		return "", text
 	}
 	return ref, path.Join("/", rest)

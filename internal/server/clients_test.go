@@ -184,3 +184,21 @@ func TestAloneTooLarge(t *testing.T) {
 		t.Errorf("%d %s", code, text)
 	}
 }
+
+// TestInspectLink follows the link that E2B's command line prints for a new sandbox.
+func TestInspectLink(t *testing.T) {
+	w := servertest.Start(t)
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	for id, want := range map[string]int{"iexample0000000000000": http.StatusFound, "a%2Fb": http.StatusBadRequest} {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", w.URL()+"/dashboard/inspect/sandbox/"+id, nil)
+		must(t, err)
+		resp, err := tr.RoundTrip(req)
+		must(t, err)
+		resp.Body.Close()
+		to := resp.Header.Get("Location")
+		if resp.StatusCode != want || want == http.StatusFound && !strings.HasSuffix(to, "/sandboxes/"+id) {
+			t.Errorf("%s: %d, %q", id, resp.StatusCode, to)
+		}
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"strings"
 
 	"github.com/cay-run/cay"
 )
@@ -25,12 +24,8 @@ func (s *DB) AddSecret(ctx context.Context, x cay.Secret) error {
 
 // Secret finds a team's secret by its id or its name.
 func (s *DB) Secret(ctx context.Context, team cay.TeamID, ref string) (cay.Secret, error) {
-	column := "name"
-	if strings.HasPrefix(ref, cay.SecretPrefix) {
-		column = "id"
-	}
-	row := s.r.QueryRowContext(ctx,
-		`SELECT `+secretColumns+` FROM secrets WHERE team = $1 AND `+column+` = $2`, team, ref)
+	row := s.r.QueryRowContext(ctx, `SELECT `+secretColumns+` FROM secrets
+WHERE team = $1 AND (id = $2 OR name = $2) ORDER BY CASE WHEN id = $2 THEN 0 ELSE 1 END LIMIT 1`, team, ref)
 	return one(row, scanSecret, "secret", ref)
 }
 

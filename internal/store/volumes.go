@@ -25,11 +25,8 @@ func (s *DB) AddVolume(ctx context.Context, v cay.Volume, events ...cay.Event) e
 // Volume finds a team's volume by its id or its name, or one of any team by its
 // id.
 func (s *DB) Volume(ctx context.Context, team cay.TeamID, ref string) (cay.Volume, error) {
-	column := "name"
-	if cay.ValidUUID(ref) {
-		column = "id"
-	}
-	row := s.r.QueryRowContext(ctx, `SELECT `+volumeColumns+` FROM volumes WHERE `+column+` = $2 AND (team = $1 OR $1 = '' AND id = $2)`, team, ref)
+	row := s.r.QueryRowContext(ctx, `SELECT `+volumeColumns+` FROM volumes
+WHERE (id = $2 OR name = $2) AND (team = $1 OR $1 = '' AND id = $2) ORDER BY CASE WHEN id = $2 THEN 0 ELSE 1 END LIMIT 1`, team, ref)
 	return one(row, scanVolume, "volume", ref)
 }
 

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -35,8 +36,12 @@ func (c *Catalogue) CreateSecret(ctx context.Context, who cay.Caller, name, valu
 	if err := c.seal(&x, value); err != nil {
 		return cay.Secret{}, err
 	}
-	err := c.ledger.Do(ctx, who, "secret.created", string(x.ID), func(tx store.Store) error { return tx.AddSecret(ctx, x) },
-		"name", x.Name, "bytes", strconv.Itoa(len(value)))
+	err := c.ledger.Do(ctx, who, "secret.created", string(x.ID), func(tx store.Store) error {
+		if _, err := tx.Secret(ctx, who.Team, x.Name); cay.KindOf(err) != cay.NotFound { // it may be an id
+			return cmp.Or(err, error(cay.Errorf(cay.Conflict, "")))
+		}
+		return tx.AddSecret(ctx, x)
+	}, "name", x.Name, "bytes", strconv.Itoa(len(value)))
 	if cay.KindOf(err) == cay.Conflict {
 		err = cay.Wrap(cay.Conflict, err, "name: there is a secret %q already", x.Name).WithHint("give it a new value, or choose another name")
 	}

@@ -49,6 +49,9 @@ func (c *Catalogue) snapshots(ctx context.Context, team cay.TeamID, of cay.Sandb
 			continue
 		}
 		tags := tagged[t.ID]
+		if name != "" && tag == "" && slices.ContainsFunc(tags, func(t cay.Tag) bool { return t.Name == cay.DefaultTag }) {
+			tag = cay.DefaultTag // as a create from the bare name means it
+		}
 		slices.SortStableFunc(tags, func(a, b cay.Tag) int { return b.CreatedAt.Compare(a.CreatedAt) })
 		for _, one := range tags {
 			if tag == "" || one.Name == tag {

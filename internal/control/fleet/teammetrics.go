@@ -41,6 +41,16 @@ func (c *Catalogue) TeamMetrics(ctx context.Context, who cay.Caller, from, to ti
 	if !from.Before(to) {
 		return []TeamMetric{}, nil
 	}
+	team, err := c.store.Team(ctx, who.Team)
+	if err != nil {
+		return nil, err
+	}
+	if from.Before(team.CreatedAt) { // there is nothing to tell of the time before
+		from = team.CreatedAt
+	}
+	if !from.Before(to) {
+		return []TeamMetric{}, nil
+	}
 	from = from.Truncate(time.Minute)
 	minutes, err := c.store.TeamMinutes(ctx, who.Team, from, to)
 	if err != nil {

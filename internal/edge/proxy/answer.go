@@ -163,7 +163,11 @@ func (a answer) write(w http.ResponseWriter, r *http.Request) {
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("X-Content-Type-Options", "nosniff")
 		w.WriteHeader(a.Code)
-		fmt.Fprintf(w, page, html.EscapeString(a.title), html.EscapeString(a.title), html.EscapeString(a.text))
+		text := a.text
+		if id := string(a.SandboxID); !strings.Contains(text, id) {
+			text += " Sandbox: " + id
+		}
+		fmt.Fprintf(w, page, html.EscapeString(a.title), html.EscapeString(a.title), html.EscapeString(text))
 		return
 	}
 	h.Set("Content-Type", "application/json; charset=utf-8")
@@ -207,5 +211,4 @@ h1 { font-size: 1.5rem }
 </style>
 </head>
 <body><h1>%s</h1><p>%s</p></body>
-</html>
-`
+</html>`

@@ -2,6 +2,9 @@ package rest
 
 import (
 	"context"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
 
 	"github.com/cay-run/cay"
 	"github.com/cay-run/cay/api/rest/cayv1"
@@ -9,6 +12,20 @@ import (
 	"github.com/cay-run/cay/internal/control/audit"
 	"github.com/cay-run/cay/internal/control/logins"
 )
+
+// inspectRoute is the page of a sandbox on E2B's dashboard, which its command line
+// prints the address of.
+const inspectRoute = "/dashboard/inspect/sandbox/{sandboxID}"
+
+// inspect leads to the page of a sandbox on the console.
+func (s *server) inspect(w http.ResponseWriter, r *http.Request) {
+	id := sandboxID(chi.URLParam(r, "sandboxID"))
+	if !cay.ValidID(string(id)) {
+		s.fail(w, r, cay.Errorf(cay.Invalid, "sandboxID: %.80q has not the form of an id", string(id)))
+		return
+	}
+	http.Redirect(w, r, s.console()+"/sandboxes/"+string(id), http.StatusFound)
+}
 
 // maxOpened is how many sessions of the console an address may ask for in a
 // minute.

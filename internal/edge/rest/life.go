@@ -110,19 +110,13 @@ func (s *server) CreateSnapshot(ctx context.Context, r e2b.CreateSnapshotRequest
 }
 
 // wireSnapshot gives a snapshot the id that creates take as a template's: its
-// full name if it has one, and in any case a tag. Its names leave the default
-// tag out.
+// full name if it has one, and in any case a tag. Its names have none.
 func wireSnapshot(t fleet.Snap, teams map[cay.TeamID]string) e2b.Snapshot {
 	out := e2b.Snapshot{SnapshotID: string(t.ID), Names: fullNames(t.Template, teams)}
 	if len(out.Names) > 0 {
 		out.SnapshotID = out.Names[0]
 	}
 	out.SnapshotID += ":" + t.Tag
-	if t.Tag != cay.DefaultTag {
-		for i := range out.Names {
-			out.Names[i] += ":" + t.Tag
-		}
-	}
 	return out
 }
 

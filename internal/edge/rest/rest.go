@@ -217,6 +217,9 @@ func route(cfg Config) (*server, chi.Router) {
 	if s.links != nil {
 		root.Put(uploadRoute, s.upload)
 	}
+	if s.console != nil {
+		root.Get(inspectRoute, s.inspect)
+	}
 	return s, root
 }
 

@@ -16,7 +16,9 @@ func TestSecrets(t *testing.T) {
 	}
 	want[object](t, w.call("POST", "/secrets", `{"name":"second","value":"x"}`), 201)
 	wantError(t, w.call("POST", "/secrets", `{"name":"MY-KEY","value":"x"}`), 409, "my-key")
-	wantError(t, w.call("POST", "/secrets", `{"name":"sec_x","value":"x"}`), 400, "name")
+	want[object](t, w.call("POST", "/secrets", `{"name":"sec_x","value":"x"}`), 201)
+	want[any](t, w.call("DELETE", "/secrets/sec_x", ""), 204)
+	wantError(t, w.call("POST", "/secrets", `{"name":"`+id+`","value":"x"}`), 409, "already")
 	wantError(t, w.call("POST", "/secrets", `{"name":"a b","value":"x"}`), 400, "name")
 	wantError(t, w.call("POST", "/secrets", `{"name":"empty"}`), 400, "value")
 	wantError(t, w.call("POST", "/secrets", `{"name":"m","value":"x","metadata":{"`+strings.Repeat("k", 129)+`":""}}`), 400, "metadata")

@@ -32,7 +32,14 @@ func testVolumes(t *testing.T, s store.Store) {
 		noError(t, err)
 		same(t, ref, got, v)
 	}
-	got, err := s.Volume(t.Context(), "", string(v.ID))
+	named := twice // as an id of another team's volume, which it does not hide
+	named.ID, named.Name = cay.NewVolumeID(), string(v.ID)
+	noError(t, s.AddVolume(t.Context(), named))
+	got, err := s.Volume(t.Context(), other.ID, string(v.ID))
+	noError(t, err)
+	same(t, "by a name with the form of an id", got, named)
+	noError(t, s.RemoveVolume(t.Context(), other.ID, named.ID))
+	got, err = s.Volume(t.Context(), "", string(v.ID))
 	noError(t, err)
 	same(t, "by its id alone", got, v)
 	for _, ref := range []string{string(v.ID), "Data", ""} {
