@@ -59,6 +59,12 @@ func (s *suite) locks(t *testing.T) {
 	must(t, s.Kill(t.Context(), other))
 	a.expect(t, "", "/lock", "path", lockFile, "with", "ofd")
 
+	// The host's kernel keeps the ranges, so that their number is bounded; the flock is one.
+	a.expect(t, "", "/lock", "path", lockFile, "with", "ofd", "type", "un")
+	a.expect(t, "16383, then no locks available", "/ranges", "path", lockFile)
+	a.expect(t, "", "/lock", "path", lockFile, "with", "fcntl", "type", "un", "len", "0")
+	a.expect(t, "", "/lock", "path", lockFile, "with", "ofd")
+
 	// The host's users of the file meet them too, and what cannot be locked is not.
 	f, err := os.OpenFile(filepath.Join(dir, "locked"), os.O_RDWR, 0)
 	must(t, err)

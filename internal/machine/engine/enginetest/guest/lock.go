@@ -78,6 +78,24 @@ func holder(r *http.Request) (string, error) {
 	return fmt.Sprintf("%s %d+%d", map[int16]string{unix.F_WRLCK: "ex", unix.F_RDLCK: "sh", unix.F_UNLCK: "un"}[lock.Type], lock.Start, lock.Len), err
 }
 
+// manyRanges locks every other byte of a file that is kept until it may not, and returns
+// how many it has.
+func manyRanges(r *http.Request) (string, error) {
+	held.Lock()
+	defer held.Unlock()
+	f := held.files[r.FormValue("path")]
+	if f == nil {
+		return "", errors.New("it is not kept")
+	}
+	for n := range 1 << 20 {
+		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(2 * n), Len: 1}
+		if err := lockFile(f, "fcntl", lock, false); err != nil {
+			return fmt.Sprintf("%d, then %v", n, err), nil
+		}
+	}
+	return "", errors.New("there is no bound")
+}
+
 // killedWaiter kills a process that waits for a lock.
 func killedWaiter(r *http.Request) (string, error) {
 	cmd := exec.Command("/proc/self/exe", "waiter", r.FormValue("path"), r.FormValue("with"))

@@ -54,6 +54,7 @@ func main() {
 		"/unbind":  unbind,
 		"/lock":    lock,
 		"/holder":  holder,
+		"/ranges":  manyRanges,
 		"/await":   awaitWord,
 		"/set":     setWord,
 		"/waiter":  killedWaiter,
