@@ -189,18 +189,21 @@ func TestArchivesAreNotHeldInMemory(t *testing.T) {
 // becomes a layer on the host, however few files it is.
 func TestMuchAndLittle(t *testing.T) {
 	b := &Builder{contexts: t.TempDir()}
-	r := &run{Builder: b, spec: cay.BuildSpec{Team: "team"}}
+	const diskMB = 2 * graftBytes >> 20
+	r := &run{Builder: b, spec: cay.BuildSpec{Team: "team", Limits: cay.Limits{DiskMB: diskMB}}}
 	must(t, os.Mkdir(filepath.Join(b.contexts, "team"), 0o700))
 	for name, tc := range map[string]struct {
 		sizes        []int64
 		much, single bool
+		kind         cay.Kind
 	}{
-		"one file":          {[]int64{1}, false, true},
-		"two":               {[]int64{1, 1}, false, false},
-		"a large one":       {[]int64{graftBytes + 1}, true, true},
-		"a large one later": {[]int64{scanMost, 1, graftBytes}, true, false},
-		"as much as little": {[]int64{scanMost, scanMost, 1}, false, false},
-		"many":              {make([]int64, graftAbove+1), true, false},
+		"one file":                 {sizes: []int64{1}, single: true},
+		"two":                      {sizes: []int64{1, 1}},
+		"a large one":              {sizes: []int64{graftBytes + 1}, much: true, single: true},
+		"a large one later":        {sizes: []int64{scanMost, 1, graftBytes}, much: true},
+		"as much as little":        {sizes: []int64{scanMost, scanMost, 1}},
+		"many":                     {sizes: make([]int64, graftAbove+1), much: true},
+		"one larger than the disk": {sizes: []int64{diskMB<<20 + 1}, kind: cay.NoSpace},
 	} {
 		var heads bytes.Buffer
 		f, err := os.Create(b.upload("team", "hash"))
@@ -215,7 +218,7 @@ func TestMuchAndLittle(t *testing.T) {
 		}
 		must(t, errors.Join(f.Truncate(end+1024), f.Close()))
 		much, single, err := r.firstNames(cay.BuildStep{FilesHash: "hash"})
-		if err != nil || much != tc.much || single != tc.single {
+		if cay.KindOf(err) != tc.kind || much != tc.much || single != tc.single {
 			t.Errorf("%s: much %v, single %v: %v", name, much, single, err)
 		}
 	}
@@ -289,7 +292,7 @@ func TestUploads(t *testing.T) {
 	if err := b.Upload(t.Context(), team, hash, bytes.NewReader(zipped.Bytes()[:zipped.Len()/2]), -1); err != nil {
 		t.Fatal(err)
 	}
-	r := &run{Builder: b, spec: cay.BuildSpec{Team: team}}
+	r := &run{Builder: b, spec: cay.BuildSpec{Team: team, Limits: cay.Limits{DiskMB: 1}}}
 	_, _, err := r.firstNames(cay.BuildStep{FilesHash: hash})
 	if b.forget(team, hash, context.Canceled); !b.Uploaded(team, hash) {
 		t.Error("an archive went that is good, as far as the builder knows")

@@ -40,6 +40,9 @@ func (b *Builder) Upload(ctx context.Context, team cay.TeamID, hash string, arch
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return uploadError(err)
 	}
+	if err := disk.Room(dir, "the archive", size); err != nil {
+		return err
+	}
 	ration := &disk.Ration{Disk: b.cfg.Disk, What: "archives for COPY", Held: func() int64 { return bytesIn(dir) }}
 	if err := ration.Check(size); err != nil {
 		return err

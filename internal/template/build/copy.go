@@ -72,7 +72,7 @@ func (r *run) firstNames(s cay.BuildStep) (much, single bool, err error) {
 	}
 	defer in.Close()
 	files, dir := 0, false
-	t, read := tar.NewReader(in), int64(0)
+	t, read, most := tar.NewReader(in), int64(0), int64(r.spec.Limits.DiskMB)<<20
 	for files <= graftAbove && (files < 2 || read < scanMost) {
 		h, err := t.Next()
 		if err == io.EOF {
@@ -84,9 +84,10 @@ func (r *run) firstNames(s cay.BuildStep) (much, single bool, err error) {
 		if files++; files <= 2 {
 			dir = dir || h.Typeflag == tar.TypeDir
 		}
-		if read += h.Size; read > int64(r.spec.Limits.DiskMB)<<20 { // its zeros may be packed in very few bytes
+		if h.Size > most-read { // its zeros may be packed in very few bytes
 			return false, false, cay.Errorf(cay.NoSpace, "the step's files are larger than the disk of the template")
 		}
+		read += h.Size
 	}
 	if files == 0 {
 		return false, false, cay.Errorf(cay.Invalid, "the archive of the step's files is empty")
