@@ -205,7 +205,7 @@ var fates = map[string]struct {
 	renew  string
 	must   bool // requests succeed, but for those that were under way
 }{
-	"kill":           {map[string]any{}, []string{`"message":"The sandbox was not found: its time was over"`, "The sandbox was not found: its time was over"}, "not found", false},
+	"kill":           {map[string]any{}, []string{"The sandbox has ended: its time was over", "The sandbox was not found"}, "not found", false},
 	"pause":          {map[string]any{"autoPause": true}, paused, "paused", false},
 	"pause of files": {map[string]any{"autoPause": true, "autoPauseMemory": false}, paused, "paused", false},
 	"auto-resume":    {map[string]any{"autoPause": true, "autoResume": map[string]bool{"enabled": true}}, paused[:2], "paused", true},

@@ -21,7 +21,8 @@ type answer struct {
 	Port      int           `json:"port,omitempty"`
 	Code      int           `json:"code"`
 	ErrorCode string        `json:"error_code,omitempty"`
-	Cause     cay.Cause     `json:"cause,omitempty"` // why it ended
+	Cause     cay.Cause     `json:"cause,omitempty"`  // why it ended
+	Detail    string        `json:"detail,omitempty"` // what Message cannot say, since clients match on it
 
 	title, text string // of the page
 	retry       cay.Retry
@@ -85,16 +86,18 @@ func (p *Proxy) gone(id cay.SandboxID, err error) answer {
 	return notFound(id)
 }
 
-// saved is said of a sandbox that is paused. E2B's clients take 502 for one that does
-// not run.
+// saved answers a request to a paused sandbox. E2B's clients read from the message of
+// an unknown one that it does not run.
 func (p *Proxy) saved(id cay.SandboxID) answer {
-	a := answer{SandboxID: id, Message: "The sandbox is paused, and no request resumes it: connect to it first", Code: http.StatusBadGateway, ErrorCode: cay.CodePaused}
+	a := notFound(id)
+	a.ErrorCode, a.Detail = cay.CodePaused, "The sandbox is paused, and no request resumes it: connect to it first"
+	a.title, a.text = "Sandbox Paused", a.Detail
 	if p.cfg.Asleep != nil {
 		if _, wakes := p.cfg.Asleep(id); wakes {
 			a.Message, a.Code, a.retry = "The sandbox was paused before the request reached it: send it again", http.StatusServiceUnavailable, cay.Retry{May: true, After: time.Second}
+			a.Detail, a.text = "", a.Message
 		}
 	}
-	a.title, a.text = "Sandbox Paused", a.Message
 	return a
 }
 
@@ -110,12 +113,13 @@ var ends = map[cay.Cause]string{
 	cay.CauseMemoryLost:  "its memory could not be read from its snapshot",
 }
 
-// over is said of a sandbox that has ended. E2B's clients look for the first words.
+// over answers a request to a sandbox that has ended, with the message that E2B's
+// clients compare.
 func over(id cay.SandboxID, cause cay.Cause) answer {
 	a := notFound(id)
 	a.ErrorCode, a.Cause = cay.CodeEnded, cause
 	if words := ends[cause]; words != "" {
-		a.Message += ": " + words
+		a.Detail = "The sandbox has ended: " + words
 		a.text = fmt.Sprintf("The sandbox %s has ended: %s.", id, words)
 	}
 	return a

@@ -228,9 +228,9 @@ func TestWhatBecameOfIt(t *testing.T) {
 		want   string
 	}{
 		{"unknown", Fate{}, 502, `"message":"The sandbox was not found","code":502}`},
-		{"paused", Fate{State: cay.Paused}, 502, `"message":"The sandbox is paused, and no request resumes it: connect to it first","code":502,"error_code":"sandbox_paused"}`},
-		{"over", Fate{State: cay.Killed, Cause: cay.CauseTimeout}, 502, `"message":"The sandbox was not found: its time was over","code":502,"error_code":"sandbox_ended","cause":"timeout"}`},
-		{"lost", Fate{State: cay.Killed, Cause: cay.CauseHostLost}, 502, `"message":"The sandbox was not found: it was lost with its host","code":502,"error_code":"sandbox_ended","cause":"host_lost"}`},
+		{"paused", Fate{State: cay.Paused}, 502, `"message":"The sandbox was not found","code":502,"error_code":"sandbox_paused","detail":"The sandbox is paused, and no request resumes it: connect to it first"}`},
+		{"over", Fate{State: cay.Killed, Cause: cay.CauseTimeout}, 502, `"message":"The sandbox was not found","code":502,"error_code":"sandbox_ended","cause":"timeout","detail":"The sandbox has ended: its time was over"}`},
+		{"lost", Fate{State: cay.Killed, Cause: cay.CauseHostLost}, 502, `"message":"The sandbox was not found","code":502,"error_code":"sandbox_ended","cause":"host_lost","detail":"The sandbox has ended: it was lost with its host"}`},
 	} {
 		s := newSleeper(t, nil)
 		s.wakes = false
