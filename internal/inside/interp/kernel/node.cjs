@@ -16,6 +16,7 @@ const random = require(path.join(__dirname, 'node_random.cjs'))
 // Code may put others in their place.
 const { Promise } = globalThis
 const { parse, stringify } = JSON
+const exit = process.reallyExit.bind(process)
 
 // How long the main thread may be deaf to an interrupt before its code is
 // ended by force, in milliseconds.
@@ -54,6 +55,7 @@ function read({ dir, answered }) {
     for (let end; (end = rest.indexOf(10)) >= 0; rest = rest.subarray(end + 1)) {
       const request = parse(Buffer.concat([...parts, rest.subarray(0, end)]).toString())
       parts = []
+      if (request.op === 'leave') return
       if (request.op === 'interrupt') interrupt()
       else parentPort.postMessage(request)
     }
@@ -74,13 +76,18 @@ function main(dir) {
   const kernel = { emit, result, cancel: () => {}, undo: [], id: 0 }
   publish(kernel)
   tame(kernel)
+  // The process ends after its threads: the one that waits for a request must get one.
+  process.reallyExit = (code) => {
+    fs.writeFileSync(path.join(dir, 'requests'), '{"op":"leave"}\n')
+    exit(code)
+  }
   random.install()
   const { Runner } = require(path.join(__dirname, 'node_run.cjs'))
   kernel.runner = new Runner(kernel)
 
   const answered = new SharedArrayBuffer(4)
   const thread = new Worker(__filename, { workerData: { dir, answered }, execArgv: [], stdin: false })
-  thread.on('exit', () => process.reallyExit(1))
+  thread.on('exit', () => exit(1))
   thread.on('message', (request) => {
     if (request.op === 'interrupt') {
       Atomics.add(new Int32Array(answered), 0, 1)
