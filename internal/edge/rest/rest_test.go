@@ -281,7 +281,7 @@ func TestBadRequestsNameTheField(t *testing.T) {
 		"You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.")
 	wantError(t, w.call("POST", "/sandboxes", `{"templateID":"base","envVars":{"A":"`+strings.Repeat("x", 2<<20)+`"}}`), 413, "1 MiB")
 	wantError(t, w.call("POST", "/sandboxes", `{"templateID":"nope"}`), 404, "not found")
-	wantError(t, w.call("POST", "/sandboxes", `{"templateID":"base:v2"}`), 404, "not found")
+	wantError(t, w.call("POST", "/sandboxes", `{"templateID":"base:v2"}`), 404, "does not exist for template")
 	if n := len(w.node.Alive()); n != 0 {
 		t.Errorf("%d instances came of bad requests", n)
 	}
