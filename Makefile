@@ -187,7 +187,7 @@ texts: ## a table of nasty texts by every way out of the interpreter, and 20 MB 
 	CAY_TEST_LINE=10000000 CAY_TEST_PYTHON=$(CURDIR)/build/pyenv/bin/python go test -count=1 -v -timeout 30m -run 'TestTexts$$|TestBytesThatAreNoText$$|TestLongLines$$' ./internal/inside/interp
 
 failures: ## twenty and more ways to fail in each language of the interpreter: none ends as success; LANGUAGES=python|r names some
-	CAY_TEST_PYTHON=$(CURDIR)/build/pyenv/bin/python go test -count=1 -v -timeout 30m -run 'TestFailures$$/^($(or $(LANGUAGES),.*))$$' ./internal/inside/interp
+	CAY_TEST_TABLES=whole CAY_TEST_PYTHON=$(CURDIR)/build/pyenv/bin/python go test -count=1 -v -timeout 30m -run 'TestFailures$$/^($(or $(LANGUAGES),.*))$$' ./internal/inside/interp
 
 release: ## binaries, bills of materials, Debian packages and checksums, in build/release
 	@scripts/release
