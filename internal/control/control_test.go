@@ -63,7 +63,7 @@ func worldOver(t *testing.T, s *store.DB, path string) *world {
 	w.audit = audit.New(audit.Config{Store: s, Key: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))})
 	w.restart()
 	_, err = w.c.Publish(t.Context(), fleet.Publication{
-		Team: w.team.ID, Names: []string{"base", "alias"}, Public: true, Snapshot: "s1", RecipeDigest: "d1",
+		Team: w.team.ID, Names: []string{"base", "alias"}, Snapshot: "s1", RecipeDigest: "d1",
 		Limits: cay.Limits{CPUs: 2, MemoryMB: 512, DiskMB: 1024},
 	})
 	if err != nil {

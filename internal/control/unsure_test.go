@@ -271,6 +271,7 @@ var changes = map[string]change{
 	}},
 	"give": {prepare: func(w *world, s cay.Sandbox) func() error {
 		w.pause(s)
+		synctest.Wait() // Copied leaves out a sandbox that something else holds
 		w.c.Copied(w.Context(), func(cay.SnapshotID) bool { return true }, false)
 		refuses := func(context.Context, cay.Sandbox, []byte) error {
 			return cay.Errorf(cay.Unavailable, "it does not answer")
@@ -525,6 +526,13 @@ func TestUnconfirmedInPostgres(t *testing.T) {
 	standby := server.Standby(t)
 	w := worldOver(t, storetest.OpenPostgres(t, server.URL(server.Database(t, ""))), "")
 	w.run()
+	base, err := w.c.Template(t.Context(), w.who(), "base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.store.SetPublic(t.Context(), w.team.ID, base.ID, true); err != nil { // for the other teams
+		t.Fatal(err)
+	}
 	type call struct {
 		what string
 		w    *world

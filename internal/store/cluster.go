@@ -32,16 +32,20 @@ type Clusters interface {
 	SetFingerprint(ctx context.Context, node cay.NodeID, epoch int64, fingerprint string) error
 	// StopNode ends the lease of an epoch, and the node's lead.
 	StopNode(ctx context.Context, node cay.NodeID, epoch int64) error
-	// TakeLead has a node lead where none does, or where the one that does was silent
-	// for longer than a time, and is gone with it. It returns the one that leads.
-	TakeLead(ctx context.Context, node cay.NodeID, silent time.Duration) (cay.NodeID, error)
-	// LeaveLead has none lead where a node does.
-	LeaveLead(ctx context.Context, node cay.NodeID) error
 	// LoseNode declares a node gone that was silent for longer than a time: nothing
 	// that its server writes counts any more. It reports whether it is gone.
 	LoseNode(ctx context.Context, node cay.NodeID, silent time.Duration) (bool, error)
 	// RemoveNode forgets a member. Conflict while its server or its sandboxes run.
 	RemoveNode(ctx context.Context, node cay.NodeID, silent time.Duration) error
+}
+
+// Leads say which node of a cluster leads.
+type Leads interface {
+	// TakeLead has a node lead where none does, or where the one that does was silent
+	// for longer than a time, and is gone with it. It returns the one that leads.
+	TakeLead(ctx context.Context, node cay.NodeID, silent time.Duration) (cay.NodeID, error)
+	// LeaveLead has none lead where a node does.
+	LeaveLead(ctx context.Context, node cay.NodeID) error
 }
 
 // Homes are the nodes of a cluster that have sandboxes.

@@ -23,6 +23,7 @@ type Store interface {
 	Teams
 	Nodes
 	Clusters
+	Leads
 	Homes
 	Accounts
 	People
@@ -37,7 +38,9 @@ type Store interface {
 	Templates
 	Tags
 	Builds
+	BuildQueue
 	Sandboxes
+	IdempotencyKeys
 	Volumes
 	Trees
 	Events
@@ -391,7 +394,10 @@ type Builds interface {
 	AddBuildLogs(ctx context.Context, team cay.TeamID, build cay.BuildID, from int, lines []cay.BuildLog) error
 	// BuildLogs reads a part of a build's log.
 	BuildLogs(ctx context.Context, q BuildLogQuery) ([]cay.BuildLog, error)
+}
 
+// BuildQueue is the builds that wait or run.
+type BuildQueue interface {
 	// QueueBuild has a recorded build wait, since its last update, with what it
 	// is made from, sealed. Conflict means that it waits or runs.
 	QueueBuild(ctx context.Context, b cay.Build, sealed, same string) error
@@ -442,6 +448,10 @@ type Sandboxes interface {
 	// PruneSandboxes forgets sandboxes that were killed before a time and
 	// returns how many.
 	PruneSandboxes(ctx context.Context, before time.Time) (int, error)
+}
+
+// IdempotencyKeys are the keys with which sandboxes were created.
+type IdempotencyKeys interface {
 	// CreatedWith finds what a team's idempotency key was last used for, at a
 	// time or later: the Once and the sandbox, whose record may be gone.
 	CreatedWith(ctx context.Context, team cay.TeamID, key string, since time.Time) (cay.Once, cay.SandboxID, error)
