@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -267,6 +268,9 @@ func TestBuildsWaitForEachOther(t *testing.T) {
 	}}
 	w := withBuilder(t, b)
 	w.run()
+	carryOn := sync.OnceFunc(func() { close(goOn) })
+	defer carryOn() // the end of the test waits for the builds
+	_, one := w.request("more")
 	var all []cay.Build
 	for i := range 20 {
 		_, build := w.request("app" + strconv.Itoa(i))
@@ -275,12 +279,14 @@ func TestBuildsWaitForEachOther(t *testing.T) {
 	}
 	<-full
 	<-full // two at once
-	_, one := w.request("more")
+	if _, _, err := w.c.RequestBuild(t.Context(), w.who(), builds.BuildRequest{Name: "another"}); cay.KindOf(err) != cay.Exhausted {
+		t.Errorf("a request for one more than a team may have: %v", err)
+	}
 	start := builds.BuildStart{FromTemplate: "base"}
 	if err := w.c.StartBuild(t.Context(), w.who(), string(one.Template), one.ID, start); cay.KindOf(err) != cay.Exhausted {
 		t.Errorf("one more than a team may have: %v", err)
 	}
-	close(goOn)
+	carryOn()
 	for _, build := range all {
 		if got := w.await(build); got.State != cay.BuildReady {
 			t.Errorf("recorded %+v", got)
