@@ -369,9 +369,15 @@ func TestHookWakesASandbox(t *testing.T) {
 		if left, _ := filepath.Glob("/tmp/cay-run-" + run.ID); len(left) > 0 {
 			t.Errorf("the payload is left: %v", left)
 		}
-		info, err := api.Info(t.Context(), box.ID)
-		if err != nil || info.State != want {
-			t.Errorf("after the run it is %s, %v; want %s", info.State, err, want)
+		// The run's end is recorded before its sandbox is left.
+		var info client.Info
+		for deadline := time.Now().Add(time.Minute); info.State != want && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			if info, err = api.Info(t.Context(), box.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if info.State != want {
+			t.Errorf("after the run it is %s, want %s", info.State, want)
 		}
 	}
 	stateAfter("running") // a client had it running

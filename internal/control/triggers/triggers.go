@@ -584,6 +584,8 @@ func (t *Triggers) Cancel(ctx context.Context, who cay.Caller, id cay.RunID) err
 	if err != nil {
 		return err
 	}
+	// A run whose end is recorded may still be leaving its sandbox.
+	ended := run.State.Over()
 	if run.State == cay.RunWaiting {
 		was := run.Attempt
 		over(&run, cay.RunCancelled, "")
@@ -595,7 +597,7 @@ func (t *Triggers) Cancel(ctx context.Context, who cay.Caller, id cay.RunID) err
 	t.mu.Lock()
 	cancel := t.running[id]
 	t.mu.Unlock()
-	if cancel == nil {
+	if cancel == nil || ended {
 		return cay.Errorf(cay.Conflict, "run %s is over", id)
 	}
 	cancel(errCancelled)
