@@ -453,25 +453,7 @@ func (w *world) keepsWhatIsNamed(what string, named map[cay.SnapshotID]bool) {
 	for _, n := range nodes {
 		named[n.ID] = true
 	}
-	templates, err := w.store.Templates(w.Context(), w.team.ID)
-	if err != nil {
-		w.Fatal(err)
-	}
-	for _, one := range templates {
-		if one.Build == "" && one.Source != "" {
-			w.Errorf("%s: template %v has no build", what, one.Names)
-		}
-		named[one.Snapshot] = true
-		made, err := w.store.Builds(w.Context(), w.team.ID, one.ID)
-		if err != nil {
-			w.Fatal(err)
-		}
-		for _, b := range made {
-			if b.State == cay.BuildBuilding {
-				w.Errorf("%s: a build of %v never ends", what, one.Names)
-			}
-		}
-	}
+	w.namedByTemplates(what, named)
 	delete(named, "s1") // the node made it by no call
 	delete(named, "")
 	saved := func() []cay.Snapshot {
@@ -516,6 +498,39 @@ func (w *world) keepsWhatIsNamed(what string, named map[cay.SnapshotID]bool) {
 	}
 	if len(files) > len(volumes)+len(copies) {
 		w.Errorf("%s: %d volumes have files, %d have records", what, len(files), len(volumes)+len(copies))
+	}
+}
+
+// namedByTemplates adds the snapshots that sandboxes may be made of.
+func (w *world) namedByTemplates(what string, named map[cay.SnapshotID]bool) {
+	w.Helper()
+	templates, err := w.store.Templates(w.Context(), w.team.ID)
+	if err != nil {
+		w.Fatal(err)
+	}
+	superseded, err := w.store.SupersededBuilds(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, b := range superseded { // sandboxes start from them for a while
+		if slices.ContainsFunc(templates, func(t cay.Template) bool { return t.ID == b.Template && t.Team == w.team.ID }) {
+			named[b.Snapshot] = true
+		}
+	}
+	for _, one := range templates {
+		if one.Build == "" && one.Source != "" {
+			w.Errorf("%s: template %v has no build", what, one.Names)
+		}
+		named[one.Snapshot] = true
+		made, err := w.store.Builds(w.Context(), w.team.ID, one.ID)
+		if err != nil {
+			w.Fatal(err)
+		}
+		for _, b := range made {
+			if b.State == cay.BuildBuilding {
+				w.Errorf("%s: a build of %v never ends", what, one.Names)
+			}
+		}
 	}
 }
 

@@ -504,7 +504,7 @@ func TestVolumesAreLimited(t *testing.T) {
 	if err != nil || use[cay.LimitVolumes].Used != 2 || use[cay.LimitVolumeMB].Used != 250 {
 		t.Errorf("used: %+v, %v", use, err)
 	}
-	for _, bad := range []string{"", "a/b", "..", "ü", strings.Repeat("x", 129), string(cay.NewVolumeID()), "a", "x y"} {
+	for _, bad := range []string{"", "a/b", "..", "ü", strings.Repeat("x", 129), string(a.ID), "a", "x y"} {
 		if _, err := w.c.Vols.Create(t.Context(), w.who(), bad, 16); cay.StatusOf(err) != 400 {
 			t.Errorf("the name %q: %v", bad, err)
 		}
