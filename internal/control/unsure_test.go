@@ -234,7 +234,7 @@ var changes = map[string]change{
 			return err
 		}
 	}},
-	"wake": {prepare: func(w *world, s cay.Sandbox) func() error {
+	"wake": {prepare: func(w *world, _ cay.Sandbox) func() error {
 		spec := w.spec(time.Hour)
 		spec.AutoResume, spec.OnTimeout = true, cay.PauseOnTimeout
 		s, err := w.c.Create(w.Context(), w.who(), spec)
