@@ -74,7 +74,7 @@ def test_running_sandboxes(team, waits):
     with pytest.raises(e2b.RateLimitException) as refused:
         team.create()
     assert set(waits) == {None}, "the SDK tries again what waiting does not cure"
-    assert "1 sandboxes running" in str(refused.value)
+    assert "maximum number of concurrent E2B sandboxes (1)" in str(refused.value)
     assert team.javascript() == "RateLimitError"
     with pytest.raises(e2b.RateLimitException):
         sbx.pause()
