@@ -104,7 +104,7 @@ type Approval struct {
 	Title, Body string
 	Risk        Risk
 	Asked       Actor
-	// Askers are the parties that asked, or may have: none of them decides.
+	// Askers are the requesting parties, or all possible ones: none of them decides.
 	Askers               []Origins
 	CreatedAt, ExpiresAt time.Time
 

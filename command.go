@@ -135,11 +135,11 @@ func shellOptions(args []string, known string, long bool) (letters string, rest 
 }
 
 // harmlessEnv are the variables, beside LC_*, that are known to change no more than how a
-// program looks and speaks. Any other may have it run something else: BASH_ENV, LD_PRELOAD
+// program looks and speaks. Any other may start another program: BASH_ENV, LD_PRELOAD
 // and PATH are some of many.
 var harmlessEnv = []string{"CI", "CLICOLOR", "COLORTERM", "COLUMNS", "DEBIAN_FRONTEND", "FORCE_COLOR", "LANG", "LANGUAGE", "LINES", "NO_COLOR", "PYTHONUNBUFFERED", "TERM", "TZ"}
 
-// hidesInEnv reports whether a variable may have something run that the words do not say.
+// hidesInEnv reports whether a variable may start a program that the words do not name.
 func (s Start) hidesInEnv() bool {
 	for name := range s.Env {
 		if !slices.Contains(harmlessEnv, name) && !strings.HasPrefix(name, "LC_") {

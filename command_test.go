@@ -130,7 +130,7 @@ func TestPatternsOfCommands(t *testing.T) {
 	}
 }
 
-// FuzzShells has real shells run a script with any options: where one runs it, a pattern
+// FuzzShells runs a script in real shells with any options: where one runs it, a pattern
 // of it is asked about.
 func FuzzShells(f *testing.F) {
 	words := []string{

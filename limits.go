@@ -141,7 +141,7 @@ func (l TeamLimits) Admit(t TeamLoad) error {
 	return nil
 }
 
-// AdmitBuild refuses a team one more build, which has so many that run or wait, and
+// AdmitBuild refuses another build to a team with this many running or waiting, and
 // where the server has no room.
 func (l TeamLimits) AdmitBuild(own int, room bool) error {
 	switch most := l[LimitBuilds]; {

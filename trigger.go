@@ -272,7 +272,7 @@ type Run struct {
 	// is how large the body is.
 	Sealed string
 	Bytes  int
-	// Askers has the party that started it by hand.
+	// Askers is the party of a manual start.
 	Askers []Origins
 }
 

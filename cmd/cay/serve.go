@@ -75,7 +75,7 @@ func (upCmd) Run(a *app) error {
 	return a.serve(cfg)
 }
 
-// serve serves until it is told to end. The server builds the templates that it
+// serve serves until its context ends. The server builds the templates that it
 // lacks meanwhile.
 func (a *app) serve(cfg config.Config) error {
 	log := a.logger(cfg)
@@ -157,7 +157,7 @@ func (a *app) logsJSON(cfg config.Config) bool {
 	return cfg.LogFormat == "json" || cfg.LogFormat == "" && a.json
 }
 
-// tellFirst shows how far the first template is, until it is there.
+// tellFirst shows the progress of the first template until it is ready.
 func (a *app) tellFirst(cfg config.Config, building []string, log *slog.Logger) {
 	if len(building) == 0 {
 		return

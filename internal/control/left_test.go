@@ -75,7 +75,7 @@ func TestLeavesWithItsMemory(t *testing.T) {
 			case 0: // it is over
 				row.State = cay.Killed
 				err = w.store.UpdateSandbox(t.Context(), row)
-			case 1: // it was saved anew
+			case 1: // it was saved again
 				row.Snapshot = cay.NewSnapshotID()
 				err = w.store.UpdateSandbox(t.Context(), row)
 			case 2: // the bucket has it

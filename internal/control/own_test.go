@@ -12,7 +12,7 @@ import (
 	"github.com/cay-run/cay/internal/store/storetest"
 )
 
-// treeless is a store that cannot tell where sandboxes are in their trees.
+// treeless is a store that cannot read the places of sandboxes in their trees.
 type treeless struct {
 	away
 	silent atomic.Bool

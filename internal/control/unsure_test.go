@@ -394,7 +394,7 @@ func (w *world) crashes() {
 	w.stop = w.run()
 }
 
-// agrees checks that records, instances, snapshots and volumes are those of each other.
+// agrees checks that records, instances, snapshots and volumes match.
 func (w *world) agrees(what string) {
 	w.Helper()
 	rows, err := w.store.Sandboxes(w.Context(), store.SandboxQuery{Team: w.team.ID})

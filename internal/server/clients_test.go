@@ -174,7 +174,7 @@ func TestClientTexts(t *testing.T) {
 	}
 }
 
-// TestAloneTooLarge has a template that no end of another sandbox makes room for: a client
+// TestAloneTooLarge tries a template that is too large even on an empty server: a client
 // that waits for room is not to wait.
 func TestAloneTooLarge(t *testing.T) {
 	w := servertest.Start(t)

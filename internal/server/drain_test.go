@@ -155,7 +155,7 @@ func onNode(t *testing.T, c *servertest.Cluster, node int) string {
 	return ""
 }
 
-// The copy to the bucket takes longer than any client waits. A running sandbox goes on elsewhere at once,
+// The copy to the bucket takes longer than any client waits. A running sandbox resumes on another node at once,
 // with the memory that its node gives, while clients ask; a paused one waits for its copy, and is not
 // woken; the bucket gets all that it lacks from either node.
 func TestDrainBeforeTheCopy(t *testing.T) {
@@ -248,7 +248,7 @@ func TestPauseOnTheWay(t *testing.T) {
 	isItself(t, c.Nodes[0], id)
 }
 
-// A sandbox that cannot go goes on where it is: no other node takes any.
+// A sandbox that cannot move keeps running where it is: no other node takes any.
 func TestDrainThatCannot(t *testing.T) {
 	ctx := t.Context()
 	c := servertest.StartCluster(t, 2, servertest.Steady)

@@ -80,7 +80,7 @@ func TestTokenExchange(t *testing.T) {
 	}
 }
 
-// Two exchanges of one subject are one party: neither decides what the other asks.
+// Two exchanges of one subject are one party: neither decides the other's requests.
 func TestExchangesOfASubjectAreOneParty(t *testing.T) {
 	ci := oidctest.New(t)
 	w := servertest.New(t)

@@ -232,7 +232,7 @@ func parties(t *testing.T, w *servertest.World) (asker, maker, other party, near
 }
 
 // starts are all ways to start something in a sandbox that another party made. They ask in
-// the name of the asker.
+// the name of the requesting party.
 func starts(t *testing.T, w *servertest.World, asker, maker party, session string, box *client.Sandbox) map[string]func() error {
 	t.Helper()
 	ctx := t.Context()

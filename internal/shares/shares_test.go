@@ -54,7 +54,7 @@ func TestTheOnlyPlaceIsForOne(t *testing.T) {
 	}
 }
 
-// A party with a long queue does not have another one wait behind it.
+// A long queue of one party does not delay another party.
 func TestWaitsAreFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New[string](4, 0)

@@ -38,7 +38,7 @@ type Approvals interface {
 	// LapsedApprovals lists approvals of all teams that wait though their time is
 	// over, or their sandbox.
 	LapsedApprovals(ctx context.Context, now time.Time, limit int) ([]cay.Approval, error)
-	// NextLapse tells when the time of the next one that waits is over; zero for
+	// NextLapse returns the earliest expiry of a waiting approval; zero for
 	// never.
 	NextLapse(ctx context.Context) (time.Time, error)
 	// PruneApprovals forgets approvals that do not wait, from before a time and of
@@ -101,7 +101,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 	return out, joined, err
 }
 
-// joinApproval has more parties ask a question that waits.
+// joinApproval adds parties to a question that waits.
 func (s *DB) joinApproval(ctx context.Context, tx *sql.Tx, a *cay.Approval, askers []cay.Origins) error {
 	n := len(a.Askers)
 	for _, o := range askers {

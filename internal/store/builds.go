@@ -101,7 +101,7 @@ SELECT id, template, snapshot, superseded_at FROM builds WHERE superseded_at > 0
 	})
 }
 
-// DropSuperseded has a superseded build be kept no longer.
+// DropSuperseded releases a superseded build.
 func (s *DB) DropSuperseded(ctx context.Context, id cay.BuildID) error {
 	_, err := s.exec(ctx, `UPDATE builds SET superseded_at = 0 WHERE id = $1`, id)
 	return dbError(err)

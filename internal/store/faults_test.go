@@ -37,7 +37,7 @@ func TestPostgresWithoutItsStandby(t *testing.T) {
 	}
 }
 
-// TestPostgresIsNotSettled has a commit wait for a standby that is away: until it counts, and
+// TestPostgresIsNotSettled holds a commit by a standby that is away: until it counts, and
 // is seen, nothing may be removed because no record names it.
 func TestPostgresIsNotSettled(t *testing.T) {
 	store.HurryCommits(t)

@@ -27,7 +27,7 @@ func BuildsOf(queue []QueuedBuild, team cay.TeamID) int {
 	return n
 }
 
-// QueueBuild has a build wait. Same is a digest of what it is made from; empty
+// QueueBuild queues a build. Same is a digest of what it is made from; empty
 // for one that is like no other.
 func (s *DB) QueueBuild(ctx context.Context, b cay.Build, sealed, same string) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {

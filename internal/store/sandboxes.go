@@ -294,7 +294,7 @@ func (s *DB) CountMadeOf(ctx context.Context, template cay.TemplateID) (n int, e
 	return n, dbError(err)
 }
 
-// CountBorrowed counts those of other teams that were made of a team's templates.
+// CountBorrowed counts other teams' sandboxes of a team's templates.
 func (s *DB) CountBorrowed(ctx context.Context, team cay.TeamID) (n int, err error) {
 	err = s.r.QueryRowContext(ctx, `SELECT COUNT(*) FROM sandboxes
 WHERE state <> $1 AND team <> $2 AND template IN (SELECT id FROM templates WHERE team = $2)`, cay.Killed, team).Scan(&n)

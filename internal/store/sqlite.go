@@ -116,7 +116,7 @@ func (*sqliteFile) reads(db *sql.DB) reader { return db }
 // guard has nothing to do: the lock of the directory keeps other servers away.
 func (*sqliteFile) guard(guard) {}
 
-// settled has nothing to tell: a commit is answered when it is in the file, or has failed.
+// settled always returns nil: a commit is answered when it is in the file, or has failed.
 func (*sqliteFile) settled(context.Context) error { return nil }
 
 func (*sqliteFile) self() cay.NodeID { return "" }

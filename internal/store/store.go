@@ -268,7 +268,7 @@ type Tags interface {
 	// RemoveTags removes tags of a template; a tag that it lacks is no error.
 	// Without the default tag the template starts from no build.
 	RemoveTags(ctx context.Context, template cay.TemplateID, tags []string) error
-	// Tags lists the tags of a template by name, TeamTags those of all templates of
+	// Tags lists the tags of a template by name, TeamTags the tags of all templates of
 	// a team.
 	Tags(ctx context.Context, template cay.TemplateID) ([]cay.Tag, error)
 	TeamTags(ctx context.Context, team cay.TeamID) (map[cay.TemplateID][]cay.Tag, error)

@@ -51,7 +51,7 @@ type Runs interface {
 	// RunningRuns lists the runs that were started and have not ended, of all
 	// teams, the earliest first.
 	RunningRuns(ctx context.Context) ([]cay.Run, error)
-	// NextDue tells when the next schedule or the next run that waits is due
+	// NextDue returns the time of the next schedule or waiting run
 	// after a time; zero for never.
 	NextDue(ctx context.Context, after time.Time) (time.Time, error)
 	// PutRun replaces what changes of a run. Conflict means that it has not the
@@ -241,7 +241,7 @@ func (s *DB) Run(ctx context.Context, team cay.TeamID, id cay.RunID) (cay.Run, e
 	return one(s.r.QueryRowContext(ctx, `SELECT `+runColumns+` FROM runs WHERE team = $1 AND id = $2`, team, id), scanRun, "run", id)
 }
 
-// listedColumns are those of a list, which has no bodies: they are up to 64 MiB of a team.
+// listedColumns leave the bodies out of a list: a team has up to 64 MiB of them.
 var listedColumns = strings.Replace(runColumns, ", sealed,", ", '' AS sealed,", 1)
 
 // Runs lists runs, the newest first, without their bodies.
@@ -282,7 +282,7 @@ func (s *DB) RunningRuns(ctx context.Context) ([]cay.Run, error) {
 	return collect(rows, err, scanRun)
 }
 
-// NextDue tells when the next schedule or the next run that waits is due after a
+// NextDue returns the time of the next schedule or waiting run after a
 // time; zero for never.
 func (s *DB) NextDue(ctx context.Context, after time.Time) (time.Time, error) {
 	var at sql.NullInt64

@@ -43,11 +43,11 @@ type Sources struct {
 // Cluster is what a node knows of its cluster, and what it did as a front since it began.
 type Cluster struct {
 	Nodes    map[cay.NodeState]int // the members that it sees
-	Draining int                   // those of them that are drained
+	Draining int                   // drained nodes among them
 	Leads    bool                  // this node
 	Lease    time.Duration         // for which this node serves without a renewal
 	Clock    time.Duration         // by which this machine's is before the database's
-	// Certificate is how long this node's lasts, Authority that of the cluster.
+	// Certificate is the remaining life of this node's certificate, Authority of the cluster's.
 	Certificate, Authority time.Duration
 	FreeShare              float64 // the free part of the memory of all that take new sandboxes
 

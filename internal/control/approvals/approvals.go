@@ -94,7 +94,7 @@ type Question struct {
 	// Each has a yes to one time let one pass of those that wait for it together.
 	Each   bool
 	Within time.Duration // until it expires; 0 means the usual time
-	// Askers are the parties that ask, besides the one that made the sandbox.
+	// Askers are the requesting parties, besides the maker of the sandbox.
 	Askers []cay.Origins
 }
 
@@ -336,7 +336,7 @@ func (a *Approvals) holdOnce(ctx context.Context, team cay.TeamID, q Question, w
 	if x, err = a.await(ctx, team, x.ID, within); err != nil || x.State != cay.ApprovalApproved {
 		return x, err
 	}
-	if own, err := a.decidedBy(ctx, x, q.Askers); own || err != nil { // decided before it asked as well
+	if own, err := a.decidedBy(ctx, x, q.Askers); own || err != nil { // decided before its own request
 		return x, cmp.Or(err, errTaken)
 	}
 	if x.Remember != cay.RememberOnce {

@@ -118,7 +118,7 @@ func (a *Approvals) apart(ctx context.Context, x cay.Approval, by cay.Origins) e
 }
 
 // decidedBy reports whether a yes came from one of some parties: it does not count for
-// what they ask themselves.
+// their own requests.
 func (a *Approvals) decidedBy(ctx context.Context, x cay.Approval, askers []cay.Origins) (bool, error) {
 	var by cay.Origins
 	switch {

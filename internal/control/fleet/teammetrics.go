@@ -45,7 +45,7 @@ func (c *Catalogue) TeamMetrics(ctx context.Context, who cay.Caller, from, to ti
 	if err != nil {
 		return nil, err
 	}
-	if from.Before(team.CreatedAt) { // there is nothing to tell of the time before
+	if from.Before(team.CreatedAt) { // the team has no metrics from before its creation
 		from = team.CreatedAt
 	}
 	if !from.Before(to) {

@@ -40,7 +40,7 @@ type reader struct {
 	since    time.Time
 }
 
-// forget has the records be read once more.
+// forget causes another read of the records.
 func (l *left) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

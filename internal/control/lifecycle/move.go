@@ -17,7 +17,7 @@ import (
 // A node that is drained gives its sandboxes to other nodes: those that are paused once
 // the bucket has them, and with DrainMove those that run, which are paused for the way
 // and go on there with the memory that this node gives (left.go). Requests wait meanwhile
-// (Has). One that cannot go goes on here, and is tried again later.
+// (Has). One that cannot move keeps running here; the move is retried.
 
 const (
 	movesAtOnce = 4
@@ -25,7 +25,7 @@ const (
 	moveAgain   = 30 * time.Second
 	// leastLeft is what a sandbox has of its time at least when it goes on.
 	leastLeft = 10 * time.Second
-	// handWithin is longer than another node may take to have a sandbox go on.
+	// handWithin is longer than a resume on another node may take.
 	handWithin = 2 * createWithin
 )
 

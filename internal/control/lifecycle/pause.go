@@ -59,7 +59,7 @@ func (c *Controller) pauseAsked(ctx context.Context, who cay.Caller, id cay.Sand
 	})
 }
 
-// stayPaused has a sandbox that was to go on by itself stay paused. The caller holds its lock.
+// stayPaused cancels the automatic resume of a sandbox. The caller holds its lock.
 func (c *Controller) stayPaused(ctx context.Context, e *entry, s cay.Sandbox, kind cay.SnapshotKind) error {
 	if s.Saved != kind {
 		return errOnItsWay(s.ID)

@@ -379,7 +379,7 @@ func (c *Controller) pruneTree(ctx context.Context, team cay.TeamID, tree cay.Sa
 	}
 }
 
-// forgetUnused removes those of some checkpoints that nothing needs.
+// forgetUnused removes unneeded checkpoints.
 func (c *Controller) forgetUnused(ctx context.Context, nodes []cay.Checkpoint) error {
 	for _, n := range nodes {
 		why, err := c.usedBy(ctx, n)

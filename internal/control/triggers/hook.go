@@ -50,7 +50,7 @@ type Received struct {
 type request struct {
 	delivery, event string
 	body            Body
-	askers          []cay.Origins // the party that starts the run by hand
+	askers          []cay.Origins // the party of a manual run
 }
 
 // noHook is the answer for an address that there is not, and for one that is a

@@ -128,7 +128,7 @@ func over(id cay.SandboxID, cause cay.Cause) answer {
 // noSandbox is what Lookup says of a sandbox that has just gone.
 func noSandbox(id cay.SandboxID) error { return cay.Errorf(cay.NotFound, "sandbox %s is over", id) }
 
-// lookupFailed turns a Lookup's error, or a Wake's, into what callers are told.
+// lookupFailed turns an error of Lookup or Wake into an answer.
 func lookupFailed(id cay.SandboxID, err error) answer {
 	a := notFound(id)
 	switch cay.KindOf(err) {

@@ -57,7 +57,7 @@ func knowMembers(next cayv1.StrictHandlerFunc, _ string) cayv1.StrictHandlerFunc
 			return next(ctx, w, r, request)
 		}
 		var members any
-		if json.Unmarshal(seen.text.Bytes(), &members) == nil { // else it was told so, or is of another form
+		if json.Unmarshal(seen.text.Bytes(), &members) == nil { // else the decoder has refused it, or it is no object
 			if err := unknown(members, body.Type(), ""); err != nil {
 				return nil, err
 			}

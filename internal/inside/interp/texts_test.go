@@ -209,7 +209,7 @@ func byItself(lang, way string, text []rune, got string) bool {
 	return lang == langPython && way == "a file's bytes" && slices.ContainsFunc(text, utf16.IsSurrogate)
 }
 
-// TestBytesThatAreNoText has each language write them.
+// TestBytesThatAreNoText writes them in each language.
 func TestBytesThatAreNoText(t *testing.T) {
 	for lang, code := range map[string]string{
 		langPython:     "import sys, subprocess\nprint('before'); sys.stdout.buffer.write(b'a\\xff\\xc3b\\xf0\\x9f'); print('\\nafter')",

@@ -112,7 +112,7 @@ func FuzzTellLines(f *testing.F) {
 	})
 }
 
-// TestHeldText prints in pieces: those of one output that come together are one
+// TestHeldText prints in pieces: pieces of one output that arrive together are one
 // event, in the order in which the outputs were written.
 func TestHeldText(t *testing.T) {
 	k := &lines{process: &process{done: make(chan struct{})}}

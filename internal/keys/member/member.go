@@ -194,7 +194,7 @@ type Member struct {
 	Cluster     string
 	Node        cay.NodeID
 	Fingerprint string
-	// Expires is when its certificate does, AuthorityExpires when that of the cluster's authority does.
+	// Expires is the expiry of its certificate, AuthorityExpires of the cluster's authority.
 	Expires, AuthorityExpires time.Time
 
 	cert  tls.Certificate

@@ -238,7 +238,7 @@ type Node struct {
 	bySandbox map[cay.SandboxID]*instance // only what Lookup may find
 	// keeping has the snapshots that files are still added to.
 	keeping map[cay.SnapshotID]chan struct{}
-	// ended has the snapshots whose instances are not gone yet, and tells when they are.
+	// ended maps snapshots to channels that close when their instances are gone.
 	ended map[cay.SnapshotID]<-chan struct{}
 	// learnt has the snapshots whose working set was recorded, or is being recorded.
 	learnt map[cay.SnapshotID]bool

@@ -28,7 +28,7 @@ type Loss struct {
 // lockTimeout is how long a change waits for another one.
 const lockTimeout = 10 * time.Second
 
-// Plan has answers be lost from now on.
+// Plan loses answers from now on.
 func (l *Lost) Plan(p Loss) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -204,7 +204,7 @@ chmod 0644 ` + guest.JavaClasses + `
 `
 
 // scripts are the packages of fonts for what DejaVu lacks, 134 MB: Chinese,
-// Japanese and Korean in the first, those of India, Thai and many more in the other.
+// Japanese and Korean in the first, Indian scripts, Thai and many more in the other.
 const scripts = "fonts-noto-cjk fonts-noto-core"
 
 // chartFonts names them to matplotlib, which takes a character from the first font

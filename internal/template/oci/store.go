@@ -37,7 +37,7 @@ type Options struct {
 	// Networks are those where all other registries are.
 	Networks outside.Networks
 	Limits   Limits // zero means DefaultLimits
-	// Disk is that of the images; without a directory no share of it is bounded.
+	// Disk is the disk of the images; without a directory no share of it is bounded.
 	Disk disk.Reserve
 }
 

@@ -78,7 +78,7 @@ func (s *suite) locks(t *testing.T) {
 	a.refused(t, "no locks available", "/lock", "path", volumeInside, "with", "flock")
 }
 
-// takeTurns has two instances wait for a lock in turns: neither has it before the
+// takeTurns lets two instances wait for a lock in turns: neither has it before the
 // other has released it.
 func (s *suite) takeTurns(t *testing.T, with string) {
 	t.Helper()
@@ -102,7 +102,7 @@ func (s *suite) takeTurns(t *testing.T, with string) {
 	here.expect(t, "", "/lock", "path", lockFile, "with", with, "type", "un")
 }
 
-// lockRanges has ranges of a file be locked apart.
+// lockRanges locks ranges of a file separately.
 func (s *suite) lockRanges(t *testing.T, a, b *slot) {
 	t.Helper()
 	part := func(kind, start, length string) []string {
@@ -136,7 +136,7 @@ func (s *suite) savedLocks(t *testing.T) {
 		a.expect(t, "", "/lock", lock...)
 		a.expect(t, "", "/keep", "path", volumeInside+"/guarded")
 
-		// It goes on after a save: what was saved is a copy, and lost the lock.
+		// It continues after a save: what was saved is a copy, and lost the lock.
 		copied, copiedFrom := s.snapshot(t, id, true)
 		fork := s.resumeWith(t, dir, copied, copiedFrom, b)
 		b.refused(t, "input/output error", "/kept", "path", volumeInside+"/guarded")
@@ -167,7 +167,7 @@ func (s *suite) savedLocks(t *testing.T) {
 }
 
 // heldLock saves an instance that has a lock and is held: it is restored with it, or it
-// goes on with it itself.
+// continues with it.
 func (s *suite) heldLock(t *testing.T, dir string, id cay.InstanceID, lock []string) {
 	t.Helper()
 	a, b := s.slots[0], s.slots[1]
@@ -194,7 +194,7 @@ func (s *suite) heldLock(t *testing.T, dir string, id cay.InstanceID, lock []str
 	must(t, s.Kill(t.Context(), copied))
 }
 
-// mutexesOfOthers has an instance wait for a word in shared memory that another sets.
+// mutexesOfOthers lets an instance wait for a word in shared memory that another sets.
 func (s *suite) mutexesOfOthers(t *testing.T) {
 	here, there, dir := s.slots[0], s.slots[1], t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "words"), make([]byte, os.Getpagesize()), 0o644))
